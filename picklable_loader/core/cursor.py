@@ -1,0 +1,38 @@
+"""Cursor: where a loader stands, as a small frozen value. It moves only on delivery."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from .events import Task
+
+__all__ = ["Cursor"]
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Everything that a loader of the same making needs in order to go on exactly."""
+
+    #: number of the epoch, from 0
+    epoch: int = 0
+    #: batches delivered in this epoch (a batch that raised counts: the consumer was told)
+    step: int = 0
+    #: the order goes on with this task; every earlier one was delivered or is in the window
+    next_step: int = 0
+    #: samples that the order has before task ``next_step``
+    position: int = 0
+    #: drawn and not delivered. Empty where the order can be sought in and delivery is in order:
+    #: these tasks are then simply drawn again, and ``next_step == step``. Indices are None where
+    #: the order gives them again.
+    window: tuple[Task, ...] = ()
+    #: what the tasks' seeds derive from; None while it is not drawn
+    base_seed: int | None = None
+    #: the order's own state; None while it has none
+    order: dict[str, Any] | None = None
+    #: states of the random number generators that later draws come from, by name
+    rng: dict[str, Any] = field(default_factory=dict)
+    #: states of the workers' random number generators, by worker (``seeding="worker"`` only)
+    workers: dict[str, Any] = field(default_factory=dict)
+    #: the epoch was chosen by ``set_epoch``, which the dataset is to be told as well
+    announced: bool = False

@@ -1,0 +1,112 @@
+"""The vocabulary of the schedule: tasks, what happened (events), what is to be done (instructions).
+
+All are values: they compare with ``==`` and pickle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Union
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One batch to be fetched."""
+
+    #: number of the task within the epoch, from 0
+    step: int
+    #: what the dataset is asked for: a list of indices, one index, or None (iterable-style)
+    indices: Any
+    #: how many samples the epoch's order has before this task's first one
+    position: int
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The workers are ready to be given tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The consumer asks for the next batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The consumer passes over the next ``count`` batches."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """The batch of a step is here."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Fetching a step raised an exception, which is here."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The stream that was to serve a step has no more data."""
+
+    step: int
+
+
+Event = Union[Started, Wanted, Skipped, Arrived, Failed, Ended]
+
+
+# --- instructions --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give a task to a worker."""
+
+    worker: int
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Hand the batch of a step to the consumer."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """Raise, in the consumer, what fetching a step raised."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Forget what came for a step: nobody wants it any more."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Raise, in the consumer, what drawing from the user's sampler raised."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The epoch is over."""
+
+
+Instruction = Union[Send, Deliver, Raise, Drop, Fault, Finish]

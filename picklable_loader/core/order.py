@@ -1,0 +1,87 @@
+"""Order: a sampler's sequence of indices, as something one can take from and, mostly, seek in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = ["EndlessOrder", "Order", "SequenceOrder"]
+
+
+@runtime_checkable
+class Order(Protocol):
+    """The sequence of one epoch.
+
+    A *seekable* order is restored from its ``state()`` and a position. Any other is restored from
+    its ``state()`` alone, which then stands for everything taken so far.
+    """
+
+    seekable: bool
+
+    def open(self) -> None:
+        """Do what ``iter(sampler)`` does; called where torch would call it, or never."""
+
+    def take(self, count: int) -> list[Any]:
+        """The next ``count`` indices; fewer only at the end, and an empty list ever after."""
+
+    def seek(self, position: int) -> None:
+        """Go to where ``position`` indices have been taken (seekable orders only)."""
+
+    def length(self) -> int | None:
+        """How many indices the epoch has; None where the sampler does not say."""
+
+    def state(self, live: bool) -> dict[str, Any] | None:
+        """What restores it; None while nothing was taken and nothing is to be remembered.
+
+        Args:
+            live: objects that only pickle can save may stand in the state.
+        """
+
+
+class SequenceOrder:
+    """The order of a sequence: ``range``, a list of indices, a list of batches."""
+
+    seekable = True
+
+    def __init__(self, sequence: Sequence[Any]) -> None:
+        self._sequence = sequence
+        self._position = 0
+
+    def open(self) -> None:
+        pass
+
+    def take(self, count: int) -> list[Any]:
+        start = self._position
+        taken = list(self._sequence[start : start + count])
+        self._position = start + len(taken)
+        return taken
+
+    def seek(self, position: int) -> None:
+        self._position = position
+
+    def length(self) -> int | None:
+        return len(self._sequence)
+
+    def state(self, live: bool) -> dict[str, Any] | None:
+        return None
+
+
+class EndlessOrder:
+    """``None`` for ever: what torch's loader asks an iterable-style dataset for."""
+
+    seekable = True
+
+    def open(self) -> None:
+        pass
+
+    def take(self, count: int) -> list[Any]:
+        return [None] * count
+
+    def seek(self, position: int) -> None:
+        pass
+
+    def length(self) -> int | None:
+        return None
+
+    def state(self, live: bool) -> dict[str, Any] | None:
+        return None

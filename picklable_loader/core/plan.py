@@ -1,0 +1,138 @@
+"""Plan: order + batch size + drop_last -> tasks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from .events import Task
+from .order import Order
+
+__all__ = ["Grouping", "Plan", "Unit"]
+
+
+class Unit(Enum):
+    """What one item of the order is."""
+
+    SAMPLE_OF_BATCH = "sample of a batch"  # indices are gathered into batches
+    SAMPLE = "sample"  # each index is a task of its own (batch_size=None)
+    BATCH = "batch"  # the sampler yields batches (a custom batch_sampler)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How the order's items become tasks."""
+
+    unit: Unit
+    #: indices in a task; 1 unless the unit is SAMPLE_OF_BATCH
+    batch_size: int = 1
+    drop_last: bool = False
+
+
+class Plan:
+    """The tasks of one epoch, drawn one after the other.
+
+    Args:
+        order: the sequence of indices; stands at ``position`` already.
+        grouping: how its items become tasks.
+        next_step: number of the next task.
+        position: samples before the next task.
+        backlog: tasks that were drawn before and are to come first, in order of their steps.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        grouping: Grouping,
+        next_step: int = 0,
+        position: int = 0,
+        backlog: Iterable[Task] = (),
+    ) -> None:
+        self.order = order
+        self.grouping = grouping
+        #: the next task that the order gives has this number, and this many samples before it
+        self.next_step = next_step
+        self.position = position
+        #: steps below ``next_step`` only, ascending
+        self.backlog = deque(backlog)
+
+    def draw(self) -> Task:
+        """The next task.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        if self.backlog:
+            return self.backlog.popleft()
+        grouping = self.grouping
+        items = self.order.take(grouping.batch_size)
+        if not items or (grouping.drop_last and len(items) < grouping.batch_size):
+            raise StopIteration
+        indices = items if grouping.unit is Unit.SAMPLE_OF_BATCH else items[0]
+        task = Task(self.next_step, indices, self.position)
+        self.next_step += 1
+        self.position += self._samples(indices)
+        return task
+
+    def advance(self, steps: int) -> int:
+        """Pass over tasks, without walking where the order can be sought in.
+
+        Returns:
+            How many were passed over: fewer than ``steps`` at the end of the epoch.
+        """
+        passed = 0
+        while self.backlog and passed < steps:
+            self.backlog.popleft()
+            passed += 1
+        wanted = steps - passed
+        if wanted and self._can_leap():
+            return passed + self._leap(wanted)
+        for _ in range(wanted):
+            try:
+                self.draw()
+            except StopIteration:
+                break
+            passed += 1
+        return passed
+
+    def remaining(self) -> int | None:
+        """How many tasks are still to be drawn; None where the sampler has no length."""
+        length = self.order.length()
+        if length is None:
+            return None
+        grouping = self.grouping
+        if grouping.unit is Unit.BATCH:
+            left = length - self.next_step
+        else:
+            left = length - self.position
+        if grouping.drop_last:
+            left = left // grouping.batch_size
+        else:
+            left = -(-left // grouping.batch_size)
+        return len(self.backlog) + max(0, left)
+
+    def _can_leap(self) -> bool:
+        # Batches from a custom batch sampler may have any size: the samples before a step are
+        # only known after walking there.
+        return self.order.seekable and self.grouping.unit is not Unit.BATCH
+
+    def _leap(self, wanted: int) -> int:
+        left = self.remaining()
+        steps = wanted if left is None else min(wanted, left)
+        length = self.order.length()
+        self.next_step += steps
+        self.position += steps * self.grouping.batch_size
+        if length is not None:
+            self.position = min(self.position, length)
+        self.order.seek(self.position)
+        return steps
+
+    def _samples(self, indices: object) -> int:
+        if self.grouping.unit is Unit.SAMPLE:
+            return 1
+        try:
+            return len(indices)  # type: ignore[arg-type]
+        except TypeError:
+            return 1

@@ -1,0 +1,44 @@
+"""Seeds as pure functions of what they belong to.
+
+Every seed is a hash of a purpose and a few integers, so that no state of a random number generator
+has ever to be saved: any worker can do any task, and a task can be done again.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+__all__ = ["base_seed", "batch_seed", "order_seed", "sample_seed", "stream_seed"]
+
+#: Seeds stay below 2**62: torch adds a worker's number to the base seed and wants an int64.
+_BITS = 62
+
+
+def _hash(purpose: bytes, *numbers: int) -> int:
+    text = b"%b:%b" % (purpose, ",".join(map(str, numbers)).encode())
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") >> (64 - _BITS)
+
+
+def base_seed(seed: int, epoch: int) -> int:
+    """The base seed of an epoch, for a loader that was given ``seed=``."""
+    return _hash(b"base", seed, epoch)
+
+
+def order_seed(seed: int, epoch: int) -> int:
+    """What seeds the order of an epoch, for a loader that was given ``seed=``."""
+    return _hash(b"order", seed, epoch)
+
+
+def batch_seed(base: int, epoch: int, step: int) -> int:
+    """What seeds the random number generators before a batch is fetched."""
+    return _hash(b"batch", base, epoch, step)
+
+
+def sample_seed(base: int, epoch: int, position: int) -> int:
+    """What seeds them before one sample is fetched; ``position`` is its place in the order."""
+    return _hash(b"sample", base, epoch, position)
+
+
+def stream_seed(base: int, epoch: int, stream: int, ordinal: int) -> int:
+    """What seeds them before the ``ordinal``-th batch of a stream (iterable-style data)."""
+    return _hash(b"stream", base, epoch, stream, ordinal)

@@ -1,0 +1,60 @@
+"""Torch's DataPipes under our loader: seeds shared by all workers, and sharding.
+
+DataPipes are old and no longer grow, but they are still part of torch; its loader treats them in
+three places, and so does ours.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch.utils.data import IterDataPipe, MapDataPipe, graph_settings
+from torch.utils.data.dataloader import (
+    _get_distributed_settings,
+    _share_dist_seed,
+    _sharding_worker_init_fn,
+)
+
+__all__ = ["draw_shared_seed", "is_iter_datapipe", "process_group", "seeded", "shard", "sharding"]
+
+
+def is_iter_datapipe(dataset: Any) -> bool:
+    return isinstance(dataset, IterDataPipe)
+
+
+def process_group() -> Any:
+    """A group over which ranks agree on a seed; None outside of distributed training."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.new_group(backend="gloo")
+    return None
+
+
+def draw_shared_seed(generator: torch.Generator | None, group: Any) -> int:
+    """The seed of one epoch, equal on all ranks."""
+    return int(_share_dist_seed(generator, group))
+
+
+def seeded(dataset: Any, shared_seed: int) -> Any:
+    """The datapipe, with its random parts seeded for an epoch."""
+    generator = torch.Generator()
+    generator.manual_seed(shared_seed)
+    return graph_settings.apply_random_seed(dataset, generator)
+
+
+def shard(dataset: Any) -> None:
+    """Shard a datapipe over the ranks, for loading in the main process."""
+    if isinstance(dataset, IterDataPipe | MapDataPipe):
+        graph_settings.apply_sharding(dataset, *_get_distributed_settings())
+
+
+def sharding(
+    dataset: Any, worker_init_fn: Callable[[int], object] | None
+) -> Callable[[int], object] | None:
+    """The ``worker_init_fn`` that also shards a datapipe over ranks and workers."""
+    if not isinstance(dataset, IterDataPipe | MapDataPipe):
+        return worker_init_fn
+    return functools.partial(_sharding_worker_init_fn, worker_init_fn, *_get_distributed_settings())

@@ -1,0 +1,205 @@
+"""Errors and warnings of this package; each one pickles and says whose fault it is and what to do.
+
+::
+
+    LoaderError
+    ├── StateError (ValueError)       a state that was handed to load_state_dict
+    │   ├── StateMismatch             belongs to another dataset, batch size, sampler, ...
+    │   ├── DamagedStateError         has a field that no version of this package would write
+    │   ├── NewerStateError           was written by a later version of this package
+    │   └── ForeignStateError         was written by another loader
+    ├── CannotSaveError (TypeError)   an object of the user's that cannot be saved exactly
+    ├── UsageError (RuntimeError)     a call that has no meaning at this moment
+    └── InvalidTransition             a bug of ours: please report it
+
+    LoaderWarning (UserWarning)
+    ├── EmptyEpochWarning             a resumed pass delivers nothing
+    └── ReplayWarning                 a resume has to fetch batches again
+
+The constructor arguments of an error are its ``args``, so that pickle rebuilds it with all its
+fields; the text is made when it is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = [
+    "CannotSaveError",
+    "DamagedStateError",
+    "Difference",
+    "EmptyEpochWarning",
+    "ForeignStateError",
+    "InvalidTransition",
+    "LoaderError",
+    "LoaderWarning",
+    "NewerStateError",
+    "ReplayWarning",
+    "StateError",
+    "StateMismatch",
+    "UsageError",
+]
+
+
+class LoaderError(Exception):
+    """Base of every error that this package raises of its own."""
+
+
+class StateError(LoaderError, ValueError):
+    """A state that cannot be loaded; the loader is as it was before."""
+
+
+class Difference(NamedTuple):
+    """One property in which a state does not fit a loader.
+
+    Attributes:
+        name: the property, for example ``"batch_size"``.
+        expected: its value in the loader.
+        found: its value in the state.
+    """
+
+    name: str
+    expected: Any
+    found: Any
+
+
+class StateMismatch(StateError):
+    """The state belongs to a loader that is set up in another way.
+
+    Attributes:
+        differences: every property that differs.
+        advice: what to do.
+    """
+
+    def __init__(self, differences: list[Difference], advice: str) -> None:
+        super().__init__(differences, advice)
+        self.differences = differences
+        self.advice = advice
+
+    def __str__(self) -> str:
+        rows = "\n".join(
+            f"  {name}: expected {expected!r} (this loader), found {found!r} (the state)"
+            for name, expected, found in self.differences
+        )
+        return f"the state does not fit this loader:\n{rows}\n{self.advice}"
+
+
+class DamagedStateError(StateError):
+    """A field of the state has a value that was never written there.
+
+    Attributes:
+        field: path of the field within the state.
+        expected: what belongs there, in words.
+        found: what stands there.
+    """
+
+    def __init__(self, field: str, expected: str, found: Any) -> None:
+        super().__init__(field, expected, found)
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        return (
+            f"the state is damaged: {self.field!r} should be {self.expected}, found "
+            f"{_short(self.found)}. Nothing was loaded; use an earlier checkpoint."
+        )
+
+
+class NewerStateError(StateError):
+    """The state was written by a later version of this package.
+
+    Attributes:
+        found: format version of the state.
+        supported: the latest format version that this installation reads.
+    """
+
+    def __init__(self, found: int, supported: int) -> None:
+        super().__init__(found, supported)
+        self.found = found
+        self.supported = supported
+
+    def __str__(self) -> str:
+        return (
+            f"the state has format version {self.found}, this picklable_loader reads up to "
+            f"{self.supported}: upgrade it with `pip install -U picklable-loader`."
+        )
+
+
+class ForeignStateError(StateError):
+    """The state was written by something else.
+
+    Attributes:
+        origin: what wrote it, as far as can be told.
+        advice: what to do.
+    """
+
+    def __init__(self, origin: str, advice: str) -> None:
+        super().__init__(origin, advice)
+        self.origin = origin
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"this is not a state of picklable_loader but of {self.origin}. {self.advice}"
+
+
+class CannotSaveError(LoaderError, TypeError):
+    """Something cannot be saved so that a resume would be exact.
+
+    Attributes:
+        what: the object, with its path from the loader.
+        reason: why it cannot be saved.
+        advice: the way out.
+    """
+
+    def __init__(self, what: str, reason: str, advice: str) -> None:
+        super().__init__(what, reason, advice)
+        self.what = what
+        self.reason = reason
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.what} cannot be saved: {self.reason}. {self.advice}"
+
+
+class UsageError(LoaderError, RuntimeError):
+    """A call that has no meaning at this moment; the text says which does."""
+
+
+class InvalidTransition(LoaderError, RuntimeError):
+    """The schedule met an event that its table does not know: a bug of this package.
+
+    Attributes:
+        phase: where the task stood.
+        event: the event.
+        step: the task's step.
+    """
+
+    def __init__(self, phase: str, event: str, step: int) -> None:
+        super().__init__(phase, event, step)
+        self.phase = phase
+        self.event = event
+        self.step = step
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step} is {self.phase} and cannot take {self.event}. This is a bug of "
+            "picklable_loader: please report it with this text."
+        )
+
+
+class LoaderWarning(UserWarning):
+    """Base of every warning that this package gives of its own."""
+
+
+class EmptyEpochWarning(LoaderWarning):
+    """The state was taken after an epoch's last batch: the resumed pass has nothing left."""
+
+
+class ReplayWarning(LoaderWarning):
+    """A resume fetches batches again that had been delivered before."""
+
+
+def _short(value: Any, limit: int = 80) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."

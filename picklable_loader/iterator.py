@@ -1,0 +1,501 @@
+"""LoaderIterator: what ``iter(loader)`` gives; an ordinary value that can be pickled at any step."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from torch._utils import ExceptionWrapper
+from torch._C._autograd import _profiler_enabled
+from torch.autograd.profiler import record_function
+
+from .core.cursor import Cursor
+from .core.events import (
+    Deliver,
+    Drop,
+    Fault,
+    Finish,
+    Instruction,
+    Raise,
+    Send,
+    Skipped,
+    Started,
+    Wanted,
+)
+from .core.snapshot import from_plain
+from .engine import Engine
+from .errors import CannotSaveError, EmptyEpochWarning, ReplayWarning
+from .run import Run, remaining
+from .transport.frames import Answer
+
+if TYPE_CHECKING:
+    from .loader import DataLoader
+
+__all__ = ["LoaderIterator"]
+
+_T = TypeVar("_T", covariant=True)
+
+_WANTED = Wanted()
+
+
+class LoaderIterator(Iterator[_T], Generic[_T]):
+    """One pass over a loader's data.
+
+    It can be pickled at any moment, with workers running; it does not notice. What is unpickled
+    goes on with the very next batch. Unpickling starts no process, draws no random number and
+    reads no data: the first ``next`` does.
+
+    Made by ``iter(loader)``; not meant to be constructed.
+
+    Attributes:
+        loader: the `DataLoader` it belongs to.
+    """
+
+    def __init__(self, loader: DataLoader[_T], state: dict[str, Any] | None = None) -> None:
+        self.loader = loader
+        self._engine: Engine | None = None
+        self._run: Run | None = None
+        #: where to go on, as long as there is no run
+        self._state = state
+        #: the engine has been told of the run
+        self._under_way = False
+        self._finished = False
+        self._closed = False
+        #: batches of an iterable-style dataset that are to be fetched again and dropped
+        self._replay = 0
+        #: what to do if there is nothing left; None: this is not the first batch after a resume
+        self._at_epoch_end: str | None = None
+        self._todo: deque[Instruction] = deque()
+        self._iterable_length: int | None = loader._IterableDataset_len_called
+        self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
+
+    # --- position --------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Batches delivered in this epoch; one that raised an exception counts."""
+        return max(self._replay, self._position("step"))
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch, from 0."""
+        return self._position("epoch")
+
+    @property
+    def remaining(self) -> int | None:
+        """Batches still to be delivered in this epoch; None where the sampler has no length."""
+        if self._finished:
+            return 0
+        if self._run is not None:
+            return self._run.schedule.remaining()
+        return remaining(self.loader, self._state or self.loader.beginning())
+
+    @property
+    def run(self) -> Run | None:
+        """The run at hand; None before the first `next` after unpickling."""
+        return self._run
+
+    def __len__(self) -> int:
+        """Batches in the whole epoch, as torch's iterator says it.
+
+        Raises:
+            TypeError: the sampler has no length.
+        """
+        return len(self.loader._index_sampler)
+
+    def __repr__(self) -> str:
+        try:
+            total = f" of {len(self.loader)}"
+        except (TypeError, NotImplementedError):
+            total = ""
+        where = "finished" if self._finished else "closed" if self._closed else "before its start"
+        if not self._finished and not self._closed and self._engine is not None:
+            where = "running"
+        return (
+            f"<LoaderIterator: epoch {self.epoch}, {self.step}{total} batches delivered, "
+            f"num_workers={self.loader.num_workers}, {where}>"
+        )
+
+    # --- iteration -------------------------------------------------------------------------------
+
+    def __iter__(self) -> LoaderIterator[_T]:
+        return self
+
+    def __next__(self) -> _T:
+        """The next batch.
+
+        Raises:
+            StopIteration: the epoch is over.
+            RuntimeError: a worker has died, or ``timeout`` is over. The iterator can go on.
+            Exception: whatever the dataset, collate_fn or sampler raises, as in torch; the next
+                call gives the batch after that one.
+        """
+        if _profiler_enabled():
+            with record_function(self._profile_name):
+                return self._next()
+        return self._next()
+
+    def skip(self, count: int) -> int:
+        """Pass over the next batches without fetching them.
+
+        With an iterable-style dataset they have to be fetched and are dropped. With
+        ``seeding="worker"`` the workers' random numbers do not move.
+
+        Args:
+            count: how many, from 0.
+
+        Returns:
+            How many were passed over: fewer at the end of the epoch.
+
+        Raises:
+            ValueError: ``count`` is negative.
+        """
+        if count < 0:
+            raise ValueError(f"count should be from 0, got count={count}")
+        self.start()
+        if self.loader.iterable:
+            return sum(1 for _ in zip(range(count), self))
+        run = self._live_run()
+        before = run.step
+        run.unmoved = None
+        self._todo.extend(run.schedule.handle(Skipped(count)))
+        self._carry_out()
+        return run.step - before
+
+    def begin(self, state: dict[str, Any] | None, at_epoch_end: str | None) -> None:
+        """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
+        kept = None if self._engine is None or self._run is None else self._run.base_seed
+        self._resume(state, at_epoch_end or self.loader.options.at_epoch_end)
+        self.loader.adopt(self)
+        if state is None:
+            self._fresh_run(kept)
+        self.start()
+
+    def start(self) -> None:
+        """Start the workers and let them fetch ahead; `next` does it where it was not done."""
+        if self._under_way or self._finished or self._closed:
+            return
+        if self._run is None:
+            self._build_run()
+        run = self._live_run()
+        if self._engine is None:
+            self._engine = self.loader.make_engine(run)
+        self._engine.begin(run.begin(), run.worker_states)
+        self._under_way = True
+        self._todo.extend(run.schedule.handle(Started()))
+        self._carry_out()
+
+    def close(self) -> None:
+        """Retire the workers; ``next`` raises StopIteration from now on. The state stays."""
+        self._closed = True
+        self._stop_engine()
+
+    def __enter__(self) -> LoaderIterator[_T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- saving ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands: plain containers, numbers, text and tensors, which hold no code.
+
+        After the epoch's end (StopIteration) it is the beginning of the next epoch.
+
+        Returns:
+            A dict that later calls do not change. It loads under
+            ``torch.load(weights_only=True)``, and is JSON wherever the indices of a custom
+            sampler are.
+
+        Raises:
+            CannotSaveError: the sampler's iterator, or iterable-style data that is delivered out
+                of order, cannot be saved exactly; the text names the way out.
+        """
+        if self._finished and self._run is not None:
+            return self.loader.next_epoch_state(self._run)
+        return self._snapshot(live=False)
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: str | None = None
+    ) -> None:
+        """Go on from a saved state; the pass at hand is abandoned.
+
+        Args:
+            state: what ``state_dict`` of this iterator, or of its loader, returned.
+            strict: see `DataLoader.load_state_dict`.
+            at_epoch_end: see `DataLoader.load_state_dict`.
+
+        Raises:
+            StateError: see `DataLoader.load_state_dict`; this iterator is as it was.
+        """
+        accepted = self.loader.accept(state, strict=strict, at_epoch_end=at_epoch_end)
+        self._stop_engine()
+        self._resume(accepted, at_epoch_end or self.loader.options.at_epoch_end)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "loader": self.loader,
+            "state": self._snapshot(live=True),
+            "finished": self._finished,
+            "closed": self._closed,
+            "newest": self.loader.newest is self,
+        }
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        LoaderIterator.__init__(self, saved["loader"], saved["state"])
+        self._resume(saved["state"], "stop")
+        self._finished, self._closed = saved["finished"], saved["closed"]
+        if saved["newest"]:
+            self.loader.adopt(self)
+
+    def __copy__(self) -> LoaderIterator[_T]:
+        saved = self.__getstate__()
+        saved["newest"] = False
+        order = saved["state"]["order"]
+        if order is not None and "iterator" in order:
+            loader = self.loader
+            shared = (loader, loader.dataset, loader.sampler, loader.batch_sampler)
+            alone = copy.deepcopy(order["iterator"], {id(thing): thing for thing in shared})
+            saved["state"]["order"] = {**order, "iterator": alone}
+        other = type(self).__new__(type(self))
+        other.__setstate__(saved)
+        return other
+
+    # --- within ----------------------------------------------------------------------------------
+
+    def _position(self, name: str) -> int:
+        if self._run is not None:
+            return int(getattr(self._run, name))
+        return int((self._state or self.loader.beginning())[name])
+
+    def _resume(self, state: dict[str, Any] | None, at_epoch_end: str | None) -> None:
+        self._run, self._state = None, state
+        self._under_way = False
+        self._todo.clear()
+        self._finished = self._closed = False
+        self._at_epoch_end = at_epoch_end
+        self._replay = state["step"] if state and self.loader.iterable else 0
+
+    def _fresh_run(self, kept_base_seed: int | None) -> None:
+        loader = self.loader
+        self._run = Run(loader, loader.fresh_epoch(), kept_base_seed=kept_base_seed)
+        self._iterable_length = loader._IterableDataset_len_called
+        loader.run_begins(self._run)
+
+    def _build_run(self) -> None:
+        """The run of the state that was loaded."""
+        state = self._state or self.loader.beginning()
+        cursor, _ = from_plain(state)
+        if self.loader.iterable:
+            cursor = _from_the_start(cursor)
+        self._run = Run(self.loader, cursor=cursor)
+        self._run.unmoved = state
+        self._state = None
+        if self.loader.newest is self:
+            self.loader.run_begins(self._run)
+
+    def _live_run(self) -> Run:
+        assert self._run is not None
+        return self._run
+
+    def _snapshot(self, live: bool) -> dict[str, Any]:
+        run = self._run
+        if run is None:
+            state = self._state or self.loader.beginning()
+            return _without_objects(state, live)
+        if run.unmoved is not None and "iterator" not in (run.unmoved["order"] or ()):
+            return copy.deepcopy(run.unmoved)
+        self.loader.check_savable(run)
+        return run.snapshot(live)
+
+    def _next(self) -> _T:
+        if self._finished or self._closed:
+            raise StopIteration
+        try:
+            self.start()
+            self._replay_delivered()
+            answer = self._advance()
+        except StopIteration:
+            if self._goes_to_next_epoch():
+                return self._next()
+            self._finish()
+            raise
+        except Exception:
+            if self._engine is not None and self._engine.broken:
+                self._rewind()
+            raise
+        except BaseException:  # Ctrl-C, which in a terminal reaches the workers as well
+            if self.loader.num_workers:
+                self._rewind()
+            raise
+        return self._hand_over(answer)
+
+    def _advance(self) -> Answer:
+        """Run the schedule until a batch, or the exception that it raised, is there."""
+        run, engine = self._live_run(), self._engine
+        assert engine is not None
+        todo, handle = self._todo, run.schedule.handle
+        todo.extend(handle(_WANTED))
+        while True:
+            while todo:
+                instruction = todo.popleft()
+                kind = type(instruction)
+                if kind is Send:
+                    engine.send(instruction.worker, instruction.task)  # type: ignore[union-attr]
+                elif kind is Deliver or kind is Raise:
+                    return self._settle(engine.take(instruction.step))  # type: ignore[union-attr]
+                else:
+                    self._act(instruction)
+            todo.extend(handle(engine.wait()))
+
+    def _carry_out(self) -> None:
+        """Carry out instructions that answer no ``Wanted``."""
+        while self._todo:
+            self._act(self._todo.popleft())
+
+    def _act(self, instruction: Instruction) -> None:
+        engine = self._engine
+        assert engine is not None
+        match instruction:
+            case Send(worker, task):
+                engine.send(worker, task)
+            case Drop(step):
+                engine.take(step)
+            case Fault(error):
+                raise error
+            case Finish():
+                raise StopIteration
+            case _:
+                raise AssertionError(f"{instruction} answers Wanted only")
+
+    def _settle(self, answer: Answer) -> Answer:
+        run = self._live_run()
+        if not self._replay:
+            run.unmoved = None
+            self._at_epoch_end = None
+        if answer.states is not None:
+            run.worker_states[str(answer.worker)] = answer.states
+        if self._todo:
+            self._carry_out()
+        return answer
+
+    def _hand_over(self, answer: Answer) -> _T:
+        payload = answer.payload
+        if answer.outcome:
+            if isinstance(payload, ExceptionWrapper):
+                payload.reraise()
+            raise payload
+        if self._iterable_length is not None and self.loader.iterable:
+            self._check_length(self._iterable_length)
+        if self.loader.pin_memory:
+            payload = self.loader.pin(payload)
+        return payload  # type: ignore[no-any-return]
+
+    def _check_length(self, promised: int) -> None:
+        if self.step <= promised:
+            return
+        text = (
+            f"Length of IterableDataset {self.loader.dataset} was reported to be {promised} "
+            f"(when accessing len(dataloader)), but {self.step} samples have been fetched. "
+        )
+        if self.loader.num_workers > 0:
+            text += (
+                "With several workers this may come from every worker reading the whole dataset: "
+                "shard it by torch.utils.data.get_worker_info(), as "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset shows."
+            )
+        warnings.warn(text, stacklevel=4)
+
+    def _replay_delivered(self) -> None:
+        if not self._replay:
+            return
+        run = self._live_run()
+        warnings.warn(
+            f"an iterable-style dataset is resumed by replay: {self._replay - run.step} batches of "
+            f"epoch {run.epoch} are fetched again and dropped; a map-style dataset is resumed at "
+            "once",
+            ReplayWarning,
+            stacklevel=4,
+        )
+        while run.step < self._replay:
+            self._advance()
+        self._replay = 0
+
+    def _goes_to_next_epoch(self) -> bool:
+        """Nothing was left of a resumed epoch: tell so, or go on with the next one."""
+        wish, run = self._at_epoch_end, self._live_run()
+        self._at_epoch_end = None
+        if wish is None or not run.step:
+            return False
+        if wish == "next":
+            self.begin(None, None)
+            return True
+        warnings.warn(
+            f"the state was taken after the last batch of epoch {run.epoch}: this pass delivers "
+            'nothing. Pass at_epoch_end="next" to load_state_dict or DataLoader to go straight '
+            f"on with epoch {run.epoch + 1}.",
+            EmptyEpochWarning,
+            stacklevel=4,
+        )
+        return False
+
+    def _finish(self) -> None:
+        self._finished = True
+        run = self._live_run()
+        run.finished = True
+        run.unmoved = None
+        if not self.loader.persistent_workers:
+            self._stop_engine()
+
+    def _rewind(self) -> None:
+        """Give up the workers; the next call starts new ones, on the tasks that were under way."""
+        run = self._run
+        self._stop_engine()
+        if run is None:
+            return
+        if self.loader.iterable:
+            self._resume(run.snapshot(live=True), None)
+        else:
+            run.restart()
+
+    def _stop_engine(self) -> None:
+        self._todo.clear()
+        self._under_way = False
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+
+def _from_the_start(cursor: Cursor) -> Cursor:
+    """The beginning of the cursor's epoch."""
+    order, rng, base = cursor.order, cursor.rng, cursor.base_seed
+    return Cursor(cursor.epoch, base_seed=base, order=order, rng=rng, announced=cursor.announced)
+
+
+def _without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:
+    """A copy of a state that shares nothing with it."""
+    order = state["order"]
+    if not order or "iterator" not in order:
+        return copy.deepcopy(state)
+    if live:
+        return copy.copy(state)
+    if "log" not in order:
+        raise CannotSaveError(
+            "the sampler's iterator",
+            "it was restored from a pickle and cannot be replayed",
+            "Pickle the iterator instead of taking its state_dict",
+        )
+    plain = {name: value for name, value in order.items() if name != "iterator"}
+    return copy.deepcopy({**state, "order": plain})
+
+

@@ -1,0 +1,453 @@
+"""DataLoader: torch's signature and attributes, and a state of its own."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from . import datapipes
+from .core.cursor import Cursor
+from .core.seeds import base_seed
+from .core.snapshot import to_plain
+from .engine import Engine, InlineEngine, PoolEngine
+from .errors import CannotSaveError, LoaderWarning
+from .fitting import fit
+from .iterator import LoaderIterator
+from .past import batch_at
+from .options import AtEpochEnd, Options, Scheduling, Seeding, check_choice
+from .pool.pool import Pool
+from .randomness import Isolated
+from .run import Run, fingerprint, generators
+from .source import Source
+from .worker.fetch import Job
+from .worker.serve import Post
+
+__all__ = ["DataLoader"]
+
+_T = TypeVar("_T", covariant=True)
+
+
+class DataLoader(TorchDataLoader[_T]):
+    """A ``torch.utils.data.DataLoader`` whose iterator can be pickled in mid-epoch.
+
+    Takes all of torch's arguments, with their meaning, defaults and errors, and these:
+
+    Args:
+        seed: everything random, order and augmentation, derives from it and the epoch; no global
+            random number generator is touched. ``None``: the order is torch's, from
+            ``generator`` or torch's global generator.
+        seeding: what Python's, numpy's and torch's generators are seeded from before people's
+            code is called. ``"batch"``: base seed, epoch and step, so that batches do not depend
+            on the number of workers; in the main process the program's own states are put back
+            afterwards. ``"sample"``: the sample's position in the epoch's order, so that they do
+            not depend on the batch size either. ``"worker"``: torch's scheme, base seed and
+            worker number, once.
+        schedule: which worker is given a task. ``"balanced"``: the one that has fewest.
+            ``"round_robin"``: batch i goes to worker i modulo num_workers, as in torch. ``None``:
+            balanced, except for iterable-style data and ``seeding="worker"``.
+        seed_hooks: called with a seed (an int from 0 to 2**62 - 1) each time that the generators
+            are seeded, to seed another one.
+        at_epoch_end: what ``iter`` does with a state that was taken after an epoch's last batch
+            and before StopIteration. ``"stop"``: the pass delivers nothing, and warns.
+            ``"next"``: it goes straight to the next epoch.
+
+    Raises:
+        ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
+            value is not one of those above, or if ``generator`` is given together with ``seed``.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[_T],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        seeding: Seeding = "batch",
+        schedule: Scheduling | None = None,
+        seed_hooks: Sequence[Callable[[int], object]] = (),
+        at_epoch_end: AtEpochEnd = "stop",
+    ) -> None:
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        self.options = Options(seed, seeding, schedule, tuple(seed_hooks), at_epoch_end)
+        if seed is not None and generator is not None:
+            raise ValueError("generator option is mutually exclusive with seed")
+        #: number of the epoch that the next ``iter`` begins, unless a state was loaded
+        self._next_epoch = 0
+        #: the epoch was chosen by set_epoch, and the dataset is to be told
+        self.announced = False
+        #: a loaded state that the next ``iter`` goes on from, and its wish for an epoch's end
+        self._resume: dict[str, Any] | None = None
+        self._resume_at_end: str | None = None
+        self._begin_life()
+
+    def _begin_life(self) -> None:
+        """Set what no pickle carries."""
+        self.source = Source(self.options.seed, generators(self))
+        #: the newest run, which state_dict reports even when its iterator is gone
+        self.run: Run | None = None
+        self._newest: weakref.ref[LoaderIterator[Any]] | None = None
+        self._group: Any = None
+
+    # --- epochs ----------------------------------------------------------------------------------
+
+    def __iter__(self) -> LoaderIterator[_T]:  # type: ignore[override]
+        """Begin the next epoch, or go on from the state that was loaded.
+
+        Raises:
+            StateError: the loaded state does not fit any more.
+        """
+        self.check_worker_number_rationality()
+        keeps = self.persistent_workers and self.num_workers > 0
+        iterator: LoaderIterator[_T] | None = self._iterator if keeps else None  # type: ignore[assignment]
+        if iterator is None:
+            iterator = LoaderIterator(self)
+        state, self._resume = self._resume, None
+        iterator.begin(state, self._resume_at_end)
+        if keeps:
+            self._iterator = iterator  # type: ignore[assignment]
+        return iterator
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch at hand; of the one that the next ``iter`` begins if there is none."""
+        if self._resume is not None:
+            return int(self._resume["epoch"])
+        return self._next_epoch if self.run is None else self.run.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next ``iter`` begins.
+
+        It reaches the sampler, the batch sampler and the dataset where they have ``set_epoch``,
+        and the dataset's copies in persistent workers. A state that was loaded for this epoch
+        stays in force; one for another epoch is dropped.
+
+        Args:
+            epoch: from 0.
+
+        Raises:
+            ValueError: ``epoch`` is negative.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch should be from 0, got epoch={epoch}")
+        resume = self._resume
+        if resume is not None and resume["epoch"] != epoch:
+            if resume["step"] and resume["epoch"] > epoch:
+                warnings.warn(
+                    f"set_epoch({epoch}) drops the loaded state of epoch {resume['epoch']}",
+                    LoaderWarning,
+                    stacklevel=2,
+                )
+            self._resume = None
+            self.source.restore(resume["rng"])
+        self._next_epoch = epoch
+        self.announced = True
+        for part in (self.batch_sampler, self.sampler, self.dataset):
+            _set_epoch(part, epoch)
+        inner = getattr(self.batch_sampler, "sampler", None)
+        if inner is not self.sampler:
+            _set_epoch(inner, epoch)
+
+    def batch_at(self, step: int, epoch: int | None = None) -> _T:
+        """That very batch again, augmentation included, without touching any live iterator.
+
+        With torch's samplers it does not walk through the epoch.
+
+        Args:
+            step: number of the batch within the epoch, from 0.
+            epoch: the epoch; None for the one at hand. Another one is known only with ``seed=``,
+                or where the order is not random.
+
+        Returns:
+            The batch, fetched in this process.
+
+        Raises:
+            IndexError: the epoch has no such step.
+            UsageError: the batch is not a function of step and epoch: iterable-style data,
+                ``seeding="worker"``, or an epoch whose random numbers are not known.
+        """
+        return batch_at(self, step, epoch)  # type: ignore[no-any-return]
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the newest iterator stands, or what the next ``iter`` will begin with.
+
+        The same protocol as torchdata's StatefulDataLoader. It starts and draws nothing.
+
+        Returns:
+            See `LoaderIterator.state_dict`.
+
+        Raises:
+            CannotSaveError: see `LoaderIterator.state_dict`.
+        """
+        if self._resume is not None:
+            return copy.deepcopy(self._resume)
+        newest = self.newest
+        if newest is not None:
+            return newest.state_dict()
+        run = self.run
+        if run is None:
+            return self.beginning(self._next_epoch)
+        if run.finished:
+            return self.next_epoch_state(run)
+        if run.unmoved is not None:
+            return copy.deepcopy(run.unmoved)
+        self.check_savable(run)
+        return run.snapshot(live=False)
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: str | None = None
+    ) -> None:
+        """Have the next ``iter`` go on from a saved state; the iteration at hand is abandoned.
+
+        Args:
+            state: what ``state_dict`` returned; ``{}`` is the beginning of epoch 0.
+            strict: False takes what still has a meaning from a state that does not fit: with
+                another batch size, the same sample.
+            at_epoch_end: ``"stop"`` or ``"next"``, instead of the loader's own.
+
+        Raises:
+            StateMismatch: the state belongs to another dataset length, sampler, batch size,
+                drop_last or seeding.
+            DamagedStateError, NewerStateError, ForeignStateError: see there. The loader is as it
+                was after any of these.
+            ValueError: ``at_epoch_end`` is something else.
+        """
+        accepted = self.accept(state, strict=strict, at_epoch_end=at_epoch_end)
+        self._resume = accepted
+        self._resume_at_end = at_epoch_end
+        self.run = None
+        self._newest = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        left = {"source", "run", "_newest", "_iterator", "_group"}
+        kept = {name: value for name, value in self.__dict__.items() if name not in left}
+        context = kept.pop(_CONTEXT, None)
+        kept["start_method"] = None if context is None else context.get_start_method()
+        return kept
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        kept = dict(kept)
+        method = kept.pop("start_method")
+        self.__dict__.update(kept)
+        context = None if method is None else torch.multiprocessing.get_context(method)
+        self.__dict__[_CONTEXT] = context
+        self.__dict__["_iterator"] = None
+        self._begin_life()
+        self.source.origin = {}  # the sampler is not as the program has built it
+
+    # --- for iterators ---------------------------------------------------------------------------
+
+    @property
+    def iterable(self) -> bool:
+        """The dataset is iterable-style."""
+        return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def pinned(self) -> bool:
+        """Each batch has its worker."""
+        if self.iterable or self.options.seeding == "worker":
+            return True
+        return self.options.schedule == "round_robin"
+
+    @property
+    def newest(self) -> LoaderIterator[Any] | None:
+        """The newest iterator, while it lives."""
+        return None if self._newest is None else self._newest()
+
+    def adopt(self, iterator: LoaderIterator[Any]) -> None:
+        """Make it the newest one."""
+        self._newest = weakref.ref(iterator)
+        self._next_epoch = iterator.epoch + 1
+
+    def run_begins(self, run: Run) -> None:
+        """Note the newest run."""
+        self.run = run
+        self._next_epoch = run.epoch + 1
+
+    def accept(
+        self, state: dict[str, Any], *, strict: bool, at_epoch_end: str | None
+    ) -> dict[str, Any]:
+        """A copy of a state that fits this loader; see `load_state_dict`."""
+        if at_epoch_end is not None:
+            check_choice("at_epoch_end", at_epoch_end, ("stop", "next"))
+        if state == {}:
+            return self.beginning(0)
+        accepted = fit(copy.deepcopy(state), fingerprint(self), strict)
+        self.source.check(accepted["rng"])
+        return accepted
+
+    def fresh_epoch(self) -> int:
+        """The epoch that begins now; with ``seed=`` the sampler follows."""
+        epoch = self._next_epoch
+        if self.options.seed is not None:
+            for part in (self.batch_sampler, self.sampler, getattr(self.sampler, "sampler", None)):
+                _set_epoch(part, epoch)
+        return epoch
+
+    def next_epoch_state(self, run: Run) -> dict[str, Any]:
+        """The beginning of the epoch after a run that is over."""
+        if run is self.run and self._next_epoch != run.epoch + 1:
+            return self.beginning(self._next_epoch)
+        lives_on = self.persistent_workers and self.num_workers > 0
+        cursor = run.cursor(live=False)
+        return to_plain(
+            Cursor(
+                epoch=run.epoch + 1,
+                base_seed=run.base_seed if lives_on and self.options.seed is None else None,
+                rng=cursor.rng,
+                workers=cursor.workers if lives_on else {},
+            ),
+            fingerprint(self),
+        )
+
+    def check_savable(self, run: Run) -> None:
+        """Raise CannotSaveError if the run cannot be saved exactly."""
+        if self.iterable and self.num_workers > 1 and not self.in_order and run.step:
+            raise CannotSaveError(
+                "an iterator over iterable-style data with in_order=False",
+                "which batches were delivered depends on timing, and they cannot be replayed",
+                "Use in_order=True",
+            )
+
+    def job(self) -> Job:
+        """What is to be done with tasks."""
+        return Job(
+            dataset=self.dataset,
+            collate_fn=self.collate_fn,
+            iterable=self.iterable,
+            batched=self._auto_collation,
+            drop_last=self.drop_last,
+            seeding=self.options.seeding,
+            seed_hooks=self.options.seed_hooks,
+        )
+
+    def make_engine(self, run: Run) -> Engine:
+        """What fetches a run's batches; starts the workers.
+
+        Raises:
+            AssertionError: torch's, for arguments that it refuses here.
+            TypeError, AttributeError, pickle.PicklingError: see `Pool`.
+        """
+        self._warn_about_pinning()
+        if not self.num_workers:
+            return self._inline_engine(run)
+        if self.prefetch_factor is None or self.prefetch_factor <= 0:
+            raise AssertionError(
+                "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
+            )
+        context = self.multiprocessing_context or multiprocessing.get_context()
+        init = datapipes.sharding(self.dataset, self.worker_init_fn)
+        posts = [
+            Post(worker, self.num_workers, run.base_seed, init)
+            for worker in range(self.num_workers)
+        ]
+        return PoolEngine(Pool(context, self.job(), posts), self.timeout)
+
+    def draw_shared_seed(self, epoch: int) -> int | None:
+        """The seed that the workers' DataPipes share; None without DataPipes."""
+        if not datapipes.is_iter_datapipe(self.dataset):
+            return None
+        if self.options.seed is not None:
+            return base_seed(self.options.seed, epoch)
+        if self._group is None:
+            self._group = datapipes.process_group()
+        return self.source.draw("loader", lambda g: datapipes.draw_shared_seed(g, self._group))
+
+    def pin(self, batch: Any) -> Any:
+        """The batch in pinned memory, where there is an accelerator that has it."""
+        device = _pinning_device()
+        return batch if device is None else pin_memory(batch, device)
+
+    # --- within ----------------------------------------------------------------------------------
+
+    def _inline_engine(self, run: Run) -> Engine:
+        if self.timeout != 0:
+            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
+        datapipes.shard(self.dataset)
+        job = self.job()
+        if run.shared_seed is not None:
+            datapipes.seeded(self.dataset, run.shared_seed)
+        in_torchs_way = self.options.seeding == "worker"
+        return InlineEngine(job, self.source.globals if in_torchs_way else Isolated)
+
+    def beginning(self, epoch: int | None = None) -> dict[str, Any]:
+        """The state at the start of an epoch; of the next one, if none is named."""
+        epoch = self._next_epoch if epoch is None else epoch
+        cursor = Cursor(epoch, rng=self.source.state(), announced=self.announced)
+        return to_plain(cursor, fingerprint(self))
+
+    def _warn_about_pinning(self) -> None:
+        if self.pin_memory and self.pin_memory_device:
+            warnings.warn(
+                "pin_memory_device is deprecated, the current accelerator will be used as the "
+                f"device,ignore pin_memory_device='{self.pin_memory_device}'.",
+                stacklevel=2,
+            )
+        if self.pin_memory and not torch.accelerator.is_available():
+            warnings.warn(
+                "'pin_memory' argument is set as true but no accelerator is found, then device "
+                "pinned memory won't be used.",
+                stacklevel=2,
+            )
+
+
+_CONTEXT = "_DataLoader__multiprocessing_context"
+
+
+def _set_epoch(part: Any, epoch: int) -> None:
+    set_epoch = getattr(part, "set_epoch", None)
+    if callable(set_epoch):
+        set_epoch(epoch)
+
+
+def _pinning_device() -> str | None:
+    if not torch.accelerator.is_available():
+        return None
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type == "mps":
+        return None  # torch does not pin there either (its issue 86060)
+    return accelerator.type
+

@@ -1,0 +1,53 @@
+"""Options: what our loader takes beyond torch's arguments, checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+__all__ = ["AtEpochEnd", "Options", "Scheduling", "Seeding"]
+
+Seeding = Literal["batch", "sample", "worker"]
+Scheduling = Literal["balanced", "round_robin"]
+AtEpochEnd = Literal["stop", "next"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `DataLoader` that torch does not have; see there.
+
+    Raises:
+        ValueError: a value is not one of those allowed, or two exclude each other.
+        TypeError: a value has the wrong type.
+    """
+
+    seed: int | None = None
+    seeding: Seeding = "batch"
+    schedule: Scheduling | None = None
+    seed_hooks: tuple[Callable[[int], object], ...] = ()
+    at_epoch_end: AtEpochEnd = "stop"
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
+            raise TypeError(f"seed should be an int or None, got seed={self.seed!r}")
+        check_choice("seeding", self.seeding, get_args(Seeding))
+        check_choice("schedule", self.schedule, (*get_args(Scheduling), None))
+        check_choice("at_epoch_end", self.at_epoch_end, get_args(AtEpochEnd))
+        if self.seeding == "worker" and self.schedule == "balanced":
+            raise ValueError(
+                'seeding="worker" needs schedule="round_robin": a worker\'s random numbers run on '
+                "from batch to batch, so that each batch must stay with its worker"
+            )
+        hooks: Iterable[Any] = self.seed_hooks
+        for hook in hooks:
+            if not callable(hook):
+                raise TypeError(f"seed_hooks should hold callables, got {hook!r}")
+
+
+def check_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Raise ValueError unless the value is one of those allowed."""
+    choices = tuple(allowed)
+    if value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} should be one of {listed}, got {name}={value!r}")

@@ -1,0 +1,1 @@
+"""Lifetimes of worker processes, and nothing else."""

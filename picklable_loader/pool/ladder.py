@@ -1,0 +1,34 @@
+"""How processes are brought to an end: ask -> join -> terminate -> kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+
+__all__ = ["retire"]
+
+#: seconds that workers have to finish the batch at hand, once asked; as in torch
+_ASKED_S = 5.0
+#: seconds that they have to die of SIGTERM
+_TERMINATED_S = 2.0
+
+
+def retire(processes: Sequence[BaseProcess]) -> None:
+    """Wait for processes that were asked to end, then use force; all are gone afterwards."""
+    _join(processes, _ASKED_S)
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+    _join(processes, _TERMINATED_S)
+    for process in processes:
+        if process.is_alive():
+            process.kill()
+        process.join()
+        process.close()
+
+
+def _join(processes: Sequence[BaseProcess], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))

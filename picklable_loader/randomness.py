@@ -1,0 +1,305 @@
+"""The three random number generators that people's code draws from, and how to set them aside.
+
+Torch's, numpy's and Python's global generators are each an ``Rng``: captured, restored, seeded,
+and written as text. ``Isolated`` lets code draw from them without a trace; a ``Universe`` is a set
+of states of its own that code draws from as if they were the global ones.
+
+What the calls cost (2 cores, Python 3.11, torch 2.13, numpy 2.4) decides how they are done here:
+``torch.manual_seed`` takes 166 µs and ``torch.default_generator.manual_seed`` 1 µs, numpy's
+``get_state`` and ``set_state`` 35 µs each and an exchange of its bit generator 0.3 µs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from .core.snapshot import pack_words, unpack_words
+from .errors import DamagedStateError
+
+__all__ = [
+    "RNGS",
+    "Isolated",
+    "Rng",
+    "Universe",
+    "generator_from_text",
+    "generator_to_text",
+    "set_generator",
+    "seed_all",
+]
+
+_MASK = 0xFFFFFFFF
+
+
+class Rng(Protocol):
+    """One global random number generator."""
+
+    name: str
+
+    def capture(self) -> Any:
+        """Its state; compares with ``==`` to another one's."""
+
+    def restore(self, state: Any) -> None: ...
+
+    def seed(self, seed: int) -> None: ...
+
+    def to_text(self, state: Any) -> str: ...
+
+    def from_text(self, text: str) -> Any:
+        """Raises ValueError if the text is damaged."""
+
+
+class TorchRng:
+    """Torch's global generator for the CPU."""
+
+    name = "torch"
+
+    def capture(self) -> bytes:
+        return torch.default_generator.get_state().numpy().tobytes()
+
+    def restore(self, state: bytes) -> None:
+        torch.default_generator.set_state(_tensor(state))
+
+    def seed(self, seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+
+    def to_text(self, state: bytes) -> str:
+        return pack_words(state)
+
+    def from_text(self, text: str) -> bytes:
+        return generator_from_text(text).get_state().numpy().tobytes()
+
+
+class NumpyRng:
+    """Numpy's legacy global generator, a Mersenne Twister unless the user exchanged it."""
+
+    name = "numpy"
+
+    def capture(self) -> tuple[bytes, int, float]:
+        bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        if not isinstance(bits, np.random.MT19937):
+            return (b"", *_read_gauss())
+        # The documented address of 624 words and the position in them; `.state` copies the words
+        # one by one and takes 30 µs.
+        words = (ctypes.c_uint32 * 625).from_address(bits.ctypes.state_address)
+        return (bytes(words), *_read_gauss())
+
+    def restore(self, state: tuple[bytes, int, float]) -> None:
+        words, has_gauss, gauss = state
+        if words:
+            key = np.frombuffer(words, np.uint32)
+            np.random.set_state(("MT19937", key[:624], int(key[624]), has_gauss, gauss))
+
+    def seed(self, seed: int) -> None:
+        np.random.seed(seed & _MASK)
+
+    def to_text(self, state: tuple[bytes, int, float]) -> str:
+        words, has_gauss, gauss = state
+        return f"{has_gauss}:{gauss.hex()}:{b64encode(words).decode()}"
+
+    def from_text(self, text: str) -> tuple[bytes, int, float]:
+        has_gauss, gauss, words = text.split(":")
+        state = (b64decode(words, validate=True), int(has_gauss), float.fromhex(gauss))
+        if len(state[0]) not in (0, 2500):
+            raise ValueError("numpy's state has another length")
+        return state
+
+
+class PythonRng:
+    """The generator behind the functions of the module ``random``."""
+
+    name = "python"
+
+    def capture(self) -> tuple[Any, ...]:
+        return random.getstate()
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        random.setstate(state)
+
+    def seed(self, seed: int) -> None:
+        random.seed(seed)
+
+    def to_text(self, state: tuple[Any, ...]) -> str:
+        version, words, gauss = state
+        packed = b64encode(array("I", words).tobytes()).decode()
+        return f"{version}:{'' if gauss is None else gauss.hex()}:{packed}"
+
+    def from_text(self, text: str) -> tuple[Any, ...]:
+        version, gauss, packed = text.split(":")
+        words = tuple(array("I", b64decode(packed, validate=True)))
+        if len(words) != 625:
+            raise ValueError("Python's state has another length")
+        return (int(version), words, float.fromhex(gauss) if gauss else None)
+
+
+RNGS: dict[str, Rng] = {rng.name: rng for rng in (TorchRng(), NumpyRng(), PythonRng())}
+
+
+def seed_all(seed: int) -> None:
+    """Seed all three from one number."""
+    random.seed(seed)
+    np.random.seed(seed & _MASK)
+    torch.default_generator.manual_seed(seed)
+
+
+class Isolated:
+    """A context in which the global generators may be seeded and drawn from without a trace.
+
+    Contexts may stand inside each other: each has a bit generator of its own for numpy.
+    """
+
+    _spare: list[np.random.MT19937] = []
+
+    def __enter__(self) -> None:
+        self._python = random.getstate()
+        self._torch = torch.default_generator.get_state()
+        self._gauss = _read_gauss()
+        self._bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        self._own = self._spare.pop() if self._spare else np.random.MT19937(0)
+        np.random.set_bit_generator(self._own)  # type: ignore[attr-defined]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        random.setstate(self._python)
+        torch.default_generator.set_state(self._torch)
+        np.random.set_bit_generator(self._bits)  # type: ignore[attr-defined]
+        _write_gauss(*self._gauss)
+        self._spare.append(self._own)
+
+
+class Universe:
+    """States of the global generators that are kept apart from the program's own.
+
+    Inside the context the global generators stand at these states; afterwards the program's own
+    are back and the universe has moved on.
+
+    Args:
+        states: captured states by name; a generator that is not named stays the program's own.
+    """
+
+    def __init__(self, states: dict[str, Any]) -> None:
+        self.states = states
+        self._program: dict[str, Any] = {}
+
+    @classmethod
+    def seeded(cls, seed: int) -> Universe:
+        """All three generators, seeded from one number."""
+        with Isolated():
+            seed_all(seed)
+            return cls({name: rng.capture() for name, rng in RNGS.items()})
+
+    @classmethod
+    def from_text(cls, texts: dict[str, str]) -> Universe:
+        """The universe that ``to_text`` has written.
+
+        Raises:
+            DamagedStateError: a text is no state of its generator.
+        """
+        states = {}
+        for name, text in texts.items():
+            try:
+                states[name] = RNGS[name].from_text(text)
+            except (KeyError, ValueError, TypeError, AttributeError, RuntimeError):
+                raise DamagedStateError(f"rng.{name}", "a saved random state", text) from None
+        return cls(states)
+
+    def to_text(self, names: Iterable[str] | None = None) -> dict[str, str]:
+        chosen = self.states if names is None else [n for n in self.states if n in set(names)]
+        return {name: RNGS[name].to_text(self.states[name]) for name in chosen}
+
+    def __enter__(self) -> None:
+        for name, state in self.states.items():
+            self._program[name] = RNGS[name].capture()
+            RNGS[name].restore(state)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for name in self.states:
+            self.states[name] = RNGS[name].capture()
+            RNGS[name].restore(self._program.pop(name))
+
+
+def generator_to_text(generator: torch.Generator) -> str:
+    """A generator's state as text (3.4 kB for torch's 5,056 bytes)."""
+    return pack_words(generator.get_state().numpy().tobytes())
+
+
+def generator_from_text(text: str) -> torch.Generator:
+    """A new generator that stands at a saved state.
+
+    Raises:
+        ValueError: the text is damaged.
+    """
+    generator = torch.Generator()
+    try:
+        generator.set_state(_tensor(unpack_words(text)))
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise ValueError(str(error)) from None
+    return generator
+
+
+def set_generator(generator: torch.Generator, text: str) -> None:
+    """Put an existing generator at a saved state."""
+    generator.set_state(generator_from_text(text).get_state())
+
+
+def _tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+# --- numpy's spare Gaussian ----------------------------------------------------------------------
+# Legacy numpy makes normal numbers in pairs and keeps the second one outside of the bit generator.
+# Exchanging the bit generator forgets it. Reading it through get_state copies 624 words in 30 µs,
+# unless a bit generator stands there whose state is empty.
+
+
+class _Empty:
+    @property
+    def state(self) -> dict[str, Any]:
+        return {"bit_generator": "none", "state": {}}
+
+    @state.setter
+    def state(self, value: dict[str, Any]) -> None:
+        pass
+
+
+_global: Any = np.random.mtrand._rand
+_empty = _Empty()
+
+
+def _read_gauss() -> tuple[int, float]:
+    bits = _global._bit_generator
+    _global._bit_generator = _empty
+    try:
+        state = _global.get_state(legacy=False)
+    finally:
+        _global._bit_generator = bits
+    return state["has_gauss"], state["gauss"]
+
+
+def _write_gauss(has_gauss: int, gauss: float) -> None:
+    if not has_gauss:
+        return  # the exchange has cleared it
+    bits = _global._bit_generator
+    _global._bit_generator = _empty
+    try:
+        state = {"bit_generator": "none", "state": {}, "has_gauss": has_gauss, "gauss": gauss}
+        _global.set_state(state)
+    finally:
+        _global._bit_generator = bits

@@ -1,0 +1,312 @@
+"""Run: one pass over a loader's data, as far as it can be saved.
+
+It joins the pure parts (order, plan, schedule) with the loader's sampler and the source of its
+draws, and makes a snapshot of them at any moment. It knows of no process and holds no batch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import BatchSampler
+
+from .core.cursor import Cursor
+from .core.events import Task
+from .core.order import EndlessOrder, Order, SequenceOrder
+from .core.plan import Grouping, Plan, Unit
+from .core.schedule import Policy, Schedule
+from .core.seeds import base_seed
+from .core.snapshot import to_plain
+from .errors import UsageError
+from .randomness import RNGS, Universe
+from .samplers import describe, make_order
+from .source import Setting, Source, random_int64
+from .transport.frames import Begin
+
+if TYPE_CHECKING:
+    from .loader import DataLoader
+
+__all__ = ["Run", "fingerprint", "first_task", "generators", "remaining"]
+
+
+@dataclass(frozen=True)
+class _Design:
+    """How a loader's sampler becomes tasks."""
+
+    #: None for iterable-style data
+    sampler: Any
+    grouping: Grouping
+    #: torch's loader itself calls iter() of the sampler, at once; a BatchSampler does so later
+    opened_by_loader: bool
+
+
+def _design(loader: DataLoader[Any]) -> _Design:
+    batch_sampler: Any = loader.batch_sampler
+    if loader.iterable:
+        size = loader.batch_size
+        unit = Unit.SAMPLE if size is None else Unit.SAMPLE_OF_BATCH
+        return _Design(None, Grouping(unit, size or 1), False)
+    if batch_sampler is None:
+        return _Design(loader.sampler, Grouping(Unit.SAMPLE), True)
+    if isinstance(batch_sampler, BatchSampler) and _plain(batch_sampler):
+        unit, size = Unit.SAMPLE_OF_BATCH, batch_sampler.batch_size
+        grouping = Grouping(unit, size, batch_sampler.drop_last)
+        return _Design(batch_sampler.sampler, grouping, False)
+    return _Design(batch_sampler, Grouping(Unit.BATCH), True)
+
+
+def _plain(batch_sampler: BatchSampler) -> bool:
+    return type(batch_sampler).__iter__ is BatchSampler.__iter__
+
+
+def generators(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The generators that the loader and its sampler were given."""
+    sampler = _design(loader).sampler
+    given = {"loader": loader.generator, "sampler": getattr(sampler, "generator", None)}
+    return {name: generator for name, generator in given.items() if generator is not None}
+
+
+def fingerprint(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The properties that must be the same where a state is loaded."""
+    design = _design(loader)
+    fits: dict[str, Any] = {
+        "dataset_length": None if loader.iterable else _length(loader.dataset),
+        "sampler": "iterable-style dataset" if loader.iterable else describe(design.sampler),
+        "batch_size": design.grouping.batch_size,
+        "batches_from": design.grouping.unit.value,
+        "drop_last": loader.drop_last,
+        "seeding": loader.options.seeding,
+        "seed": loader.options.seed,
+    }
+    if loader.iterable or loader.options.seeding == "worker":
+        fits["num_workers"] = loader.num_workers
+    return fits
+
+
+def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
+    """Batches that a state leaves to be delivered; None where the sampler has no length."""
+    design = _design(loader)
+    length = None if loader.iterable else _length(design.sampler)
+    if length is None:
+        return None
+    order = SequenceOrder(range(length))
+    plan = Plan(order, design.grouping, state["next_step"], state["position"])
+    return (plan.remaining() or 0) + len(state["window"])
+
+
+def first_task(loader: DataLoader[Any], setting: Setting, step: int) -> Task:
+    """The task of a step, from an order of its own that begins where the epoch did.
+
+    Raises:
+        StopIteration: the epoch has no such step.
+        UsageError: the sampler's order cannot be had again from its beginning.
+    """
+    design = _design(loader)
+    sampler, saved = design.sampler, setting.saved
+    if saved is not None and "opens" in saved:  # a custom sampler: replay a copy of it
+        if "log" not in saved:
+            raise UsageError("the sampler is saved by its state_dict, which cannot go back")
+        shared = (loader, loader.dataset)
+        sampler = copy.deepcopy(sampler, {id(thing): thing for thing in shared})
+        setting = replace(setting, saved={**saved, "taken": 0})
+    plan = Plan(make_order(sampler, setting), design.grouping)
+    if step < 0 or plan.advance(step) != step:
+        raise StopIteration
+    return plan.draw()
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+class Run:
+    """One pass over the data of an epoch.
+
+    Args:
+        loader: the loader; only its settings are read.
+        epoch: number of the epoch, if the run is a fresh one.
+        cursor: where to go on; None for a fresh run.
+        base_seed: that of the workers which go on living, if there are any.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Any],
+        epoch: int = 0,
+        cursor: Cursor | None = None,
+        kept_base_seed: int | None = None,
+    ) -> None:
+        self._loader = loader
+        self._design = _design(loader)
+        self._source: Source = loader.source
+        self.epoch = epoch if cursor is None else cursor.epoch
+        self.announced = loader.announced if cursor is None else cursor.announced
+        if cursor is not None:
+            self._source.restore(cursor.rng)
+        self.shared_seed = self._shared_seed(cursor)
+        self.order = self._make_order(cursor)
+        self.base_seed = self._base_seed(cursor, kept_base_seed)
+        self._open_again(cursor, kept_base_seed)
+        #: by worker, the states of its generators after the last batch that was delivered from it
+        self.worker_states = _worker_states(cursor)
+        self.schedule = self._schedule(cursor)
+        #: all batches were delivered and the consumer was told so
+        self.finished = False
+        #: the state that this run was restored from, as long as nothing has moved
+        self.unmoved: dict[str, Any] | None = None
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        return self.schedule.delivered
+
+    def begin(self) -> Begin:
+        """The epoch, as workers are told of it."""
+        return Begin(self.epoch, self.base_seed, self.announced, self.shared_seed)
+
+    def cursor(self, live: bool) -> Cursor:
+        """Where the run stands.
+
+        Args:
+            live: objects that only pickle can save may stand in it.
+        """
+        plan = self.schedule.plan
+        pending = [*self.schedule.window(), *plan.backlog]
+        next_step, position, window = plan.next_step, plan.position, tuple(pending)
+        if self.order.seekable:
+            first = next_step - len(pending)
+            if [task.step for task in pending] == list(range(first, next_step)):
+                # Nothing was delivered out of order: these tasks can simply be drawn again.
+                position = pending[0].position if pending else position
+                next_step, window = first, ()
+            elif self._gives_again():
+                window = tuple(Task(task.step, None, task.position) for task in pending)
+        return Cursor(
+            epoch=self.epoch,
+            step=self.step,
+            next_step=next_step,
+            position=position,
+            window=window,
+            base_seed=self.base_seed,
+            order=self._order_state(live),
+            rng=self._source.state(self._moved(), live),
+            workers=self._workers_as_text(),
+            announced=self.announced,
+        )
+
+    def snapshot(self, live: bool) -> dict[str, Any]:
+        """The saved form of where the run stands; see `cursor`."""
+        return to_plain(self.cursor(live), fingerprint(self._loader))
+
+    # --- moving ----------------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Have every task that is under way done again, by workers that know nothing."""
+        plan = self.schedule.plan
+        plan.backlog.extendleft(reversed(self.schedule.window()))
+        self.schedule = Schedule(plan, self.schedule.policy, self.step)
+
+    # --- building --------------------------------------------------------------------------------
+
+    def _make_order(self, cursor: Cursor | None) -> Order:
+        if self._loader.iterable:
+            return EndlessOrder()
+        saved = None if cursor is None else cursor.order
+        order = make_order(self._design.sampler, Setting(self._source, self.epoch, saved))
+        if self._design.opened_by_loader and saved is None:
+            order.open()
+        return order
+
+    def _base_seed(self, cursor: Cursor | None, kept: int | None) -> int:
+        if cursor is not None and cursor.base_seed is not None:
+            return cursor.base_seed
+        if self._source.seed is not None:
+            return base_seed(self._source.seed, self.epoch)
+        if kept is not None:
+            return kept  # torch draws one when it starts workers, not when they go on living
+        return self._source.draw("loader", random_int64)
+
+    def _open_again(self, cursor: Cursor | None, kept: int | None) -> None:
+        # Torch's multiprocess iterator calls iter(sampler) a second time when it has started its
+        # workers: a sampler that changes itself there is two ahead.
+        fresh = cursor is None or cursor.order is None
+        if self._loader.num_workers and kept is None and fresh:
+            # So it does with the seed that DataPipes share, which it then drops.
+            self._loader.draw_shared_seed(self.epoch)
+            if self._design.opened_by_loader:
+                self.order.open()
+
+    def _shared_seed(self, cursor: Cursor | None) -> int | None:
+        if cursor is not None and cursor.order is not None and "shared_seed" in cursor.order:
+            return int(cursor.order["shared_seed"])
+        return self._loader.draw_shared_seed(self.epoch)
+
+    def _order_state(self, live: bool) -> dict[str, Any] | None:
+        if self.shared_seed is not None:
+            return {"shared_seed": self.shared_seed}
+        return self.order.state(live)
+
+    def _schedule(self, cursor: Cursor | None) -> Schedule:
+        loader, grouping = self._loader, self._design.grouping
+        if loader.options.seeding == "worker" and not loader.num_workers:
+            self._keep_apart()
+        if cursor is None:
+            return Schedule(Plan(self.order, grouping), _policy(loader))
+        backlog = tuple(self._given_again(task) for task in cursor.window)
+        if self.order.seekable:
+            by_item = grouping.unit is Unit.BATCH
+            self.order.seek(cursor.next_step if by_item else cursor.position)
+        plan = Plan(self.order, grouping, cursor.next_step, cursor.position, backlog)
+        return Schedule(plan, _policy(loader), cursor.step)
+
+    def _keep_apart(self) -> None:
+        # seeding="worker" in this process: the dataset draws from the program's own generators,
+        # as under torch, unless a seed was given.
+        if self._source.seed is not None and self._source.universe is None:
+            self._source.universe = Universe.seeded(self.base_seed)
+
+    def _gives_again(self) -> bool:
+        return self._design.grouping.unit is not Unit.BATCH
+
+    def _given_again(self, task: Task) -> Task:
+        if task.indices is not None or not self.order.seekable:
+            return task
+        self.order.seek(task.position)
+        indices = self.order.take(self._design.grouping.batch_size)
+        alone = self._design.grouping.unit is Unit.SAMPLE
+        return Task(task.step, indices[0] if alone else indices, task.position)
+
+    def _moved(self) -> set[str]:
+        """The global generators that later draws come from."""
+        inline_worker = self._loader.options.seeding == "worker" and not self._loader.num_workers
+        return set(RNGS) if inline_worker else set(getattr(self.order, "moved", ()))
+
+    def _workers_as_text(self) -> dict[str, Any]:
+        return {
+            worker: {name: RNGS[name].to_text(state) for name, state in states.items()}
+            for worker, states in self.worker_states.items()
+        }
+
+
+def _policy(loader: DataLoader[Any]) -> Policy:
+    workers = loader.num_workers
+    if not workers:
+        return Policy(lazy=True)
+    return Policy(
+        workers=workers,
+        budget=workers * (loader.prefetch_factor or 1),
+        in_order=loader.in_order,
+        pinned=loader.pinned,
+    )
+
+
+def _worker_states(cursor: Cursor | None) -> dict[str, Any]:
+    saved: Mapping[str, Any] = {} if cursor is None else cursor.workers
+    return {worker: Universe.from_text(texts).states for worker, texts in saved.items()}

@@ -1,0 +1,137 @@
+"""Source: where the draws of one loader come from.
+
+Torch's loader draws the base seed of an epoch and, through its samplers, the order from a
+generator that it was given or from torch's global one. So does ours, in the same places. Two
+things differ: with ``seed=`` nothing is drawn at all, and a loader that was resumed without seed
+or generator goes on with a private copy of the global states of the moment of saving, while it
+still moves the global generator as torch would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from .errors import DamagedStateError
+from .randomness import RNGS, Universe, generator_from_text, generator_to_text, set_generator
+
+__all__ = ["Setting", "Source", "random_int64"]
+
+_T = TypeVar("_T")
+
+
+def random_int64(generator: torch.Generator | None) -> int:
+    """One number, drawn as torch's loader and samplers draw their seeds."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+class Source:
+    """Where the draws of one loader come from.
+
+    Args:
+        seed: the loader's ``seed=``; then nothing is ever drawn.
+        generators: the loader's generator and its sampler's, by the names ``"loader"`` and
+            ``"sampler"``; those that are not there draw from torch's global generator.
+    """
+
+    def __init__(self, seed: int | None, generators: dict[str, torch.Generator]) -> None:
+        self.seed = seed
+        self.generators = generators
+        #: the global states of the moment of saving, after a resume; None: the global ones
+        self.universe: Universe | None = None
+        #: what is drawn from instead of everything else, by name (see `apart`)
+        self._clones: dict[str, torch.Generator] = {}
+        #: the sampler as the program has built it; None until a custom order asks
+        self.origin: dict[str, list[Any]] | None = None
+
+    def draw(self, name: str, how: Callable[[torch.Generator | None], _T]) -> _T:
+        """Draw from the generator of that name, or as a draw from torch's global one."""
+        generator = self._clones.get(name) or self.generators.get(name)
+        if generator is not None or self.universe is None:
+            return how(generator)
+        with self.universe:
+            value = how(None)
+        how(None)  # the global generator moves as it does under torch
+        return value
+
+    def apart(self) -> Source:
+        """A source that draws the same numbers, and moves no one else's generator."""
+        source = Source(self.seed, self.generators)
+        source.origin = self.origin
+        with self.globals():
+            source.universe = Universe({name: rng.capture() for name, rng in RNGS.items()})
+            for name in ("loader", "sampler"):
+                clone = torch.Generator()
+                clone.set_state(self.generators.get(name, torch.default_generator).get_state())
+                source._clones[name] = clone
+        return source
+
+    def globals(self) -> AbstractContextManager[Any]:
+        """A context in which a user's sampler finds the global generators it should draw from."""
+        return self.universe or nullcontext()
+
+    def start(self, name: str) -> str:
+        """The state, as text, from which the next draw under that name will be made."""
+        generator = self._clones.get(name) or self.generators.get(name)
+        if generator is not None:
+            return generator_to_text(generator)
+        with self.globals():
+            return generator_to_text(torch.default_generator)
+
+    def state(self, moved: Iterable[str] = (), live: bool = False) -> dict[str, str]:
+        """The states from which later draws will come.
+
+        Args:
+            moved: global generators that the user's sampler or dataset draws from.
+            live: the loader is saved as well, and with it the generators that it was given.
+        """
+        if self.seed is not None:
+            return {} if self.universe is None else self.universe.to_text()
+        saved = {}
+        if not live:
+            given = {id(g): (name, g) for name, g in reversed(self.generators.items())}
+            saved = {name: generator_to_text(g) for name, g in given.values()}
+        names = list(moved)
+        if len(self.generators) < 2 and "torch" not in names:
+            names.append("torch")
+        with self.globals():
+            for name in names:
+                saved[name] = RNGS[name].to_text(RNGS[name].capture())
+        return saved
+
+    def check(self, saved: dict[str, Any]) -> None:
+        """Raise DamagedStateError unless ``restore`` will take it."""
+        self._universe(saved)
+        for name in ("loader", "sampler"):
+            if name in saved:
+                try:
+                    generator_from_text(saved[name])
+                except (ValueError, TypeError, AttributeError):
+                    raise DamagedStateError(f"rng.{name}", "a state", saved[name]) from None
+
+    def restore(self, saved: dict[str, str]) -> None:
+        """Let later draws come from saved states."""
+        for name, generator in self.generators.items():
+            if name in saved:
+                set_generator(generator, saved[name])
+        self.universe = self._universe(saved)
+
+    def _universe(self, saved: dict[str, str]) -> Universe | None:
+        states = {name: text for name, text in saved.items() if name not in ("loader", "sampler")}
+        return Universe.from_text(states) if states else None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the order of one epoch is made from, besides the sampler."""
+
+    source: Source
+    epoch: int = 0
+    #: the order's saved state, if it is to be restored
+    saved: dict[str, Any] | None = None
+    #: the epoch is not the sampler's current one (``batch_at`` of another epoch)
+    elsewhere: bool = False

@@ -1,0 +1,1 @@
+"""Bytes: what goes between a loader and its workers. Knows tasks, not schedules."""

@@ -1,0 +1,127 @@
+"""Fetch: a task's indices -> samples -> a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.events import Task
+from .seeding import Seeder
+
+__all__ = ["Fetcher", "IterableFetcher", "Job", "MapFetcher", "StreamEnded", "make_fetcher"]
+
+
+class StreamEnded(Exception):
+    """An iterable-style dataset has no more data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be done with tasks; the same for all workers and epochs of a loader."""
+
+    dataset: Any
+    collate_fn: Callable[[Any], Any]
+    #: the dataset is iterable-style
+    iterable: bool
+    #: tasks ask for a list of samples, which are collated
+    batched: bool
+    #: iterable-style: an incomplete batch at the end is dropped
+    drop_last: bool = False
+    seeding: str = "batch"
+    seed_hooks: tuple[Callable[[int], object], ...] = ()
+
+    def seeder(self, base_seed: int, epoch: int) -> Seeder:
+        return Seeder(self.seeding, base_seed, epoch, self.seed_hooks)
+
+
+class MapFetcher:
+    """Fetches batches of a map-style dataset, of one epoch."""
+
+    def __init__(self, job: Job, seeder: Seeder) -> None:
+        self._job = job
+        self._seeder = seeder
+
+    def fetch(self, task: Task) -> Any:
+        """The batch of a task; raises whatever the dataset or the collate_fn raises."""
+        job, seeder = self._job, self._seeder
+        seeder.before_batch(task)
+        if not job.batched:
+            if seeder.per_sample:
+                seeder.before_sample(task.position)
+            return job.collate_fn(job.dataset[task.indices])
+        bulk = getattr(job.dataset, "__getitems__", None)
+        if bulk:
+            if seeder.per_sample:
+                seeder.before_sample(task.position)
+            samples = bulk(task.indices)
+        elif seeder.per_sample:
+            samples = self._one_by_one(task)
+        else:
+            samples = [job.dataset[index] for index in task.indices]
+        seeder.before_collate(task.position)
+        return job.collate_fn(samples)
+
+    def _one_by_one(self, task: Task) -> list[Any]:
+        samples = []
+        for position, index in enumerate(task.indices, task.position):
+            self._seeder.before_sample(position)
+            samples.append(self._job.dataset[index])
+        return samples
+
+
+class IterableFetcher:
+    """Fetches batches of one stream of an iterable-style dataset, of one epoch.
+
+    Seeds depend on the stream and on how many batches it gave, not on the task's step: when
+    another stream ends, and steps are given to other streams, is a matter of timing.
+    """
+
+    def __init__(self, job: Job, seeder: Seeder, stream: int) -> None:
+        self._job = job
+        self._seeder = seeder
+        self._stream = stream
+        self._given = 0
+        self._ended = False
+        seeder.before_stream(stream, 0)
+        self._iterator: Iterator[Any] = iter(job.dataset)
+
+    def fetch(self, task: Task) -> Any:
+        """The stream's next batch.
+
+        Raises:
+            StreamEnded: there is none.
+        """
+        if self._ended:
+            raise StreamEnded
+        self._given += 1
+        self._seeder.before_stream(self._stream, self._given)
+        if not self._job.batched:
+            return self._job.collate_fn(self._next())
+        samples: list[Any] = []
+        try:
+            for _ in task.indices:
+                samples.append(self._next())
+        except StreamEnded:
+            self._ended = True
+        if not samples or (self._job.drop_last and len(samples) < len(task.indices)):
+            raise StreamEnded
+        return self._job.collate_fn(samples)
+
+    def _next(self) -> Any:
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            self._ended = True
+            raise StreamEnded from None
+
+
+Fetcher = MapFetcher | IterableFetcher
+
+
+def make_fetcher(job: Job, base_seed: int, epoch: int, stream: int = 0) -> Fetcher:
+    """The fetcher of one epoch; calls ``iter`` of an iterable-style dataset."""
+    seeder = job.seeder(base_seed, epoch)
+    if job.iterable:
+        return IterableFetcher(job, seeder, stream)
+    return MapFetcher(job, seeder)

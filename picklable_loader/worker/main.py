@@ -1,0 +1,37 @@
+"""What a worker process runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from torch._C import _set_worker_signal_handlers
+
+from ..transport.channel import Channel
+from .fetch import Job
+from .serve import Post, serve
+
+__all__ = ["work"]
+
+
+def work(
+    connection: Connection[Any, Any], inherited: Iterable[Connection[Any, Any]], job: Job, post: Post
+) -> None:
+    """Serve until the loader closes its end, or dies, which closes it as well.
+
+    Args:
+        connection: this worker's end.
+        inherited: the loader's ends that a forked process has been given copies of. As long as
+            one is open here, the worker it belongs to cannot see that the loader is gone.
+        job: what to do with tasks.
+        post: this worker's place among the others.
+    """
+    for end in inherited:
+        end.close()
+    # Prints a line when the process dies of SIGBUS, SIGSEGV and the like.
+    _set_worker_signal_handlers()
+    try:
+        serve(Channel(connection), job, post)
+    except (EOFError, KeyboardInterrupt):
+        pass  # nobody listens any more; Ctrl-C in a terminal reaches the loader as well

@@ -1,0 +1,126 @@
+"""The worker: takes tasks from a channel, answers each one, until the channel ends."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data._utils import worker as torch_worker
+
+from ..core.events import Task
+from ..datapipes import seeded
+from ..randomness import RNGS
+from ..transport.channel import Channel
+from ..transport.frames import Answer, Begin, Outcome, Request, encode_answer, read_request
+from .fetch import Fetcher, Job, StreamEnded, make_fetcher
+from .seeding import set_current
+
+__all__ = ["Post", "serve"]
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A worker's place among the others."""
+
+    worker: int
+    workers: int
+    #: what torch seeds the worker's generators from, together with its number
+    base_seed: int
+    worker_init_fn: Callable[[int], object] | None = None
+
+
+def serve(channel: Channel, job: Job, post: Post) -> None:
+    """Answer requests until the other end of the channel is closed."""
+    torch.set_num_threads(1)
+    worker = _Worker(job, post)
+    while True:
+        try:
+            request = read_request(channel.receive())
+        except EOFError:
+            return
+        channel.send(encode_answer(worker.answer(request)))
+
+
+class _Worker:
+    """The state of a worker: its copy of the dataset and the epoch it is in."""
+
+    def __init__(self, job: Job, post: Post) -> None:
+        self._job = job
+        self._post = post
+        self._where = f"in DataLoader worker process {post.worker}"
+        self._fetcher: Fetcher | None = None
+        #: what went wrong at the start: the answer to the next request, as in torch
+        self._trouble: ExceptionWrapper | None = None
+        self._seed()
+        info = torch_worker.WorkerInfo(
+            id=post.worker,
+            num_workers=post.workers,
+            seed=post.base_seed + post.worker,
+            dataset=job.dataset,
+        )
+        torch_worker._worker_info = info
+        self._initialised = False
+
+    def answer(self, request: Request) -> Answer:
+        """Do what is asked; no exception of people's code leaves this."""
+        if request.begin is not None:
+            self._begin(request.begin)
+        outcome, payload = self._fetch(request.task)
+        states = None
+        if self._job.seeding == "worker" and outcome is not Outcome.ENDED:
+            states = {name: rng.capture() for name, rng in RNGS.items()}
+        return Answer(request.run, request.task.step, self._post.worker, outcome, payload, states)
+
+    def _fetch(self, task: Task) -> tuple[Outcome, Any]:
+        if self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            return Outcome.FAILED, trouble
+        try:
+            assert self._fetcher is not None, "the worker could not begin"
+            return Outcome.ARRIVED, self._fetcher.fetch(task)
+        except StreamEnded:
+            return Outcome.ENDED, None
+        except Exception:
+            return Outcome.FAILED, ExceptionWrapper(where=self._where)
+
+    def _begin(self, begin: Begin) -> None:
+        try:
+            if begin.shared_seed is not None:
+                self._job = replace(self._job, dataset=seeded(self._job.dataset, begin.shared_seed))
+            self._initialise()
+            if begin.announced:
+                _announce(self._job.dataset, begin.epoch)
+            for name, state in (begin.states or {}).items():
+                RNGS[name].restore(state)
+            self._fetcher = make_fetcher(
+                self._job, begin.base_seed, begin.epoch, self._post.worker
+            )
+        except Exception:
+            self._trouble = ExceptionWrapper(where=self._where)
+
+    def _initialise(self) -> None:
+        if not self._initialised and self._post.worker_init_fn is not None:
+            self._post.worker_init_fn(self._post.worker)
+        self._initialised = True
+
+    def _seed(self) -> None:
+        """Seed as torch seeds its workers."""
+        base, worker = self._post.base_seed, self._post.worker
+        random.seed(base + worker)
+        torch.manual_seed(base + worker)
+        np.random.seed(torch_worker._generate_state(base, worker))
+        set_current(base + worker)
+        if self._job.seeding == "worker":
+            for hook in self._job.seed_hooks:
+                hook(base + worker)
+
+
+def _announce(dataset: Any, epoch: int) -> None:
+    set_epoch = getattr(dataset, "set_epoch", None)
+    if callable(set_epoch):
+        set_epoch(epoch)

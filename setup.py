@@ -1,0 +1,5 @@
+"""Everything else is in setup.cfg."""
+
+from setuptools import setup
+
+setup()

@@ -1,0 +1,61 @@
+"""What every test is held to: nothing is left when it ends."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+#: seconds within which workers that were asked to end have ended
+_GRACE_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No child process, descriptor or shared memory of this process outlives a test."""
+    descriptors, shared = _descriptors(), _shared_memory()
+    yield
+    gc.collect()
+    _until(lambda: not multiprocessing.active_children(), "child processes")
+    _until(lambda: _descriptors() <= descriptors, "descriptors")
+    _until(lambda: _shared_memory() <= shared, "shared memory")
+
+
+@pytest.fixture(autouse=True)
+def known_random_states() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+def _until(gone: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _GRACE_S
+    while not gone():
+        assert time.monotonic() < deadline, f"{what} left after the test"
+        gc.collect()
+
+
+def _descriptors() -> set[str]:
+    """Open sockets, pipes and shared memory, each once for every descriptor."""
+    found = set()
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:
+            continue
+        if target.startswith(("socket:", "pipe:", "/dev/shm/", "/memfd:")):
+            found.add(f"{entry}={target}")
+    return found
+
+
+def _shared_memory() -> set[str]:
+    folder = Path("/dev/shm")
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()

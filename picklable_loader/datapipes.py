@@ -15,8 +15,8 @@ from torch import distributed as dist
 from torch.utils.data import IterDataPipe, MapDataPipe, graph_settings
 from torch.utils.data.dataloader import (
     _get_distributed_settings,
-    _share_dist_seed,
     _sharding_worker_init_fn,
+    _share_dist_seed,
 )
 
 __all__ = ["draw_shared_seed", "is_iter_datapipe", "process_group", "seeded", "shard", "sharding"]

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-
+from . import datapipes
 from .core.events import Arrived, Ended, Event, Failed, Task
+from .pinning import warn_about_pinning
 from .pool.pool import Pool
+from .randomness import Isolated
 from .transport.frames import Answer, Begin, Outcome, Request, encode_request, read_answer
 from .worker.fetch import Fetcher, Job, StreamEnded, make_fetcher
 from .worker.seeding import set_current
+from .worker.serve import Post
 
-__all__ = ["Engine", "InlineEngine", "PoolEngine"]
+if TYPE_CHECKING:
+    from .loader import DataLoader
+    from .run import Run
+
+__all__ = ["Engine", "InlineEngine", "PoolEngine", "make_engine"]
 
 
 class Engine(Protocol):
@@ -185,3 +193,39 @@ def _with_states(begin: Begin | None, states: Any) -> Begin | None:
     if begin is None or states is None:
         return begin
     return Begin(begin.epoch, begin.base_seed, begin.announced, begin.shared_seed, states)
+
+
+def make_engine(loader: DataLoader[Any], run: Run) -> Engine:
+    """What fetches the batches of a loader; starts its workers.
+
+    Raises:
+        AssertionError: torch's, for arguments that it refuses here.
+        TypeError, AttributeError, pickle.PicklingError: see `Pool`.
+    """
+    if loader.pin_memory:
+        warn_about_pinning(loader.pin_memory_device)
+    return _pool_engine(loader, run) if loader.num_workers else _inline_engine(loader, run)
+
+
+def _inline_engine(loader: DataLoader[Any], run: Run) -> Engine:
+    if loader.timeout != 0:
+        raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
+    datapipes.shard(loader.dataset)
+    if run.shared_seed is not None:
+        datapipes.seeded(loader.dataset, run.shared_seed)
+    in_torchs_way = loader.options.seeding == "worker"
+    return InlineEngine(loader.job(), loader.source.globals if in_torchs_way else Isolated)
+
+
+def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
+    if loader.prefetch_factor is None or loader.prefetch_factor <= 0:
+        raise AssertionError(
+            "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
+        )
+    context = loader.multiprocessing_context or multiprocessing.get_context()
+    init = datapipes.sharding(loader.dataset, loader.worker_init_fn)
+    posts = [
+        Post(worker, loader.num_workers, run.base_seed, init)
+        for worker in range(loader.num_workers)
+    ]
+    return PoolEngine(Pool(context, loader.job(), posts), loader.timeout)

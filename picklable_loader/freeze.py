@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from .randomness import RNGS, generator_to_text, set_generator
+from .randomness import generator_to_text, set_generator
 
 __all__ = ["changed", "freeze", "thaw"]
 
@@ -87,7 +87,8 @@ def _encode_generator(value: Any) -> list[Any] | None:
     if isinstance(value, torch.Generator):
         return ["generator", generator_to_text(value)]
     if isinstance(value, random.Random):
-        return ["random", RNGS["python"].to_text(value.getstate())]
+        version, words, gauss = value.getstate()
+        return ["random", [version, list(words), gauss]]
     if isinstance(value, np.random.RandomState):
         state: Any = value.get_state(legacy=True)
         name, key, position, has_gauss, gauss = state
@@ -100,7 +101,7 @@ def _encode_generator(value: Any) -> list[Any] | None:
 def _decode(target: Any, name: str, kind: str, value: Any) -> None:
     restore: dict[str, Callable[[], object]] = {
         "generator": lambda: set_generator(getattr(target, name), value),
-        "random": lambda: getattr(target, name).setstate(RNGS["python"].from_text(value)),
+        "random": lambda: getattr(target, name).setstate((value[0], tuple(value[1]), value[2])),
         "RandomState": lambda: getattr(target, name).set_state(tuple(value)),
         "Generator": lambda: setattr(getattr(target, name).bit_generator, "state", value),
     }

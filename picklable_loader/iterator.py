@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from torch._utils import ExceptionWrapper
 from torch._C._autograd import _profiler_enabled
+from torch._utils import ExceptionWrapper
 from torch.autograd.profiler import record_function
 
 from .core.cursor import Cursor
-from .core.events import (
-    Deliver,
-    Drop,
-    Fault,
-    Finish,
-    Instruction,
-    Raise,
-    Send,
-    Skipped,
-    Started,
-    Wanted,
-)
 from .core.snapshot import from_plain
-from .engine import Engine
+from .driver import Driver
 from .errors import CannotSaveError, EmptyEpochWarning, ReplayWarning
+from .pinning import pin
 from .run import Run, remaining
 from .transport.frames import Answer
 
@@ -38,8 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["LoaderIterator"]
 
 _T = TypeVar("_T", covariant=True)
-
-_WANTED = Wanted()
 
 
 class LoaderIterator(Iterator[_T], Generic[_T]):
@@ -57,19 +43,16 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
 
     def __init__(self, loader: DataLoader[_T], state: dict[str, Any] | None = None) -> None:
         self.loader = loader
-        self._engine: Engine | None = None
+        self._driver = Driver(loader)
         self._run: Run | None = None
         #: where to go on, as long as there is no run
         self._state = state
-        #: the engine has been told of the run
-        self._under_way = False
         self._finished = False
         self._closed = False
         #: batches of an iterable-style dataset that are to be fetched again and dropped
         self._replay = 0
         #: what to do if there is nothing left; None: this is not the first batch after a resume
         self._at_epoch_end: str | None = None
-        self._todo: deque[Instruction] = deque()
         self._iterable_length: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
@@ -113,7 +96,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         except (TypeError, NotImplementedError):
             total = ""
         where = "finished" if self._finished else "closed" if self._closed else "before its start"
-        if not self._finished and not self._closed and self._engine is not None:
+        if not self._finished and not self._closed and self._driver.at_work:
             where = "running"
         return (
             f"<LoaderIterator: epoch {self.epoch}, {self.step}{total} batches delivered, "
@@ -159,16 +142,12 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self.start()
         if self.loader.iterable:
             return sum(1 for _ in zip(range(count), self))
-        run = self._live_run()
-        before = run.step
-        run.unmoved = None
-        self._todo.extend(run.schedule.handle(Skipped(count)))
-        self._carry_out()
-        return run.step - before
+        self._live_run().unmoved = None
+        return self._driver.skip(count)
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: str | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
-        kept = None if self._engine is None or self._run is None else self._run.base_seed
+        kept = self._run.base_seed if self._run and self._driver.has_workers else None
         self._resume(state, at_epoch_end or self.loader.options.at_epoch_end)
         self.loader.adopt(self)
         if state is None:
@@ -177,22 +156,16 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
 
     def start(self) -> None:
         """Start the workers and let them fetch ahead; `next` does it where it was not done."""
-        if self._under_way or self._finished or self._closed:
+        if self._driver.at_work or self._finished or self._closed:
             return
         if self._run is None:
             self._build_run()
-        run = self._live_run()
-        if self._engine is None:
-            self._engine = self.loader.make_engine(run)
-        self._engine.begin(run.begin(), run.worker_states)
-        self._under_way = True
-        self._todo.extend(run.schedule.handle(Started()))
-        self._carry_out()
+        self._driver.start(self._live_run())
 
     def close(self) -> None:
         """Retire the workers; ``next`` raises StopIteration from now on. The state stays."""
         self._closed = True
-        self._stop_engine()
+        self._driver.stop()
 
     def __enter__(self) -> LoaderIterator[_T]:
         return self
@@ -239,7 +212,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             StateError: see `DataLoader.load_state_dict`; this iterator is as it was.
         """
         accepted = self.loader.accept(state, strict=strict, at_epoch_end=at_epoch_end)
-        self._stop_engine()
+        self._driver.stop()
         self._resume(accepted, at_epoch_end or self.loader.options.at_epoch_end)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -280,8 +253,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
 
     def _resume(self, state: dict[str, Any] | None, at_epoch_end: str | None) -> None:
         self._run, self._state = None, state
-        self._under_way = False
-        self._todo.clear()
+        self._driver.rest()
         self._finished = self._closed = False
         self._at_epoch_end = at_epoch_end
         self._replay = state["step"] if state and self.loader.iterable else 0
@@ -331,7 +303,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             self._finish()
             raise
         except Exception:
-            if self._engine is not None and self._engine.broken:
+            if self._driver.broken:
                 self._rewind()
             raise
         except BaseException:  # Ctrl-C, which in a terminal reaches the workers as well
@@ -341,52 +313,14 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         return self._hand_over(answer)
 
     def _advance(self) -> Answer:
-        """Run the schedule until a batch, or the exception that it raised, is there."""
-        run, engine = self._live_run(), self._engine
-        assert engine is not None
-        todo, handle = self._todo, run.schedule.handle
-        todo.extend(handle(_WANTED))
-        while True:
-            while todo:
-                instruction = todo.popleft()
-                kind = type(instruction)
-                if kind is Send:
-                    engine.send(instruction.worker, instruction.task)  # type: ignore[union-attr]
-                elif kind is Deliver or kind is Raise:
-                    return self._settle(engine.take(instruction.step))  # type: ignore[union-attr]
-                else:
-                    self._act(instruction)
-            todo.extend(handle(engine.wait()))
-
-    def _carry_out(self) -> None:
-        """Carry out instructions that answer no ``Wanted``."""
-        while self._todo:
-            self._act(self._todo.popleft())
-
-    def _act(self, instruction: Instruction) -> None:
-        engine = self._engine
-        assert engine is not None
-        match instruction:
-            case Send(worker, task):
-                engine.send(worker, task)
-            case Drop(step):
-                engine.take(step)
-            case Fault(error):
-                raise error
-            case Finish():
-                raise StopIteration
-            case _:
-                raise AssertionError(f"{instruction} answers Wanted only")
-
-    def _settle(self, answer: Answer) -> Answer:
+        """The driver's next answer, noted in the run."""
+        answer = self._driver.advance()
         run = self._live_run()
         if not self._replay:
             run.unmoved = None
             self._at_epoch_end = None
         if answer.states is not None:
             run.worker_states[str(answer.worker)] = answer.states
-        if self._todo:
-            self._carry_out()
         return answer
 
     def _hand_over(self, answer: Answer) -> _T:
@@ -398,7 +332,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         if self._iterable_length is not None and self.loader.iterable:
             self._check_length(self._iterable_length)
         if self.loader.pin_memory:
-            payload = self.loader.pin(payload)
+            payload = pin(payload)
         return payload  # type: ignore[no-any-return]
 
     def _check_length(self, promised: int) -> None:
@@ -455,25 +389,18 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         run.finished = True
         run.unmoved = None
         if not self.loader.persistent_workers:
-            self._stop_engine()
+            self._driver.stop()
 
     def _rewind(self) -> None:
         """Give up the workers; the next call starts new ones, on the tasks that were under way."""
         run = self._run
-        self._stop_engine()
+        self._driver.stop()
         if run is None:
             return
         if self.loader.iterable:
             self._resume(run.snapshot(live=True), None)
         else:
             run.restart()
-
-    def _stop_engine(self) -> None:
-        self._todo.clear()
-        self._under_way = False
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
 
 
 def _from_the_start(cursor: Cursor) -> Cursor:
@@ -497,5 +424,3 @@ def _without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:
         )
     plain = {name: value for name, value in order.items() if name != "iterator"}
     return copy.deepcopy({**state, "order": plain})
-
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -12,24 +11,19 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
-from torch.utils.data._utils.pin_memory import pin_memory
 
 from . import datapipes
 from .core.cursor import Cursor
 from .core.seeds import base_seed
 from .core.snapshot import to_plain
-from .engine import Engine, InlineEngine, PoolEngine
 from .errors import CannotSaveError, LoaderWarning
 from .fitting import fit
 from .iterator import LoaderIterator
-from .past import batch_at
 from .options import AtEpochEnd, Options, Scheduling, Seeding, check_choice
-from .pool.pool import Pool
-from .randomness import Isolated
+from .past import batch_at
 from .run import Run, fingerprint, generators
 from .source import Source
 from .worker.fetch import Job
-from .worker.serve import Post
 
 __all__ = ["DataLoader"]
 
@@ -364,28 +358,6 @@ class DataLoader(TorchDataLoader[_T]):
             seed_hooks=self.options.seed_hooks,
         )
 
-    def make_engine(self, run: Run) -> Engine:
-        """What fetches a run's batches; starts the workers.
-
-        Raises:
-            AssertionError: torch's, for arguments that it refuses here.
-            TypeError, AttributeError, pickle.PicklingError: see `Pool`.
-        """
-        self._warn_about_pinning()
-        if not self.num_workers:
-            return self._inline_engine(run)
-        if self.prefetch_factor is None or self.prefetch_factor <= 0:
-            raise AssertionError(
-                "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
-            )
-        context = self.multiprocessing_context or multiprocessing.get_context()
-        init = datapipes.sharding(self.dataset, self.worker_init_fn)
-        posts = [
-            Post(worker, self.num_workers, run.base_seed, init)
-            for worker in range(self.num_workers)
-        ]
-        return PoolEngine(Pool(context, self.job(), posts), self.timeout)
-
     def draw_shared_seed(self, epoch: int) -> int | None:
         """The seed that the workers' DataPipes share; None without DataPipes."""
         if not datapipes.is_iter_datapipe(self.dataset):
@@ -396,42 +368,11 @@ class DataLoader(TorchDataLoader[_T]):
             self._group = datapipes.process_group()
         return self.source.draw("loader", lambda g: datapipes.draw_shared_seed(g, self._group))
 
-    def pin(self, batch: Any) -> Any:
-        """The batch in pinned memory, where there is an accelerator that has it."""
-        device = _pinning_device()
-        return batch if device is None else pin_memory(batch, device)
-
-    # --- within ----------------------------------------------------------------------------------
-
-    def _inline_engine(self, run: Run) -> Engine:
-        if self.timeout != 0:
-            raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-        datapipes.shard(self.dataset)
-        job = self.job()
-        if run.shared_seed is not None:
-            datapipes.seeded(self.dataset, run.shared_seed)
-        in_torchs_way = self.options.seeding == "worker"
-        return InlineEngine(job, self.source.globals if in_torchs_way else Isolated)
-
     def beginning(self, epoch: int | None = None) -> dict[str, Any]:
         """The state at the start of an epoch; of the next one, if none is named."""
         epoch = self._next_epoch if epoch is None else epoch
         cursor = Cursor(epoch, rng=self.source.state(), announced=self.announced)
         return to_plain(cursor, fingerprint(self))
-
-    def _warn_about_pinning(self) -> None:
-        if self.pin_memory and self.pin_memory_device:
-            warnings.warn(
-                "pin_memory_device is deprecated, the current accelerator will be used as the "
-                f"device,ignore pin_memory_device='{self.pin_memory_device}'.",
-                stacklevel=2,
-            )
-        if self.pin_memory and not torch.accelerator.is_available():
-            warnings.warn(
-                "'pin_memory' argument is set as true but no accelerator is found, then device "
-                "pinned memory won't be used.",
-                stacklevel=2,
-            )
 
 
 _CONTEXT = "_DataLoader__multiprocessing_context"
@@ -441,13 +382,3 @@ def _set_epoch(part: Any, epoch: int) -> None:
     set_epoch = getattr(part, "set_epoch", None)
     if callable(set_epoch):
         set_epoch(epoch)
-
-
-def _pinning_device() -> str | None:
-    if not torch.accelerator.is_available():
-        return None
-    accelerator = torch.accelerator.current_accelerator()
-    if accelerator is None or accelerator.type == "mps":
-        return None  # torch does not pin there either (its issue 86060)
-    return accelerator.type
-

@@ -29,7 +29,9 @@ class Options:
     at_epoch_end: AtEpochEnd = "stop"
 
     def __post_init__(self) -> None:
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
+        if self.seed is not None and (
+            isinstance(self.seed, bool) or not isinstance(self.seed, int)
+        ):
             raise TypeError(f"seed should be an int or None, got seed={self.seed!r}")
         check_choice("seeding", self.seeding, get_args(Seeding))
         check_choice("schedule", self.schedule, (*get_args(Scheduling), None))

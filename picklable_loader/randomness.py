@@ -11,6 +11,7 @@ What the calls cost (2 cores, Python 3.11, torch 2.13, numpy 2.4) decides how th
 
 from __future__ import annotations
 
+import _random
 import ctypes
 import random
 from array import array
@@ -24,6 +25,7 @@ import torch
 
 from .core.snapshot import pack_words, unpack_words
 from .errors import DamagedStateError
+from .twister import WORDS, read_words, write_words
 
 __all__ = [
     "RNGS",
@@ -37,6 +39,9 @@ __all__ = [
 ]
 
 _MASK = 0xFFFFFFFF
+
+_python: Any = random._inst
+_seed_python = _random.Random.seed
 
 
 class Rng(Protocol):
@@ -118,26 +123,26 @@ class PythonRng:
 
     name = "python"
 
-    def capture(self) -> tuple[Any, ...]:
-        return random.getstate()
+    def capture(self) -> tuple[bytes, float | None]:
+        return read_words(), _python.gauss_next
 
-    def restore(self, state: tuple[Any, ...]) -> None:
-        random.setstate(state)
+    def restore(self, state: tuple[bytes, float | None]) -> None:
+        write_words(state[0])
+        _python.gauss_next = state[1]
 
     def seed(self, seed: int) -> None:
         random.seed(seed)
 
-    def to_text(self, state: tuple[Any, ...]) -> str:
-        version, words, gauss = state
-        packed = b64encode(array("I", words).tobytes()).decode()
-        return f"{version}:{'' if gauss is None else gauss.hex()}:{packed}"
+    def to_text(self, state: tuple[bytes, float | None]) -> str:
+        words, gauss = state
+        return f"{'' if gauss is None else gauss.hex()}:{b64encode(words).decode()}"
 
-    def from_text(self, text: str) -> tuple[Any, ...]:
-        version, gauss, packed = text.split(":")
-        words = tuple(array("I", b64decode(packed, validate=True)))
-        if len(words) != 625:
-            raise ValueError("Python's state has another length")
-        return (int(version), words, float.fromhex(gauss) if gauss else None)
+    def from_text(self, text: str) -> tuple[bytes, float | None]:
+        gauss, packed = text.split(":")
+        words = b64decode(packed, validate=True)
+        if len(words) != 4 * WORDS or array("I", words)[0] > WORDS - 1:
+            raise ValueError("not a state of Python's generator")
+        return words, float.fromhex(gauss) if gauss else None
 
 
 RNGS: dict[str, Rng] = {rng.name: rng for rng in (TorchRng(), NumpyRng(), PythonRng())}
@@ -145,7 +150,8 @@ RNGS: dict[str, Rng] = {rng.name: rng for rng in (TorchRng(), NumpyRng(), Python
 
 def seed_all(seed: int) -> None:
     """Seed all three from one number."""
-    random.seed(seed)
+    _seed_python(_python, seed)  # what random.seed does, without looking at the seed's type
+    _python.gauss_next = None
     np.random.seed(seed & _MASK)
     torch.default_generator.manual_seed(seed)
 
@@ -159,7 +165,8 @@ class Isolated:
     _spare: list[np.random.MT19937] = []
 
     def __enter__(self) -> None:
-        self._python = random.getstate()
+        self._python = read_words()
+        self._python_gauss = _python.gauss_next
         self._torch = torch.default_generator.get_state()
         self._gauss = _read_gauss()
         self._bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
@@ -172,7 +179,8 @@ class Isolated:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        random.setstate(self._python)
+        write_words(self._python)
+        _python.gauss_next = self._python_gauss
         torch.default_generator.set_state(self._torch)
         np.random.set_bit_generator(self._bits)  # type: ignore[attr-defined]
         _write_gauss(*self._gauss)

@@ -16,7 +16,10 @@ __all__ = ["work"]
 
 
 def work(
-    connection: Connection[Any, Any], inherited: Iterable[Connection[Any, Any]], job: Job, post: Post
+    connection: Connection[Any, Any],
+    inherited: Iterable[Connection[Any, Any]],
+    job: Job,
+    post: Post,
 ) -> None:
     """Serve until the loader closes its end, or dies, which closes it as well.
 

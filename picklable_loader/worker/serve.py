@@ -97,9 +97,7 @@ class _Worker:
                 _announce(self._job.dataset, begin.epoch)
             for name, state in (begin.states or {}).items():
                 RNGS[name].restore(state)
-            self._fetcher = make_fetcher(
-                self._job, begin.base_seed, begin.epoch, self._post.worker
-            )
+            self._fetcher = make_fetcher(self._job, begin.base_seed, begin.epoch, self._post.worker)
         except Exception:
             self._trouble = ExceptionWrapper(where=self._where)
 

@@ -1,0 +1,132 @@
+"""Driver: runs a run's schedule over an engine, instruction by instruction."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .core.events import (
+    Deliver,
+    Drop,
+    Fault,
+    Finish,
+    Instruction,
+    Raise,
+    Send,
+    Skipped,
+    Started,
+    Wanted,
+)
+from .engine import Engine, make_engine
+from .run import Run
+from .transport.frames import Answer
+
+if TYPE_CHECKING:
+    from .loader import DataLoader
+
+__all__ = ["Driver"]
+
+_WANTED = Wanted()
+
+
+class Driver:
+    """What an iterator has besides its position: an engine at work, and what it is still to do.
+
+    Nothing in here is ever saved.
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+        self._engine: Engine | None = None
+        #: the run that the engine was told of; None before that
+        self._run: Run | None = None
+        self._todo: deque[Instruction] = deque()
+
+    @property
+    def at_work(self) -> bool:
+        """A run is under way."""
+        return self._run is not None
+
+    @property
+    def has_workers(self) -> bool:
+        """An engine lives, and with it the workers."""
+        return self._engine is not None
+
+    @property
+    def broken(self) -> bool:
+        """The engine cannot go on: a worker has died."""
+        return self._engine is not None and self._engine.broken
+
+    def start(self, run: Run) -> None:
+        """Let the engine work on a run, and fetch ahead; starts workers where there are none."""
+        if self._engine is None:
+            self._engine = make_engine(self._loader, run)
+        self._todo.clear()
+        self._engine.begin(run.begin(), run.worker_states)
+        self._run = run
+        self._todo.extend(run.schedule.handle(Started()))
+        self._carry_out()
+
+    def advance(self) -> Answer:
+        """The next batch, or the exception that fetching it raised.
+
+        Raises:
+            StopIteration: the epoch is over.
+            RuntimeError: a worker has died, or the time is up.
+            Exception: the sampler's.
+        """
+        run, engine = self._run, self._engine
+        assert run is not None and engine is not None, "start() comes first"
+        todo, handle = self._todo, run.schedule.handle
+        todo.extend(handle(_WANTED))
+        while True:
+            while todo:
+                instruction = todo.popleft()
+                kind = type(instruction)
+                if kind is Send:
+                    engine.send(instruction.worker, instruction.task)  # type: ignore[union-attr]
+                elif kind is Deliver or kind is Raise:
+                    return engine.take(instruction.step)  # type: ignore[union-attr]
+                else:
+                    self._act(instruction)
+            todo.extend(handle(engine.wait()))
+
+    def skip(self, count: int) -> int:
+        """Pass over batches; returns how many there were."""
+        run = self._run
+        assert run is not None, "start() comes first"
+        before = run.step
+        self._todo.extend(run.schedule.handle(Skipped(count)))
+        self._carry_out()
+        return run.step - before
+
+    def rest(self) -> None:
+        """Forget the run; workers live on."""
+        self._run = None
+        self._todo.clear()
+
+    def stop(self) -> None:
+        """Forget the run, and retire the workers."""
+        self.rest()
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def _carry_out(self) -> None:
+        while self._todo:
+            self._act(self._todo.popleft())
+
+    def _act(self, instruction: Instruction) -> None:
+        engine = self._engine
+        assert engine is not None
+        match instruction:
+            case Send(worker, task):
+                engine.send(worker, task)
+            case Drop(step):
+                engine.take(step)
+            case Fault(error):
+                raise error
+            case Finish():
+                raise StopIteration
+            case _:
+                raise AssertionError(f"{instruction} answers Wanted only")

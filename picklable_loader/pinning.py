@@ -1,0 +1,46 @@
+"""Pinned memory: as torch's loader gives it, where there is an accelerator."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory
+
+__all__ = ["pin", "warn_about_pinning"]
+
+
+def pin(batch: Any) -> Any:
+    """The batch in pinned memory; as it is where there is no accelerator that has it."""
+    device = _device()
+    return batch if device is None else pin_memory(batch, device)
+
+
+def warn_about_pinning(device: str) -> None:
+    """Warn where torch does, for a loader with ``pin_memory=True``.
+
+    Args:
+        device: the loader's ``pin_memory_device``.
+    """
+    if device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{device}'.",
+            stacklevel=2,
+        )
+    if not torch.accelerator.is_available():
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, then device pinned "
+            "memory won't be used.",
+            stacklevel=2,
+        )
+
+
+def _device() -> str | None:
+    if not torch.accelerator.is_available():
+        return None
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type == "mps":
+        return None  # torch does not pin there either (its issue 86060)
+    return accelerator.type

@@ -27,9 +27,9 @@ from .core.seeds import order_seed
 from .errors import CannotSaveError, DamagedStateError
 from .freeze import changed, freeze, thaw
 from .randomness import RNGS, Universe
-from .source import Setting
+from .source import Setting, Source
 
-__all__ = ["CustomOrder"]
+__all__ = ["CustomOrder", "memory", "prepare"]
 
 _T = TypeVar("_T")
 
@@ -54,8 +54,7 @@ class CustomOrder:
         self._universe: Universe | None = None
         if source.seed is not None:
             self._universe = Universe.seeded(order_seed(source.seed, setting.epoch))
-        if source.origin is None:
-            source.origin = freeze(sampler)
+        _remember(sampler, source)
         #: to be restored at the first take; None once that is done, or where there is nothing
         self._saved = setting.saved
         self._iterator: Iterator[Any] | None = None
@@ -128,7 +127,8 @@ class CustomOrder:
     def _add_state_dicts(self, state: dict[str, Any]) -> bool:
         for name, stateful in (("iterator", self._iterator), ("sampler", self._sampler)):
             if callable(getattr(stateful, "state_dict", None)):
-                state[f"{name}_state"] = copy.deepcopy(stateful.state_dict())  # type: ignore[union-attr]
+                saved: Any = stateful
+                state[f"{name}_state"] = copy.deepcopy(saved.state_dict())
                 return True
         return False
 
@@ -244,6 +244,37 @@ class CustomOrder:
             self._log.append([opens, taken, strange])
             if len(self._log) > _LOG_LIMIT:
                 self._log = None
+
+
+def memory(sampler: Any, source: Source) -> dict[str, Any]:
+    """What a sampler is like before its iteration, as far as the program would not rebuild it."""
+    if callable(getattr(sampler, "state_dict", None)):
+        return {"state": copy.deepcopy(sampler.state_dict())}
+    if source.origin is None:
+        return {}
+    attributes = changed(freeze(sampler), source.origin, source.origin)
+    return {"attributes": attributes} if attributes else {}
+
+
+def prepare(sampler: Any, saved: dict[str, Any], source: Source) -> None:
+    """Make a sampler what ``memory`` has seen.
+
+    Raises:
+        DamagedStateError: that is not what it saves.
+    """
+    _remember(sampler, source)
+    try:
+        if "state" in saved:
+            sampler.load_state_dict(copy.deepcopy(saved["state"]))
+        thaw(sampler, saved.get("attributes", {}))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DamagedStateError("sampler", "what this sampler saves", error) from error
+
+
+def _remember(sampler: Any, source: Source) -> None:
+    """Note what the program has built, before anything changes it."""
+    if source.origin is None:
+        source.origin = freeze(sampler)
 
 
 def _log_from_text(log: list[Any]) -> list[list[Any]]:

@@ -35,8 +35,7 @@ class Driver:
     Nothing in here is ever saved.
     """
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self._loader = loader
+    def __init__(self) -> None:
         self._engine: Engine | None = None
         #: the run that the engine was told of; None before that
         self._run: Run | None = None
@@ -57,10 +56,10 @@ class Driver:
         """The engine cannot go on: a worker has died."""
         return self._engine is not None and self._engine.broken
 
-    def start(self, run: Run) -> None:
+    def start(self, loader: DataLoader[Any], run: Run) -> None:
         """Let the engine work on a run, and fetch ahead; starts workers where there are none."""
         if self._engine is None:
-            self._engine = make_engine(self._loader, run)
+            self._engine = make_engine(loader, run)
         self._todo.clear()
         self._engine.begin(run.begin(), run.worker_states)
         self._run = run

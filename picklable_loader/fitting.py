@@ -1,4 +1,4 @@
-"""Fitting: whether a saved state belongs to a loader, and what can be taken of one that does not."""
+"""Fitting: whether a saved state belongs to a loader, and what is taken of one that does not."""
 
 from __future__ import annotations
 

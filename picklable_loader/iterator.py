@@ -1,9 +1,8 @@
-"""LoaderIterator: what ``iter(loader)`` gives; an ordinary value that can be pickled at any step."""
+"""LoaderIterator: what ``iter(loader)`` gives; an ordinary value, picklable at any step."""
 
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -15,10 +14,11 @@ from torch.autograd.profiler import record_function
 from .core.cursor import Cursor
 from .core.snapshot import from_plain
 from .driver import Driver
-from .errors import CannotSaveError, EmptyEpochWarning, ReplayWarning
+from .errors import CannotSaveError
 from .pinning import pin
 from .run import Run, remaining
 from .transport.frames import Answer
+from .warn import empty_epoch, longer_than_promised, replay
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -41,12 +41,12 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         loader: the `DataLoader` it belongs to.
     """
 
-    def __init__(self, loader: DataLoader[_T], state: dict[str, Any] | None = None) -> None:
+    def __init__(self, loader: DataLoader[_T], driver: Driver | None = None) -> None:
         self.loader = loader
-        self._driver = Driver(loader)
+        self._driver = driver or Driver()
         self._run: Run | None = None
         #: where to go on, as long as there is no run
-        self._state = state
+        self._state: dict[str, Any] | None = None
         self._finished = False
         self._closed = False
         #: batches of an iterable-style dataset that are to be fetched again and dropped
@@ -76,6 +76,11 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         if self._run is not None:
             return self._run.schedule.remaining()
         return remaining(self.loader, self._state or self.loader.beginning())
+
+    @property
+    def driver(self) -> Driver:
+        """What has the workers."""
+        return self._driver
 
     @property
     def run(self) -> Run | None:
@@ -140,18 +145,21 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         if count < 0:
             raise ValueError(f"count should be from 0, got count={count}")
         self.start()
+        if self._finished or self._closed:
+            return 0
         if self.loader.iterable:
             return sum(1 for _ in zip(range(count), self))
         self._live_run().unmoved = None
+        self._at_epoch_end = None
         return self._driver.skip(count)
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: str | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
         kept = self._run.base_seed if self._run and self._driver.has_workers else None
         self._resume(state, at_epoch_end or self.loader.options.at_epoch_end)
-        self.loader.adopt(self)
         if state is None:
             self._fresh_run(kept)
+        self.loader.adopt(self)
         self.start()
 
     def start(self) -> None:
@@ -160,7 +168,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             return
         if self._run is None:
             self._build_run()
-        self._driver.start(self._live_run())
+        self._driver.start(self.loader, self._live_run())
 
     def close(self) -> None:
         """Retire the workers; ``next`` raises StopIteration from now on. The state stays."""
@@ -194,8 +202,10 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             CannotSaveError: the sampler's iterator, or iterable-style data that is delivered out
                 of order, cannot be saved exactly; the text names the way out.
         """
-        if self._finished and self._run is not None:
-            return self.loader.next_epoch_state(self._run)
+        if self._finished:
+            if self._run is None:
+                self._build_run()
+            return self.loader.next_epoch_state(self._live_run())
         return self._snapshot(live=False)
 
     def load_state_dict(
@@ -225,11 +235,12 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         }
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        LoaderIterator.__init__(self, saved["loader"], saved["state"])
-        self._resume(saved["state"], "stop")
+        LoaderIterator.__init__(self, saved["loader"])
+        self._resume(saved["state"], None)
         self._finished, self._closed = saved["finished"], saved["closed"]
         if saved["newest"]:
             self.loader.adopt(self)
+            self.loader.source.restore(saved["state"]["rng"])
 
     def __copy__(self) -> LoaderIterator[_T]:
         saved = self.__getstate__()
@@ -336,31 +347,15 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         return payload  # type: ignore[no-any-return]
 
     def _check_length(self, promised: int) -> None:
-        if self.step <= promised:
-            return
-        text = (
-            f"Length of IterableDataset {self.loader.dataset} was reported to be {promised} "
-            f"(when accessing len(dataloader)), but {self.step} samples have been fetched. "
-        )
-        if self.loader.num_workers > 0:
-            text += (
-                "With several workers this may come from every worker reading the whole dataset: "
-                "shard it by torch.utils.data.get_worker_info(), as "
-                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset shows."
-            )
-        warnings.warn(text, stacklevel=4)
+        if self.step > promised:
+            loader = self.loader
+            longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)
 
     def _replay_delivered(self) -> None:
         if not self._replay:
             return
         run = self._live_run()
-        warnings.warn(
-            f"an iterable-style dataset is resumed by replay: {self._replay - run.step} batches of "
-            f"epoch {run.epoch} are fetched again and dropped; a map-style dataset is resumed at "
-            "once",
-            ReplayWarning,
-            stacklevel=4,
-        )
+        replay(self._replay - run.step, run.epoch)
         while run.step < self._replay:
             self._advance()
         self._replay = 0
@@ -374,13 +369,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         if wish == "next":
             self.begin(None, None)
             return True
-        warnings.warn(
-            f"the state was taken after the last batch of epoch {run.epoch}: this pass delivers "
-            'nothing. Pass at_epoch_end="next" to load_state_dict or DataLoader to go straight '
-            f"on with epoch {run.epoch + 1}.",
-            EmptyEpochWarning,
-            stacklevel=4,
-        )
+        empty_epoch(run.epoch)
         return False
 
     def _finish(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -16,13 +15,15 @@ from . import datapipes
 from .core.cursor import Cursor
 from .core.seeds import base_seed
 from .core.snapshot import to_plain
-from .errors import CannotSaveError, LoaderWarning
+from .driver import Driver
+from .errors import CannotSaveError
 from .fitting import fit
 from .iterator import LoaderIterator
 from .options import AtEpochEnd, Options, Scheduling, Seeding, check_choice
 from .past import batch_at
-from .run import Run, fingerprint, generators
+from .run import Run, fingerprint, generators, remaining, unstarted
 from .source import Source
+from .warn import dropped_state
 from .worker.fetch import Job
 
 __all__ = ["DataLoader"]
@@ -122,6 +123,9 @@ class DataLoader(TorchDataLoader[_T]):
         #: the newest run, which state_dict reports even when its iterator is gone
         self.run: Run | None = None
         self._newest: weakref.ref[LoaderIterator[Any]] | None = None
+        #: persistent workers, and the iterator that has them
+        self._driver: Driver | None = None
+        self._kept: weakref.ref[LoaderIterator[Any]] | None = None
         self._group: Any = None
 
     # --- epochs ----------------------------------------------------------------------------------
@@ -133,19 +137,16 @@ class DataLoader(TorchDataLoader[_T]):
             StateError: the loaded state does not fit any more.
         """
         self.check_worker_number_rationality()
-        keeps = self.persistent_workers and self.num_workers > 0
-        iterator: LoaderIterator[_T] | None = self._iterator if keeps else None  # type: ignore[assignment]
-        if iterator is None:
-            iterator = LoaderIterator(self)
-        state, self._resume = self._resume, None
-        iterator.begin(state, self._resume_at_end)
-        if keeps:
-            self._iterator = iterator  # type: ignore[assignment]
+        # With persistent workers torch gives the same object again.
+        kept = self._kept() if self.lives_on and self._kept is not None else None
+        iterator: LoaderIterator[_T] = kept or LoaderIterator(self, self._driver)
+        iterator.begin(self._resume, self._resume_at_end)
+        self._resume = self._resume_at_end = None
         return iterator
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch at hand; of the one that the next ``iter`` begins if there is none."""
+        """Number of the epoch at hand; if there is none, of the one that begins next."""
         if self._resume is not None:
             return int(self._resume["epoch"])
         return self._next_epoch if self.run is None else self.run.epoch
@@ -167,12 +168,8 @@ class DataLoader(TorchDataLoader[_T]):
             raise ValueError(f"epoch should be from 0, got epoch={epoch}")
         resume = self._resume
         if resume is not None and resume["epoch"] != epoch:
-            if resume["step"] and resume["epoch"] > epoch:
-                warnings.warn(
-                    f"set_epoch({epoch}) drops the loaded state of epoch {resume['epoch']}",
-                    LoaderWarning,
-                    stacklevel=2,
-                )
+            if resume["step"] and remaining(self, resume) != 0:
+                dropped_state(epoch, resume["epoch"])
             self._resume = None
             self.source.restore(resume["rng"])
         self._next_epoch = epoch
@@ -256,7 +253,7 @@ class DataLoader(TorchDataLoader[_T]):
         self._newest = None
 
     def __getstate__(self) -> dict[str, Any]:
-        left = {"source", "run", "_newest", "_iterator", "_group"}
+        left = {"source", "run", "_newest", "_driver", "_kept", "_iterator", "_group"}
         kept = {name: value for name, value in self.__dict__.items() if name not in left}
         context = kept.pop(_CONTEXT, None)
         kept["start_method"] = None if context is None else context.get_start_method()
@@ -280,6 +277,11 @@ class DataLoader(TorchDataLoader[_T]):
         return isinstance(self.dataset, IterableDataset)
 
     @property
+    def lives_on(self) -> bool:
+        """Workers go on living from epoch to epoch."""
+        return self.persistent_workers and self.num_workers > 0
+
+    @property
     def pinned(self) -> bool:
         """Each batch has its worker."""
         if self.iterable or self.options.seeding == "worker":
@@ -295,6 +297,8 @@ class DataLoader(TorchDataLoader[_T]):
         """Make it the newest one."""
         self._newest = weakref.ref(iterator)
         self._next_epoch = iterator.epoch + 1
+        if self.lives_on:
+            self._driver, self._kept = iterator.driver, self._newest
 
     def run_begins(self, run: Run) -> None:
         """Note the newest run."""
@@ -325,14 +329,15 @@ class DataLoader(TorchDataLoader[_T]):
         """The beginning of the epoch after a run that is over."""
         if run is self.run and self._next_epoch != run.epoch + 1:
             return self.beginning(self._next_epoch)
-        lives_on = self.persistent_workers and self.num_workers > 0
-        cursor = run.cursor(live=False)
+        lives_on = self.lives_on
+        cursor = run.after()
         return to_plain(
             Cursor(
                 epoch=run.epoch + 1,
                 base_seed=run.base_seed if lives_on and self.options.seed is None else None,
                 rng=cursor.rng,
                 workers=cursor.workers if lives_on else {},
+                sampler=cursor.sampler,
             ),
             fingerprint(self),
         )
@@ -371,7 +376,9 @@ class DataLoader(TorchDataLoader[_T]):
     def beginning(self, epoch: int | None = None) -> dict[str, Any]:
         """The state at the start of an epoch; of the next one, if none is named."""
         epoch = self._next_epoch if epoch is None else epoch
-        cursor = Cursor(epoch, rng=self.source.state(), announced=self.announced)
+        sampler = {} if self.iterable else unstarted(self)
+        rng = self.source.state()
+        cursor = Cursor(epoch, rng=rng, announced=self.announced, sampler=sampler)
         return to_plain(cursor, fingerprint(self))
 
 

@@ -7,6 +7,7 @@ draws, and makes a snapshot of them at any moment. It knows of no process and ho
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,16 +21,17 @@ from .core.plan import Grouping, Plan, Unit
 from .core.schedule import Policy, Schedule
 from .core.seeds import base_seed
 from .core.snapshot import to_plain
+from .custom import memory, prepare
 from .errors import UsageError
 from .randomness import RNGS, Universe
-from .samplers import describe, make_order
+from .samplers import describe, is_known, make_order
 from .source import Setting, Source, random_int64
 from .transport.frames import Begin
 
 if TYPE_CHECKING:
     from .loader import DataLoader
 
-__all__ = ["Run", "fingerprint", "first_task", "generators", "remaining"]
+__all__ = ["Run", "fingerprint", "first_task", "generators", "remaining", "unstarted"]
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,12 @@ def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
     return (plan.remaining() or 0) + len(state["window"])
 
 
+def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What must be known of a custom sampler whose iteration is yet to begin."""
+    sampler = _design(loader).sampler
+    return {} if is_known(sampler) else memory(sampler, loader.source)
+
+
 def first_task(loader: DataLoader[Any], setting: Setting, step: int) -> Task:
     """The task of a step, from an order of its own that begins where the epoch did.
 
@@ -142,7 +150,8 @@ class Run:
         cursor: Cursor | None = None,
         kept_base_seed: int | None = None,
     ) -> None:
-        self._loader = loader
+        # Its loader has the run; an iterator that has it has the loader as well.
+        self._loader: DataLoader[Any] = weakref.proxy(loader)
         self._design = _design(loader)
         self._source: Source = loader.source
         self.epoch = epoch if cursor is None else cursor.epoch
@@ -188,6 +197,7 @@ class Run:
                 next_step, window = first, ()
             elif self._gives_again():
                 window = tuple(Task(task.step, None, task.position) for task in pending)
+        order = self._order_state(live)
         return Cursor(
             epoch=self.epoch,
             step=self.step,
@@ -195,10 +205,19 @@ class Run:
             position=position,
             window=window,
             base_seed=self.base_seed,
-            order=self._order_state(live),
+            order=order,
+            sampler=unstarted(self._loader) if order is None else {},
             rng=self._source.state(self._moved(), live),
             workers=self._workers_as_text(),
             announced=self.announced,
+        )
+
+    def after(self) -> Cursor:
+        """What the run, now that it is over, leaves to the next one."""
+        return Cursor(
+            rng=self._source.state(self._moved()),
+            workers=self._workers_as_text(),
+            sampler=unstarted(self._loader),
         )
 
     def snapshot(self, live: bool) -> dict[str, Any]:
@@ -219,6 +238,8 @@ class Run:
         if self._loader.iterable:
             return EndlessOrder()
         saved = None if cursor is None else cursor.order
+        if cursor is not None and cursor.sampler:
+            prepare(self._design.sampler, cursor.sampler, self._source)
         order = make_order(self._design.sampler, Setting(self._source, self.epoch, saved))
         if self._design.opened_by_loader and saved is None:
             order.open()

@@ -23,7 +23,7 @@ from .core.order import Order, SequenceOrder
 from .custom import CustomOrder
 from .source import Setting
 
-__all__ = ["describe", "make_order", "register_order"]
+__all__ = ["describe", "is_known", "make_order", "register_order"]
 
 OrderFactory = Callable[[Any, Setting], Order]
 
@@ -96,7 +96,7 @@ class WeightedOrder(ChunkedOrder):
 
 
 class DistributedOrder:
-    """DistributedSampler: every ``num_replicas``-th index, of a permutation that all ranks share."""
+    """DistributedSampler: every ``num_replicas``-th index of a permutation that ranks share."""
 
     seekable = True
 
@@ -189,6 +189,11 @@ def make_order(sampler: Any, setting: Setting) -> Order:
     """The order of a sampler: the registered one, else one that takes its iterator as it is."""
     factory = _factory(type(sampler))
     return CustomOrder(sampler, setting) if factory is None else factory(sampler, setting)
+
+
+def is_known(sampler: Any) -> bool:
+    """There is an order for samplers of this kind."""
+    return _factory(type(sampler)) is not None
 
 
 def describe(sampler: Any) -> str:

@@ -30,6 +30,8 @@ class Cursor:
     base_seed: int | None = None
     #: the order's own state; None while it has none
     order: dict[str, Any] | None = None
+    #: what a custom sampler is like before its iteration begins; empty where that is not needed
+    sampler: dict[str, Any] = field(default_factory=dict)
     #: states of the random number generators that later draws come from, by name
     rng: dict[str, Any] = field(default_factory=dict)
     #: states of the workers' random number generators, by worker (``seeding="worker"`` only)

@@ -40,16 +40,13 @@ class Driver:
         #: the run that the engine was told of; None before that
         self._run: Run | None = None
         self._todo: deque[Instruction] = deque()
+        #: what the workers were seeded from when they were started; None where there are none
+        self.base_seed: int | None = None
 
     @property
     def at_work(self) -> bool:
         """A run is under way."""
         return self._run is not None
-
-    @property
-    def has_workers(self) -> bool:
-        """An engine lives, and with it the workers."""
-        return self._engine is not None
 
     @property
     def broken(self) -> bool:
@@ -60,6 +57,7 @@ class Driver:
         """Let the engine work on a run, and fetch ahead; starts workers where there are none."""
         if self._engine is None:
             self._engine = make_engine(loader, run)
+            self.base_seed = run.base_seed
         self._todo.clear()
         self._engine.begin(run.begin(), run.worker_states)
         self._run = run
@@ -109,7 +107,7 @@ class Driver:
         self.rest()
         if self._engine is not None:
             self._engine.close()
-            self._engine = None
+            self._engine = self.base_seed = None
 
     def _carry_out(self) -> None:
         while self._todo:

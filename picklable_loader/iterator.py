@@ -155,10 +155,9 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: str | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
-        kept = self._run.base_seed if self._run and self._driver.has_workers else None
         self._resume(state, at_epoch_end or self.loader.options.at_epoch_end)
         if state is None:
-            self._fresh_run(kept)
+            self._fresh_run()
         self.loader.adopt(self)
         self.start()
 
@@ -269,9 +268,10 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self._at_epoch_end = at_epoch_end
         self._replay = state["step"] if state and self.loader.iterable else 0
 
-    def _fresh_run(self, kept_base_seed: int | None) -> None:
+    def _fresh_run(self) -> None:
         loader = self.loader
-        self._run = Run(loader, loader.fresh_epoch(), kept_base_seed=kept_base_seed)
+        epoch, kept = loader.fresh_epoch(), self._driver.base_seed
+        self._run = Run(loader, epoch, kept_base_seed=kept)
         self._iterable_length = loader._IterableDataset_len_called
         loader.run_begins(self._run)
 

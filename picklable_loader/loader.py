@@ -376,6 +376,7 @@ class DataLoader(TorchDataLoader[_T]):
     def beginning(self, epoch: int | None = None) -> dict[str, Any]:
         """The state at the start of an epoch; of the next one, if none is named."""
         epoch = self._next_epoch if epoch is None else epoch
+        self.source.generators = generators(self)
         sampler = {} if self.iterable else unstarted(self)
         rng = self.source.state()
         cursor = Cursor(epoch, rng=rng, announced=self.announced, sampler=sampler)

@@ -94,7 +94,7 @@ def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
     length = None if loader.iterable else _length(design.sampler)
     if length is None:
         return None
-    order = SequenceOrder(range(length))
+    order = SequenceOrder(lambda: range(length))
     plan = Plan(order, design.grouping, state["next_step"], state["position"])
     return (plan.remaining() or 0) + len(state["window"])
 
@@ -154,6 +154,7 @@ class Run:
         self._loader: DataLoader[Any] = weakref.proxy(loader)
         self._design = _design(loader)
         self._source: Source = loader.source
+        self._source.generators = generators(loader)
         self.epoch = epoch if cursor is None else cursor.epoch
         self.announced = loader.announced if cursor is None else cursor.announced
         if cursor is not None:

@@ -144,7 +144,7 @@ class DistributedOrder:
 
 
 def _sequential(sampler: SequentialSampler, setting: Setting) -> Order:
-    return SequenceOrder(range(len(sampler.data_source)))
+    return SequenceOrder(lambda: range(len(sampler.data_source)))
 
 
 def _random(sampler: RandomSampler, setting: Setting) -> Order:
@@ -153,7 +153,7 @@ def _random(sampler: RandomSampler, setting: Setting) -> Order:
 
 
 def _sequence(sampler: Any, setting: Setting) -> Order:
-    return SequenceOrder(sampler)
+    return SequenceOrder(lambda: sampler)
 
 
 _FACTORIES: dict[type[Any], OrderFactory] = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
 import os
 import random
 import time
@@ -16,6 +18,11 @@ import torch
 
 #: seconds within which workers that were asked to end have ended
 _GRACE_S = 10.0
+
+
+# Python starts these once a process and keeps them to its end.
+multiprocessing.resource_tracker.ensure_running()
+multiprocessing.forkserver.ensure_running()
 
 
 @pytest.fixture(autouse=True)

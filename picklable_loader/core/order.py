@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 __all__ = ["EndlessOrder", "Order", "SequenceOrder"]
@@ -39,18 +39,27 @@ class Order(Protocol):
 
 
 class SequenceOrder:
-    """The order of a sequence: ``range``, a list of indices, a list of batches."""
+    """The order of a sequence: ``range``, a list of indices, a list of batches.
+
+    Args:
+        make: gives the sequence; called when it is first needed, as torch's samplers look at
+            their data then.
+    """
 
     seekable = True
 
-    def __init__(self, sequence: Sequence[Any]) -> None:
-        self._sequence = sequence
+    def __init__(self, make: Callable[[], Sequence[Any]]) -> None:
+        self._make = make
+        self._sequence: Sequence[Any] | None = None
         self._position = 0
 
     def open(self) -> None:
-        pass
+        if self._sequence is None:
+            self._sequence = self._make()
 
     def take(self, count: int) -> list[Any]:
+        if self._sequence is None:
+            self._sequence = self._make()
         start = self._position
         taken = list(self._sequence[start : start + count])
         self._position = start + len(taken)
@@ -60,7 +69,7 @@ class SequenceOrder:
         self._position = position
 
     def length(self) -> int | None:
-        return len(self._sequence)
+        return len(self._make() if self._sequence is None else self._sequence)
 
     def state(self, live: bool) -> dict[str, Any] | None:
         return None

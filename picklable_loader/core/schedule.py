@@ -108,7 +108,7 @@ class Schedule:
         #: steps in the window that arrived or failed, in that order
         self._ready: list[int] = []
         #: per worker, tasks sent and not answered: in the window (SENT) or forgotten
-        self._loads = [0] * policy.workers
+        self._loads = [0 for _ in range(policy.workers)]
         #: workers whose stream has no more data; they are given no task
         self._ended: set[int] = set()
         #: the worker whose turn it is, once a stream has ended (until then: step modulo workers)

@@ -52,9 +52,10 @@ class Pool:
         except (TypeError, AttributeError, pickle.PicklingError):
             self.retire()
             warnings.warn(
-                "the dataset, collate_fn, worker_init_fn or a seed hook cannot be pickled, which "
-                f"the start method {context.get_start_method()!r} needs: define it at the top "
-                'level of a module, or use multiprocessing_context="fork"',
+                "Got pickle error when attempting to start a worker Process: the dataset, "
+                "collate_fn, worker_init_fn or a seed hook cannot be pickled, which the start "
+                f"method {context.get_start_method()!r} needs. Define it at the top level of a "
+                'module, or use multiprocessing_context="fork"',
                 stacklevel=2,
             )
             raise

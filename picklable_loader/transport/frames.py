@@ -115,6 +115,14 @@ def _failure(answer: Answer) -> ExceptionWrapper:
     # An exception of a class that only exists in the worker: keep its text.
     failure: ExceptionWrapper = answer.payload
     name = failure.exc_type.__name__
-    failure.exc_type = RuntimeError
-    failure.where += f" (as a RuntimeError, since {name} cannot be pickled)"
-    return failure
+    return TextFailure(f"Caught {name} {failure.where}.\nOriginal {failure.exc_msg}")
+
+
+class TextFailure(ExceptionWrapper):
+    """An exception whose class cannot be sent: raised as a RuntimeError with the same text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def reraise(self) -> None:
+        raise RuntimeError(self.text)

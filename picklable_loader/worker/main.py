@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch.multiprocessing
 from torch._C import _set_worker_signal_handlers
 
 from ..transport.channel import Channel
@@ -32,6 +33,7 @@ def work(
     """
     for end in inherited:
         end.close()
+    torch.multiprocessing._set_thread_name("pt_data_worker")  # what `top` shows, as under torch
     # Prints a line when the process dies of SIGBUS, SIGSEGV and the like.
     _set_worker_signal_handlers()
     try:

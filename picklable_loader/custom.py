@@ -61,6 +61,8 @@ class CustomOrder:
         #: times that iter(sampler) was called, and indices taken
         self._opens = 0
         self._taken = 0
+        #: the iterator has come to its end, and what it drew on the way there is drawn
+        self._ended = False
         #: the sampler before its first iter()
         self._before: dict[str, Any] = {}
         #: [opens, taken, states]: where the sampler drew from global generators that others had
@@ -82,9 +84,9 @@ class CustomOrder:
     def take(self, count: int) -> list[Any]:
         if self._saved is not None:
             self._restore(self._saved)
-        if self._iterator is None:
+        if self._iterator is None and not self._ended:
             self.open()
-        return self._watched(lambda: self._next(count))
+        return [] if self._ended else self._watched(lambda: self._next(count))
 
     def seek(self, position: int) -> None:
         raise NotImplementedError("a custom sampler's order cannot be sought in")
@@ -95,13 +97,6 @@ class CustomOrder:
         except (TypeError, NotImplementedError):
             return None
 
-    @property
-    def moved(self) -> set[str]:
-        """Names of the global generators that the sampler was seen to draw from."""
-        if self._saved is not None:
-            return set(self._saved.get("moved", ()))
-        return self._moved
-
     def state(self, live: bool) -> dict[str, Any] | None:
         if self._saved is not None:
             saved = dict(self._saved)
@@ -111,6 +106,7 @@ class CustomOrder:
         state: dict[str, Any] = {
             "opens": self._opens,
             "taken": self._taken,
+            "ended": self._ended,
             "moved": sorted(self._moved),
         }
         if self._universe is not None and self._moved:
@@ -161,6 +157,7 @@ class CustomOrder:
         self._saved = None
         try:
             self._opens, self._taken = int(saved["opens"]), int(saved["taken"])
+            self._ended = bool(saved["ended"])
             self._moved = set(saved["moved"])
             self._log = _log_from_text(saved["log"]) if "log" in saved else None
             if "iterator" in saved:
@@ -217,6 +214,7 @@ class CustomOrder:
             try:
                 taken.append(_detached(next(iterator)))
             except StopIteration:
+                self._ended = True
                 break
             self._taken += 1
         return taken

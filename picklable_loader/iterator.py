@@ -16,7 +16,7 @@ from .core.snapshot import from_plain
 from .driver import Driver
 from .errors import CannotSaveError
 from .pinning import pin
-from .run import Run, remaining
+from .run import Run, alone, remaining
 from .transport.frames import Answer
 from .warn import empty_epoch, longer_than_promised, replay
 
@@ -242,14 +242,8 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             self.loader.source.restore(saved["state"]["rng"])
 
     def __copy__(self) -> LoaderIterator[_T]:
-        saved = self.__getstate__()
-        saved["newest"] = False
-        order = saved["state"]["order"]
-        if order is not None and "iterator" in order:
-            loader = self.loader
-            shared = (loader, loader.dataset, loader.sampler, loader.batch_sampler)
-            alone = copy.deepcopy(order["iterator"], {id(thing): thing for thing in shared})
-            saved["state"]["order"] = {**order, "iterator": alone}
+        saved = alone(self)
+        saved["newest"] = saved["loader"] is not self.loader
         other = type(self).__new__(type(self))
         other.__setstate__(saved)
         return other

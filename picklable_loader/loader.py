@@ -21,7 +21,7 @@ from .fitting import fit
 from .iterator import LoaderIterator
 from .options import AtEpochEnd, Options, Scheduling, Seeding, check_choice
 from .past import batch_at
-from .run import Run, fingerprint, generators, remaining, unstarted
+from .run import Run, draws_from, fingerprint, generators, remaining, unstarted
 from .source import Source
 from .warn import dropped_state
 from .worker.fetch import Job
@@ -378,7 +378,7 @@ class DataLoader(TorchDataLoader[_T]):
         epoch = self._next_epoch if epoch is None else epoch
         self.source.generators = generators(self)
         sampler = {} if self.iterable else unstarted(self)
-        rng = self.source.state()
+        rng = self.source.state(draws_from(self))
         cursor = Cursor(epoch, rng=rng, announced=self.announced, sampler=sampler)
         return to_plain(cursor, fingerprint(self))
 

@@ -29,9 +29,19 @@ from .source import Setting, Source, random_int64
 from .transport.frames import Begin
 
 if TYPE_CHECKING:
+    from .iterator import LoaderIterator
     from .loader import DataLoader
 
-__all__ = ["Run", "fingerprint", "first_task", "generators", "remaining", "unstarted"]
+__all__ = [
+    "Run",
+    "alone",
+    "draws_from",
+    "fingerprint",
+    "first_task",
+    "generators",
+    "remaining",
+    "unstarted",
+]
 
 
 @dataclass(frozen=True)
@@ -103,6 +113,24 @@ def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:
     """What must be known of a custom sampler whose iteration is yet to begin."""
     sampler = _design(loader).sampler
     return {} if is_known(sampler) else memory(sampler, loader.source)
+
+
+def draws_from(loader: DataLoader[Any]) -> set[str]:
+    """The global generators that a loader's sampler may draw from, now or later."""
+    return set() if loader.iterable or is_known(_design(loader).sampler) else set(RNGS)
+
+
+def alone(iterator: LoaderIterator[Any]) -> dict[str, Any]:
+    """What an iterator is pickled as, with a copy of the sampler if that may change itself."""
+    saved = iterator.__getstate__()
+    loader: DataLoader[Any] = saved["loader"]
+    if not loader.iterable and not is_known(_design(loader).sampler):
+        memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
+        copied = copy.copy(loader)
+        for name in ("sampler", "batch_sampler"):
+            copied.__dict__[name] = copy.deepcopy(loader.__dict__[name], memo)
+        saved["loader"], saved["state"] = copied, copy.deepcopy(saved["state"], memo)
+    return saved
 
 
 def first_task(loader: DataLoader[Any], setting: Setting, step: int) -> Task:
@@ -306,9 +334,9 @@ class Run:
         return Task(task.step, indices[0] if alone else indices, task.position)
 
     def _moved(self) -> set[str]:
-        """The global generators that later draws come from."""
+        """The global generators that later draws may come from."""
         inline_worker = self._loader.options.seeding == "worker" and not self._loader.num_workers
-        return set(RNGS) if inline_worker else set(getattr(self.order, "moved", ()))
+        return set(RNGS) if inline_worker else draws_from(self._loader)
 
     def _workers_as_text(self) -> dict[str, Any]:
         return {

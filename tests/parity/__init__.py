@@ -1,1 +1,1 @@
-"""Parity with the installed torch: whatever a user can observe of a loader, observed on both sides."""
+"""Parity with the installed torch: what a user can observe, observed on both sides."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import itertools
 import random
@@ -38,7 +37,6 @@ def assert_parity(observe: Callable[[Make], Any], ours: Make = OURS) -> Any:
     """Hold what `observe` sees of our loader against what it sees of torch's, and return that."""
     seed_everything()
     expected = observe(TORCH)
-    gc.collect()
     seed_everything()
     found = observe(ours)
     assert_identical(found, expected)

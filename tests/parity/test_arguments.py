@@ -25,7 +25,16 @@ from torch.utils.data import (
 )
 
 from .datasets import Numbers, Stream
-from .sides import AS_TORCH, OURS, TORCH, Loader, Make, assert_parity, outcome, rng_states
+from .sides import (
+    AS_TORCH,
+    OURS,
+    TORCH,
+    Loader,
+    Make,
+    assert_parity,
+    outcome,
+    rng_states,
+)
 
 
 class Unsized(Dataset[int]):
@@ -67,11 +76,20 @@ REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "drop_last as None": (SIX, {"drop_last": None}),
     "drop_last without batches": (SIX, {"batch_size": None, "drop_last": True}),
     "sampler and shuffle": (SIX, {"sampler": [0], "shuffle": True}),
-    "batch_sampler and batch_size": (SIX, {"batch_sampler": IN_BATCHES, "batch_size": 2}),
-    "batch_sampler and no batch_size": (SIX, {"batch_sampler": IN_BATCHES, "batch_size": None}),
+    "batch_sampler and batch_size": (
+        SIX,
+        {"batch_sampler": IN_BATCHES, "batch_size": 2},
+    ),
+    "batch_sampler and no batch_size": (
+        SIX,
+        {"batch_sampler": IN_BATCHES, "batch_size": None},
+    ),
     "batch_sampler and shuffle": (SIX, {"batch_sampler": IN_BATCHES, "shuffle": True}),
     "batch_sampler and sampler": (SIX, {"batch_sampler": IN_BATCHES, "sampler": [0]}),
-    "batch_sampler and drop_last": (SIX, {"batch_sampler": IN_BATCHES, "drop_last": True}),
+    "batch_sampler and drop_last": (
+        SIX,
+        {"batch_sampler": IN_BATCHES, "drop_last": True},
+    ),
     "shuffling nothing": (Numbers(0), {"shuffle": True}),
     "shuffling nothing, unbatched": ([], {"shuffle": True, "batch_size": None}),
     "shuffling the unsized": (Unsized(), {"shuffle": True}),
@@ -81,7 +99,10 @@ REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "stream with sampler": (STREAM, {"sampler": range(3)}),
     "stream with batch_sampler": (STREAM, {"batch_sampler": IN_BATCHES}),
     "stream with both": (STREAM, {"sampler": range(3), "batch_sampler": IN_BATCHES}),
-    "stream, drop_last without batches": (STREAM, {"batch_size": None, "drop_last": True}),
+    "stream, drop_last without batches": (
+        STREAM,
+        {"batch_size": None, "drop_last": True},
+    ),
     "context without workers": (SIX, {"multiprocessing_context": "fork"}),
     "context object without workers": (
         SIX,
@@ -91,12 +112,18 @@ REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "empty context": (SIX, {"multiprocessing_context": "", "num_workers": 1}),
     "context as number": (SIX, {"multiprocessing_context": 5, "num_workers": 1}),
     "context as truth": (SIX, {"multiprocessing_context": True, "num_workers": 1}),
-    "context as module": (SIX, {"multiprocessing_context": multiprocessing, "num_workers": 1}),
+    "context as module": (
+        SIX,
+        {"multiprocessing_context": multiprocessing, "num_workers": 1},
+    ),
     "context as bytes": (SIX, {"multiprocessing_context": b"fork", "num_workers": 1}),
     "unknown argument": (SIX, {"num_worker": 1}),
     "two mistakes": (SIX, {"num_workers": -1, "timeout": -1}),
     "three mistakes": (SIX, {"timeout": -1, "prefetch_factor": 1, "batch_size": 0}),
-    "wrong batch size and context": (SIX, {"batch_size": 0, "multiprocessing_context": "fork"}),
+    "wrong batch size and context": (
+        SIX,
+        {"batch_size": 0, "multiprocessing_context": "fork"},
+    ),
 }
 
 REFUSED_AT_THE_FIRST_BATCH: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -119,25 +146,37 @@ REFUSED_AT_THE_FIRST_BATCH: dict[str, tuple[Any, dict[str, Any]]] = {
     "batches of unequal length": ([[1], [1, 2]], {"batch_size": 2}),
     "weights that are too few": (
         SIX,
-        {"sampler": torch.utils.data.WeightedRandomSampler([1.0, 0.5], 3, replacement=False)},
+        {
+            "sampler": torch.utils.data.WeightedRandomSampler(
+                [1.0, 0.5], 3, replacement=False
+            )
+        },
     ),
 }
 
 
 @pytest.mark.parametrize("dataset, kwargs", REFUSED.values(), ids=REFUSED)
-def test_what_torch_refuses_is_refused_in_its_words(dataset: Any, kwargs: dict[str, Any]) -> None:
+def test_what_torch_refuses_is_refused_in_its_words(
+    dataset: Any, kwargs: dict[str, Any]
+) -> None:
     error = assert_parity(lambda make: outcome(lambda: make(dataset, **kwargs)))
     assert issubclass(error[0], Exception)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's __del__
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # torch's __del__
 @pytest.mark.parametrize(
-    "dataset, kwargs", REFUSED_AT_THE_FIRST_BATCH.values(), ids=REFUSED_AT_THE_FIRST_BATCH
+    "dataset, kwargs",
+    REFUSED_AT_THE_FIRST_BATCH.values(),
+    ids=REFUSED_AT_THE_FIRST_BATCH,
 )
 def test_what_torch_finds_wrong_at_the_first_batch_is_found_in_its_words(
     dataset: Any, kwargs: dict[str, Any]
 ) -> None:
-    error = assert_parity(lambda make: outcome(lambda: next(iter(make(dataset, **kwargs)))))
+    error = assert_parity(
+        lambda make: outcome(lambda: next(iter(make(dataset, **kwargs))))
+    )
     assert issubclass(error[0], Exception)
 
 
@@ -156,7 +195,9 @@ def test_an_error_of_the_samplers_own_reaches_the_consumer(num_workers: int) -> 
     assert_parity(observe)
 
 
-def test_a_loader_without_dataset_is_a_type_error_as_any_call_with_too_few_arguments() -> None:
+def test_a_loader_without_dataset_is_a_type_error_as_any_call_with_too_few_arguments() -> (
+    None
+):
     assert_parity(lambda make: outcome(make))
 
 
@@ -166,7 +207,8 @@ def test_a_call_with_too_many_positional_arguments_is_a_type_error() -> None:
 
 def test_torchs_parameters_come_first_in_torchs_order_with_torchs_defaults() -> None:
     theirs, ours = (
-        inspect.signature(loader.__init__).parameters.values() for loader in (TORCH, OURS)
+        inspect.signature(loader.__init__).parameters.values()
+        for loader in (TORCH, OURS)
     )
 
     def outline(parameters: Any) -> list[Any]:
@@ -218,10 +260,14 @@ def test_a_random_samplers_generator_is_the_loaders() -> None:
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
-def test_a_start_method_by_name_or_as_object_becomes_the_same_context(context: str) -> None:
+def test_a_start_method_by_name_or_as_object_becomes_the_same_context(
+    context: str,
+) -> None:
     def observe(make: Make) -> Any:
         given = (context, torch.multiprocessing.get_context(context))
-        loaders: Any = [make(SIX, num_workers=1, multiprocessing_context=c) for c in given]
+        loaders: Any = [
+            make(SIX, num_workers=1, multiprocessing_context=c) for c in given
+        ]
         return [loader.multiprocessing_context.get_start_method() for loader in loaders]
 
     assert assert_parity(observe) == [context, context]
@@ -229,7 +275,9 @@ def test_a_start_method_by_name_or_as_object_becomes_the_same_context(context: s
 
 @pytest.mark.parametrize("value", ["fork", "knife", 5, None])
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_the_context_is_checked_when_it_is_set_later_as_well(num_workers: int, value: Any) -> None:
+def test_the_context_is_checked_when_it_is_set_later_as_well(
+    num_workers: int, value: Any
+) -> None:
     def observe(make: Make) -> Any:
         loader = make(SIX, num_workers=num_workers)
         error = outcome(lambda: setattr(loader, "multiprocessing_context", value))
@@ -240,7 +288,14 @@ def test_the_context_is_checked_when_it_is_set_later_as_well(num_workers: int, v
 
 @pytest.mark.parametrize(
     "name",
-    ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"],
+    [
+        "batch_size",
+        "batch_sampler",
+        "sampler",
+        "drop_last",
+        "dataset",
+        "persistent_workers",
+    ],
 )
 def test_what_torch_fixes_at_construction_cannot_be_set_later(name: str) -> None:
     def observe(make: Make) -> Any:
@@ -273,7 +328,9 @@ def test_what_may_be_set_later_counts_from_the_next_iter(num_workers: int) -> No
         seen.append(list(loader))
         loader.generator = torch.Generator().manual_seed(3)
         seen += [list(loader), rng_states([loader.generator])]
-        loader.num_workers, loader.prefetch_factor = (1 - num_workers), (2 - 2 * num_workers or None)
+        loader.num_workers, loader.prefetch_factor = (1 - num_workers), (
+            2 - 2 * num_workers or None
+        )
         seen.append(list(loader))
         return seen, rng_states([loader.generator])
 
@@ -331,7 +388,9 @@ LENGTHS: dict[str, Any] = {
     "batches without length": lambda make: make(
         SIX, batch_sampler=BatchSampler(FailsMidway(), 2, True)
     ),
-    "sampler without length, unbatched": lambda make: make(SIX, None, sampler=FailsMidway()),
+    "sampler without length, unbatched": lambda make: make(
+        SIX, None, sampler=FailsMidway()
+    ),
     "dataset without length": lambda make: make(Unsized(), 2),
     "stream without length": lambda make: make(STREAM, 2),
     "tensors": lambda make: make(TensorDataset(torch.ones(5, 2)), 2),
@@ -345,7 +404,11 @@ def test_loaders_and_iterators_have_torchs_length_or_torchs_refusal(build: Any) 
         iterator = iter(loader)
         lengths = [outcome(lambda: len(loader)), outcome(lambda: len(iterator))]
         outcome(lambda: next(iterator))
-        return lengths, outcome(lambda: len(iterator)), bool(outcome(lambda: bool(loader)))
+        return (
+            lengths,
+            outcome(lambda: len(iterator)),
+            bool(outcome(lambda: bool(loader))),
+        )
 
     assert_parity(observe)
 
@@ -370,7 +433,11 @@ def test_pinning_without_accelerator_is_warned_of_in_torchs_words(
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             loader = make(
-                SIX, 4, pin_memory=True, pin_memory_device=device, num_workers=num_workers
+                SIX,
+                4,
+                pin_memory=True,
+                pin_memory_device=device,
+                num_workers=num_workers,
             )
             batches = list(loader)
         return batches, [(w.category, str(w.message)) for w in caught]
@@ -439,11 +506,15 @@ def test_subclasses_may_turn_their_collate_method_into_collate_fn() -> None:
     assert_parity(observe)
 
 
-def test_a_loader_rebuilt_from_its_attributes_as_trainers_do_it_is_the_same_loader() -> None:
+def test_a_loader_rebuilt_from_its_attributes_as_trainers_do_it_is_the_same_loader() -> (
+    None
+):
     def observe(make: Any) -> Any:
         loader = make(SIX, 4, shuffle=True, drop_last=True, collate_fn=list)
         names = inspect.signature(TORCH.__init__).parameters  # type: ignore[misc]
-        kwargs = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
+        kwargs = {
+            name: getattr(loader, name) for name in names if hasattr(loader, name)
+        }
         kwargs |= {"batch_size": 1, "sampler": None, "drop_last": False}
         return list(make(**kwargs)), rng_states()
 
@@ -451,7 +522,9 @@ def test_a_loader_rebuilt_from_its_attributes_as_trainers_do_it_is_the_same_load
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, "pickle"])
-def test_a_loader_can_be_copied_and_pickled_and_then_iterates_as_before(duplicate: Any) -> None:
+def test_a_loader_can_be_copied_and_pickled_and_then_iterates_as_before(
+    duplicate: Any,
+) -> None:
     def observe(make: Make) -> Any:
         loader = make(SIX, 4, shuffle=True, generator=torch.Generator().manual_seed(3))
         first = list(loader)
@@ -459,7 +532,12 @@ def test_a_loader_can_be_copied_and_pickled_and_then_iterates_as_before(duplicat
             other = pickle.loads(pickle.dumps(loader))
         else:
             other = duplicate(loader)
-        return first, list(other), list(loader), rng_states([loader.generator, other.generator])
+        return (
+            first,
+            list(other),
+            list(loader),
+            rng_states([loader.generator, other.generator]),
+        )
 
     assert_parity(observe)
 
@@ -471,15 +549,25 @@ def test_collate_fn_may_be_anything_that_can_be_called(num_workers: int) -> None
             return type(samples).__name__, samples
 
     def observe(make: Make) -> Any:
-        functions = [Collate(), list, sum, partial(sorted, reverse=True), lambda s: s[::-1]]
-        return [list(make(SIX, 4, collate_fn=f, num_workers=num_workers)) for f in functions]
+        functions = [
+            Collate(),
+            list,
+            sum,
+            partial(sorted, reverse=True),
+            lambda s: s[::-1],
+        ]
+        return [
+            list(make(SIX, 4, collate_fn=f, num_workers=num_workers)) for f in functions
+        ]
 
     assert_parity(observe)
 
 
 def test_round_robin_with_torchs_seeding_is_refused_nothing_that_torch_takes() -> None:
     def observe(make: Make) -> Any:
-        return list(make(SIX, 4, num_workers=1, prefetch_factor=1, in_order=True, timeout=30.0))
+        return list(
+            make(SIX, 4, num_workers=1, prefetch_factor=1, in_order=True, timeout=30.0)
+        )
 
     assert_parity(observe, ours=AS_TORCH)
 

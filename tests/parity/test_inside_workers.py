@@ -30,7 +30,9 @@ def note(batch: Any) -> Any:
     return batch
 
 
-def two_epochs(make: Make, dataset: Dataset[Any], stop: int | None = None, **kwargs: Any) -> Any:
+def two_epochs(
+    make: Make, dataset: Dataset[Any], stop: int | None = None, **kwargs: Any
+) -> Any:
     loader = make(dataset, **{"batch_size": 2, "collate_fn": note, **kwargs})
     return [[*itertools.islice(loader, end)] for end in (stop, None)], rng_states()
 
@@ -62,7 +64,9 @@ def test_samples_see_the_worker_and_its_random_numbers_as_under_torch(
     ],
     ids=lambda options: ", ".join(options),
 )
-def test_they_do_so_with_each_option_that_workers_can_notice(options: dict[str, Any]) -> None:
+def test_they_do_so_with_each_option_that_workers_can_notice(
+    options: dict[str, Any],
+) -> None:
     assert_parity(lambda make: two_epochs(make, Inside(8), **options), ours=AS_TORCH)
 
 
@@ -162,9 +166,13 @@ def test_under_every_seeding_a_worker_can_read_torchs_seed_for_it(seeding: str) 
 
 def test_by_default_too_every_worker_knows_its_number_and_seed() -> None:
     seed_everything()
-    base = next(iter(TORCH(Inside(), num_workers=1, collate_fn=note)))[0]["info"]["seed"]
+    base = next(iter(TORCH(Inside(), num_workers=1, collate_fn=note)))[0]["info"][
+        "seed"
+    ]
     seed_everything()
-    infos = [sample["info"] for [sample] in OURS(Inside(), num_workers=2, collate_fn=note)]
+    infos = [
+        sample["info"] for [sample] in OURS(Inside(), num_workers=2, collate_fn=note)
+    ]
     assert {info["num_workers"] for info in infos} == {2}
     assert {info["id"] for info in infos} <= {0, 1}
     assert {info["seed"] - info["id"] for info in infos} == {base}
@@ -181,7 +189,9 @@ def test_there_is_no_worker_to_be_seen_in_the_main_process() -> None:
     assert_parity(lambda make: [get_worker_info(), *make(Plain(), None, num_workers=0)])
 
 
-def test_what_worker_init_fn_changes_in_the_dataset_is_there_when_samples_are_fetched() -> None:
+def test_what_worker_init_fn_changes_in_the_dataset_is_there_when_samples_are_fetched() -> (
+    None
+):
     def observe(make: Make) -> Any:
         loader = make(Numbers(4), num_workers=1, worker_init_fn=shrink, collate_fn=note)
         return [outcome(lambda: batch) for batch in loader]
@@ -209,7 +219,9 @@ def test_worker_init_fn_may_seed_for_itself_under_torchs_seeding() -> None:
     assert_parity(observe, ours=AS_TORCH)
 
 
-def test_worker_init_fn_runs_once_for_persistent_workers_and_once_an_epoch_for_others() -> None:
+def test_worker_init_fn_runs_once_for_persistent_workers_and_once_an_epoch_for_others() -> (
+    None
+):
     def observe(make: Make) -> Any:
         counts = []
         for persistent_workers in (True, False):
@@ -258,7 +270,9 @@ def test_persistent_workers_are_the_same_processes_and_keep_their_first_copy_of_
         seen = []
         for persistent_workers in (True, False):
             data = Tagged()
-            loader = make(data, None, num_workers=1, persistent_workers=persistent_workers)
+            loader = make(
+                data, None, num_workers=1, persistent_workers=persistent_workers
+            )
             first = list(loader)
             data.tag = "changed"
             second = list(loader)
@@ -284,7 +298,9 @@ def test_what_a_dataset_remembers_in_a_worker_lasts_as_long_as_under_torch(
     persistent_workers: bool,
 ) -> None:
     def observe(make: Make) -> Any:
-        loader = make(Counting(), None, num_workers=1, persistent_workers=persistent_workers)
+        loader = make(
+            Counting(), None, num_workers=1, persistent_workers=persistent_workers
+        )
         return [list(loader) for _ in range(3)]
 
     assert_parity(observe)

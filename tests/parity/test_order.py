@@ -17,7 +17,16 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from .datasets import DrawsAsItGoes, DrawsAtOnce, Endless, Grouped, Numbers, Turning
-from .sides import AS_TORCH, OURS, Loader, Make, assert_parity, rng_states, seed_everything, trace
+from .sides import (
+    AS_TORCH,
+    OURS,
+    Loader,
+    Make,
+    assert_parity,
+    rng_states,
+    seed_everything,
+    trace,
+)
 
 N = 11
 DATA = Numbers(N)
@@ -52,20 +61,34 @@ class SkippingDistributedSampler(DistributedSampler[int]):
 
 SEEDABLE: dict[str, Build] = {
     "random": lambda g: {"sampler": RandomSampler(DATA, generator=g)},
-    "random, fewer": lambda g: {"sampler": RandomSampler(DATA, num_samples=5, generator=g)},
-    "random, as many": lambda g: {"sampler": RandomSampler(DATA, num_samples=N, generator=g)},
-    "random, more": lambda g: {"sampler": RandomSampler(DATA, num_samples=3 * N + 4, generator=g)},
+    "random, fewer": lambda g: {
+        "sampler": RandomSampler(DATA, num_samples=5, generator=g)
+    },
+    "random, as many": lambda g: {
+        "sampler": RandomSampler(DATA, num_samples=N, generator=g)
+    },
+    "random, more": lambda g: {
+        "sampler": RandomSampler(DATA, num_samples=3 * N + 4, generator=g)
+    },
     "replacing": lambda g: {"sampler": RandomSampler(DATA, True, generator=g)},
-    "replacing, fewer": lambda g: {"sampler": RandomSampler(DATA, True, 5, generator=g)},
+    "replacing, fewer": lambda g: {
+        "sampler": RandomSampler(DATA, True, 5, generator=g)
+    },
     "replacing, 32": lambda g: {"sampler": RandomSampler(DATA, True, 32, generator=g)},
-    "replacing, more": lambda g: {"sampler": RandomSampler(DATA, True, 70, generator=g)},
+    "replacing, more": lambda g: {
+        "sampler": RandomSampler(DATA, True, 70, generator=g)
+    },
     "other source": lambda g: {"sampler": RandomSampler(range(6), generator=g)},
-    "subset": lambda g: {"sampler": SubsetRandomSampler([3, 1, 4, 1, 5, 9, 2], generator=g)},
+    "subset": lambda g: {
+        "sampler": SubsetRandomSampler([3, 1, 4, 1, 5, 9, 2], generator=g)
+    },
     "subset, array": lambda g: {
         "sampler": SubsetRandomSampler(torch.tensor([3, 1, 4]), generator=g)
     },
     "weighted": lambda g: {"sampler": WeightedRandomSampler(WEIGHTS, N, generator=g)},
-    "weighted, more": lambda g: {"sampler": WeightedRandomSampler(WEIGHTS, 40, generator=g)},
+    "weighted, more": lambda g: {
+        "sampler": WeightedRandomSampler(WEIGHTS, 40, generator=g)
+    },
     "weighted, once each": lambda g: {
         "sampler": WeightedRandomSampler(WEIGHTS, 7, replacement=False, generator=g)
     },
@@ -76,14 +99,21 @@ SEEDABLE: dict[str, Build] = {
         "batch_sampler": BatchSampler(RandomSampler(DATA, generator=g), 4, True)
     },
     "batches of weighted": lambda g: {
-        "batch_sampler": BatchSampler(WeightedRandomSampler(WEIGHTS, N, generator=g), 4, True)
+        "batch_sampler": BatchSampler(
+            WeightedRandomSampler(WEIGHTS, N, generator=g), 4, True
+        )
     },
     "batches as samples": lambda g: {
         "batch_size": None,
         "sampler": BatchSampler(RandomSampler(DATA, generator=g), 4, False),
     },
-    "no batches": lambda g: {"batch_size": None, "sampler": RandomSampler(DATA, generator=g)},
-    "subclass of random": lambda g: {"sampler": ReversedRandomSampler(DATA, generator=g)},
+    "no batches": lambda g: {
+        "batch_size": None,
+        "sampler": RandomSampler(DATA, generator=g),
+    },
+    "subclass of random": lambda g: {
+        "sampler": ReversedRandomSampler(DATA, generator=g)
+    },
     "subclass of batch": lambda g: {
         "batch_sampler": PairingBatchSampler(RandomSampler(DATA, generator=g), 4, False)
     },
@@ -96,7 +126,11 @@ PLAIN: dict[str, Build] = {
     "shuffle, no batches": lambda g: {"shuffle": True, "batch_size": None},
     "one by one": lambda g: {"batch_size": 1},
     "one big batch": lambda g: {"batch_size": 100, "shuffle": True},
-    "no batch at all": lambda g: {"batch_size": 100, "drop_last": True, "shuffle": True},
+    "no batch at all": lambda g: {
+        "batch_size": 100,
+        "drop_last": True,
+        "shuffle": True,
+    },
     "sequential": lambda g: {"sampler": SequentialSampler(DATA)},
     "subclass of sequential": lambda g: {"sampler": DoubledSequentialSampler(DATA)},
     "draws torch": lambda g: {"sampler": DrawsAsItGoes(N, "torch")},
@@ -133,7 +167,9 @@ def cases(plain: tuple[str, ...], seedable: tuple[str, ...]) -> pytest.MarkDecor
     )
 
 
-def build_loader(make: Make, build: Build, which: str, **kwargs: Any) -> tuple[Loader, list[Any]]:
+def build_loader(
+    make: Make, build: Build, which: str, **kwargs: Any
+) -> tuple[Loader, list[Any]]:
     """Make a loader whose own generator, or its sampler's, or both, are seeded ones."""
     own = torch.Generator().manual_seed(31) if which in ("loader", "shared") else None
     sampler = torch.Generator().manual_seed(41) if which == "sampler" else own
@@ -172,10 +208,17 @@ def test_each_sampler_does_so_under_workers(build: Build, which: str) -> None:
 @pytest.mark.parametrize("which", ["none", "loader", "shared"])
 @pytest.mark.parametrize(
     "build",
-    [SEEDABLE["random"], SEEDABLE["weighted"], PLAIN["draws torch"], PLAIN["draws at once"]],
+    [
+        SEEDABLE["random"],
+        SEEDABLE["weighted"],
+        PLAIN["draws torch"],
+        PLAIN["draws at once"],
+    ],
     ids=["random", "weighted", "draws torch", "draws at once"],
 )
-def test_persistent_workers_draw_from_the_generators_as_torchs(build: Build, which: str) -> None:
+def test_persistent_workers_draw_from_the_generators_as_torchs(
+    build: Build, which: str
+) -> None:
     def observe(make: Make) -> Any:
         loader, generators = build_loader(
             make, build, which, num_workers=2, persistent_workers=True
@@ -212,7 +255,12 @@ def test_a_sampler_that_draws_as_it_goes_is_as_far_ahead_as_under_torch(
 ) -> None:
     def observe(make: Make) -> Any:
         loader, _ = build_loader(
-            make, build, "none", num_workers=2, prefetch_factor=prefetch_factor, batch_size=1
+            make,
+            build,
+            "none",
+            num_workers=2,
+            prefetch_factor=prefetch_factor,
+            batch_size=1,
         )
         return trace(loader)
 
@@ -233,7 +281,9 @@ def test_an_endless_sampler_goes_on_as_under_torch(num_workers: int) -> None:
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_ranks_see_the_samples_torch_gives_them(rank: int, drop_last: bool, shuffle: bool) -> None:
+def test_ranks_see_the_samples_torch_gives_them(
+    rank: int, drop_last: bool, shuffle: bool
+) -> None:
     def observe(make: Make) -> Any:
         sampler: Any = DistributedSampler(DATA, 3, rank, shuffle, 5, drop_last)
         loader = make(DATA, 2, sampler=sampler, collate_fn=note)
@@ -293,7 +343,12 @@ def test_a_generator_used_elsewhere_between_epochs_moves_the_order_as_under_torc
     def observe(make: Make) -> Any:
         generator = torch.Generator().manual_seed(3)
         loader = make(
-            DATA, 3, shuffle=True, generator=generator, collate_fn=note, num_workers=num_workers
+            DATA,
+            3,
+            shuffle=True,
+            generator=generator,
+            collate_fn=note,
+            num_workers=num_workers,
         )
         seen = [trace(loader, generators=[generator], stop_at=(None,))]
         torch.rand(5, generator=generator)
@@ -334,7 +389,12 @@ def test_two_live_iterators_of_one_loader_draw_as_under_torch(num_workers: int) 
     def observe(make: Make) -> Any:
         generator = torch.Generator().manual_seed(3)
         loader = make(
-            DATA, 3, shuffle=True, generator=generator, collate_fn=note, num_workers=num_workers
+            DATA,
+            3,
+            shuffle=True,
+            generator=generator,
+            collate_fn=note,
+            num_workers=num_workers,
         )
         first = iter(loader)
         seen = [next(first)]
@@ -345,10 +405,14 @@ def test_two_live_iterators_of_one_loader_draw_as_under_torch(num_workers: int) 
     assert_parity(observe)
 
 
-def test_what_the_consumer_draws_between_batches_moves_a_drawing_sampler_as_under_torch() -> None:
+def test_what_the_consumer_draws_between_batches_moves_a_drawing_sampler_as_under_torch() -> (
+    None
+):
     def observe(make: Make) -> Any:
         loader = make(DATA, 3, sampler=DrawsAsItGoes(N, "torch"), collate_fn=note)
-        return [(batch, torch.rand(2), rng_states()) for _ in range(2) for batch in loader]
+        return [
+            (batch, torch.rand(2), rng_states()) for _ in range(2) for batch in loader
+        ]
 
     assert_parity(observe)
 
@@ -363,7 +427,9 @@ def test_an_exhausted_iterator_stays_exhausted_and_draws_nothing() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_dataset_that_grows_between_epochs_is_read_to_its_new_end(num_workers: int) -> None:
+def test_a_dataset_that_grows_between_epochs_is_read_to_its_new_end(
+    num_workers: int,
+) -> None:
     def observe(make: Make) -> Any:
         data = Numbers(4)
         loader = make(data, 3, shuffle=True, collate_fn=note, num_workers=num_workers)
@@ -377,7 +443,9 @@ def test_a_dataset_that_grows_between_epochs_is_read_to_its_new_end(num_workers:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_dataset_that_grows_before_the_first_batch_is_read_to_its_new_end(shuffle: bool) -> None:
+def test_a_dataset_that_grows_before_the_first_batch_is_read_to_its_new_end(
+    shuffle: bool,
+) -> None:
     def observe(make: Make) -> Any:
         data = Numbers(4)
         iterator = iter(make(data, 3, shuffle=shuffle, collate_fn=note))

@@ -11,12 +11,12 @@ from torch._C._autograd import _profiler_enabled
 from torch._utils import ExceptionWrapper
 from torch.autograd.profiler import record_function
 
-from .core.cursor import Cursor
+from .anatomy import remaining
 from .core.snapshot import from_plain
 from .driver import Driver
-from .errors import CannotSaveError
 from .pinning import pin
-from .run import Run, alone, remaining
+from .run import Run
+from .saved import alone, check_savable, from_the_start, next_epoch, without_objects
 from .transport.frames import Answer
 from .warn import empty_epoch, longer_than_promised, replay
 
@@ -204,7 +204,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         if self._finished:
             if self._run is None:
                 self._build_run()
-            return self.loader.next_epoch_state(self._live_run())
+            return next_epoch(self.loader, self._live_run())
         return self._snapshot(live=False)
 
     def load_state_dict(
@@ -274,7 +274,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         state = self._state or self.loader.beginning()
         cursor, _ = from_plain(state)
         if self.loader.iterable:
-            cursor = _from_the_start(cursor)
+            cursor = from_the_start(cursor)
         self._run = Run(self.loader, cursor=cursor)
         self._run.unmoved = state
         self._state = None
@@ -289,10 +289,10 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         run = self._run
         if run is None:
             state = self._state or self.loader.beginning()
-            return _without_objects(state, live)
+            return without_objects(state, live)
         if run.unmoved is not None and "iterator" not in (run.unmoved["order"] or ()):
             return copy.deepcopy(run.unmoved)
-        self.loader.check_savable(run)
+        check_savable(self.loader, run)
         return run.snapshot(live)
 
     def _next(self) -> _T:
@@ -384,26 +384,3 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             self._resume(run.snapshot(live=True), None)
         else:
             run.restart()
-
-
-def _from_the_start(cursor: Cursor) -> Cursor:
-    """The beginning of the cursor's epoch."""
-    order, rng, base = cursor.order, cursor.rng, cursor.base_seed
-    return Cursor(cursor.epoch, base_seed=base, order=order, rng=rng, announced=cursor.announced)
-
-
-def _without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:
-    """A copy of a state that shares nothing with it."""
-    order = state["order"]
-    if not order or "iterator" not in order:
-        return copy.deepcopy(state)
-    if live:
-        return copy.copy(state)
-    if "log" not in order:
-        raise CannotSaveError(
-            "the sampler's iterator",
-            "it was restored from a pickle and cannot be replayed",
-            "Pickle the iterator instead of taking its state_dict",
-        )
-    plain = {name: value for name, value in order.items() if name != "iterator"}
-    return copy.deepcopy({**state, "order": plain})

@@ -12,16 +12,15 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from . import datapipes
-from .core.cursor import Cursor
+from .anatomy import fingerprint, generators, remaining
 from .core.seeds import base_seed
-from .core.snapshot import to_plain
 from .driver import Driver
-from .errors import CannotSaveError
 from .fitting import fit
 from .iterator import LoaderIterator
 from .options import AtEpochEnd, Options, Scheduling, Seeding, check_choice
 from .past import batch_at
-from .run import Run, draws_from, fingerprint, generators, remaining, unstarted
+from .run import Run
+from .saved import beginning, check_savable, next_epoch
 from .source import Source
 from .warn import dropped_state
 from .worker.fetch import Job
@@ -109,7 +108,7 @@ class DataLoader(TorchDataLoader[_T]):
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
         #: number of the epoch that the next ``iter`` begins, unless a state was loaded
-        self._next_epoch = 0
+        self.next_epoch = 0
         #: the epoch was chosen by set_epoch, and the dataset is to be told
         self.announced = False
         #: a loaded state that the next ``iter`` goes on from, and its wish for an epoch's end
@@ -149,7 +148,7 @@ class DataLoader(TorchDataLoader[_T]):
         """Number of the epoch at hand; if there is none, of the one that begins next."""
         if self._resume is not None:
             return int(self._resume["epoch"])
-        return self._next_epoch if self.run is None else self.run.epoch
+        return self.next_epoch if self.run is None else self.run.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next ``iter`` begins.
@@ -172,7 +171,7 @@ class DataLoader(TorchDataLoader[_T]):
                 dropped_state(epoch, resume["epoch"])
             self._resume = None
             self.source.restore(resume["rng"])
-        self._next_epoch = epoch
+        self.next_epoch = epoch
         self.announced = True
         for part in (self.batch_sampler, self.sampler, self.dataset):
             _set_epoch(part, epoch)
@@ -220,12 +219,12 @@ class DataLoader(TorchDataLoader[_T]):
             return newest.state_dict()
         run = self.run
         if run is None:
-            return self.beginning(self._next_epoch)
+            return self.beginning()
         if run.finished:
-            return self.next_epoch_state(run)
+            return next_epoch(self, run)
         if run.unmoved is not None:
             return copy.deepcopy(run.unmoved)
-        self.check_savable(run)
+        check_savable(self, run)
         return run.snapshot(live=False)
 
     def load_state_dict(
@@ -296,14 +295,14 @@ class DataLoader(TorchDataLoader[_T]):
     def adopt(self, iterator: LoaderIterator[Any]) -> None:
         """Make it the newest one."""
         self._newest = weakref.ref(iterator)
-        self._next_epoch = iterator.epoch + 1
+        self.next_epoch = iterator.epoch + 1
         if self.lives_on:
             self._driver, self._kept = iterator.driver, self._newest
 
     def run_begins(self, run: Run) -> None:
         """Note the newest run."""
         self.run = run
-        self._next_epoch = run.epoch + 1
+        self.next_epoch = run.epoch + 1
 
     def accept(
         self, state: dict[str, Any], *, strict: bool, at_epoch_end: str | None
@@ -312,44 +311,18 @@ class DataLoader(TorchDataLoader[_T]):
         if at_epoch_end is not None:
             check_choice("at_epoch_end", at_epoch_end, ("stop", "next"))
         if state == {}:
-            return self.beginning(0)
+            return beginning(self, 0)
         accepted = fit(copy.deepcopy(state), fingerprint(self), strict)
         self.source.check(accepted["rng"])
         return accepted
 
     def fresh_epoch(self) -> int:
         """The epoch that begins now; with ``seed=`` the sampler follows."""
-        epoch = self._next_epoch
+        epoch = self.next_epoch
         if self.options.seed is not None:
             for part in (self.batch_sampler, self.sampler, getattr(self.sampler, "sampler", None)):
                 _set_epoch(part, epoch)
         return epoch
-
-    def next_epoch_state(self, run: Run) -> dict[str, Any]:
-        """The beginning of the epoch after a run that is over."""
-        if run is self.run and self._next_epoch != run.epoch + 1:
-            return self.beginning(self._next_epoch)
-        lives_on = self.lives_on
-        cursor = run.after()
-        return to_plain(
-            Cursor(
-                epoch=run.epoch + 1,
-                base_seed=run.base_seed if lives_on and self.options.seed is None else None,
-                rng=cursor.rng,
-                workers=cursor.workers if lives_on else {},
-                sampler=cursor.sampler,
-            ),
-            fingerprint(self),
-        )
-
-    def check_savable(self, run: Run) -> None:
-        """Raise CannotSaveError if the run cannot be saved exactly."""
-        if self.iterable and self.num_workers > 1 and not self.in_order and run.step:
-            raise CannotSaveError(
-                "an iterator over iterable-style data with in_order=False",
-                "which batches were delivered depends on timing, and they cannot be replayed",
-                "Use in_order=True",
-            )
 
     def job(self) -> Job:
         """What is to be done with tasks."""
@@ -373,14 +346,9 @@ class DataLoader(TorchDataLoader[_T]):
             self._group = datapipes.process_group()
         return self.source.draw("loader", lambda g: datapipes.draw_shared_seed(g, self._group))
 
-    def beginning(self, epoch: int | None = None) -> dict[str, Any]:
-        """The state at the start of an epoch; of the next one, if none is named."""
-        epoch = self._next_epoch if epoch is None else epoch
-        self.source.generators = generators(self)
-        sampler = {} if self.iterable else unstarted(self)
-        rng = self.source.state(draws_from(self))
-        cursor = Cursor(epoch, rng=rng, announced=self.announced, sampler=sampler)
-        return to_plain(cursor, fingerprint(self))
+    def beginning(self) -> dict[str, Any]:
+        """The state at the start of the epoch that begins next."""
+        return beginning(self, self.next_epoch)
 
 
 _CONTEXT = "_DataLoader__multiprocessing_context"

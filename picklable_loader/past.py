@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from .anatomy import first_task
 from .core.cursor import Cursor
 from .core.events import Task
 from .core.seeds import base_seed
 from .core.snapshot import from_plain
 from .errors import CannotSaveError, UsageError
 from .randomness import Isolated
-from .run import first_task
 from .source import Setting
 from .worker.fetch import make_fetcher
 from .worker.seeding import set_current

@@ -6,159 +6,28 @@ draws, and makes a snapshot of them at any moment. It knows of no process and ho
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import BatchSampler
-
+from .anatomy import anatomy, draws_from, fingerprint, generators, unstarted
 from .core.cursor import Cursor
 from .core.events import Task
-from .core.order import EndlessOrder, Order, SequenceOrder
-from .core.plan import Grouping, Plan, Unit
+from .core.order import EndlessOrder, Order
+from .core.plan import Plan, Unit
 from .core.schedule import Policy, Schedule
 from .core.seeds import base_seed
 from .core.snapshot import to_plain
-from .custom import memory, prepare
-from .errors import UsageError
+from .custom import prepare
 from .randomness import RNGS, Universe
-from .samplers import describe, is_known, make_order
+from .samplers import make_order
 from .source import Setting, Source, random_int64
 from .transport.frames import Begin
 
 if TYPE_CHECKING:
-    from .iterator import LoaderIterator
     from .loader import DataLoader
 
-__all__ = [
-    "Run",
-    "alone",
-    "draws_from",
-    "fingerprint",
-    "first_task",
-    "generators",
-    "remaining",
-    "unstarted",
-]
-
-
-@dataclass(frozen=True)
-class _Design:
-    """How a loader's sampler becomes tasks."""
-
-    #: None for iterable-style data
-    sampler: Any
-    grouping: Grouping
-    #: torch's loader itself calls iter() of the sampler, at once; a BatchSampler does so later
-    opened_by_loader: bool
-
-
-def _design(loader: DataLoader[Any]) -> _Design:
-    batch_sampler: Any = loader.batch_sampler
-    if loader.iterable:
-        size = loader.batch_size
-        unit = Unit.SAMPLE if size is None else Unit.SAMPLE_OF_BATCH
-        return _Design(None, Grouping(unit, size or 1), False)
-    if batch_sampler is None:
-        return _Design(loader.sampler, Grouping(Unit.SAMPLE), True)
-    if isinstance(batch_sampler, BatchSampler) and _plain(batch_sampler):
-        unit, size = Unit.SAMPLE_OF_BATCH, batch_sampler.batch_size
-        grouping = Grouping(unit, size, batch_sampler.drop_last)
-        return _Design(batch_sampler.sampler, grouping, False)
-    return _Design(batch_sampler, Grouping(Unit.BATCH), True)
-
-
-def _plain(batch_sampler: BatchSampler) -> bool:
-    return type(batch_sampler).__iter__ is BatchSampler.__iter__
-
-
-def generators(loader: DataLoader[Any]) -> dict[str, Any]:
-    """The generators that the loader and its sampler were given."""
-    sampler = _design(loader).sampler
-    given = {"loader": loader.generator, "sampler": getattr(sampler, "generator", None)}
-    return {name: generator for name, generator in given.items() if generator is not None}
-
-
-def fingerprint(loader: DataLoader[Any]) -> dict[str, Any]:
-    """The properties that must be the same where a state is loaded."""
-    design = _design(loader)
-    fits: dict[str, Any] = {
-        "dataset_length": None if loader.iterable else _length(loader.dataset),
-        "sampler": "iterable-style dataset" if loader.iterable else describe(design.sampler),
-        "batch_size": design.grouping.batch_size,
-        "batches_from": design.grouping.unit.value,
-        "drop_last": loader.drop_last,
-        "seeding": loader.options.seeding,
-        "seed": loader.options.seed,
-    }
-    if loader.iterable or loader.options.seeding == "worker":
-        fits["num_workers"] = loader.num_workers
-    return fits
-
-
-def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
-    """Batches that a state leaves to be delivered; None where the sampler has no length."""
-    design = _design(loader)
-    length = None if loader.iterable else _length(design.sampler)
-    if length is None:
-        return None
-    order = SequenceOrder(lambda: range(length))
-    plan = Plan(order, design.grouping, state["next_step"], state["position"])
-    return (plan.remaining() or 0) + len(state["window"])
-
-
-def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What must be known of a custom sampler whose iteration is yet to begin."""
-    sampler = _design(loader).sampler
-    return {} if is_known(sampler) else memory(sampler, loader.source)
-
-
-def draws_from(loader: DataLoader[Any]) -> set[str]:
-    """The global generators that a loader's sampler may draw from, now or later."""
-    return set() if loader.iterable or is_known(_design(loader).sampler) else set(RNGS)
-
-
-def alone(iterator: LoaderIterator[Any]) -> dict[str, Any]:
-    """What an iterator is pickled as, with a copy of the sampler if that may change itself."""
-    saved = iterator.__getstate__()
-    loader: DataLoader[Any] = saved["loader"]
-    if not loader.iterable and not is_known(_design(loader).sampler):
-        memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
-        copied = copy.copy(loader)
-        for name in ("sampler", "batch_sampler"):
-            copied.__dict__[name] = copy.deepcopy(loader.__dict__[name], memo)
-        saved["loader"], saved["state"] = copied, copy.deepcopy(saved["state"], memo)
-    return saved
-
-
-def first_task(loader: DataLoader[Any], setting: Setting, step: int) -> Task:
-    """The task of a step, from an order of its own that begins where the epoch did.
-
-    Raises:
-        StopIteration: the epoch has no such step.
-        UsageError: the sampler's order cannot be had again from its beginning.
-    """
-    design = _design(loader)
-    sampler, saved = design.sampler, setting.saved
-    if saved is not None and "opens" in saved:  # a custom sampler: replay a copy of it
-        if "log" not in saved:
-            raise UsageError("the sampler is saved by its state_dict, which cannot go back")
-        shared = (loader, loader.dataset)
-        sampler = copy.deepcopy(sampler, {id(thing): thing for thing in shared})
-        setting = replace(setting, saved={**saved, "taken": 0})
-    plan = Plan(make_order(sampler, setting), design.grouping)
-    if step < 0 or plan.advance(step) != step:
-        raise StopIteration
-    return plan.draw()
-
-
-def _length(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
-        return None
+__all__ = ["Run"]
 
 
 class Run:
@@ -180,7 +49,7 @@ class Run:
     ) -> None:
         # Its loader has the run; an iterator that has it has the loader as well.
         self._loader: DataLoader[Any] = weakref.proxy(loader)
-        self._design = _design(loader)
+        self._parts = anatomy(loader)
         self._source: Source = loader.source
         self._source.generators = generators(loader)
         self.epoch = epoch if cursor is None else cursor.epoch
@@ -268,9 +137,9 @@ class Run:
             return EndlessOrder()
         saved = None if cursor is None else cursor.order
         if cursor is not None and cursor.sampler:
-            prepare(self._design.sampler, cursor.sampler, self._source)
-        order = make_order(self._design.sampler, Setting(self._source, self.epoch, saved))
-        if self._design.opened_by_loader and saved is None:
+            prepare(self._parts.sampler, cursor.sampler, self._source)
+        order = make_order(self._parts.sampler, Setting(self._source, self.epoch, saved))
+        if self._parts.opened_by_loader and saved is None:
             order.open()
         return order
 
@@ -290,7 +159,7 @@ class Run:
         if self._loader.num_workers and kept is None and fresh:
             # So it does with the seed that DataPipes share, which it then drops.
             self._loader.draw_shared_seed(self.epoch)
-            if self._design.opened_by_loader:
+            if self._parts.opened_by_loader:
                 self.order.open()
 
     def _shared_seed(self, cursor: Cursor | None) -> int | None:
@@ -304,7 +173,7 @@ class Run:
         return self.order.state(live)
 
     def _schedule(self, cursor: Cursor | None) -> Schedule:
-        loader, grouping = self._loader, self._design.grouping
+        loader, grouping = self._loader, self._parts.grouping
         if loader.options.seeding == "worker" and not loader.num_workers:
             self._keep_apart()
         if cursor is None:
@@ -323,14 +192,14 @@ class Run:
             self._source.universe = Universe.seeded(self.base_seed)
 
     def _gives_again(self) -> bool:
-        return self._design.grouping.unit is not Unit.BATCH
+        return self._parts.grouping.unit is not Unit.BATCH
 
     def _given_again(self, task: Task) -> Task:
         if task.indices is not None or not self.order.seekable:
             return task
         self.order.seek(task.position)
-        indices = self.order.take(self._design.grouping.batch_size)
-        alone = self._design.grouping.unit is Unit.SAMPLE
+        indices = self.order.take(self._parts.grouping.batch_size)
+        alone = self._parts.grouping.unit is Unit.SAMPLE
         return Task(task.step, indices[0] if alone else indices, task.position)
 
     def _moved(self) -> set[str]:

@@ -1,0 +1,138 @@
+"""Anatomy: what a loader is made of, as far as its order and its state depend on it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import BatchSampler
+
+from .core.events import Task
+from .core.order import SequenceOrder
+from .core.plan import Grouping, Plan, Unit
+from .custom import memory
+from .errors import UsageError
+from .randomness import RNGS
+from .samplers import describe, is_known, make_order
+from .source import Setting
+
+if TYPE_CHECKING:
+    from .loader import DataLoader
+
+__all__ = [
+    "Anatomy",
+    "anatomy",
+    "draws_from",
+    "fingerprint",
+    "first_task",
+    "generators",
+    "remaining",
+    "unstarted",
+]
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """How a loader's sampler becomes tasks."""
+
+    #: None for iterable-style data
+    sampler: Any
+    grouping: Grouping
+    #: torch's loader itself calls iter() of the sampler, at once; a BatchSampler does so later
+    opened_by_loader: bool
+
+
+def anatomy(loader: DataLoader[Any]) -> Anatomy:
+    """The anatomy of a loader as it is set up now."""
+    batch_sampler: Any = loader.batch_sampler
+    if loader.iterable:
+        size = loader.batch_size
+        unit = Unit.SAMPLE if size is None else Unit.SAMPLE_OF_BATCH
+        return Anatomy(None, Grouping(unit, size or 1), False)
+    if batch_sampler is None:
+        return Anatomy(loader.sampler, Grouping(Unit.SAMPLE), True)
+    if isinstance(batch_sampler, BatchSampler) and _plain(batch_sampler):
+        unit, size = Unit.SAMPLE_OF_BATCH, batch_sampler.batch_size
+        grouping = Grouping(unit, size, batch_sampler.drop_last)
+        return Anatomy(batch_sampler.sampler, grouping, False)
+    return Anatomy(batch_sampler, Grouping(Unit.BATCH), True)
+
+
+def _plain(batch_sampler: BatchSampler) -> bool:
+    return type(batch_sampler).__iter__ is BatchSampler.__iter__
+
+
+def generators(loader: DataLoader[Any]) -> dict[str, torch.Generator]:
+    """The generators that the loader and its sampler were given."""
+    sampler = anatomy(loader).sampler
+    given = {"loader": loader.generator, "sampler": getattr(sampler, "generator", None)}
+    return {name: generator for name, generator in given.items() if generator is not None}
+
+
+def fingerprint(loader: DataLoader[Any]) -> dict[str, Any]:
+    """The properties that must be the same where a state is loaded."""
+    parts = anatomy(loader)
+    fits: dict[str, Any] = {
+        "dataset_length": None if loader.iterable else _length(loader.dataset),
+        "sampler": "iterable-style dataset" if loader.iterable else describe(parts.sampler),
+        "batch_size": parts.grouping.batch_size,
+        "batches_from": parts.grouping.unit.value,
+        "drop_last": loader.drop_last,
+        "seeding": loader.options.seeding,
+        "seed": loader.options.seed,
+    }
+    if loader.iterable or loader.options.seeding == "worker":
+        fits["num_workers"] = loader.num_workers
+    return fits
+
+
+def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
+    """Batches that a state leaves to be delivered; None where the sampler has no length."""
+    parts = anatomy(loader)
+    length = None if loader.iterable else _length(parts.sampler)
+    if length is None:
+        return None
+    order = SequenceOrder(lambda: range(length))
+    plan = Plan(order, parts.grouping, state["next_step"], state["position"])
+    return (plan.remaining() or 0) + len(state["window"])
+
+
+def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What must be known of a custom sampler whose iteration is yet to begin."""
+    sampler = anatomy(loader).sampler
+    return {} if loader.iterable or is_known(sampler) else memory(sampler, loader.source)
+
+
+def draws_from(loader: DataLoader[Any]) -> set[str]:
+    """The global generators that a loader's sampler may draw from, now or later."""
+    return set() if loader.iterable or is_known(anatomy(loader).sampler) else set(RNGS)
+
+
+def first_task(loader: DataLoader[Any], setting: Setting, step: int) -> Task:
+    """The task of a step, from an order of its own that begins where the epoch did.
+
+    Raises:
+        StopIteration: the epoch has no such step.
+        UsageError: the sampler's order cannot be had again from its beginning.
+    """
+    parts = anatomy(loader)
+    sampler, saved = parts.sampler, setting.saved
+    if saved is not None and "opens" in saved:  # a custom sampler: replay a copy of it
+        if "log" not in saved:
+            raise UsageError("the sampler is saved by its state_dict, which cannot go back")
+        shared = (loader, loader.dataset)
+        sampler = copy.deepcopy(sampler, {id(thing): thing for thing in shared})
+        setting = replace(setting, saved={**saved, "taken": 0})
+    plan = Plan(make_order(sampler, setting), parts.grouping)
+    if step < 0 or plan.advance(step) != step:
+        raise StopIteration
+    return plan.draw()
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None

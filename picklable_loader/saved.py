@@ -1,0 +1,100 @@
+"""The forms in which positions are saved that no run stands at, or not any more."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from .anatomy import anatomy, draws_from, fingerprint, generators, unstarted
+from .core.cursor import Cursor
+from .core.snapshot import to_plain
+from .errors import CannotSaveError
+from .run import Run
+from .samplers import is_known
+
+if TYPE_CHECKING:
+    from .iterator import LoaderIterator
+    from .loader import DataLoader
+
+__all__ = [
+    "alone",
+    "beginning",
+    "check_savable",
+    "from_the_start",
+    "next_epoch",
+    "without_objects",
+]
+
+
+def beginning(loader: DataLoader[Any], epoch: int) -> dict[str, Any]:
+    """The state at the start of an epoch, of a loader that stands between two."""
+    loader.source.generators = generators(loader)
+    cursor = Cursor(
+        epoch,
+        rng=loader.source.state(draws_from(loader)),
+        announced=loader.announced,
+        sampler=unstarted(loader),
+    )
+    return to_plain(cursor, fingerprint(loader))
+
+
+def next_epoch(loader: DataLoader[Any], run: Run) -> dict[str, Any]:
+    """The start of the epoch after a run that is over."""
+    if run is loader.run and loader.next_epoch != run.epoch + 1:
+        return loader.beginning()  # set_epoch has chosen another one
+    lives_on = loader.lives_on
+    left = run.after()
+    cursor = Cursor(
+        epoch=run.epoch + 1,
+        base_seed=run.base_seed if lives_on and loader.options.seed is None else None,
+        rng=left.rng,
+        workers=left.workers if lives_on else {},
+        sampler=left.sampler,
+    )
+    return to_plain(cursor, fingerprint(loader))
+
+
+def from_the_start(cursor: Cursor) -> Cursor:
+    """The beginning of the cursor's epoch."""
+    order, rng, base = cursor.order, cursor.rng, cursor.base_seed
+    return Cursor(cursor.epoch, base_seed=base, order=order, rng=rng, announced=cursor.announced)
+
+
+def check_savable(loader: DataLoader[Any], run: Run) -> None:
+    """Raise CannotSaveError if a run cannot be saved exactly."""
+    if loader.iterable and loader.num_workers > 1 and not loader.in_order and run.step:
+        raise CannotSaveError(
+            "an iterator over iterable-style data with in_order=False",
+            "which batches were delivered depends on timing, and they cannot be replayed",
+            "Use in_order=True",
+        )
+
+
+def without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:
+    """A copy of a state that shares nothing with it; unless it is live, without objects."""
+    order = state["order"]
+    if not order or "iterator" not in order:
+        return copy.deepcopy(state)
+    if live:
+        return copy.copy(state)
+    if "log" not in order:
+        raise CannotSaveError(
+            "the sampler's iterator",
+            "it was restored from a pickle and cannot be replayed",
+            "Pickle the iterator instead of taking its state_dict",
+        )
+    plain = {name: value for name, value in order.items() if name != "iterator"}
+    return copy.deepcopy({**state, "order": plain})
+
+
+def alone(iterator: LoaderIterator[Any]) -> dict[str, Any]:
+    """What an iterator is pickled as, with a copy of the sampler if that may change itself."""
+    saved = iterator.__getstate__()
+    loader: DataLoader[Any] = saved["loader"]
+    if not loader.iterable and not is_known(anatomy(loader).sampler):
+        memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
+        copied = copy.copy(loader)
+        for name in ("sampler", "batch_sampler"):
+            copied.__dict__[name] = copy.deepcopy(loader.__dict__[name], memo)
+        saved["loader"], saved["state"] = copied, copy.deepcopy(saved["state"], memo)
+    return saved

@@ -23,7 +23,7 @@ from .run import Run
 from .saved import beginning, check_savable, next_epoch
 from .source import Source
 from .warn import dropped_state
-from .worker.fetch import Job
+from .worker.fetch import Job, tell_epoch
 
 __all__ = ["DataLoader"]
 
@@ -109,8 +109,8 @@ class DataLoader(TorchDataLoader[_T]):
             raise ValueError("generator option is mutually exclusive with seed")
         #: number of the epoch that the next ``iter`` begins, unless a state was loaded
         self.next_epoch = 0
-        #: the epoch was chosen by set_epoch, and the dataset is to be told
-        self.announced = False
+        #: the epoch that set_epoch has last told the dataset; None if it was never called
+        self.announced: int | None = None
         #: a loaded state that the next ``iter`` goes on from, and its wish for an epoch's end
         self._resume: dict[str, Any] | None = None
         self._resume_at_end: str | None = None
@@ -172,12 +172,9 @@ class DataLoader(TorchDataLoader[_T]):
             self._resume = None
             self.source.restore(resume["rng"])
         self.next_epoch = epoch
-        self.announced = True
-        for part in (self.batch_sampler, self.sampler, self.dataset):
-            _set_epoch(part, epoch)
-        inner = getattr(self.batch_sampler, "sampler", None)
-        if inner is not self.sampler:
-            _set_epoch(inner, epoch)
+        self.announced = epoch
+        self._tell_samplers(epoch)
+        tell_epoch(self.dataset, epoch)
 
     def batch_at(self, step: int, epoch: int | None = None) -> _T:
         """That very batch again, augmentation included, without touching any live iterator.
@@ -320,9 +317,15 @@ class DataLoader(TorchDataLoader[_T]):
         """The epoch that begins now; with ``seed=`` the sampler follows."""
         epoch = self.next_epoch
         if self.options.seed is not None:
-            for part in (self.batch_sampler, self.sampler, getattr(self.sampler, "sampler", None)):
-                _set_epoch(part, epoch)
+            self._tell_samplers(epoch)
         return epoch
+
+    def _tell_samplers(self, epoch: int) -> None:
+        for sampler in (self.batch_sampler, self.sampler):
+            tell_epoch(sampler, epoch)
+        inner = getattr(self.batch_sampler, "sampler", None)
+        if inner is not self.sampler:
+            tell_epoch(inner, epoch)
 
     def job(self) -> Job:
         """What is to be done with tasks."""
@@ -352,9 +355,3 @@ class DataLoader(TorchDataLoader[_T]):
 
 
 _CONTEXT = "_DataLoader__multiprocessing_context"
-
-
-def _set_epoch(part: Any, epoch: int) -> None:
-    set_epoch = getattr(part, "set_epoch", None)
-    if callable(set_epoch):
-        set_epoch(epoch)

@@ -23,6 +23,7 @@ from .randomness import RNGS, Universe
 from .samplers import make_order
 from .source import Setting, Source, random_int64
 from .transport.frames import Begin
+from .worker.fetch import tell_epoch
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -56,6 +57,9 @@ class Run:
         self.announced = loader.announced if cursor is None else cursor.announced
         if cursor is not None:
             self._source.restore(cursor.rng)
+            loader.announced = cursor.announced
+        if self.announced is not None:
+            tell_epoch(loader.dataset, self.announced)
         self.shared_seed = self._shared_seed(cursor)
         self.order = self._make_order(cursor)
         self.base_seed = self._base_seed(cursor, kept_base_seed)
@@ -114,6 +118,7 @@ class Run:
         """What the run, now that it is over, leaves to the next one."""
         return Cursor(
             rng=self._source.state(self._moved()),
+            announced=self._loader.announced,
             workers=self._workers_as_text(),
             sampler=unstarted(self._loader),
         )

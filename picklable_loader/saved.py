@@ -50,6 +50,7 @@ def next_epoch(loader: DataLoader[Any], run: Run) -> dict[str, Any]:
         rng=left.rng,
         workers=left.workers if lives_on else {},
         sampler=left.sampler,
+        announced=left.announced,
     )
     return to_plain(cursor, fingerprint(loader))
 

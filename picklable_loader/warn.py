@@ -36,7 +36,7 @@ def replay(count: int, epoch: int) -> None:
 def longer_than_promised(dataset: object, promised: int, fetched: int, workers: int) -> None:
     """An iterable-style dataset gives more than its ``len`` has said, as in torch."""
     text = (
-        f"Length of IterableDataset {dataset} was reported to be {promised} "
+        f"Length of IterableDataset {dataset} was reported to be {promised}"
         f"(when accessing len(dataloader)), but {fetched} samples have been fetched. "
     )
     if workers > 0:

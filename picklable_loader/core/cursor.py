@@ -36,5 +36,5 @@ class Cursor:
     rng: dict[str, Any] = field(default_factory=dict)
     #: states of the workers' random number generators, by worker (``seeding="worker"`` only)
     workers: dict[str, Any] = field(default_factory=dict)
-    #: the epoch was chosen by ``set_epoch``, which the dataset is to be told as well
-    announced: bool = False
+    #: the epoch that ``set_epoch`` has last told the dataset; None if it was never called
+    announced: int | None = None

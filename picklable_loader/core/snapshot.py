@@ -80,12 +80,12 @@ def from_plain(state: Mapping[str, Any]) -> tuple[Cursor, dict[str, Any]]:
         next_step=next_step,
         position=_count(state, "position"),
         window=window,
-        base_seed=None if state.get("base_seed") is None else _count(state, "base_seed"),
+        base_seed=_count_or_none(state, "base_seed"),
         order=None if state.get("order") is None else dict(_typed(state, "order", dict)),
         sampler=dict(_typed(state, "sampler", dict)),
         rng=dict(_typed(state, "rng", dict)),
         workers=dict(_typed(state, "workers", dict)),
-        announced=_typed(state, "announced", bool),
+        announced=_count_or_none(state, "announced"),
     )
     steps = [task.step for task in window]
     if steps != sorted(set(steps)) or any(at >= next_step for at in steps):
@@ -196,6 +196,10 @@ def _count(state: Mapping[str, Any], name: str) -> int:
     if type(value) is not int or not 0 <= value < _LARGEST:
         raise DamagedStateError(name, "a whole number from 0", value)
     return value
+
+
+def _count_or_none(state: Mapping[str, Any], name: str) -> int | None:
+    return None if state.get(name) is None else _count(state, name)
 
 
 def _task(at: int, entry: Any) -> Task:

@@ -1,13 +1,13 @@
-"""Scikit-learn's handwritten digits, augmented at random inside the dataset."""
+"""Handwritten digits, augmented at random inside the dataset."""
 
 from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch.nn import functional
 from torch.utils.data import Dataset
 
@@ -61,15 +61,17 @@ def shifted(image: torch.Tensor, most: int = 1) -> torch.Tensor:
     return torch.roll(image, (down, right), (0, 1))
 
 
-def load() -> tuple[Digits, torch.Tensor, torch.Tensor]:
-    """Read the digits from the scikit-learn package; nothing is downloaded.
+def load(path: Path) -> tuple[Digits, torch.Tensor, torch.Tensor]:
+    """Read the file of digits that the demo has laid ready.
+
+    Args:
+        path: a saved dict of ``images``, shape ``(1797, 8, 8)``, and ``labels``.
 
     Returns:
         The dataset to train on, and the images, shape ``(261, 1, 8, 8)``, and labels to test on.
     """
-    bunch = load_digits()
-    images = torch.tensor(bunch.images / 16.0, dtype=torch.float32)
-    labels = torch.tensor(bunch.target)
+    saved = torch.load(path)
+    images, labels = saved["images"], saved["labels"]
     mixed = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     train, test = mixed[:TRAINED_ON], mixed[TRAINED_ON:]
     return Digits(images[train], labels[train]), images[test][:, None], labels[test]

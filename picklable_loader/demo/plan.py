@@ -56,6 +56,10 @@ class Plan:
         """
         return self.saved_at + self.steps_per_epoch // 3
 
+    @property
+    def digits(self) -> Path:
+        return self.folder / "digits.pt"
+
     def checkpoint(self, kind: Kind) -> Path:
         return self.folder / f"{kind}.checkpoint.pt"
 

@@ -57,7 +57,7 @@ class Training:
             nn.Flatten(),
             nn.Linear(512, 10),
         )
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=2e-3)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=4e-3)
         self.journal = Journal(plan.journal(kind, role))
         self.step = 0
         self.bar: Any = None
@@ -87,7 +87,10 @@ class Training:
         """Write the checkpoint: the model, the optimizer, and what is given beside them."""
         path = self.plan.checkpoint(self.kind)
         begin = time.perf_counter()
-        torch.save({"model": self.model.state_dict(), "optimizer": self._state(), **beside}, path)
+        torch.save(
+            {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), **beside},
+            path,
+        )
         taken = (time.perf_counter() - begin) * 1e3
         self.journal.saved(taken, path.stat().st_size, state_bytes)
 
@@ -111,9 +114,6 @@ class Training:
         with torch.no_grad():
             right = self.model(images).argmax(1) == labels
         self.journal.finished(right.float().mean().item())
-
-    def _state(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
 
 
 def train_with_ours(training: Training, dataset: Digits) -> None:
@@ -170,7 +170,7 @@ def main(kind: Kind, role: Role, folder: Path, epochs: int) -> None:
     torch.set_num_threads(1)  # sums in one order: the same bits whatever else the machine does
     torch.manual_seed(0)
     training = Training(Plan(folder, epochs, TRAINED_ON // BATCH), kind, role)
-    dataset, images, labels = load()
+    dataset, images, labels = load(training.plan.digits)
     train = train_with_ours if kind == "picklable_loader" else train_with_torch
     train(training, dataset)
     training.finish(images, labels)

@@ -43,8 +43,8 @@ class Begin:
 
     epoch: int
     base_seed: int
-    #: tell the dataset the epoch, by its set_epoch
-    announced: bool = False
+    #: the epoch to tell the dataset, by its set_epoch
+    announced: int | None = None
     #: DataPipes: the seed that all workers share
     shared_seed: int | None = None
     #: states of the global generators to go on with (``seeding="worker"``)

@@ -9,7 +9,15 @@ from typing import Any
 from ..core.events import Task
 from .seeding import Seeder
 
-__all__ = ["Fetcher", "IterableFetcher", "Job", "MapFetcher", "StreamEnded", "make_fetcher"]
+__all__ = [
+    "Fetcher",
+    "IterableFetcher",
+    "Job",
+    "MapFetcher",
+    "StreamEnded",
+    "make_fetcher",
+    "tell_epoch",
+]
 
 
 class StreamEnded(Exception):
@@ -117,6 +125,13 @@ class IterableFetcher:
 
 
 Fetcher = MapFetcher | IterableFetcher
+
+
+def tell_epoch(part: Any, epoch: int) -> None:
+    """Tell a dataset or a sampler the epoch, if it has ``set_epoch``."""
+    set_epoch = getattr(part, "set_epoch", None)
+    if callable(set_epoch):
+        set_epoch(epoch)
 
 
 def make_fetcher(job: Job, base_seed: int, epoch: int, stream: int = 0) -> Fetcher:

@@ -17,7 +17,7 @@ from ..datapipes import seeded
 from ..randomness import RNGS
 from ..transport.channel import Channel
 from ..transport.frames import Answer, Begin, Outcome, Request, encode_answer, read_request
-from .fetch import Fetcher, Job, StreamEnded, make_fetcher
+from .fetch import Fetcher, Job, StreamEnded, make_fetcher, tell_epoch
 from .seeding import set_current
 
 __all__ = ["Post", "serve"]
@@ -93,8 +93,8 @@ class _Worker:
             if begin.shared_seed is not None:
                 self._job = replace(self._job, dataset=seeded(self._job.dataset, begin.shared_seed))
             self._initialise()
-            if begin.announced:
-                _announce(self._job.dataset, begin.epoch)
+            if begin.announced is not None:
+                tell_epoch(self._job.dataset, begin.announced)
             for name, state in (begin.states or {}).items():
                 RNGS[name].restore(state)
             self._fetcher = make_fetcher(self._job, begin.base_seed, begin.epoch, self._post.worker)
@@ -116,9 +116,3 @@ class _Worker:
         if self._job.seeding == "worker":
             for hook in self._job.seed_hooks:
                 hook(base + worker)
-
-
-def _announce(dataset: Any, epoch: int) -> None:
-    set_epoch = getattr(dataset, "set_epoch", None)
-    if callable(set_epoch):
-        set_epoch(epoch)

@@ -42,6 +42,8 @@ class Driver:
         self._todo: deque[Instruction] = deque()
         #: what the workers were seeded from when they were started; None where there are none
         self.base_seed: int | None = None
+        #: the epoch that set_epoch has told their datasets
+        self._told: int | None = None
 
     @property
     def at_work(self) -> bool:
@@ -57,9 +59,10 @@ class Driver:
         """Let the engine work on a run, and fetch ahead; starts workers where there are none."""
         if self._engine is None:
             self._engine = make_engine(loader, run)
-            self.base_seed = run.base_seed
+            self.base_seed, self._told = run.base_seed, run.announced
         self._todo.clear()
-        self._engine.begin(run.begin(), run.worker_states)
+        self._engine.begin(run.begin(self._told), run.worker_states)
+        self._told = run.announced
         self._run = run
         self._todo.extend(run.schedule.handle(Started()))
         self._carry_out()

@@ -58,8 +58,8 @@ class Run:
         if cursor is not None:
             self._source.restore(cursor.rng)
             loader.announced = cursor.announced
-        if self.announced is not None:
-            tell_epoch(loader.dataset, self.announced)
+            if cursor.announced is not None:
+                tell_epoch(loader.dataset, cursor.announced)
         self.shared_seed = self._shared_seed(cursor)
         self.order = self._make_order(cursor)
         self.base_seed = self._base_seed(cursor, kept_base_seed)
@@ -78,9 +78,14 @@ class Run:
     def step(self) -> int:
         return self.schedule.delivered
 
-    def begin(self) -> Begin:
-        """The epoch, as workers are told of it."""
-        return Begin(self.epoch, self.base_seed, self.announced, self.shared_seed)
+    def begin(self, told: int | None) -> Begin:
+        """The epoch, as workers are told of it.
+
+        Args:
+            told: the epoch that their datasets were told by set_epoch before.
+        """
+        news = None if self.announced == told else self.announced
+        return Begin(self.epoch, self.base_seed, news, self.shared_seed)
 
     def cursor(self, live: bool) -> Cursor:
         """Where the run stands.

@@ -17,6 +17,7 @@ import io
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from itertools import islice
 from types import GeneratorType
 from typing import Any, TypeVar
 
@@ -208,16 +209,13 @@ class CustomOrder:
 
     def _next(self, count: int) -> list[Any]:
         taken: list[Any] = []
-        iterator = self._iterator
-        assert iterator is not None
-        for _ in range(count):
-            try:
-                taken.append(_detached(next(iterator)))
-            except StopIteration:
-                self._ended = True
-                break
-            self._taken += 1
-        return taken
+        assert self._iterator is not None
+        try:
+            taken.extend(islice(self._iterator, count))
+        finally:  # whatever the sampler raises, these were taken
+            self._taken += len(taken)
+        self._ended = len(taken) < count
+        return [item if type(item) is int else _detached(item) for item in taken]
 
     def _world(self) -> AbstractContextManager[Any]:
         return self._universe or self._source.globals()

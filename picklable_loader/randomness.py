@@ -94,14 +94,15 @@ class NumpyRng:
             return (b"", *_read_gauss())
         # The documented address of 624 words and the position in them; `.state` copies the words
         # one by one and takes 30 µs.
-        words = (ctypes.c_uint32 * 625).from_address(bits.ctypes.state_address)
-        return (bytes(words), *_read_gauss())
+        words = ctypes.string_at(bits.ctypes.state_address, 4 * WORDS)
+        return (words, *_read_gauss())
 
     def restore(self, state: tuple[bytes, int, float]) -> None:
         words, has_gauss, gauss = state
-        if words:
-            key = np.frombuffer(words, np.uint32)
-            np.random.set_state(("MT19937", key[:624], int(key[624]), has_gauss, gauss))
+        bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        if words and isinstance(bits, np.random.MT19937):
+            ctypes.memmove(bits.ctypes.state_address, words, 4 * WORDS)
+            _write_gauss(has_gauss, gauss)
 
     def seed(self, seed: int) -> None:
         np.random.seed(seed & _MASK)
@@ -113,8 +114,8 @@ class NumpyRng:
     def from_text(self, text: str) -> tuple[bytes, int, float]:
         has_gauss, gauss, words = text.split(":")
         state = (b64decode(words, validate=True), int(has_gauss), float.fromhex(gauss))
-        if len(state[0]) not in (0, 2500):
-            raise ValueError("numpy's state has another length")
+        if state[0] and (len(state[0]) != 4 * WORDS or array("I", state[0])[-1] >= WORDS):
+            raise ValueError("not a state of numpy's generator")
         return state
 
 
@@ -183,7 +184,8 @@ class Isolated:
         _python.gauss_next = self._python_gauss
         torch.default_generator.set_state(self._torch)
         np.random.set_bit_generator(self._bits)  # type: ignore[attr-defined]
-        _write_gauss(*self._gauss)
+        if self._gauss[0]:  # the exchange has cleared it
+            _write_gauss(*self._gauss)
         self._spare.append(self._own)
 
 
@@ -302,8 +304,6 @@ def _read_gauss() -> tuple[int, float]:
 
 
 def _write_gauss(has_gauss: int, gauss: float) -> None:
-    if not has_gauss:
-        return  # the exchange has cleared it
     bits = _global._bit_generator
     _global._bit_generator = _empty
     try:

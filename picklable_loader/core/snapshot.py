@@ -170,8 +170,10 @@ def _check_origin(state: Mapping[str, Any]) -> None:
 def _foreign(state: Mapping[str, Any]) -> ForeignStateError:
     keys = set(state)
     if "_snapshot" in keys or {"_sampler_iter_yielded", "_num_yielded"} <= keys:
-        main = state.get("_snapshot", {}).get("_main_snapshot", state)
-        passed = main.get("_num_yielded", "the batches already seen")
+        snapshot = state.get("_snapshot", {})
+        passed = state.get("_num_yielded")
+        if isinstance(snapshot, Mapping) and "_snapshot_step" in snapshot:  # it had workers
+            passed = snapshot["_snapshot_step"] + state.get("_steps_since_snapshot", 0)
         return ForeignStateError(
             "torchdata's StatefulDataLoader",
             "It cannot be converted, since it holds no state of the augmentation. Finish the epoch "

@@ -1,24 +1,19 @@
 """Train, be killed in mid-epoch, resume, and compare with an uninterrupted run.
 
-Everything that needs scikit-learn, matplotlib or tqdm is imported when the command runs, so that
-the package works without them.
+What needs scikit-learn, matplotlib or tqdm is imported when the command runs: the package works
+without them.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import sys
-import time
 from pathlib import Path
-from typing import Any
-
-from .plan import Plan
 
 __all__ = ["add_arguments", "run"]
 
-#: modules that the demo needs beyond the package's own, and what they are called when installed
+#: what the demo imports beyond the package's own needs, and how it is called when installed
 _NEEDED = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "tqdm": "tqdm"}
 
 
@@ -29,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("demo_output"),
         metavar="DIR",
-        help="where picture, facts and checkpoints are written (default: %(default)s)",
+        help="where the picture, the facts and the checkpoints go (default: %(default)s)",
     )
     parser.add_argument(
         "--epochs",
@@ -41,20 +36,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Tell the story with both DataLoaders; 0 if ours was exact."""
+    """Show the demo.
+
+    Returns:
+        0 if the resumed run was the uninterrupted one, bit for bit; 1 if not; 2 if something that
+        the demo needs is not installed.
+    """
     missing = [name for module, name in _NEEDED.items() if not importlib.util.find_spec(module)]
     if missing:
         print(
-            f"The demo needs {', '.join(missing)}: "
-            "install them with `pip install 'picklable-loader[demo]'`.",
+            f"The demo needs {' and '.join(missing)}, which "
+            f"{'is' if len(missing) == 1 else 'are'} not installed here: "
+            "pip install 'picklable-loader[demo]'",
             file=sys.stderr,
         )
         return 2
-    begin = time.monotonic()
-    from .digits import BATCHES
+    from .show import show
 
-    plan = Plan(options.output.resolve(), options.epochs, BATCHES)
-    ...
+    return 0 if show(options.output, options.epochs) else 1
 
 
 def _positive(text: str) -> int:

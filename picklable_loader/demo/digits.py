@@ -11,10 +11,9 @@ import torch
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-__all__ = ["TRAINED_ON", "Digits", "load"]
+from .plan import TRAINED_ON
 
-#: images that are trained on, a whole number of batches; the rest of the 1,797 are for testing
-TRAINED_ON = 1536
+__all__ = ["Digits", "load"]
 
 
 class Digits(Dataset[tuple[torch.Tensor, int, int]]):

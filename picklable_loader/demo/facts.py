@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -101,11 +100,6 @@ def gather(plan: Plan, kind: Kind) -> Story:
         save_ms=saved["milliseconds"],
     )
     return Story(uninterrupted, killed, resumed, seen, facts)
-
-
-def typical_loss(record: Record, steps: range) -> float:
-    """The median loss of some steps."""
-    return statistics.median(record.losses[i] for i in steps)
 
 
 def _seen(record: Record, steps: range) -> Counter[int]:

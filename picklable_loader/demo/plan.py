@@ -6,16 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["BATCH", "Kind", "Plan", "ROLES", "Role", "WORKERS"]
+__all__ = [
+    "BATCH",
+    "KINDS",
+    "Kind",
+    "Plan",
+    "ROLES",
+    "Role",
+    "STEPS_PER_EPOCH",
+    "TRAINED_ON",
+    "WORKERS",
+]
 
 BATCH = 32
 WORKERS = 2
+#: images that are trained on, a whole number of batches; the rest of the 1,797 are for testing
+TRAINED_ON = 1536
+STEPS_PER_EPOCH = TRAINED_ON // BATCH
 
 #: whose DataLoader a run uses
 Kind = Literal["picklable_loader", "torch"]
 #: what happens to a run
 Role = Literal["uninterrupted", "killed", "resumed"]
 
+KINDS: tuple[Kind, ...] = ("picklable_loader", "torch")
 ROLES: tuple[Role, ...] = ("uninterrupted", "killed", "resumed")
 
 
@@ -24,19 +38,17 @@ class Plan:
     """The course of one training; steps are counted from its beginning, over all epochs.
 
     Attributes:
-        folder: where checkpoints, journals and results lie.
+        folder: where checkpoints, journals and weights lie.
         epochs: passes over the training images.
-        steps_per_epoch: batches in one epoch.
     """
 
     folder: Path
     epochs: int
-    steps_per_epoch: int
 
     @property
     def steps(self) -> int:
         """Steps of the whole training."""
-        return self.epochs * self.steps_per_epoch
+        return self.epochs * STEPS_PER_EPOCH
 
     @property
     def struck_epoch(self) -> int:
@@ -44,9 +56,14 @@ class Plan:
         return (self.epochs - 1) // 2
 
     @property
+    def saved_in(self) -> int:
+        """Batches of that epoch that are delivered when the checkpoint is written."""
+        return STEPS_PER_EPOCH * 5 // 12
+
+    @property
     def saved_at(self) -> int:
-        """Steps done when the checkpoint is written: five twelfths into an epoch."""
-        return self.struck_epoch * self.steps_per_epoch + self.steps_per_epoch * 5 // 12
+        """Steps done when the checkpoint is written."""
+        return self.struck_epoch * STEPS_PER_EPOCH + self.saved_in
 
     @property
     def killed_at(self) -> int:
@@ -54,7 +71,7 @@ class Plan:
 
         As in real life, some work is lost and has to be done again.
         """
-        return self.saved_at + self.steps_per_epoch // 3
+        return self.saved_at + STEPS_PER_EPOCH // 3
 
     @property
     def digits(self) -> Path:

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from picklable_loader import DataLoader, LoaderIterator
 
-from .digits import TRAINED_ON, Digits, load
+from .digits import Digits, load
 from .journal import Journal
 from .plan import BATCH, WORKERS, Kind, Plan, Role
 
@@ -169,7 +169,7 @@ def main(kind: Kind, role: Role, folder: Path, epochs: int) -> None:
     """Do one run of the demo in this process."""
     torch.set_num_threads(1)  # sums in one order: the same bits whatever else the machine does
     torch.manual_seed(0)
-    training = Training(Plan(folder, epochs, TRAINED_ON // BATCH), kind, role)
+    training = Training(Plan(folder, epochs), kind, role)
     dataset, images, labels = load(training.plan.digits)
     train = train_with_ours if kind == "picklable_loader" else train_with_torch
     train(training, dataset)

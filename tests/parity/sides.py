@@ -88,7 +88,7 @@ def _text(error: Exception) -> str:
     try:
         return str(error)
     except Exception:
-        return repr(error.args)
+        return str(error.args[0]) if error.args else ""
 
 
 def _digest(content: bytes | str) -> str:

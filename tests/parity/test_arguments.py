@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import inspect
 import multiprocessing
 import pickle
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -46,6 +48,10 @@ class NotASampler:
     pass
 
 
+def raise_if_called(worker_id: int) -> None:
+    raise AssertionError("there is no worker")
+
+
 class FailsMidway(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         yield from range(5)
@@ -71,6 +77,8 @@ REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "batch size as fraction": (SIX, {"batch_size": 2.0}),
     "batch size as text": (SIX, {"batch_size": "2"}),
     "batch size as truth": (SIX, {"batch_size": True}),
+    "batch size of numpy's": (SIX, {"batch_size": np.int64(2)}),
+    "drop_last of numpy's": (SIX, {"drop_last": np.bool_(True)}),
     "drop_last as number": (SIX, {"drop_last": 1}),
     "drop_last as text": (SIX, {"drop_last": "yes"}),
     "drop_last as None": (SIX, {"drop_last": None}),
@@ -146,26 +154,18 @@ REFUSED_AT_THE_FIRST_BATCH: dict[str, tuple[Any, dict[str, Any]]] = {
     "batches of unequal length": ([[1], [1, 2]], {"batch_size": 2}),
     "weights that are too few": (
         SIX,
-        {
-            "sampler": torch.utils.data.WeightedRandomSampler(
-                [1.0, 0.5], 3, replacement=False
-            )
-        },
+        {"sampler": torch.utils.data.WeightedRandomSampler([1.0, 0.5], 3, replacement=False)},
     ),
 }
 
 
 @pytest.mark.parametrize("dataset, kwargs", REFUSED.values(), ids=REFUSED)
-def test_what_torch_refuses_is_refused_in_its_words(
-    dataset: Any, kwargs: dict[str, Any]
-) -> None:
+def test_what_torch_refuses_is_refused_in_its_words(dataset: Any, kwargs: dict[str, Any]) -> None:
     error = assert_parity(lambda make: outcome(lambda: make(dataset, **kwargs)))
     assert issubclass(error[0], Exception)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # torch's __del__
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's __del__
 @pytest.mark.parametrize(
     "dataset, kwargs",
     REFUSED_AT_THE_FIRST_BATCH.values(),
@@ -174,10 +174,41 @@ def test_what_torch_refuses_is_refused_in_its_words(
 def test_what_torch_finds_wrong_at_the_first_batch_is_found_in_its_words(
     dataset: Any, kwargs: dict[str, Any]
 ) -> None:
-    error = assert_parity(
-        lambda make: outcome(lambda: next(iter(make(dataset, **kwargs))))
-    )
+    error = assert_parity(lambda make: outcome(lambda: next(iter(make(dataset, **kwargs)))))
     assert issubclass(error[0], Exception)
+
+
+ODD_BUT_TAKEN: dict[str, dict[str, Any]] = {
+    "workers as truth": {"num_workers": True},
+    "workers of numpy's": {"num_workers": np.int64(1)},
+    "workers as 0.0": {"num_workers": 0.0},
+    "batch size as enum": {"batch_size": enum.IntEnum("Size", {"SMALL": 4}).SMALL},
+    "shuffle as text": {"shuffle": "yes"},
+    "shuffle as None": {"shuffle": None},
+    "timeout as truth": {"timeout": True, "num_workers": 1},
+    "timeout as fraction": {"timeout": 59.5, "num_workers": 1},
+    "prefetch of numpy's": {"prefetch_factor": np.int64(3), "num_workers": 1},
+    "persistent as number": {"persistent_workers": 1, "num_workers": 1},
+    "in_order as None": {"in_order": None, "num_workers": 1},
+    "in_order without workers": {"in_order": False},
+    "worker_init_fn without workers": {"worker_init_fn": raise_if_called},
+    "prefetch as None": {"prefetch_factor": None, "num_workers": 1},
+    "sampler that is false": {"sampler": []},
+    "everything by default": {
+        "sampler": None,
+        "batch_sampler": None,
+        "generator": None,
+    },
+}
+
+
+@pytest.mark.parametrize("kwargs", ODD_BUT_TAKEN.values(), ids=ODD_BUT_TAKEN)
+def test_what_torch_takes_without_complaint_is_taken(kwargs: dict[str, Any]) -> None:
+    def observe(make: Make) -> Any:
+        loader = make(SIX, **{"batch_size": 4, **kwargs})
+        return list(loader), list(loader), len(loader), rng_states()
+
+    assert_parity(observe)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -195,9 +226,7 @@ def test_an_error_of_the_samplers_own_reaches_the_consumer(num_workers: int) -> 
     assert_parity(observe)
 
 
-def test_a_loader_without_dataset_is_a_type_error_as_any_call_with_too_few_arguments() -> (
-    None
-):
+def test_a_loader_without_dataset_is_a_type_error_as_any_call_with_too_few_arguments() -> None:
     assert_parity(lambda make: outcome(make))
 
 
@@ -207,8 +236,7 @@ def test_a_call_with_too_many_positional_arguments_is_a_type_error() -> None:
 
 def test_torchs_parameters_come_first_in_torchs_order_with_torchs_defaults() -> None:
     theirs, ours = (
-        inspect.signature(loader.__init__).parameters.values()
-        for loader in (TORCH, OURS)
+        inspect.signature(loader.__init__).parameters.values() for loader in (TORCH, OURS)
     )
 
     def outline(parameters: Any) -> list[Any]:
@@ -265,9 +293,7 @@ def test_a_start_method_by_name_or_as_object_becomes_the_same_context(
 ) -> None:
     def observe(make: Make) -> Any:
         given = (context, torch.multiprocessing.get_context(context))
-        loaders: Any = [
-            make(SIX, num_workers=1, multiprocessing_context=c) for c in given
-        ]
+        loaders: Any = [make(SIX, num_workers=1, multiprocessing_context=c) for c in given]
         return [loader.multiprocessing_context.get_start_method() for loader in loaders]
 
     assert assert_parity(observe) == [context, context]
@@ -275,9 +301,7 @@ def test_a_start_method_by_name_or_as_object_becomes_the_same_context(
 
 @pytest.mark.parametrize("value", ["fork", "knife", 5, None])
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_the_context_is_checked_when_it_is_set_later_as_well(
-    num_workers: int, value: Any
-) -> None:
+def test_the_context_is_checked_when_it_is_set_later_as_well(num_workers: int, value: Any) -> None:
     def observe(make: Make) -> Any:
         loader = make(SIX, num_workers=num_workers)
         error = outcome(lambda: setattr(loader, "multiprocessing_context", value))
@@ -388,9 +412,7 @@ LENGTHS: dict[str, Any] = {
     "batches without length": lambda make: make(
         SIX, batch_sampler=BatchSampler(FailsMidway(), 2, True)
     ),
-    "sampler without length, unbatched": lambda make: make(
-        SIX, None, sampler=FailsMidway()
-    ),
+    "sampler without length, unbatched": lambda make: make(SIX, None, sampler=FailsMidway()),
     "dataset without length": lambda make: make(Unsized(), 2),
     "stream without length": lambda make: make(STREAM, 2),
     "tensors": lambda make: make(TensorDataset(torch.ones(5, 2)), 2),
@@ -477,6 +499,42 @@ def test_subclasses_may_set_attributes_before_and_after_the_constructor() -> Non
     assert_parity(observe)
 
 
+NAMES = """
+    args bar cache collate config cursor data device driver dtype engine events fetcher group
+    index indices iterable iterator job kind length logger loop mode name newest num_batches options
+    order path pinned plan pool position queue rank rng run sampler_iter schedule shard source
+    start state stats step stream task tokenizer transform universe window world_size
+""".split()
+
+
+@pytest.mark.parametrize("when", ["before", "after", "on the class"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_subclass_may_give_its_attributes_the_names_that_it_likes(
+    num_workers: int, when: str
+) -> None:
+    def observe(make: Any) -> Any:
+        class Mine(make):  # type: ignore[misc]
+            if when == "on the class":
+                locals().update({name: "mine" for name in NAMES})
+
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                if when == "before":
+                    self.name_all()
+                super().__init__(*args, **kwargs)
+                if when == "after":
+                    self.name_all()
+
+            def name_all(self) -> None:
+                for name in NAMES:
+                    setattr(self, name, "mine")
+
+        loader = Mine(SIX, 4, shuffle=True, num_workers=num_workers)
+        seen = list(loader), list(loader)
+        return seen, {name for name in NAMES if getattr(loader, name) != "mine"}
+
+    assert_parity(observe)
+
+
 def test_subclasses_may_wrap_iteration_and_length() -> None:
     def observe(make: Any) -> Any:
         class Mine(make):  # type: ignore[misc]
@@ -506,15 +564,11 @@ def test_subclasses_may_turn_their_collate_method_into_collate_fn() -> None:
     assert_parity(observe)
 
 
-def test_a_loader_rebuilt_from_its_attributes_as_trainers_do_it_is_the_same_loader() -> (
-    None
-):
+def test_a_loader_rebuilt_from_its_attributes_as_trainers_do_it_is_the_same_loader() -> None:
     def observe(make: Any) -> Any:
         loader = make(SIX, 4, shuffle=True, drop_last=True, collate_fn=list)
         names = inspect.signature(TORCH.__init__).parameters  # type: ignore[misc]
-        kwargs = {
-            name: getattr(loader, name) for name in names if hasattr(loader, name)
-        }
+        kwargs = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
         kwargs |= {"batch_size": 1, "sampler": None, "drop_last": False}
         return list(make(**kwargs)), rng_states()
 
@@ -542,6 +596,17 @@ def test_a_loader_can_be_copied_and_pickled_and_then_iterates_as_before(
     assert_parity(observe)
 
 
+def test_a_loader_that_was_pickled_still_refuses_what_it_refused() -> None:
+    def observe(make: Make) -> Any:
+        context = torch.multiprocessing.get_context("fork")
+        loader = make(SIX, 4, num_workers=1, multiprocessing_context=context)
+        copied = copy.copy(loader)
+        errors = [outcome(lambda: setattr(copied, name, 1)) for name in ("batch_size", "dataset")]
+        return errors, copied.multiprocessing_context is context, list(copied)
+
+    assert_parity(observe)
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_collate_fn_may_be_anything_that_can_be_called(num_workers: int) -> None:
     class Collate:
@@ -556,18 +621,14 @@ def test_collate_fn_may_be_anything_that_can_be_called(num_workers: int) -> None
             partial(sorted, reverse=True),
             lambda s: s[::-1],
         ]
-        return [
-            list(make(SIX, 4, collate_fn=f, num_workers=num_workers)) for f in functions
-        ]
+        return [list(make(SIX, 4, collate_fn=f, num_workers=num_workers)) for f in functions]
 
     assert_parity(observe)
 
 
 def test_round_robin_with_torchs_seeding_is_refused_nothing_that_torch_takes() -> None:
     def observe(make: Make) -> Any:
-        return list(
-            make(SIX, 4, num_workers=1, prefetch_factor=1, in_order=True, timeout=30.0)
-        )
+        return list(make(SIX, 4, num_workers=1, prefetch_factor=1, in_order=True, timeout=30.0))
 
     assert_parity(observe, ours=AS_TORCH)
 

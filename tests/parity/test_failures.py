@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -101,9 +102,7 @@ FAILURES: dict[str, Callable[[], Any]] = {
     "ConnectionResetError": raising(ConnectionResetError, 104, "reset"),
     "subclass of KeyError": raising(type("LookupFailed", (KeyError,), {}), "x"),
 }
-PICKLABLE = {
-    name: throw for name, throw in FAILURES.items() if name != "subclass of KeyError"
-}
+PICKLABLE = {name: throw for name, throw in FAILURES.items() if name != "subclass of KeyError"}
 
 
 class Failing(Dataset[int]):
@@ -177,9 +176,7 @@ def test_under_the_default_schedule_they_come_at_the_same_steps() -> None:
     assert_parity(observe)
 
 
-@pytest.mark.parametrize(
-    "name", ["ValueError", "KeyError", "several arguments", "lone surrogate"]
-)
+@pytest.mark.parametrize("name", ["ValueError", "KeyError", "several arguments", "lone surrogate"])
 def test_the_workers_traceback_is_in_the_text(name: str) -> None:
     def observe(make: Make) -> Any:
         iterator = iter(make(Failing(FAILURES[name]), num_workers=1))
@@ -284,9 +281,7 @@ def test_a_dataset_that_raises_stop_iteration_ends_the_for_loop(
     num_workers: int,
 ) -> None:
     def observe(make: Make) -> Any:
-        seen = consume(
-            make, Failing(raising(StopIteration)), 2, num_workers=num_workers
-        )
+        seen = consume(make, Failing(raising(StopIteration)), 2, num_workers=num_workers)
         return seen[0], seen[1][0]
 
     assert assert_parity(observe)[1] is StopIteration
@@ -297,9 +292,7 @@ def test_an_error_in_worker_init_fn_comes_with_the_first_batch(
     num_workers: int,
 ) -> None:
     def observe(make: Make) -> Any:
-        return consume(
-            make, Numbers(6), 1, num_workers=num_workers, worker_init_fn=explode
-        )
+        return consume(make, Numbers(6), 1, num_workers=num_workers, worker_init_fn=explode)
 
     def explode(worker_id: int) -> None:
         raise TwoArguments("start", worker_id)
@@ -382,14 +375,26 @@ def test_a_worker_that_is_killed_from_outside_is_named_by_its_pid(
     assert re.match(rf"DataLoader worker \(pid.*\b{victim}\b", text)
 
 
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_after_a_workers_death_the_next_epoch_is_whole(
+    persistent_workers: bool,
+) -> None:
+    deadly = torch.ones(1).share_memory_()
+    data = Made(lambda index: os._exit(1) if deadly and index == 3 else index, 6)
+    loader = OURS(data, None, num_workers=2, persistent_workers=persistent_workers)
+    kind, _ = outcome(lambda: list(loader))
+    deadly.zero_()
+    assert kind is RuntimeError
+    assert [*loader] == [*range(6)]
+    assert [*loader] == [*range(6)]
+
+
 @pytest.mark.parametrize(
     "make_sample",
     [
         pytest.param(lambda index: lambda: index, id="a local function"),
         pytest.param(lambda index: (i for i in range(index)), id="a generator"),
-        pytest.param(
-            lambda index: 2 * torch.ones(1, requires_grad=True), id="part of a graph"
-        ),
+        pytest.param(lambda index: 2 * torch.ones(1, requires_grad=True), id="part of a graph"),
         pytest.param(lambda index: type("Local", (), {})(), id="of a local class"),
     ],
 )
@@ -441,9 +446,7 @@ def again_while_too_slow(iterator: Iterator[Any]) -> list[Any]:
             return batches
 
 
-def test_a_timeout_is_a_runtime_error_in_torchs_words_after_which_nothing_is_lost() -> (
-    None
-):
+def test_a_timeout_is_a_runtime_error_in_torchs_words_after_which_nothing_is_lost() -> None:
     def observe(make: Make) -> Any:
         event = multiprocessing.get_context("fork").Event()
         loader = make(BlocksUntilSet(event, 0), None, num_workers=1, timeout=0.3)
@@ -473,9 +476,7 @@ def test_a_timeout_in_mid_epoch_names_its_seconds_as_they_were_given() -> None:
     )
 
 
-def test_out_of_order_delivery_does_not_wait_for_a_slow_worker_and_loses_nothing() -> (
-    None
-):
+def test_out_of_order_delivery_does_not_wait_for_a_slow_worker_and_loses_nothing() -> None:
     def observe(make: Make) -> Any:
         event = multiprocessing.get_context("fork").Event()
         loader = make(BlocksUntilSet(event, 0), None, num_workers=2, in_order=False)
@@ -486,6 +487,44 @@ def test_out_of_order_delivery_does_not_wait_for_a_slow_worker_and_loses_nothing
         return first in range(1, 6), sorted([first, *rest])
 
     assert assert_parity(observe) == (True, [*range(6)])
+
+
+def test_ctrl_c_while_waiting_for_a_worker_loses_no_batch() -> None:
+    def observe(make: Make) -> Any:
+        event = multiprocessing.get_context("fork").Event()
+        iterator = iter(make(InterruptsParent(event), None, num_workers=1))
+        seen: list[Any] = [next(iterator) for _ in range(3)]
+        with pytest.raises(KeyboardInterrupt) as caught:
+            event.set()
+            next(iterator)
+        traceback.clear_frames(caught.tb)
+        return seen + list(iterator)
+
+    assert assert_parity(observe) == [*range(6)]
+
+
+class InterruptsParent(Dataset[int]):
+    """Sample 3 waits for the event and then sends Ctrl-C to the main process."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            self.event.wait()
+            os.kill(os.getppid(), signal.SIGINT)
+        return index
+
+
+def test_workers_within_workers_are_refused_as_under_torch() -> None:
+    def observe(make: Make) -> Any:
+        data = Made(lambda index: list(make(Numbers(2), num_workers=1)), 1)
+        return consume(make, data, 1, batch_size=None, num_workers=1)
+
+    assert assert_parity(observe)[0][0] is AssertionError
 
 
 class BadReceiver(Numbers):
@@ -507,16 +546,10 @@ def test_a_dataset_that_a_spawned_worker_cannot_receive_is_a_runtime_error(
     assert "cannot be set up in a worker" in text + capfd.readouterr().err
 
 
-def test_a_dataset_that_cannot_be_sent_to_a_spawned_worker_is_refused_as_under_torch() -> (
-    None
-):
+def test_a_dataset_that_cannot_be_sent_to_a_spawned_worker_is_refused_as_under_torch() -> None:
     def observe(make: Make) -> Any:
-        loader = make(
-            Made(lambda index: index), num_workers=1, multiprocessing_context="spawn"
-        )
-        with pytest.warns(
-            UserWarning, match="Got pickle error when attempting to start a worker"
-        ):
+        loader = make(Made(lambda index: index), num_workers=1, multiprocessing_context="spawn")
+        with pytest.warns(UserWarning, match="Got pickle error when attempting to start a worker"):
             return outcome(lambda: next(iter(loader)))[0]
 
     assert_parity(observe)
@@ -539,8 +572,6 @@ def test_a_forked_worker_needs_no_pickling_of_what_it_was_given() -> None:
             "collate_fn": lambda sample: sample,
             "worker_init_fn": lambda worker_id: None,
         }
-        return list(
-            make(Local(), None, num_workers=1, multiprocessing_context="fork", **kwargs)
-        )
+        return list(make(Local(), None, num_workers=1, multiprocessing_context="fork", **kwargs))
 
     assert_parity(observe)

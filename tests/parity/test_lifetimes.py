@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import itertools
 import multiprocessing
+import os
+import select
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -79,19 +82,26 @@ def test_a_dataset_may_iterate_a_loader_of_its_own() -> None:
     assert_parity(observe)
 
 
-@pytest.mark.parametrize(
-    "num_workers, persistent_workers", [(0, False), (2, False), (2, True)]
-)
+@pytest.mark.parametrize("num_workers, persistent_workers", [(0, False), (2, False), (2, True)])
 def test_a_pass_left_early_is_followed_by_a_whole_one(
     num_workers: int, persistent_workers: bool
 ) -> None:
     def observe(make: Make) -> Any:
-        loader = make(
-            TEN, 2, num_workers=num_workers, persistent_workers=persistent_workers
-        )
+        loader = make(TEN, 2, num_workers=num_workers, persistent_workers=persistent_workers)
         return [list(itertools.islice(loader, stop)) for stop in (1, None, 0, 3, None)]
 
     assert_parity(observe)
+
+
+@pytest.mark.parametrize("persistent_workers", [False, True])
+def test_large_batches_on_their_way_do_not_keep_workers_from_ending(
+    persistent_workers: bool,
+) -> None:
+    data = Made(lambda index: bytes(2**22), 20)
+    loader = OURS(data, None, num_workers=2, persistent_workers=persistent_workers)
+    assert len(next(iter(loader))) == 2**22
+    del loader
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -166,9 +176,7 @@ def test_a_loader_may_be_used_in_a_thread(num_workers: int) -> None:
     def observe(make: Make) -> Any:
         seen: list[Any] = []
         thread = threading.Thread(
-            target=lambda: seen.extend(
-                make(TEN, 3, shuffle=True, num_workers=num_workers)
-            )
+            target=lambda: seen.extend(make(TEN, 3, shuffle=True, num_workers=num_workers))
         )
         thread.start()
         thread.join()
@@ -192,9 +200,7 @@ def test_two_threads_may_use_a_loader_each() -> None:
     assert_identical(results[1], batches(0, 1, 2, 3, 4))
 
 
-def test_an_iterator_may_be_made_in_one_thread_and_used_and_dropped_in_another() -> (
-    None
-):
+def test_an_iterator_may_be_made_in_one_thread_and_used_and_dropped_in_another() -> None:
     iterators = [iter(OURS(TEN, 2, num_workers=1))]
     seen: list[Any] = []
     thread = threading.Thread(target=lambda: seen.extend(iterators.pop()))
@@ -213,6 +219,98 @@ def test_each_start_method_gives_the_same_batches(start_method: str) -> None:
         return [list(loader) for _ in range(2)], rng_states()
 
     assert_parity(observe)
+
+
+def test_persistent_workers_have_one_iterator_however_often_it_is_asked_for() -> None:
+    def observe(make: Make) -> Any:
+        loader = make(TEN, 2, num_workers=1, persistent_workers=True)
+        first = iter(loader)
+        next(first)
+        second = iter(loader)
+        return first is second, next(first), next(second)
+
+    assert_parity(observe)
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_workers_from_ending() -> None:
+    context = multiprocessing.get_context("fork")
+    event = context.Event()
+    iterator = iter(OURS(TEN, 2, num_workers=2))
+    next(iterator)
+    bystander = context.Process(target=event.wait, daemon=True)
+    bystander.start()
+    try:
+        start = time.monotonic()
+        del iterator
+        assert time.monotonic() - start < 3.0
+        assert multiprocessing.active_children() == [bystander]
+    finally:
+        event.set()
+        bystander.join()
+        bystander.close()
+
+
+ORPHANS = """
+import os, sys
+from picklable_loader import DataLoader
+
+class Pids:
+    def __len__(self):
+        return 50
+    def __getitem__(self, index):
+        return os.getpid()
+
+if __name__ == "__main__":
+    iterator = iter(DataLoader(Pids(), None, num_workers=2, schedule="round_robin"))
+    print(next(iterator), next(iterator), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_workers_end_when_the_main_process_is_killed() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ORPHANS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(picklable_loader.__file__).parents[1],
+    )
+    with process:
+        assert process.stdout is not None
+        workers = [os.pidfd_open(int(pid)) for pid in process.stdout.readline().split()]
+        process.kill()
+        process.wait()
+        gone = [select.select([worker], [], [], 20.0)[0] == [worker] for worker in workers]
+    for worker in workers:
+        os.close(worker)
+    assert gone == [True, True]
+
+
+def test_threads_that_fetch_in_the_main_process_leave_its_random_numbers_alone() -> None:
+    """One fetch begins within the other and ends after it, unless the loader forbids it."""
+    inside, left = threading.Event(), threading.Event()
+
+    def early(index: int) -> int:
+        inside.wait(1.0)
+        return index
+
+    def late(index: int) -> int:
+        inside.set()
+        left.wait(1.0)
+        return index
+
+    threads = [
+        threading.Thread(target=lambda: (list(OURS(Made(early, 1))), left.set())),
+        threading.Thread(target=lambda: list(OURS(Made(late, 1)))),
+    ]
+    torch.empty(()).random_()
+    list(OURS(Made(abs, 1)))
+    before = rng_states()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    after = rng_states()
+    assert [after["numpy"], after["python"]] == [before["numpy"], before["python"]]
 
 
 def test_more_workers_than_batches_are_no_trouble() -> None:
@@ -269,9 +367,7 @@ def test_a_sampler_is_asked_for_its_iterator_as_often_as_under_torch(
 
 def test_a_profiler_finds_the_loaders_time_under_torchs_name() -> None:
     def observe(make: Make) -> Any:
-        with torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CPU]
-        ) as profile:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             list(make(Numbers(4), 2))
         names = [event.key for event in profile.key_averages()]
         return any(name.startswith("enumerate(DataLoader)#") for name in names)

@@ -1,4 +1,4 @@
-"""The demo's course: six training runs, each a process of its own, one after the other."""
+"""The training runs, each a process of its own, one after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 
 from .plan import ROLES, Kind, Plan, Role
 
-__all__ = ["RunFailed", "lay_digits_ready", "tell"]
+__all__ = ["RunFailed", "do_all", "lay_digits_ready"]
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,8 +47,8 @@ def lay_digits_ready(plan: Plan) -> None:
     torch.save({"images": images, "labels": torch.tensor(bunch.target)}, plan.digits)
 
 
-def tell(plan: Plan, kind: Kind) -> None:
-    """Train to the end, train and be killed, resume; all with one kind of DataLoader.
+def do_all(plan: Plan, kind: Kind) -> None:
+    """Train to the end; train and be killed; resume. All with one kind of DataLoader.
 
     Raises:
         RunFailed: a run did not end as it should.

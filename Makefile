@@ -1,0 +1,42 @@
+# Everything runs in a virtual environment that is made here, with pinned versions.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH ?= torch==2.13.0
+READY := $(VENV)/ready
+SOURCES := picklable_loader tests benchmarks docs setup.py
+
+.PHONY: demo test lint types format benchmark clean
+
+demo: $(READY)
+	$(BIN)/python -m picklable_loader demo
+
+test: lint types
+	$(BIN)/python -m pytest -q
+
+lint: $(READY)
+	$(BIN)/black --check --quiet --line-length 100 $(SOURCES)
+	$(BIN)/isort --check --quiet $(SOURCES)
+	$(BIN)/flake8 $(SOURCES)
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/black --quiet --line-length 100 $(SOURCES)
+	$(BIN)/isort --quiet $(SOURCES)
+
+benchmark: $(READY)
+	$(BIN)/python benchmarks/compare.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .hypothesis demo_output
+
+# torch comes first and alone: a requirement that merely allows a newer one would bring gigabytes.
+$(READY): requirements.txt setup.cfg Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $(READY)

@@ -7,6 +7,7 @@ Blocks that open with ```python no-run are not run.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,24 +43,61 @@ def program(page: Path) -> str:
     )
 
 
+def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a page's blocks in a fresh process."""
+    script = folder / "page.py"
+    script.write_text(program(page))
+    return subprocess.run(
+        [sys.executable, str(script)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"},
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+    )
+
+
+def anchors(page: Path) -> set[str]:
+    """What a page's headings are called in links."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_python_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    script = tmp_path / "page.py"
-    script.write_text(program(page))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_S,
-    )
+    done = run(page, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_readme_shows_python() -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_readme_and_tutorial_show_python() -> None:
     assert len(blocks(ROOT / "README.md")) >= 3
+    assert len(blocks(ROOT / "docs" / "tutorial.md")) >= 10
+
+
+def test_an_error_in_a_block_names_the_page_and_the_line(tmp_path: Path) -> None:
+    page = tmp_path / "wrong.md"
+    page.write_text("# Page\n\n```python\nx = 1\n```\n\n```python\nprint(x)\nassert x == 2\n```\n")
+    done = run(page, tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == "1\n"
+    assert f'File "{page}", line 9' in done.stderr
+
+
+def test_a_block_that_says_so_is_not_run(tmp_path: Path) -> None:
+    page = tmp_path / "quiet.md"
+    page.write_text("```python no-run\nraise ValueError\n```\n```sh\nmake demo\n```\n")
+    assert blocks(page) == []

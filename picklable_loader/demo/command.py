@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
     """Show the demo.
 
     Returns:
-        0 if the resumed run was the uninterrupted one, bit for bit; 1 if not; 2 if something that
-        the demo needs is not installed.
+        0 if the resumed run was the uninterrupted one, bit for bit; 1 if not, or if a run went
+        wrong; 2 if something that the demo needs is not installed.
     """
     missing = [name for module, name in _NEEDED.items() if not importlib.util.find_spec(module)]
     if missing:
@@ -51,9 +51,14 @@ def run(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
+    from .runs import RunFailed
     from .show import show
 
-    return 0 if show(options.output, options.epochs) else 1
+    try:
+        return 0 if show(options.output, options.epochs) else 1
+    except RunFailed as error:
+        print(error, file=sys.stderr)
+        return 1
 
 
 def _positive(text: str) -> int:

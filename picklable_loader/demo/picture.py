@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
 
-matplotlib.use("Agg")
-
-import numpy as np  # noqa: E402
-from matplotlib.colors import ListedColormap  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.patches import Patch  # noqa: E402
-
-from .facts import Story  # noqa: E402
-from .plan import KINDS, TRAINED_ON, Kind, Plan  # noqa: E402
+from .facts import Story
+from .plan import KINDS, TRAINED_ON, Kind, Plan
 
 __all__ = ["draw"]
 
@@ -24,7 +22,7 @@ RESUMED: dict[Kind, str] = {"picklable_loader": "#0b8a6a", "torch": "#d1495b"}
 SEEN = {"missed": "#f2a541", "right": "#d3d9e2", "repeated": "#2f4b7c"}
 #: rows and columns of the mosaic, one square for each sample
 MOSAIC = (32, 48)
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "text.color": INK,
@@ -45,9 +43,9 @@ def draw(plan: Plan, stories: dict[Kind, Story], path: Path) -> None:
         stories: by kind of DataLoader.
         path: the PNG file.
     """
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(12, 8), layout="constrained", facecolor="white")
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.06)
+    with rc_context(STYLE):
+        layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06)
+        figure = Figure(figsize=(12, 8), layout=layout, facecolor="white")  # no window: Agg
         figure.suptitle(
             "Killed in mid-epoch, resumed from the checkpoint in a fresh process",
             fontsize=15,

@@ -18,8 +18,8 @@ _ROWS: dict[str, Callable[[Facts], str]] = {
     "final weights equal, to the last bit": lambda f: "yes" if f.weights_equal else "no",
     "samples repeated": lambda f: f"{f.repeated:,}",
     "samples missed": lambda f: f"{f.missed:,}",
-    "test accuracy, uninterrupted": lambda f: f"{f.uninterrupted_accuracy:.2%}",
-    "test accuracy, killed and resumed": lambda f: f"{f.accuracy:.2%}",
+    "accuracy on 261 test images": lambda f: f"{f.uninterrupted_accuracy:.2%}",
+    "the same, killed and resumed": lambda f: f"{f.accuracy:.2%}",
 }
 
 

@@ -42,12 +42,12 @@ def show(output: Path, epochs: int) -> bool:
 
 def _write_facts(plan: Plan, stories: dict[Kind, Story], seconds: float, path: Path) -> None:
     """For programs: the same facts as on the screen."""
-    facts = {
+    course = {
         "epochs": plan.epochs,
         "steps": plan.steps,
         "saved_at": plan.saved_at,
         "killed_at": plan.killed_at,
         "seconds": seconds,
-        **{kind: story.facts.to_json() for kind, story in stories.items()},
     }
-    path.write_text(json.dumps(facts, indent=2) + "\n")
+    facts = {str(kind): story.facts.to_json() for kind, story in stories.items()}
+    path.write_text(json.dumps({**course, **facts}, indent=2) + "\n")

@@ -33,7 +33,7 @@ __all__ = ["main"]
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
-BAR = "{desc:<31}{percentage:3.0f}%|{bar:22}| {n_fmt:>4}/{total_fmt} {elapsed}{postfix}"
+BAR = "{desc:<32}{percentage:3.0f}%|{bar:22}| {n_fmt:>4}/{total_fmt} {elapsed}{postfix}"
 
 
 class Training:

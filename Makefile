@@ -16,8 +16,8 @@ test: lint types
 	$(BIN)/python -m pytest -q
 
 lint: $(READY)
-	$(BIN)/black --check --quiet --line-length 100 $(SOURCES)
-	$(BIN)/isort --check --quiet $(SOURCES)
+	$(BIN)/black --check --line-length 100 $(SOURCES)
+	$(BIN)/isort --check $(SOURCES)
 	$(BIN)/flake8 $(SOURCES)
 
 types: $(READY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import BatchSampler
@@ -44,10 +44,24 @@ class Anatomy:
     opened_by_loader: bool
 
 
+class _LiveGrouping:
+    """A grouping whose batch size may be changed in mid-epoch, as BatchSampler lets it be."""
+
+    unit = Unit.SAMPLE_OF_BATCH
+    drop_last = False
+
+    def __init__(self, batch_sampler: BatchSampler) -> None:
+        self._batch_sampler = batch_sampler
+
+    @property
+    def batch_size(self) -> int:
+        return self._batch_sampler.batch_size
+
+
 def anatomy(loader: DataLoader[Any]) -> Anatomy:
     """The anatomy of a loader as it is set up now."""
     batch_sampler: Any = loader.batch_sampler
-    if loader.iterable:
+    if loader._iterable:
         size = loader.batch_size
         unit = Unit.SAMPLE if size is None else Unit.SAMPLE_OF_BATCH
         return Anatomy(None, Grouping(unit, size or 1), False)
@@ -56,6 +70,8 @@ def anatomy(loader: DataLoader[Any]) -> Anatomy:
     if isinstance(batch_sampler, BatchSampler) and _plain(batch_sampler):
         unit, size = Unit.SAMPLE_OF_BATCH, batch_sampler.batch_size
         grouping = Grouping(unit, size, batch_sampler.drop_last)
+        if not batch_sampler.drop_last:
+            grouping = cast(Grouping, _LiveGrouping(batch_sampler))
         return Anatomy(batch_sampler.sampler, grouping, False)
     return Anatomy(batch_sampler, Grouping(Unit.BATCH), True)
 
@@ -75,15 +91,15 @@ def fingerprint(loader: DataLoader[Any]) -> dict[str, Any]:
     """The properties that must be the same where a state is loaded."""
     parts = anatomy(loader)
     fits: dict[str, Any] = {
-        "dataset_length": None if loader.iterable else _length(loader.dataset),
-        "sampler": "iterable-style dataset" if loader.iterable else describe(parts.sampler),
+        "dataset_length": None if loader._iterable else _length(loader.dataset),
+        "sampler": "iterable-style dataset" if loader._iterable else describe(parts.sampler),
         "batch_size": parts.grouping.batch_size,
         "batches_from": parts.grouping.unit.value,
         "drop_last": loader.drop_last,
-        "seeding": loader.options.seeding,
-        "seed": loader.options.seed,
+        "seeding": loader._options.seeding,
+        "seed": loader._options.seed,
     }
-    if loader.iterable or loader.options.seeding == "worker":
+    if loader._iterable or loader._options.seeding == "worker":
         fits["num_workers"] = loader.num_workers
     return fits
 
@@ -91,7 +107,7 @@ def fingerprint(loader: DataLoader[Any]) -> dict[str, Any]:
 def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
     """Batches that a state leaves to be delivered; None where the sampler has no length."""
     parts = anatomy(loader)
-    length = None if loader.iterable else _length(parts.sampler)
+    length = None if loader._iterable else _length(parts.sampler)
     if length is None:
         return None
     order = SequenceOrder(lambda: range(length))
@@ -102,12 +118,12 @@ def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
 def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:
     """What must be known of a custom sampler whose iteration is yet to begin."""
     sampler = anatomy(loader).sampler
-    return {} if loader.iterable or is_known(sampler) else memory(sampler, loader.source)
+    return {} if loader._iterable or is_known(sampler) else memory(sampler, loader._source)
 
 
 def draws_from(loader: DataLoader[Any]) -> set[str]:
     """The global generators that a loader's sampler may draw from, now or later."""
-    return set() if loader.iterable or is_known(anatomy(loader).sampler) else set(RNGS)
+    return set() if loader._iterable or is_known(anatomy(loader).sampler) else set(RNGS)
 
 
 def first_task(loader: DataLoader[Any], setting: Setting, step: int) -> Task:

@@ -92,9 +92,10 @@ class ChunkedOrder:
 
     def __init__(self, sampler: Any, setting: Setting) -> None:
         self.sampler = sampler
-        #: indices of the epoch, and of a chunk (from 1): a dataset may grow while it is iterated
-        self.total = len(sampler)
-        self.chunk_length = max(1, self.high())
+        #: indices of the epoch, and of a chunk (from 1), as they were at the first index: a
+        #: dataset may grow
+        self.total = 0
+        self.chunk_length = 1
         self._setting = setting
         if setting.saved is not None:
             _check_saved(setting.saved)
@@ -151,7 +152,7 @@ class ChunkedOrder:
         self._offset = offset
 
     def length(self) -> int | None:
-        return self.total
+        return len(self.sampler) if self._stream is None else self.total
 
     def state(self, live: bool) -> dict[str, Any] | None:
         if self._stream is None:
@@ -159,6 +160,8 @@ class ChunkedOrder:
         return self._stream.state()
 
     def _start(self) -> None:
+        self.total = len(self.sampler)
+        self.chunk_length = max(1, self.high())
         self._stream = Stream(self._setting, self.own_seed)
         if self._target:
             self.seek(self._target)

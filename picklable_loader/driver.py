@@ -18,7 +18,7 @@ from .core.events import (
     Wanted,
 )
 from .engine import Engine, make_engine
-from .run import Run
+from .run import Kept, Run
 from .transport.frames import Answer
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Driver:
         #: the run that the engine was told of; None before that
         self._run: Run | None = None
         self._todo: deque[Instruction] = deque()
-        #: what the workers were seeded from when they were started; None where there are none
-        self.base_seed: int | None = None
+        #: what the workers were started with; None where there are none
+        self.kept: Kept | None = None
         #: the epoch that set_epoch has told their datasets
         self._told: int | None = None
 
@@ -59,7 +59,8 @@ class Driver:
         """Let the engine work on a run, and fetch ahead; starts workers where there are none."""
         if self._engine is None:
             self._engine = make_engine(loader, run)
-            self.base_seed, self._told = run.base_seed, run.announced
+            self.kept = Kept(run.base_seed, run.schedule.policy)
+            self._told = run.announced
         self._todo.clear()
         self._engine.begin(run.begin(self._told), run.worker_states)
         self._told = run.announced
@@ -110,7 +111,7 @@ class Driver:
         self.rest()
         if self._engine is not None:
             self._engine.close()
-            self._engine = self.base_seed = None
+            self._engine = self.kept = None
 
     def _carry_out(self) -> None:
         while self._todo:

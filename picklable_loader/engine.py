@@ -168,7 +168,7 @@ class PoolEngine:
             if not answers:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds")
             for _, frame in answers:
-                self._note(read_answer(frame))
+                self._note(self._read(frame))
         return self._events.popleft()
 
     def take(self, step: int) -> Answer:
@@ -177,6 +177,14 @@ class PoolEngine:
     def close(self) -> None:
         self._answers.clear()
         self._pool.retire()
+
+    def _read(self, frame: bytes) -> Answer:
+        try:
+            return read_answer(frame)
+        except (ConnectionError, FileNotFoundError, EOFError):
+            self.broken = True
+            self._pool.report_death()
+            raise
 
     def _note(self, answer: Answer) -> None:
         if answer.run != self._run:
@@ -213,8 +221,8 @@ def _inline_engine(loader: DataLoader[Any], run: Run) -> Engine:
     datapipes.shard(loader.dataset)
     if run.shared_seed is not None:
         datapipes.seeded(loader.dataset, run.shared_seed)
-    in_torchs_way = loader.options.seeding == "worker"
-    return InlineEngine(loader.job(), loader.source.globals if in_torchs_way else Isolated)
+    in_torchs_way = loader._options.seeding == "worker"
+    return InlineEngine(loader._job(), loader._source.globals if in_torchs_way else Isolated)
 
 
 def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
@@ -225,7 +233,7 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
     context = loader.multiprocessing_context or multiprocessing.get_context()
     init = datapipes.sharding(loader.dataset, loader.worker_init_fn)
     posts = [
-        Post(worker, loader.num_workers, run.base_seed, init)
+        Post(worker, loader.num_workers, run.base_seed, init, run.shared_seed)
         for worker in range(loader.num_workers)
     ]
-    return PoolEngine(Pool(context, loader.job(), posts), loader.timeout)
+    return PoolEngine(Pool(context, loader._job(), posts), loader.timeout)

@@ -75,7 +75,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             return 0
         if self._run is not None:
             return self._run.schedule.remaining()
-        return remaining(self.loader, self._state or self.loader.beginning())
+        return remaining(self.loader, self._state or self.loader._beginning())
 
     @property
     def driver(self) -> Driver:
@@ -147,7 +147,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self.start()
         if self._finished or self._closed:
             return 0
-        if self.loader.iterable:
+        if self.loader._iterable:
             return sum(1 for _ in zip(range(count), self))
         self._live_run().unmoved = None
         self._at_epoch_end = None
@@ -155,10 +155,10 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: str | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
-        self._resume(state, at_epoch_end or self.loader.options.at_epoch_end)
+        self._resume(state, at_epoch_end or self.loader._options.at_epoch_end)
         if state is None:
             self._fresh_run()
-        self.loader.adopt(self)
+        self.loader._adopt(self)
         self.start()
 
     def start(self) -> None:
@@ -220,9 +220,9 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         Raises:
             StateError: see `DataLoader.load_state_dict`; this iterator is as it was.
         """
-        accepted = self.loader.accept(state, strict=strict, at_epoch_end=at_epoch_end)
+        accepted = self.loader._accept(state, strict=strict, at_epoch_end=at_epoch_end)
         self._driver.stop()
-        self._resume(accepted, at_epoch_end or self.loader.options.at_epoch_end)
+        self._resume(accepted, at_epoch_end or self.loader._options.at_epoch_end)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -230,7 +230,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             "state": self._snapshot(live=True),
             "finished": self._finished,
             "closed": self._closed,
-            "newest": self.loader.newest is self,
+            "newest": self.loader._newest is self,
         }
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
@@ -238,8 +238,8 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self._resume(saved["state"], None)
         self._finished, self._closed = saved["finished"], saved["closed"]
         if saved["newest"]:
-            self.loader.adopt(self)
-            self.loader.source.restore(saved["state"]["rng"])
+            self.loader._adopt(self)
+            self.loader._source.restore(saved["state"]["rng"])
 
     def __copy__(self) -> LoaderIterator[_T]:
         saved = alone(self)
@@ -253,33 +253,33 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
     def _position(self, name: str) -> int:
         if self._run is not None:
             return int(getattr(self._run, name))
-        return int((self._state or self.loader.beginning())[name])
+        return int((self._state or self.loader._beginning())[name])
 
     def _resume(self, state: dict[str, Any] | None, at_epoch_end: str | None) -> None:
         self._run, self._state = None, state
         self._driver.rest()
         self._finished = self._closed = False
         self._at_epoch_end = at_epoch_end
-        self._replay = state["step"] if state and self.loader.iterable else 0
+        self._replay = state["step"] if state and self.loader._iterable else 0
 
     def _fresh_run(self) -> None:
         loader = self.loader
-        epoch, kept = loader.fresh_epoch(), self._driver.base_seed
-        self._run = Run(loader, epoch, kept_base_seed=kept)
+        epoch, kept = loader._fresh_epoch(), self._driver.kept
+        self._run = Run(loader, epoch, kept=kept)
         self._iterable_length = loader._IterableDataset_len_called
-        loader.run_begins(self._run)
+        loader._run_begins(self._run)
 
     def _build_run(self) -> None:
         """The run of the state that was loaded."""
-        state = self._state or self.loader.beginning()
+        state = self._state or self.loader._beginning()
         cursor, _ = from_plain(state)
-        if self.loader.iterable:
+        if self.loader._iterable:
             cursor = from_the_start(cursor)
-        self._run = Run(self.loader, cursor=cursor)
+        self._run = Run(self.loader, cursor=cursor, kept=self._driver.kept)
         self._run.unmoved = state
         self._state = None
-        if self.loader.newest is self:
-            self.loader.run_begins(self._run)
+        if self.loader._newest is self:
+            self.loader._run_begins(self._run)
 
     def _live_run(self) -> Run:
         assert self._run is not None
@@ -288,7 +288,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
     def _snapshot(self, live: bool) -> dict[str, Any]:
         run = self._run
         if run is None:
-            state = self._state or self.loader.beginning()
+            state = self._state or self.loader._beginning()
             return without_objects(state, live)
         if run.unmoved is not None and "iterator" not in (run.unmoved["order"] or ()):
             return copy.deepcopy(run.unmoved)
@@ -334,7 +334,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             if isinstance(payload, ExceptionWrapper):
                 payload.reraise()
             raise payload
-        if self._iterable_length is not None and self.loader.iterable:
+        if self._iterable_length is not None and self.loader._iterable:
             self._check_length(self._iterable_length)
         if self.loader.pin_memory:
             payload = pin(payload)
@@ -380,7 +380,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self._driver.stop()
         if run is None:
             return
-        if self.loader.iterable:
+        if self.loader._iterable:
             self._resume(run.snapshot(live=True), None)
         else:
             run.restart()

@@ -30,6 +30,20 @@ __all__ = ["DataLoader"]
 _T = TypeVar("_T", covariant=True)
 
 
+class _Epoch:
+    """An attribute that a subclass, or a user, may give a value of its own.
+
+    A property would refuse ``self.epoch = 0``, which subclasses of torch's loader are free to say.
+    """
+
+    def __get__(self, loader: DataLoader[Any] | None, kind: type[Any]) -> int:
+        if loader is None:
+            return 0
+        if loader._resume is not None:
+            return int(loader._resume["epoch"])
+        return loader._next_epoch if loader._run is None else loader._run.epoch
+
+
 class DataLoader(TorchDataLoader[_T]):
     """A ``torch.utils.data.DataLoader`` whose iterator can be pickled in mid-epoch.
 
@@ -58,6 +72,9 @@ class DataLoader(TorchDataLoader[_T]):
         ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
             value is not one of those above, or if ``generator`` is given together with ``seed``.
     """
+
+    #: number of the epoch at hand; if there is none, of the one that begins next
+    epoch = _Epoch()
 
     def __init__(
         self,
@@ -104,13 +121,13 @@ class DataLoader(TorchDataLoader[_T]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self.options = Options(seed, seeding, schedule, tuple(seed_hooks), at_epoch_end)
+        self._options = Options(seed, seeding, schedule, tuple(seed_hooks), at_epoch_end)
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
         #: number of the epoch that the next ``iter`` begins, unless a state was loaded
-        self.next_epoch = 0
+        self._next_epoch = 0
         #: the epoch that set_epoch has last told the dataset; None if it was never called
-        self.announced: int | None = None
+        self._announced: int | None = None
         #: a loaded state that the next ``iter`` goes on from, and its wish for an epoch's end
         self._resume: dict[str, Any] | None = None
         self._resume_at_end: str | None = None
@@ -118,10 +135,10 @@ class DataLoader(TorchDataLoader[_T]):
 
     def _begin_life(self) -> None:
         """Set what no pickle carries."""
-        self.source = Source(self.options.seed, generators(self))
+        self._source = Source(self._options.seed, generators(self))
         #: the newest run, which state_dict reports even when its iterator is gone
-        self.run: Run | None = None
-        self._newest: weakref.ref[LoaderIterator[Any]] | None = None
+        self._run: Run | None = None
+        self._newest_ref: weakref.ref[LoaderIterator[Any]] | None = None
         #: persistent workers, and the iterator that has them
         self._driver: Driver | None = None
         self._kept: weakref.ref[LoaderIterator[Any]] | None = None
@@ -137,18 +154,11 @@ class DataLoader(TorchDataLoader[_T]):
         """
         self.check_worker_number_rationality()
         # With persistent workers torch gives the same object again.
-        kept = self._kept() if self.lives_on and self._kept is not None else None
+        kept = self._kept() if self._lives_on and self._kept is not None else None
         iterator: LoaderIterator[_T] = kept or LoaderIterator(self, self._driver)
         iterator.begin(self._resume, self._resume_at_end)
         self._resume = self._resume_at_end = None
         return iterator
-
-    @property
-    def epoch(self) -> int:
-        """Number of the epoch at hand; if there is none, of the one that begins next."""
-        if self._resume is not None:
-            return int(self._resume["epoch"])
-        return self.next_epoch if self.run is None else self.run.epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next ``iter`` begins.
@@ -170,9 +180,9 @@ class DataLoader(TorchDataLoader[_T]):
             if resume["step"] and remaining(self, resume) != 0:
                 dropped_state(epoch, resume["epoch"])
             self._resume = None
-            self.source.restore(resume["rng"])
-        self.next_epoch = epoch
-        self.announced = epoch
+            self._source.restore(resume["rng"])
+        self._next_epoch = epoch
+        self._announced = epoch
         self._tell_samplers(epoch)
         tell_epoch(self.dataset, epoch)
 
@@ -211,12 +221,12 @@ class DataLoader(TorchDataLoader[_T]):
         """
         if self._resume is not None:
             return copy.deepcopy(self._resume)
-        newest = self.newest
+        newest = self._newest
         if newest is not None:
             return newest.state_dict()
-        run = self.run
+        run = self._run
         if run is None:
-            return self.beginning()
+            return self._beginning()
         if run.finished:
             return next_epoch(self, run)
         if run.unmoved is not None:
@@ -242,14 +252,14 @@ class DataLoader(TorchDataLoader[_T]):
                 was after any of these.
             ValueError: ``at_epoch_end`` is something else.
         """
-        accepted = self.accept(state, strict=strict, at_epoch_end=at_epoch_end)
+        accepted = self._accept(state, strict=strict, at_epoch_end=at_epoch_end)
         self._resume = accepted
         self._resume_at_end = at_epoch_end
-        self.run = None
-        self._newest = None
+        self._run = None
+        self._newest_ref = None
 
     def __getstate__(self) -> dict[str, Any]:
-        left = {"source", "run", "_newest", "_driver", "_kept", "_iterator", "_group"}
+        left = {"_source", "_run", "_newest_ref", "_driver", "_kept", "_iterator", "_group"}
         kept = {name: value for name, value in self.__dict__.items() if name not in left}
         context = kept.pop(_CONTEXT, None)
         kept["start_method"] = None if context is None else context.get_start_method()
@@ -263,45 +273,45 @@ class DataLoader(TorchDataLoader[_T]):
         self.__dict__[_CONTEXT] = context
         self.__dict__["_iterator"] = None
         self._begin_life()
-        self.source.origin = {}  # the sampler is not as the program has built it
+        self._source.origin = {}  # the sampler is not as the program has built it
 
     # --- for iterators ---------------------------------------------------------------------------
 
     @property
-    def iterable(self) -> bool:
+    def _iterable(self) -> bool:
         """The dataset is iterable-style."""
         return isinstance(self.dataset, IterableDataset)
 
     @property
-    def lives_on(self) -> bool:
+    def _lives_on(self) -> bool:
         """Workers go on living from epoch to epoch."""
         return self.persistent_workers and self.num_workers > 0
 
     @property
-    def pinned(self) -> bool:
+    def _pinned(self) -> bool:
         """Each batch has its worker."""
-        if self.iterable or self.options.seeding == "worker":
+        if self._iterable or self._options.seeding == "worker":
             return True
-        return self.options.schedule == "round_robin"
+        return self._options.schedule == "round_robin"
 
     @property
-    def newest(self) -> LoaderIterator[Any] | None:
+    def _newest(self) -> LoaderIterator[Any] | None:
         """The newest iterator, while it lives."""
-        return None if self._newest is None else self._newest()
+        return None if self._newest_ref is None else self._newest_ref()
 
-    def adopt(self, iterator: LoaderIterator[Any]) -> None:
+    def _adopt(self, iterator: LoaderIterator[Any]) -> None:
         """Make it the newest one."""
-        self._newest = weakref.ref(iterator)
-        self.next_epoch = iterator.epoch + 1
-        if self.lives_on:
-            self._driver, self._kept = iterator.driver, self._newest
+        self._newest_ref = weakref.ref(iterator)
+        self._next_epoch = iterator.epoch + 1
+        if self._lives_on:
+            self._driver, self._kept = iterator.driver, self._newest_ref
 
-    def run_begins(self, run: Run) -> None:
+    def _run_begins(self, run: Run) -> None:
         """Note the newest run."""
-        self.run = run
-        self.next_epoch = run.epoch + 1
+        self._run = run
+        self._next_epoch = run.epoch + 1
 
-    def accept(
+    def _accept(
         self, state: dict[str, Any], *, strict: bool, at_epoch_end: str | None
     ) -> dict[str, Any]:
         """A copy of a state that fits this loader; see `load_state_dict`."""
@@ -310,13 +320,13 @@ class DataLoader(TorchDataLoader[_T]):
         if state == {}:
             return beginning(self, 0)
         accepted = fit(copy.deepcopy(state), fingerprint(self), strict)
-        self.source.check(accepted["rng"])
+        self._source.check(accepted["rng"])
         return accepted
 
-    def fresh_epoch(self) -> int:
+    def _fresh_epoch(self) -> int:
         """The epoch that begins now; with ``seed=`` the sampler follows."""
-        epoch = self.next_epoch
-        if self.options.seed is not None:
+        epoch = self._next_epoch
+        if self._options.seed is not None:
             self._tell_samplers(epoch)
         return epoch
 
@@ -327,31 +337,31 @@ class DataLoader(TorchDataLoader[_T]):
         if inner is not self.sampler:
             tell_epoch(inner, epoch)
 
-    def job(self) -> Job:
+    def _job(self) -> Job:
         """What is to be done with tasks."""
         return Job(
             dataset=self.dataset,
             collate_fn=self.collate_fn,
-            iterable=self.iterable,
+            iterable=self._iterable,
             batched=self._auto_collation,
             drop_last=self.drop_last,
-            seeding=self.options.seeding,
-            seed_hooks=self.options.seed_hooks,
+            seeding=self._options.seeding,
+            seed_hooks=self._options.seed_hooks,
         )
 
-    def draw_shared_seed(self, epoch: int) -> int | None:
+    def _draw_shared_seed(self, epoch: int) -> int | None:
         """The seed that the workers' DataPipes share; None without DataPipes."""
         if not datapipes.is_iter_datapipe(self.dataset):
             return None
-        if self.options.seed is not None:
-            return base_seed(self.options.seed, epoch)
+        if self._options.seed is not None:
+            return base_seed(self._options.seed, epoch)
         if self._group is None:
             self._group = datapipes.process_group()
-        return self.source.draw("loader", lambda g: datapipes.draw_shared_seed(g, self._group))
+        return self._source.draw("loader", lambda g: datapipes.draw_shared_seed(g, self._group))
 
-    def beginning(self) -> dict[str, Any]:
+    def _beginning(self) -> dict[str, Any]:
         """The state at the start of the epoch that begins next."""
-        return beginning(self, self.next_epoch)
+        return beginning(self, self._next_epoch)
 
 
 _CONTEXT = "_DataLoader__multiprocessing_context"

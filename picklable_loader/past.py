@@ -28,7 +28,7 @@ def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
     cursor = _cursor(loader)
     if epoch is None:
         epoch = cursor.epoch
-    seed = loader.options.seed
+    seed = loader._options.seed
     if epoch != cursor.epoch or cursor.base_seed is None:
         if seed is None:
             raise UsageError(
@@ -40,15 +40,15 @@ def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
     before = set_current(None)
     try:
         with Isolated():
-            return make_fetcher(loader.job(), cursor.base_seed or 0, epoch).fetch(task)
+            return make_fetcher(loader._job(), cursor.base_seed or 0, epoch).fetch(task)
     finally:
         set_current(before)
 
 
 def _task(loader: DataLoader[Any], cursor: Cursor, step: int) -> Task:
     saved = cursor.order
-    elsewhere = saved is None and loader.options.seed is not None
-    setting = Setting(loader.source.apart(), cursor.epoch, saved, elsewhere)
+    elsewhere = saved is None and loader._options.seed is not None
+    setting = Setting(loader._source.apart(), cursor.epoch, saved, elsewhere)
     try:
         return first_task(loader, setting, step)
     except StopIteration:
@@ -57,8 +57,8 @@ def _task(loader: DataLoader[Any], cursor: Cursor, step: int) -> Task:
 
 def _cursor(loader: DataLoader[Any]) -> Cursor:
     """The cursor of the epoch at hand."""
-    newest = loader.newest
-    run = loader.run if newest is None or newest.run is None else newest.run
+    newest = loader._newest
+    run = loader._run if newest is None or newest.run is None else newest.run
     try:
         if run is not None:
             return run.cursor(live=False)
@@ -68,9 +68,9 @@ def _cursor(loader: DataLoader[Any]) -> Cursor:
 
 
 def _check_repeatable(loader: DataLoader[Any]) -> None:
-    if loader.iterable:
+    if loader._iterable:
         raise UsageError("batch_at needs a map-style dataset: an iterable-style one has no steps")
-    if loader.options.seeding == "worker":
+    if loader._options.seeding == "worker":
         raise UsageError(
             'batch_at needs seeding="batch" or "sample": with "worker" a batch depends on all that '
             "its worker did before"

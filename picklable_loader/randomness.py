@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import _random
 import ctypes
+import os
 import random
+import threading
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
@@ -160,12 +162,16 @@ def seed_all(seed: int) -> None:
 class Isolated:
     """A context in which the global generators may be seeded and drawn from without a trace.
 
-    Contexts may stand inside each other: each has a bit generator of its own for numpy.
+    Contexts may stand inside each other: each has a bit generator of its own for numpy. Threads
+    take turns: the generators are the whole process's.
     """
 
     _spare: list[np.random.MT19937] = []
+    _turn = threading.RLock()
 
     def __enter__(self) -> None:
+        self._held = self._turn
+        self._held.acquire()
         self._python = read_words()
         self._python_gauss = _python.gauss_next
         self._torch = torch.default_generator.get_state()
@@ -187,6 +193,16 @@ class Isolated:
         if self._gauss[0]:  # the exchange has cleared it
             _write_gauss(*self._gauss)
         self._spare.append(self._own)
+        self._held.release()
+
+
+def _new_turn() -> None:
+    Isolated._turn = threading.RLock()
+
+
+# In a forked process no thread is left that could give its turn back.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_turn)
 
 
 class Universe:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .anatomy import anatomy, draws_from, fingerprint, generators, unstarted
@@ -28,7 +29,15 @@ from .worker.fetch import tell_epoch
 if TYPE_CHECKING:
     from .loader import DataLoader
 
-__all__ = ["Run"]
+__all__ = ["Kept", "Run"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What workers that go on living were started with; the loader's later settings are not."""
+
+    base_seed: int
+    policy: Policy
 
 
 class Run:
@@ -38,7 +47,7 @@ class Run:
         loader: the loader; only its settings are read.
         epoch: number of the epoch, if the run is a fresh one.
         cursor: where to go on; None for a fresh run.
-        base_seed: that of the workers which go on living, if there are any.
+        kept: what the workers were started with, if they go on living.
     """
 
     def __init__(
@@ -46,27 +55,27 @@ class Run:
         loader: DataLoader[Any],
         epoch: int = 0,
         cursor: Cursor | None = None,
-        kept_base_seed: int | None = None,
+        kept: Kept | None = None,
     ) -> None:
         # Its loader has the run; an iterator that has it has the loader as well.
         self._loader: DataLoader[Any] = weakref.proxy(loader)
         self._parts = anatomy(loader)
-        self._source: Source = loader.source
+        self._source: Source = loader._source
         self._source.generators = generators(loader)
         self.epoch = epoch if cursor is None else cursor.epoch
-        self.announced = loader.announced if cursor is None else cursor.announced
+        self.announced = loader._announced if cursor is None else cursor.announced
         if cursor is not None:
             self._source.restore(cursor.rng)
-            loader.announced = cursor.announced
+            loader._announced = cursor.announced
             if cursor.announced is not None:
                 tell_epoch(loader.dataset, cursor.announced)
         self.shared_seed = self._shared_seed(cursor)
         self.order = self._make_order(cursor)
-        self.base_seed = self._base_seed(cursor, kept_base_seed)
-        self._open_again(cursor, kept_base_seed)
+        self.base_seed = self._base_seed(cursor, kept)
+        self._open_again(cursor, kept)
         #: by worker, the states of its generators after the last batch that was delivered from it
         self.worker_states = _worker_states(cursor)
-        self.schedule = self._schedule(cursor)
+        self.schedule = self._schedule(cursor, kept.policy if kept else _policy(loader))
         #: all batches were delivered and the consumer was told so
         self.finished = False
         #: the state that this run was restored from, as long as nothing has moved
@@ -123,7 +132,7 @@ class Run:
         """What the run, now that it is over, leaves to the next one."""
         return Cursor(
             rng=self._source.state(self._moved()),
-            announced=self._loader.announced,
+            announced=self._loader._announced,
             workers=self._workers_as_text(),
             sampler=unstarted(self._loader),
         )
@@ -143,7 +152,7 @@ class Run:
     # --- building --------------------------------------------------------------------------------
 
     def _make_order(self, cursor: Cursor | None) -> Order:
-        if self._loader.iterable:
+        if self._loader._iterable:
             return EndlessOrder()
         saved = None if cursor is None else cursor.order
         if cursor is not None and cursor.sampler:
@@ -153,47 +162,49 @@ class Run:
             order.open()
         return order
 
-    def _base_seed(self, cursor: Cursor | None, kept: int | None) -> int:
+    def _base_seed(self, cursor: Cursor | None, kept: Kept | None) -> int:
         if cursor is not None and cursor.base_seed is not None:
             return cursor.base_seed
         if self._source.seed is not None:
             return base_seed(self._source.seed, self.epoch)
         if kept is not None:
-            return kept  # torch draws one when it starts workers, not when they go on living
+            return (
+                kept.base_seed
+            )  # torch draws one when it starts workers, not when they go on living
         return self._source.draw("loader", random_int64)
 
-    def _open_again(self, cursor: Cursor | None, kept: int | None) -> None:
+    def _open_again(self, cursor: Cursor | None, kept: Kept | None) -> None:
         # Torch's multiprocess iterator calls iter(sampler) a second time when it has started its
         # workers: a sampler that changes itself there is two ahead.
         fresh = cursor is None or cursor.order is None
         if self._loader.num_workers and kept is None and fresh:
             # So it does with the seed that DataPipes share, which it then drops.
-            self._loader.draw_shared_seed(self.epoch)
+            self._loader._draw_shared_seed(self.epoch)
             if self._parts.opened_by_loader:
                 self.order.open()
 
     def _shared_seed(self, cursor: Cursor | None) -> int | None:
         if cursor is not None and cursor.order is not None and "shared_seed" in cursor.order:
             return int(cursor.order["shared_seed"])
-        return self._loader.draw_shared_seed(self.epoch)
+        return self._loader._draw_shared_seed(self.epoch)
 
     def _order_state(self, live: bool) -> dict[str, Any] | None:
         if self.shared_seed is not None:
             return {"shared_seed": self.shared_seed}
         return self.order.state(live)
 
-    def _schedule(self, cursor: Cursor | None) -> Schedule:
+    def _schedule(self, cursor: Cursor | None, policy: Policy) -> Schedule:
         loader, grouping = self._loader, self._parts.grouping
-        if loader.options.seeding == "worker" and not loader.num_workers:
+        if loader._options.seeding == "worker" and not loader.num_workers:
             self._keep_apart()
         if cursor is None:
-            return Schedule(Plan(self.order, grouping), _policy(loader))
+            return Schedule(Plan(self.order, grouping), policy)
         backlog = tuple(self._given_again(task) for task in cursor.window)
         if self.order.seekable:
             by_item = grouping.unit is Unit.BATCH
             self.order.seek(cursor.next_step if by_item else cursor.position)
         plan = Plan(self.order, grouping, cursor.next_step, cursor.position, backlog)
-        return Schedule(plan, _policy(loader), cursor.step)
+        return Schedule(plan, policy, cursor.step)
 
     def _keep_apart(self) -> None:
         # seeding="worker" in this process: the dataset draws from the program's own generators,
@@ -214,7 +225,7 @@ class Run:
 
     def _moved(self) -> set[str]:
         """The global generators that later draws may come from."""
-        inline_worker = self._loader.options.seeding == "worker" and not self._loader.num_workers
+        inline_worker = self._loader._options.seeding == "worker" and not self._loader.num_workers
         return set(RNGS) if inline_worker else draws_from(self._loader)
 
     def _workers_as_text(self) -> dict[str, Any]:
@@ -232,7 +243,7 @@ def _policy(loader: DataLoader[Any]) -> Policy:
         workers=workers,
         budget=workers * (loader.prefetch_factor or 1),
         in_order=loader.in_order,
-        pinned=loader.pinned,
+        pinned=loader._pinned,
     )
 
 

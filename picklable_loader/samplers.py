@@ -102,22 +102,22 @@ class DistributedOrder:
 
     def __init__(self, sampler: DistributedSampler[Any], setting: Setting) -> None:
         self.sampler = sampler
+        self._setting = setting
+        #: the sampler's seed and epoch at the first index, where torch's reads them
+        self._start: dict[str, int] | None = None
         if setting.saved is not None:
-            saved = setting.saved
-            self._epoch = number(saved, "epoch")
-            self._seed = number(saved, "seed")
-            sampler.set_epoch(self._epoch)  # as it stood; later epochs count on from there
-        else:
-            self._epoch = setting.epoch if setting.elsewhere else sampler.epoch
-            self._seed = sampler.seed
+            self._start = {name: number(setting.saved, name) for name in ("epoch", "seed")}
+            sampler.set_epoch(self._start["epoch"])  # later epochs count on from there
         self._permutation: torch.Tensor | None = None
         self._position = 0
 
     def open(self) -> None:
-        pass
+        self._start = self.state(live=False)
 
     def take(self, count: int) -> list[Any]:
         sampler = self.sampler
+        if self._start is None:
+            self.open()
         size = len(sampler.dataset)  # type: ignore[arg-type]
         stop = min(self._position + count, sampler.num_samples)
         replicas = sampler.num_replicas
@@ -127,11 +127,15 @@ class DistributedOrder:
         places %= size
         if not sampler.shuffle:
             return cast("list[int]", places.tolist())
+        return cast("list[int]", self._permuted(size)[places].tolist())
+
+    def _permuted(self, size: int) -> torch.Tensor:
         if self._permutation is None:
+            start = self.state(live=False)
             generator = torch.Generator()
-            generator.manual_seed(self._seed + self._epoch)
+            generator.manual_seed(start["seed"] + start["epoch"])
             self._permutation = torch.randperm(size, generator=generator)
-        return cast("list[int]", self._permutation[places].tolist())
+        return self._permutation
 
     def seek(self, position: int) -> None:
         self._position = position
@@ -139,8 +143,12 @@ class DistributedOrder:
     def length(self) -> int | None:
         return int(self.sampler.num_samples)
 
-    def state(self, live: bool) -> dict[str, Any] | None:
-        return {"epoch": self._epoch, "seed": self._seed}
+    def state(self, live: bool) -> dict[str, int]:
+        if self._start is not None:
+            return dict(self._start)
+        setting, sampler = self._setting, self.sampler
+        epoch = setting.epoch if setting.elsewhere else sampler.epoch
+        return {"epoch": epoch, "seed": sampler.seed}
 
 
 def _sequential(sampler: SequentialSampler, setting: Setting) -> Order:

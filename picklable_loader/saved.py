@@ -28,11 +28,11 @@ __all__ = [
 
 def beginning(loader: DataLoader[Any], epoch: int) -> dict[str, Any]:
     """The state at the start of an epoch, of a loader that stands between two."""
-    loader.source.generators = generators(loader)
+    loader._source.generators = generators(loader)
     cursor = Cursor(
         epoch,
-        rng=loader.source.state(draws_from(loader)),
-        announced=loader.announced,
+        rng=loader._source.state(draws_from(loader)),
+        announced=loader._announced,
         sampler=unstarted(loader),
     )
     return to_plain(cursor, fingerprint(loader))
@@ -40,13 +40,13 @@ def beginning(loader: DataLoader[Any], epoch: int) -> dict[str, Any]:
 
 def next_epoch(loader: DataLoader[Any], run: Run) -> dict[str, Any]:
     """The start of the epoch after a run that is over."""
-    if run is loader.run and loader.next_epoch != run.epoch + 1:
-        return loader.beginning()  # set_epoch has chosen another one
-    lives_on = loader.lives_on
+    if run is loader._run and loader._next_epoch != run.epoch + 1:
+        return loader._beginning()  # set_epoch has chosen another one
+    lives_on = loader._lives_on
     left = run.after()
     cursor = Cursor(
         epoch=run.epoch + 1,
-        base_seed=run.base_seed if lives_on and loader.options.seed is None else None,
+        base_seed=run.base_seed if lives_on and loader._options.seed is None else None,
         rng=left.rng,
         workers=left.workers if lives_on else {},
         sampler=left.sampler,
@@ -63,7 +63,7 @@ def from_the_start(cursor: Cursor) -> Cursor:
 
 def check_savable(loader: DataLoader[Any], run: Run) -> None:
     """Raise CannotSaveError if a run cannot be saved exactly."""
-    if loader.iterable and loader.num_workers > 1 and not loader.in_order and run.step:
+    if loader._iterable and loader.num_workers > 1 and not loader.in_order and run.step:
         raise CannotSaveError(
             "an iterator over iterable-style data with in_order=False",
             "which batches were delivered depends on timing, and they cannot be replayed",
@@ -92,7 +92,7 @@ def alone(iterator: LoaderIterator[Any]) -> dict[str, Any]:
     """What an iterator is pickled as, with a copy of the sampler if that may change itself."""
     saved = iterator.__getstate__()
     loader: DataLoader[Any] = saved["loader"]
-    if not loader.iterable and not is_known(anatomy(loader).sampler):
+    if not loader._iterable and not is_known(anatomy(loader).sampler):
         memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
         copied = copy.copy(loader)
         for name in ("sampler", "batch_sampler"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -98,7 +99,7 @@ class Pool:
                     answers.append((worker, frame))
                     self._answered(worker)
         if not answers:
-            self._report_death()
+            self.report_death()
         return answers
 
     def _start(self, context: BaseContext, job: Job, post: Post) -> None:
@@ -122,11 +123,25 @@ class Pool:
         except (BrokenPipeError, ConnectionResetError):
             pass
 
-    def _report_death(self) -> None:
+    def report_death(self) -> None:
+        """Raise RuntimeError for the workers that have died, if any has."""
         dead = [process for process in self._processes if _ended(process)]
+        if not dead:
+            return
         pids = ", ".join(str(process.pid) for process in dead)
         causes = "; ".join(_cause(process) for process in dead)
         raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {causes}")
+
+
+def _hang_up(connection: Connection[Any, Any]) -> None:
+    """Close a connection so that the worker sees its end, whoever else has a copy of ours."""
+    if os.name == "posix":
+        with socket.socket(fileno=os.dup(connection.fileno())) as line:
+            try:
+                line.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the worker has closed its end
+    connection.close()
 
 
 def _receive(connection: Connection[Any, Any]) -> bytes | None:
@@ -152,9 +167,10 @@ def _cause(process: BaseProcess) -> str:
 def _retire(
     owner: int, connections: list[Connection[Any, Any]], processes: list[BaseProcess]
 ) -> None:
+    if os.getpid() != owner:  # a forked copy: neither line nor children are its own
+        return
     for connection in connections:
-        connection.close()
-    if os.getpid() == owner:  # a forked copy of the pool has no children to wait for
-        retire(processes)
+        _hang_up(connection)
+    retire(processes)
     connections.clear()
     processes.clear()

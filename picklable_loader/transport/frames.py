@@ -98,10 +98,17 @@ def encode_answer(answer: Answer) -> bytes:
 
 
 def read_answer(frame: bytes) -> Answer:
-    """The answer; a body that cannot be unpickled becomes a failure that says so."""
+    """The answer; a body that cannot be unpickled becomes a failure that says so.
+
+    Raises:
+        ConnectionError, FileNotFoundError, EOFError: the worker that keeps a tensor's shared
+            memory is gone, perhaps.
+    """
     run, step, worker, outcome = _HEADER.unpack_from(frame)
     try:
         payload, states = pickle.loads(memoryview(frame)[_HEADER.size :])
+    except (ConnectionError, FileNotFoundError, EOFError):
+        raise
     except Exception:
         wrapper = ExceptionWrapper(where="while unpickling what a DataLoader worker had sent")
         return Answer(run, step, worker, Outcome.FAILED, wrapper)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy as np
 import torch
 import torch.multiprocessing  # noqa: F401  (registers torch's reductions with ForkingPickler)
 
@@ -36,6 +37,7 @@ class _Pickler(ForkingPickler):
         self.dispatch_table: Any
         self._by_torch: Callable[[torch.Tensor], Any] = self.dispatch_table[torch.Tensor]
         self.dispatch_table[torch.Tensor] = self._reduce
+        self.dispatch_table[np.ndarray] = _reduce_array
         #: storages that are in the message already: two views of one stay views of one
         self._inline: dict[int, _Bytes] = {}
 
@@ -48,6 +50,11 @@ class _Pickler(ForkingPickler):
             inline = self._inline[storage._cdata] = _Bytes(storage)
         layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
         return _rebuild, (inline, tensor.dtype, layout, tensor.requires_grad)
+
+
+def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
+    # Protocol 5 keeps an array read-only; torch's workers give one that can be written to.
+    return array.__reduce_ex__(5) if array.flags.writeable else array.__reduce__()
 
 
 class _Bytes:

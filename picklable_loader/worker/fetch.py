@@ -104,6 +104,13 @@ class IterableFetcher:
             raise StreamEnded
         self._given += 1
         self._seeder.before_stream(self._stream, self._given)
+        try:
+            return self._fetch(task)
+        except StopIteration:  # a collate_fn may raise it, too
+            self._ended = True
+            raise StreamEnded from None
+
+    def _fetch(self, task: Task) -> Any:
         if not self._job.batched:
             return self._job.collate_fn(self._next())
         samples: list[Any] = []

@@ -32,6 +32,8 @@ class Post:
     #: what torch seeds the worker's generators from, together with its number
     base_seed: int
     worker_init_fn: Callable[[int], object] | None = None
+    #: DataPipes: the seed that all workers share, for the first epoch
+    shared_seed: int | None = None
 
 
 def serve(channel: Channel, job: Job, post: Post) -> None:
@@ -50,6 +52,8 @@ class _Worker:
     """The state of a worker: its copy of the dataset and the epoch it is in."""
 
     def __init__(self, job: Job, post: Post) -> None:
+        if post.shared_seed is not None:
+            job = replace(job, dataset=seeded(job.dataset, post.shared_seed))
         self._job = job
         self._post = post
         self._where = f"in DataLoader worker process {post.worker}"
@@ -64,7 +68,11 @@ class _Worker:
             dataset=job.dataset,
         )
         torch_worker._worker_info = info
-        self._initialised = False
+        try:
+            if post.worker_init_fn is not None:
+                post.worker_init_fn(post.worker)
+        except Exception:
+            self._trouble = ExceptionWrapper(where=self._where)
 
     def answer(self, request: Request) -> Answer:
         """Do what is asked; no exception of people's code leaves this."""
@@ -92,19 +100,13 @@ class _Worker:
         try:
             if begin.shared_seed is not None:
                 self._job = replace(self._job, dataset=seeded(self._job.dataset, begin.shared_seed))
-            self._initialise()
             if begin.announced is not None:
                 tell_epoch(self._job.dataset, begin.announced)
             for name, state in (begin.states or {}).items():
                 RNGS[name].restore(state)
             self._fetcher = make_fetcher(self._job, begin.base_seed, begin.epoch, self._post.worker)
         except Exception:
-            self._trouble = ExceptionWrapper(where=self._where)
-
-    def _initialise(self) -> None:
-        if not self._initialised and self._post.worker_init_fn is not None:
-            self._post.worker_init_fn(self._post.worker)
-        self._initialised = True
+            self._trouble = self._trouble or ExceptionWrapper(where=self._where)
 
     def _seed(self) -> None:
         """Seed as torch seeds its workers."""

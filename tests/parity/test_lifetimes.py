@@ -206,6 +206,29 @@ def test_two_threads_may_use_a_loader_each() -> None:
     assert_identical(results[1], batches(0, 1, 2, 3, 4))
 
 
+def test_threads_may_start_and_end_workers_all_at_once() -> None:
+    errors: list[Exception] = []
+
+    def consume() -> None:
+        try:
+            for _ in range(15):
+                assert len(list(OURS(TEN, 5, num_workers=2))) == 2
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=consume) for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+
+
 def test_an_iterator_may_be_made_in_one_thread_and_used_and_dropped_in_another() -> (
     None
 ):

@@ -39,8 +39,11 @@ class _Epoch:
     def __get__(self, loader: DataLoader[Any] | None, kind: type[Any]) -> int:
         if loader is None:
             return 0
-        if loader._resume is not None:
-            return int(loader._resume["epoch"])
+        state = loader._resume
+        if state is not None:
+            wish = loader._resume_at_end or loader._options.at_epoch_end
+            over = wish == "next" and state["step"] and remaining(loader, state) == 0
+            return int(state["epoch"]) + bool(over)
         return loader._next_epoch if loader._run is None else loader._run.epoch
 
 

@@ -25,7 +25,6 @@ def retire(processes: Sequence[BaseProcess]) -> None:
         if process.is_alive():
             process.kill()
         process.join()
-        process.close()
 
 
 def _join(processes: Sequence[BaseProcess], seconds: float) -> None:

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import socket
+import threading
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -24,6 +25,22 @@ __all__ = ["Pool"]
 
 #: The loader's ends of all pools of this process. A forked worker closes its copies.
 _ends: weakref.WeakSet[Connection[Any, Any]] = weakref.WeakSet()
+
+#: Held while a worker is started or a line closed: a fork in between would give a worker, under
+#: the number of a line to be closed there, its own one. Re-entrant, as a collection may close one.
+_lines = threading.RLock()
+
+#: seconds from a worker's end of file to its exit code
+_DYING_S = 10.0
+
+
+def _new_lines() -> None:
+    global _lines
+    _lines = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lines)
 
 
 class Pool:
@@ -99,21 +116,23 @@ class Pool:
                     answers.append((worker, frame))
                     self._answered(worker)
         if not answers:
-            self.report_death()
+            self.report_death(_DYING_S)
+            raise RuntimeError("DataLoader worker has hung up, and is still alive")
         return answers
 
     def _start(self, context: BaseContext, job: Job, post: Post) -> None:
-        ours, theirs = context.Pipe()
-        _ends.add(ours)
-        inherited = list(_ends) if context.get_start_method() == "fork" else []
-        process = context.Process(  # type: ignore[attr-defined]
-            target=work, args=(theirs, inherited, job, post), daemon=True
-        )
-        self._connections.append(ours)
-        try:
-            process.start()
-        finally:
-            theirs.close()
+        with _lines:
+            ours, theirs = context.Pipe()
+            _ends.add(ours)
+            inherited = list(_ends) if context.get_start_method() == "fork" else []
+            process = context.Process(  # type: ignore[attr-defined]
+                target=work, args=(theirs, inherited, job, post), daemon=True
+            )
+            self._connections.append(ours)
+            try:
+                process.start()
+            finally:
+                theirs.close()
         self._processes.append(process)
         self._outboxes.append(Outbox(ours))
 
@@ -123,9 +142,11 @@ class Pool:
         except (BrokenPipeError, ConnectionResetError):
             pass
 
-    def report_death(self) -> None:
-        """Raise RuntimeError for the workers that have died, if any has."""
-        dead = [process for process in self._processes if _ended(process)]
+    def report_death(self, seconds: float = 0.1) -> None:
+        """Raise RuntimeError for the workers that have died, if any does within the time."""
+        # An end of file may come a moment before the exit code.
+        wait([process.sentinel for process in self._processes], seconds)
+        dead = [process for process in self._processes if not process.is_alive()]
         if not dead:
             return
         pids = ", ".join(str(process.pid) for process in dead)
@@ -141,7 +162,8 @@ def _hang_up(connection: Connection[Any, Any]) -> None:
                 line.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # the worker has closed its end
-    connection.close()
+    with _lines:
+        connection.close()
 
 
 def _receive(connection: Connection[Any, Any]) -> bytes | None:
@@ -149,12 +171,6 @@ def _receive(connection: Connection[Any, Any]) -> bytes | None:
         return connection.recv_bytes()
     except (EOFError, ConnectionResetError):
         return None
-
-
-def _ended(process: BaseProcess) -> bool:
-    # An end of file may come a moment before the exit code.
-    process.join(0.1)
-    return not process.is_alive()
 
 
 def _cause(process: BaseProcess) -> str:

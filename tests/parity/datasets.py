@@ -85,9 +85,7 @@ def note_start(worker_id: int) -> None:
 def view_of_worker(dataset: Any) -> dict[str, Any]:
     info = get_worker_info()
     assert info is not None
-    public = (
-        name for name in dir(info) if not name.startswith("_") and name != "dataset"
-    )
+    public = (name for name in dir(info) if not name.startswith("_") and name != "dataset")
     return {
         "info": {name: getattr(info, name) for name in public},
         "info's type": type(info).__name__,

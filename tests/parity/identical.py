@@ -26,16 +26,12 @@ def _tensors(found: torch.Tensor, expected: torch.Tensor, path: str) -> None:
     for name in ("dtype", "layout", "device", "is_nested", "requires_grad", "is_leaf"):
         _attribute(found, expected, name, path)
     if expected.is_nested:
-        return assert_identical(
-            list(found.unbind()), list(expected.unbind()), f"{path}.unbind()"
-        )
+        return assert_identical(list(found.unbind()), list(expected.unbind()), f"{path}.unbind()")
     _attribute(found, expected, "shape", path)
     if expected.layout is torch.strided:
         return _strided(found, expected, path)
     for part in _PARTS[expected.layout]:
-        assert_identical(
-            getattr(found, part)(), getattr(expected, part)(), f"{path}.{part}()"
-        )
+        assert_identical(getattr(found, part)(), getattr(expected, part)(), f"{path}.{part}()")
 
 
 def _strided(found: torch.Tensor, expected: torch.Tensor, path: str) -> None:
@@ -47,13 +43,7 @@ def _strided(found: torch.Tensor, expected: torch.Tensor, path: str) -> None:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    plain = (
-        tensor.detach()
-        .resolve_conj()
-        .resolve_neg()
-        .contiguous()
-        .as_subclass(torch.Tensor)
-    )
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().as_subclass(torch.Tensor)
     return plain.flatten().view(torch.uint8).numpy().tobytes()
 
 
@@ -61,28 +51,20 @@ def _arrays(found: np.ndarray, expected: np.ndarray, path: str) -> None:
     for name in ("dtype", "shape"):
         _attribute(found, expected, name, path)
     for flag in ("WRITEABLE", "C_CONTIGUOUS", "F_CONTIGUOUS"):
-        assert (
-            found.flags[flag] == expected.flags[flag]
-        ), f"{path}.flags[{flag!r}] differs"
+        assert found.flags[flag] == expected.flags[flag], f"{path}.flags[{flag!r}] differs"
     if expected.dtype.hasobject:
         return assert_identical(found.tolist(), expected.tolist(), f"{path}.tolist()")
-    assert (
-        found.tobytes() == expected.tobytes()
-    ), f"{path} is {found}, should be {expected}"
+    assert found.tobytes() == expected.tobytes(), f"{path} is {found}, should be {expected}"
 
 
 def _sequences(found: Any, expected: Any, path: str) -> None:
     for place, (here, there) in enumerate(zip(found, expected)):
         assert_identical(here, there, f"{path}[{place}]")
-    assert len(found) == len(
-        expected
-    ), f"{path} has {len(found)} items, not {len(expected)}"
+    assert len(found) == len(expected), f"{path} has {len(found)} items, not {len(expected)}"
 
 
 def _mappings(found: Mapping[Any, Any], expected: Mapping[Any, Any], path: str) -> None:
-    assert list(found) == list(
-        expected
-    ), f"{path} has {list(found)}, should have {list(expected)}"
+    assert list(found) == list(expected), f"{path} has {list(found)}, should have {list(expected)}"
     for key in expected:
         assert_identical(found[key], expected[key], f"{path}[{key!r}]")
 

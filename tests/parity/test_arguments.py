@@ -154,26 +154,18 @@ REFUSED_AT_THE_FIRST_BATCH: dict[str, tuple[Any, dict[str, Any]]] = {
     "batches of unequal length": ([[1], [1, 2]], {"batch_size": 2}),
     "weights that are too few": (
         SIX,
-        {
-            "sampler": torch.utils.data.WeightedRandomSampler(
-                [1.0, 0.5], 3, replacement=False
-            )
-        },
+        {"sampler": torch.utils.data.WeightedRandomSampler([1.0, 0.5], 3, replacement=False)},
     ),
 }
 
 
 @pytest.mark.parametrize("dataset, kwargs", REFUSED.values(), ids=REFUSED)
-def test_what_torch_refuses_is_refused_in_its_words(
-    dataset: Any, kwargs: dict[str, Any]
-) -> None:
+def test_what_torch_refuses_is_refused_in_its_words(dataset: Any, kwargs: dict[str, Any]) -> None:
     error = assert_parity(lambda make: outcome(lambda: make(dataset, **kwargs)))
     assert issubclass(error[0], Exception)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # torch's __del__
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's __del__
 @pytest.mark.parametrize(
     "dataset, kwargs",
     REFUSED_AT_THE_FIRST_BATCH.values(),
@@ -182,9 +174,7 @@ def test_what_torch_refuses_is_refused_in_its_words(
 def test_what_torch_finds_wrong_at_the_first_batch_is_found_in_its_words(
     dataset: Any, kwargs: dict[str, Any]
 ) -> None:
-    error = assert_parity(
-        lambda make: outcome(lambda: next(iter(make(dataset, **kwargs))))
-    )
+    error = assert_parity(lambda make: outcome(lambda: next(iter(make(dataset, **kwargs)))))
     assert issubclass(error[0], Exception)
 
 
@@ -236,9 +226,7 @@ def test_an_error_of_the_samplers_own_reaches_the_consumer(num_workers: int) -> 
     assert_parity(observe)
 
 
-def test_a_loader_without_dataset_is_a_type_error_as_any_call_with_too_few_arguments() -> (
-    None
-):
+def test_a_loader_without_dataset_is_a_type_error_as_any_call_with_too_few_arguments() -> None:
     assert_parity(lambda make: outcome(make))
 
 
@@ -248,8 +236,7 @@ def test_a_call_with_too_many_positional_arguments_is_a_type_error() -> None:
 
 def test_torchs_parameters_come_first_in_torchs_order_with_torchs_defaults() -> None:
     theirs, ours = (
-        inspect.signature(loader.__init__).parameters.values()
-        for loader in (TORCH, OURS)
+        inspect.signature(loader.__init__).parameters.values() for loader in (TORCH, OURS)
     )
 
     def outline(parameters: Any) -> list[Any]:
@@ -306,9 +293,7 @@ def test_a_start_method_by_name_or_as_object_becomes_the_same_context(
 ) -> None:
     def observe(make: Make) -> Any:
         given = (context, torch.multiprocessing.get_context(context))
-        loaders: Any = [
-            make(SIX, num_workers=1, multiprocessing_context=c) for c in given
-        ]
+        loaders: Any = [make(SIX, num_workers=1, multiprocessing_context=c) for c in given]
         return [loader.multiprocessing_context.get_start_method() for loader in loaders]
 
     assert assert_parity(observe) == [context, context]
@@ -316,9 +301,7 @@ def test_a_start_method_by_name_or_as_object_becomes_the_same_context(
 
 @pytest.mark.parametrize("value", ["fork", "knife", 5, None])
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_the_context_is_checked_when_it_is_set_later_as_well(
-    num_workers: int, value: Any
-) -> None:
+def test_the_context_is_checked_when_it_is_set_later_as_well(num_workers: int, value: Any) -> None:
     def observe(make: Make) -> Any:
         loader = make(SIX, num_workers=num_workers)
         error = outcome(lambda: setattr(loader, "multiprocessing_context", value))
@@ -429,9 +412,7 @@ LENGTHS: dict[str, Any] = {
     "batches without length": lambda make: make(
         SIX, batch_sampler=BatchSampler(FailsMidway(), 2, True)
     ),
-    "sampler without length, unbatched": lambda make: make(
-        SIX, None, sampler=FailsMidway()
-    ),
+    "sampler without length, unbatched": lambda make: make(SIX, None, sampler=FailsMidway()),
     "dataset without length": lambda make: make(Unsized(), 2),
     "stream without length": lambda make: make(STREAM, 2),
     "tensors": lambda make: make(TensorDataset(torch.ones(5, 2)), 2),
@@ -583,15 +564,11 @@ def test_subclasses_may_turn_their_collate_method_into_collate_fn() -> None:
     assert_parity(observe)
 
 
-def test_a_loader_rebuilt_from_its_attributes_as_trainers_do_it_is_the_same_loader() -> (
-    None
-):
+def test_a_loader_rebuilt_from_its_attributes_as_trainers_do_it_is_the_same_loader() -> None:
     def observe(make: Any) -> Any:
         loader = make(SIX, 4, shuffle=True, drop_last=True, collate_fn=list)
         names = inspect.signature(TORCH.__init__).parameters  # type: ignore[misc]
-        kwargs = {
-            name: getattr(loader, name) for name in names if hasattr(loader, name)
-        }
+        kwargs = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
         kwargs |= {"batch_size": 1, "sampler": None, "drop_last": False}
         return list(make(**kwargs)), rng_states()
 
@@ -624,10 +601,7 @@ def test_a_loader_that_was_pickled_still_refuses_what_it_refused() -> None:
         context = torch.multiprocessing.get_context("fork")
         loader = make(SIX, 4, num_workers=1, multiprocessing_context=context)
         copied = copy.copy(loader)
-        errors = [
-            outcome(lambda: setattr(copied, name, 1))
-            for name in ("batch_size", "dataset")
-        ]
+        errors = [outcome(lambda: setattr(copied, name, 1)) for name in ("batch_size", "dataset")]
         return errors, copied.multiprocessing_context is context, list(copied)
 
     assert_parity(observe)
@@ -647,18 +621,14 @@ def test_collate_fn_may_be_anything_that_can_be_called(num_workers: int) -> None
             partial(sorted, reverse=True),
             lambda s: s[::-1],
         ]
-        return [
-            list(make(SIX, 4, collate_fn=f, num_workers=num_workers)) for f in functions
-        ]
+        return [list(make(SIX, 4, collate_fn=f, num_workers=num_workers)) for f in functions]
 
     assert_parity(observe)
 
 
 def test_round_robin_with_torchs_seeding_is_refused_nothing_that_torch_takes() -> None:
     def observe(make: Make) -> Any:
-        return list(
-            make(SIX, 4, num_workers=1, prefetch_factor=1, in_order=True, timeout=30.0)
-        )
+        return list(make(SIX, 4, num_workers=1, prefetch_factor=1, in_order=True, timeout=30.0))
 
     assert_parity(observe, ours=AS_TORCH)
 

@@ -104,9 +104,7 @@ TENSORS: dict[str, Callable[[int], Any]] = {
     "transposed": lambda i: ramp(i, 2, 3).t(),
     "strided": lambda i: ramp(i, 10)[1::3],
     "expanded": lambda i: ramp(i, 3, 1).expand(3, 4),
-    "channels last": lambda i: ramp(i, 1, 3, 2, 2).to(
-        memory_format=torch.channels_last
-    ),
+    "channels last": lambda i: ramp(i, 1, 3, 2, 2).to(memory_format=torch.channels_last),
     "conjugate": lambda i: ramp(i, 2).to(torch.complex64).conj(),
     "gradient": lambda i: ramp(i, 2).requires_grad_(),
     "parameter": lambda i: torch.nn.Parameter(ramp(i, 2)),
@@ -177,9 +175,7 @@ OBJECTS: dict[str, Callable[[int], Any]] = {
     "standard library": lambda i: [Path("a"), uuid.UUID(int=i)],
     "functions": lambda i: [len, np.sum, ramp, Point],
     "errors": lambda i: repr(ValueError("a value, not raised")),
-    "packed": lambda i: tuple(
-        torch.nn.utils.rnn.pack_sequence([ramp(i, 3), ramp(i, 1)])
-    ),
+    "packed": lambda i: tuple(torch.nn.utils.rnn.pack_sequence([ramp(i, 3), ramp(i, 1)])),
     "deep": lambda i: [[[[[[{"a": [(ramp(i, 1),)]}]]]]]],
     "many tensors": lambda i: [ramp(i + k, k % 5, 2) for k in range(200)],
     "several kinds": lambda i: [
@@ -240,20 +236,12 @@ def test_an_array_keeps_its_byte_order_where_torchs_workers_lose_it() -> None:
 def test_without_batches_samples_are_converted_as_under_torch(
     make_sample: Callable[[int], Any], num_workers: int
 ) -> None:
-    assert_parity(
-        lambda make: list(make(Made(make_sample), None, num_workers=num_workers))
-    )
+    assert_parity(lambda make: list(make(Made(make_sample), None, num_workers=num_workers)))
 
 
 COLLATED: dict[str, Callable[[int], Any]] = {
-    **{
-        name: TENSORS[name]
-        for name in ("bfloat16", "complex64", "bool", "no dimension", "empty")
-    },
-    **{
-        name: TENSORS[name]
-        for name in ("transposed", "expanded", "channels last", "subclass")
-    },
+    **{name: TENSORS[name] for name in ("bfloat16", "complex64", "bool", "no dimension", "empty")},
+    **{name: TENSORS[name] for name in ("transposed", "expanded", "channels last", "subclass")},
     **{name: TENSORS[name] for name in ("frozen parameter", "large")},
     "int": lambda i: i,
     "float": lambda i: i + 0.5,
@@ -283,9 +271,7 @@ def test_the_default_collate_fn_joins_samples_in_a_worker_as_under_torch(
     assert_parity(observe)
 
 
-@pytest.mark.parametrize(
-    "name", ["dict", "named tuple", "subclasses", "large", "expanded"]
-)
+@pytest.mark.parametrize("name", ["dict", "named tuple", "subclasses", "large", "expanded"])
 def test_the_default_collate_fn_joins_samples_in_the_main_process_as_under_torch(
     name: str,
 ) -> None:
@@ -334,18 +320,14 @@ def test_one_object_twice_in_a_batch_is_still_one_object() -> None:
             array = np.arange(3)
             return shared, shared, array, array
 
-        [[first, second, array, other]] = make(
-            Made(twice, 1), None, collate_fn=keep, num_workers=1
-        )
+        [[first, second, array, other]] = make(Made(twice, 1), None, collate_fn=keep, num_workers=1)
         array[0] = 9
         return first is second, other
 
     assert_parity(observe)
 
 
-def test_what_arrives_from_a_worker_may_be_written_to_without_touching_other_batches() -> (
-    None
-):
+def test_what_arrives_from_a_worker_may_be_written_to_without_touching_other_batches() -> None:
     def observe(make: Make) -> Any:
         def sample(index: int) -> Any:
             return ramp(index, 4), np.arange(4) + index
@@ -377,18 +359,14 @@ def test_batches_that_the_consumer_keeps_are_never_written_again(
 
 def test_what_is_left_of_a_batch_outlives_batch_iterator_and_loader() -> None:
     def observe(make: Make) -> Any:
-        return [
-            batch["x"][0] for batch in make(Made(COLLATED["dict"], 6), 2, num_workers=1)
-        ]
+        return [batch["x"][0] for batch in make(Made(COLLATED["dict"], 6), 2, num_workers=1)]
 
     assert_parity(observe)
 
 
 def test_a_tensor_with_gradient_from_a_worker_can_be_trained_on() -> None:
     def observe(make: Make) -> Any:
-        [batch] = make(
-            Made(lambda i: ramp(i, 3).requires_grad_(), 1), None, num_workers=1
-        )
+        [batch] = make(Made(lambda i: ramp(i, 3).requires_grad_(), 1), None, num_workers=1)
         batch.square().sum().backward()
         return batch, batch.grad
 
@@ -397,9 +375,7 @@ def test_a_tensor_with_gradient_from_a_worker_can_be_trained_on() -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_batches_under_evaluation_modes_are_as_under_torch(
-    mode: Any, num_workers: int
-) -> None:
+def test_batches_under_evaluation_modes_are_as_under_torch(mode: Any, num_workers: int) -> None:
     def sample(index: int) -> Any:
         return ramp(index, 3), ramp(index, 2).requires_grad_(), ramp(index, 300, 100)
 
@@ -407,9 +383,7 @@ def test_batches_under_evaluation_modes_are_as_under_torch(
         loader = make(Made(sample, 3), None, num_workers=num_workers)
         with mode():
             batches = list(loader)
-        return batches, [
-            [tensor.is_inference() for tensor in batch] for batch in batches
-        ]
+        return batches, [[tensor.is_inference() for tensor in batch] for batch in batches]
 
     assert_parity(observe)
 
@@ -445,9 +419,7 @@ class RefusesPinning(Pinned):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_without_accelerator_nothing_is_asked_to_pin_itself(num_workers: int) -> None:
     def observe(make: Make) -> Any:
-        loader = make(
-            Made(RefusesPinning, 3), None, pin_memory=True, num_workers=num_workers
-        )
+        loader = make(Made(RefusesPinning, 3), None, pin_memory=True, num_workers=num_workers)
         return [batch.state for batch in loader]
 
     assert_parity(observe)
@@ -462,9 +434,7 @@ def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
         "current_device_index": 0,
         "set_device_index": None,
     }.items():
-        monkeypatch.setattr(
-            torch.accelerator, name, lambda *args, value=value, **kwargs: value
-        )
+        monkeypatch.setattr(torch.accelerator, name, lambda *args, value=value, **kwargs: value)
 
 
 PINNABLE: dict[str, Callable[[int], Any]] = {
@@ -505,9 +475,7 @@ def states(batch: Any) -> Any:
     if isinstance(batch, Pinned):
         return batch.state
     if isinstance(batch, dict):
-        return type(batch).__name__, {
-            key: states(value) for key, value in batch.items()
-        }
+        return type(batch).__name__, {key: states(value) for key, value in batch.items()}
     if isinstance(batch, Slotted):
         return states(batch.value)
     if isinstance(batch, (list, tuple)):
@@ -542,13 +510,8 @@ def test_on_a_real_accelerator_every_tensor_of_a_batch_is_pinned(
     num_workers: int,
 ) -> None:
     def observe(make: Make) -> Any:
-        loader = make(
-            Made(COLLATED["dict"], 6), 2, pin_memory=True, num_workers=num_workers
-        )
-        return [
-            (batch["x"].is_pinned(), batch["y"]["z"].is_pinned(), batch)
-            for batch in loader
-        ]
+        loader = make(Made(COLLATED["dict"], 6), 2, pin_memory=True, num_workers=num_workers)
+        return [(batch["x"].is_pinned(), batch["y"]["z"].is_pinned(), batch) for batch in loader]
 
     assert_parity(observe)
 

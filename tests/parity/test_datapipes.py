@@ -13,9 +13,7 @@ from .sides import Make, assert_parity, rng_states, trace
 pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
 maps = pytest.importorskip("torch.utils.data.datapipes.map")
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:`shuffle=True` was set, but the datapipe"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:`shuffle=True` was set, but the datapipe")
 
 
 def double(number: int) -> int:
@@ -31,16 +29,9 @@ PIPES: dict[str, Callable[[], Any]] = {
     "shuffled": lambda: pipes.IterableWrapper(range(10)).shuffle(),
     "small buffer": lambda: pipes.IterableWrapper(range(10)).shuffle(buffer_size=3),
     "sharded": lambda: pipes.IterableWrapper(range(10)).sharding_filter(),
-    "shuffled, sharded": lambda: pipes.IterableWrapper(range(10))
-    .shuffle()
-    .sharding_filter(),
-    "sharded, shuffled": lambda: pipes.IterableWrapper(range(10))
-    .sharding_filter()
-    .shuffle(),
-    "mapped": lambda: pipes.IterableWrapper(range(10))
-    .shuffle()
-    .map(double)
-    .filter(is_even),
+    "shuffled, sharded": lambda: pipes.IterableWrapper(range(10)).shuffle().sharding_filter(),
+    "sharded, shuffled": lambda: pipes.IterableWrapper(range(10)).sharding_filter().shuffle(),
+    "mapped": lambda: pipes.IterableWrapper(range(10)).shuffle().map(double).filter(is_even),
     "batched": lambda: pipes.IterableWrapper(range(10)).shuffle().batch(3),
     "zipped": lambda: pipes.IterableWrapper(range(4))
     .shuffle()
@@ -86,9 +77,7 @@ def test_the_loaders_generator_seeds_them(num_workers: int) -> None:
     def observe(make: Make) -> Any:
         generator = torch.Generator().manual_seed(3)
         data = PIPES["shuffled, sharded"]()
-        loader = make(
-            data, 2, collate_fn=list, generator=generator, num_workers=num_workers
-        )
+        loader = make(data, 2, collate_fn=list, generator=generator, num_workers=num_workers)
         return trace(loader, generators=[generator])
 
     assert_parity(observe)
@@ -107,9 +96,7 @@ def test_a_seed_given_to_the_pipe_itself_counts_as_under_torch() -> None:
 def test_map_pipes_come_in_torchs_order(shuffle: bool, num_workers: int) -> None:
     def observe(make: Make) -> Any:
         data = maps.SequenceWrapper([10 * i for i in range(7)]).map(double)
-        loader = make(
-            data, 2, shuffle=shuffle, collate_fn=list, num_workers=num_workers
-        )
+        loader = make(data, 2, shuffle=shuffle, collate_fn=list, num_workers=num_workers)
         return len(loader), trace(loader)
 
     assert_parity(observe)

@@ -102,9 +102,7 @@ FAILURES: dict[str, Callable[[], Any]] = {
     "ConnectionResetError": raising(ConnectionResetError, 104, "reset"),
     "subclass of KeyError": raising(type("LookupFailed", (KeyError,), {}), "x"),
 }
-PICKLABLE = {
-    name: throw for name, throw in FAILURES.items() if name != "subclass of KeyError"
-}
+PICKLABLE = {name: throw for name, throw in FAILURES.items() if name != "subclass of KeyError"}
 
 
 class Failing(Dataset[int]):
@@ -178,9 +176,7 @@ def test_under_the_default_schedule_they_come_at_the_same_steps() -> None:
     assert_parity(observe)
 
 
-@pytest.mark.parametrize(
-    "name", ["ValueError", "KeyError", "several arguments", "lone surrogate"]
-)
+@pytest.mark.parametrize("name", ["ValueError", "KeyError", "several arguments", "lone surrogate"])
 def test_the_workers_traceback_is_in_the_text(name: str) -> None:
     def observe(make: Make) -> Any:
         iterator = iter(make(Failing(FAILURES[name]), num_workers=1))
@@ -285,9 +281,7 @@ def test_a_dataset_that_raises_stop_iteration_ends_the_for_loop(
     num_workers: int,
 ) -> None:
     def observe(make: Make) -> Any:
-        seen = consume(
-            make, Failing(raising(StopIteration)), 2, num_workers=num_workers
-        )
+        seen = consume(make, Failing(raising(StopIteration)), 2, num_workers=num_workers)
         return seen[0], seen[1][0]
 
     assert assert_parity(observe)[1] is StopIteration
@@ -298,9 +292,7 @@ def test_an_error_in_worker_init_fn_comes_with_the_first_batch(
     num_workers: int,
 ) -> None:
     def observe(make: Make) -> Any:
-        return consume(
-            make, Numbers(6), 1, num_workers=num_workers, worker_init_fn=explode
-        )
+        return consume(make, Numbers(6), 1, num_workers=num_workers, worker_init_fn=explode)
 
     def explode(worker_id: int) -> None:
         raise TwoArguments("start", worker_id)
@@ -383,9 +375,7 @@ def test_a_worker_that_is_killed_from_outside_is_named_by_its_pid(
     assert re.match(rf"DataLoader worker \(pid.*\b{victim}\b", text)
 
 
-def test_large_batches_that_a_killed_worker_had_sent_are_its_death_and_no_other_error() -> (
-    None
-):
+def test_large_batches_that_a_killed_worker_had_sent_are_its_death_and_no_other_error() -> None:
     at_the_fourth = multiprocessing.get_context("fork").Event()
 
     def fetch(index: int) -> torch.Tensor:
@@ -400,9 +390,7 @@ def test_large_batches_that_a_killed_worker_had_sent_are_its_death_and_no_other_
     worker.join()
     kind, text = outcome(lambda: list(iterator))
     assert kind is RuntimeError
-    assert text.startswith(
-        f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly"
-    )
+    assert text.startswith(f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly")
 
 
 @pytest.mark.parametrize("persistent_workers", [False, True])
@@ -424,9 +412,7 @@ def test_after_a_workers_death_the_next_epoch_is_whole(
     [
         pytest.param(lambda index: lambda: index, id="a local function"),
         pytest.param(lambda index: (i for i in range(index)), id="a generator"),
-        pytest.param(
-            lambda index: 2 * torch.ones(1, requires_grad=True), id="part of a graph"
-        ),
+        pytest.param(lambda index: 2 * torch.ones(1, requires_grad=True), id="part of a graph"),
         pytest.param(lambda index: type("Local", (), {})(), id="of a local class"),
     ],
 )
@@ -478,9 +464,7 @@ def again_while_too_slow(iterator: Iterator[Any]) -> list[Any]:
             return batches
 
 
-def test_a_timeout_is_a_runtime_error_in_torchs_words_after_which_nothing_is_lost() -> (
-    None
-):
+def test_a_timeout_is_a_runtime_error_in_torchs_words_after_which_nothing_is_lost() -> None:
     def observe(make: Make) -> Any:
         event = multiprocessing.get_context("fork").Event()
         loader = make(BlocksUntilSet(event, 0), None, num_workers=1, timeout=0.3)
@@ -510,9 +494,7 @@ def test_a_timeout_in_mid_epoch_names_its_seconds_as_they_were_given() -> None:
     )
 
 
-def test_out_of_order_delivery_does_not_wait_for_a_slow_worker_and_loses_nothing() -> (
-    None
-):
+def test_out_of_order_delivery_does_not_wait_for_a_slow_worker_and_loses_nothing() -> None:
     def observe(make: Make) -> Any:
         event = multiprocessing.get_context("fork").Event()
         loader = make(BlocksUntilSet(event, 0), None, num_workers=2, in_order=False)
@@ -585,16 +567,10 @@ def test_a_dataset_that_a_spawned_worker_cannot_receive_is_a_runtime_error(
     assert "cannot be set up in a worker" in text + capfd.readouterr().err
 
 
-def test_a_dataset_that_cannot_be_sent_to_a_spawned_worker_is_refused_as_under_torch() -> (
-    None
-):
+def test_a_dataset_that_cannot_be_sent_to_a_spawned_worker_is_refused_as_under_torch() -> None:
     def observe(make: Make) -> Any:
-        loader = make(
-            Made(lambda index: index), num_workers=1, multiprocessing_context="spawn"
-        )
-        with pytest.warns(
-            UserWarning, match="Got pickle error when attempting to start a worker"
-        ):
+        loader = make(Made(lambda index: index), num_workers=1, multiprocessing_context="spawn")
+        with pytest.warns(UserWarning, match="Got pickle error when attempting to start a worker"):
             return outcome(lambda: next(iter(loader)))[0]
 
     assert_parity(observe)
@@ -617,8 +593,6 @@ def test_a_forked_worker_needs_no_pickling_of_what_it_was_given() -> None:
             "collate_fn": lambda sample: sample,
             "worker_init_fn": lambda worker_id: None,
         }
-        return list(
-            make(Local(), None, num_workers=1, multiprocessing_context="fork", **kwargs)
-        )
+        return list(make(Local(), None, num_workers=1, multiprocessing_context="fork", **kwargs))
 
     assert_parity(observe)

@@ -72,9 +72,7 @@ def test_an_index_of_any_kind_reaches_the_dataset_as_it_is(
 ) -> None:
     def observe(make: Make) -> Any:
         options: dict[str, Any] = {"collate_fn": keep, "num_workers": num_workers}
-        own = copy.deepcopy(
-            indices
-        )  # torch moves tensors that it sends into shared memory
+        own = copy.deepcopy(indices)  # torch moves tensors that it sends into shared memory
         batched = make(Echo(), 2, sampler=own, **options)
         alone = make(Echo(), None, sampler=own, **options)
         listed = make(Echo(), batch_sampler=[own, own[:1]], **options)
@@ -101,9 +99,7 @@ SAMPLERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
-def test_anything_that_can_be_iterated_is_a_sampler(
-    sampler: Any, num_workers: int
-) -> None:
+def test_anything_that_can_be_iterated_is_a_sampler(sampler: Any, num_workers: int) -> None:
     def observe(make: Make) -> Any:
         options: dict[str, Any] = {"collate_fn": keep, "num_workers": num_workers}
         own = copy.deepcopy(sampler)
@@ -176,16 +172,12 @@ BATCHES: dict[str, Any] = {
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
-def test_a_batch_sampler_may_be_any_iterable_of_iterables(
-    batches: Any, num_workers: int
-) -> None:
+def test_a_batch_sampler_may_be_any_iterable_of_iterables(batches: Any, num_workers: int) -> None:
     def observe(make: Make) -> Any:
         seen = []
         for dataset in (Asked(), AskedForMany()):
             own = copy.deepcopy(batches)
-            loader = make(
-                dataset, batch_sampler=own, collate_fn=keep, num_workers=num_workers
-            )
+            loader = make(dataset, batch_sampler=own, collate_fn=keep, num_workers=num_workers)
             seen.append((len(loader), list(loader), list(loader)))
         return seen
 
@@ -202,9 +194,7 @@ def test_a_generator_of_indices_is_a_batch_too() -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("batch_size", [3, None])
-@pytest.mark.parametrize(
-    "kind", [AskedForMany, ManySwitchedOff, ManyAsOne, ManyOnInstance]
-)
+@pytest.mark.parametrize("kind", [AskedForMany, ManySwitchedOff, ManyAsOne, ManyOnInstance])
 def test_getitems_is_called_when_torch_calls_it(
     kind: type[Asked], batch_size: int | None, num_workers: int
 ) -> None:
@@ -234,9 +224,7 @@ class Reusing(Sampler[list[int]]):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("clear", [True, False])
-def test_a_batch_sampler_may_fill_one_list_again_and_again(
-    clear: bool, num_workers: int
-) -> None:
+def test_a_batch_sampler_may_fill_one_list_again_and_again(clear: bool, num_workers: int) -> None:
     expected = list(TORCH(Numbers(10), batch_sampler=Reusing(clear), collate_fn=list))
     found = OURS(
         Numbers(10),
@@ -287,9 +275,7 @@ DATASETS: dict[str, Any] = {
     "Subset of many": Subset(TensorDataset(ROWS), [5, 3, 1]),
     "ConcatDataset": ConcatDataset([Numbers(2), Numbers(3)]),
     "StackDataset": StackDataset(a=Numbers(3), b=ROWS[:3]),
-    "random_split": random_split(Numbers(7), [4, 3], torch.Generator().manual_seed(1))[
-        0
-    ],
+    "random_split": random_split(Numbers(7), [4, 3], torch.Generator().manual_seed(1))[0],
     "nested lists": [[1, 2], [3, 4]],
     "dicts": [{"x": 1.0, "y": "a"}, {"x": 2.0, "y": "b"}],
     "nothing": [],
@@ -298,9 +284,7 @@ DATASETS: dict[str, Any] = {
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
-def test_a_dataset_may_be_anything_with_a_length_and_items(
-    dataset: Any, num_workers: int
-) -> None:
+def test_a_dataset_may_be_anything_with_a_length_and_items(dataset: Any, num_workers: int) -> None:
     def observe(make: Make) -> Any:
         options = {"num_workers": num_workers}
         return list(make(dataset, 2, **options)), list(make(dataset, None, **options))
@@ -310,17 +294,13 @@ def test_a_dataset_may_be_anything_with_a_length_and_items(
 
 def test_a_mapping_with_its_keys_as_sampler_is_a_dataset() -> None:
     table = {"x": 1, ("y", 2): 2}
-    assert_parity(
-        lambda make: [list(make(table, b, sampler=table)) for b in (1, 2, None)]
-    )
+    assert_parity(lambda make: [list(make(table, b, sampler=table)) for b in (1, 2, None)])
 
 
 def test_a_dataset_that_says_it_has_fewer_samples_than_its_sampler_asks_for_is_asked_anyway() -> (
     None
 ):
-    assert_parity(
-        lambda make: list(make(Numbers(2), 2, sampler=[5, 6, 7], collate_fn=keep))
-    )
+    assert_parity(lambda make: list(make(Numbers(2), 2, sampler=[5, 6, 7], collate_fn=keep)))
 
 
 def test_a_dataset_that_ends_early_by_index_error_is_an_index_error() -> None:
@@ -342,6 +322,4 @@ def test_large_requests_and_large_answers_pass_each_other() -> None:
             return index * 10
 
     options: dict[str, Any] = {"num_workers": 1, "prefetch_factor": 6}
-    assert list(OURS(Repeats(), None, sampler=indices, **options)) == [
-        i * 10 for i in indices
-    ]
+    assert list(OURS(Repeats(), None, sampler=indices, **options)) == [i * 10 for i in indices]

@@ -31,9 +31,7 @@ def note(batch: Any) -> Any:
     return batch
 
 
-def two_epochs(
-    make: Make, dataset: Dataset[Any], stop: int | None = None, **kwargs: Any
-) -> Any:
+def two_epochs(make: Make, dataset: Dataset[Any], stop: int | None = None, **kwargs: Any) -> Any:
     loader = make(dataset, **{"batch_size": 2, "collate_fn": note, **kwargs})
     return [[*itertools.islice(loader, end)] for end in (stop, None)], rng_states()
 
@@ -85,9 +83,7 @@ def test_an_error_in_one_sample_leaves_the_next_ones_random_numbers_as_under_tor
     persistent_workers: bool,
 ) -> None:
     def observe(make: Make) -> Any:
-        loader = make(
-            FailsAfterDrawing(), num_workers=2, persistent_workers=persistent_workers
-        )
+        loader = make(FailsAfterDrawing(), num_workers=2, persistent_workers=persistent_workers)
         seen = []
         for _ in range(2):
             iterator = iter(loader)
@@ -167,13 +163,9 @@ def test_under_every_seeding_a_worker_can_read_torchs_seed_for_it(seeding: str) 
 
 def test_by_default_too_every_worker_knows_its_number_and_seed() -> None:
     seed_everything()
-    base = next(iter(TORCH(Inside(), num_workers=1, collate_fn=note)))[0]["info"][
-        "seed"
-    ]
+    base = next(iter(TORCH(Inside(), num_workers=1, collate_fn=note)))[0]["info"]["seed"]
     seed_everything()
-    infos = [
-        sample["info"] for [sample] in OURS(Inside(), num_workers=2, collate_fn=note)
-    ]
+    infos = [sample["info"] for [sample] in OURS(Inside(), num_workers=2, collate_fn=note)]
     assert {info["num_workers"] for info in infos} == {2}
     assert {info["id"] for info in infos} <= {0, 1}
     assert {info["seed"] - info["id"] for info in infos} == {base}
@@ -190,9 +182,7 @@ def test_there_is_no_worker_to_be_seen_in_the_main_process() -> None:
     assert_parity(lambda make: [get_worker_info(), *make(Plain(), None, num_workers=0)])
 
 
-def test_what_worker_init_fn_changes_in_the_dataset_is_there_when_samples_are_fetched() -> (
-    None
-):
+def test_what_worker_init_fn_changes_in_the_dataset_is_there_when_samples_are_fetched() -> None:
     def observe(make: Make) -> Any:
         loader = make(Numbers(4), num_workers=1, worker_init_fn=shrink, collate_fn=note)
         return [outcome(lambda: batch) for batch in loader]
@@ -220,9 +210,7 @@ def test_worker_init_fn_may_seed_for_itself_under_torchs_seeding() -> None:
     assert_parity(observe, ours=AS_TORCH)
 
 
-def test_worker_init_fn_runs_once_for_persistent_workers_and_once_an_epoch_for_others() -> (
-    None
-):
+def test_worker_init_fn_runs_once_for_persistent_workers_and_once_an_epoch_for_others() -> None:
     def observe(make: Make) -> Any:
         counts = []
         for persistent_workers in (True, False):
@@ -281,9 +269,7 @@ def test_persistent_workers_are_the_same_processes_and_keep_their_first_copy_of_
         seen = []
         for persistent_workers in (True, False):
             data = Tagged()
-            loader = make(
-                data, None, num_workers=1, persistent_workers=persistent_workers
-            )
+            loader = make(data, None, num_workers=1, persistent_workers=persistent_workers)
             first = list(loader)
             data.tag = "changed"
             second = list(loader)
@@ -296,9 +282,7 @@ def test_persistent_workers_are_the_same_processes_and_keep_their_first_copy_of_
 
 def test_persistent_workers_keep_what_else_they_were_given_at_their_start() -> None:
     def observe(make: Make) -> Any:
-        loader = make(
-            Numbers(4), 2, num_workers=1, persistent_workers=True, collate_fn=list
-        )
+        loader = make(Numbers(4), 2, num_workers=1, persistent_workers=True, collate_fn=list)
         seen = [list(loader)]
         loader.collate_fn = sum
         seen.append(list(loader))
@@ -335,9 +319,7 @@ def test_an_epoch_that_is_set_reaches_the_dataset_in_every_worker(
         def __getitem__(self, index: int) -> int:
             return self.epoch
 
-    loader: Any = OURS(
-        Epochs(), None, num_workers=2, persistent_workers=persistent_workers
-    )
+    loader: Any = OURS(Epochs(), None, num_workers=2, persistent_workers=persistent_workers)
     seen = []
     for epoch in (0, 3, 4):
         loader.set_epoch(epoch)
@@ -354,9 +336,7 @@ def test_round_robin_gives_batch_i_to_worker_i_mod_n(in_order: bool) -> None:
         def __getitem__(self, index: int) -> tuple[int, int]:
             return index, get_worker_info().id
 
-    loader = OURS(
-        Where(), None, num_workers=3, schedule="round_robin", in_order=in_order
-    )
+    loader = OURS(Where(), None, num_workers=3, schedule="round_robin", in_order=in_order)
     assert sorted(map(tuple, loader)) == [(index, index % 3) for index in range(12)]
 
 
@@ -365,9 +345,7 @@ def test_what_a_dataset_remembers_in_a_worker_lasts_as_long_as_under_torch(
     persistent_workers: bool,
 ) -> None:
     def observe(make: Make) -> Any:
-        loader = make(
-            Counting(), None, num_workers=1, persistent_workers=persistent_workers
-        )
+        loader = make(Counting(), None, num_workers=1, persistent_workers=persistent_workers)
         return [list(loader) for _ in range(3)]
 
     assert_parity(observe)

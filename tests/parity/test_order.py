@@ -70,34 +70,20 @@ class SkippingDistributedSampler(DistributedSampler[int]):
 
 SEEDABLE: dict[str, Build] = {
     "random": lambda g: {"sampler": RandomSampler(DATA, generator=g)},
-    "random, fewer": lambda g: {
-        "sampler": RandomSampler(DATA, num_samples=5, generator=g)
-    },
-    "random, as many": lambda g: {
-        "sampler": RandomSampler(DATA, num_samples=N, generator=g)
-    },
-    "random, more": lambda g: {
-        "sampler": RandomSampler(DATA, num_samples=3 * N + 4, generator=g)
-    },
+    "random, fewer": lambda g: {"sampler": RandomSampler(DATA, num_samples=5, generator=g)},
+    "random, as many": lambda g: {"sampler": RandomSampler(DATA, num_samples=N, generator=g)},
+    "random, more": lambda g: {"sampler": RandomSampler(DATA, num_samples=3 * N + 4, generator=g)},
     "replacing": lambda g: {"sampler": RandomSampler(DATA, True, generator=g)},
-    "replacing, fewer": lambda g: {
-        "sampler": RandomSampler(DATA, True, 5, generator=g)
-    },
+    "replacing, fewer": lambda g: {"sampler": RandomSampler(DATA, True, 5, generator=g)},
     "replacing, 32": lambda g: {"sampler": RandomSampler(DATA, True, 32, generator=g)},
-    "replacing, more": lambda g: {
-        "sampler": RandomSampler(DATA, True, 70, generator=g)
-    },
+    "replacing, more": lambda g: {"sampler": RandomSampler(DATA, True, 70, generator=g)},
     "other source": lambda g: {"sampler": RandomSampler(range(6), generator=g)},
-    "subset": lambda g: {
-        "sampler": SubsetRandomSampler([3, 1, 4, 1, 5, 9, 2], generator=g)
-    },
+    "subset": lambda g: {"sampler": SubsetRandomSampler([3, 1, 4, 1, 5, 9, 2], generator=g)},
     "subset, array": lambda g: {
         "sampler": SubsetRandomSampler(torch.tensor([3, 1, 4]), generator=g)
     },
     "weighted": lambda g: {"sampler": WeightedRandomSampler(WEIGHTS, N, generator=g)},
-    "weighted, more": lambda g: {
-        "sampler": WeightedRandomSampler(WEIGHTS, 40, generator=g)
-    },
+    "weighted, more": lambda g: {"sampler": WeightedRandomSampler(WEIGHTS, 40, generator=g)},
     "weighted, once each": lambda g: {
         "sampler": WeightedRandomSampler(WEIGHTS, 7, replacement=False, generator=g)
     },
@@ -108,9 +94,7 @@ SEEDABLE: dict[str, Build] = {
         "batch_sampler": BatchSampler(RandomSampler(DATA, generator=g), 4, True)
     },
     "batches of weighted": lambda g: {
-        "batch_sampler": BatchSampler(
-            WeightedRandomSampler(WEIGHTS, N, generator=g), 4, True
-        )
+        "batch_sampler": BatchSampler(WeightedRandomSampler(WEIGHTS, N, generator=g), 4, True)
     },
     "batches as samples": lambda g: {
         "batch_size": None,
@@ -120,9 +104,7 @@ SEEDABLE: dict[str, Build] = {
         "batch_size": None,
         "sampler": RandomSampler(DATA, generator=g),
     },
-    "subclass of random": lambda g: {
-        "sampler": ReversedRandomSampler(DATA, generator=g)
-    },
+    "subclass of random": lambda g: {"sampler": ReversedRandomSampler(DATA, generator=g)},
     "subclass of batch": lambda g: {
         "batch_sampler": PairingBatchSampler(RandomSampler(DATA, generator=g), 4, False)
     },
@@ -176,9 +158,7 @@ def cases(plain: tuple[str, ...], seedable: tuple[str, ...]) -> pytest.MarkDecor
     )
 
 
-def build_loader(
-    make: Make, build: Build, which: str, **kwargs: Any
-) -> tuple[Loader, list[Any]]:
+def build_loader(make: Make, build: Build, which: str, **kwargs: Any) -> tuple[Loader, list[Any]]:
     """Make a loader whose own generator, or its sampler's, or both, are seeded ones."""
     own = torch.Generator().manual_seed(31) if which in ("loader", "shared") else None
     sampler = torch.Generator().manual_seed(41) if which == "sampler" else own
@@ -225,9 +205,7 @@ def test_each_sampler_does_so_under_workers(build: Build, which: str) -> None:
     ],
     ids=["random", "weighted", "draws torch", "draws at once"],
 )
-def test_persistent_workers_draw_from_the_generators_as_torchs(
-    build: Build, which: str
-) -> None:
+def test_persistent_workers_draw_from_the_generators_as_torchs(build: Build, which: str) -> None:
     def observe(make: Make) -> Any:
         loader, generators = build_loader(
             make, build, which, num_workers=2, persistent_workers=True
@@ -249,9 +227,7 @@ def test_how_workers_are_seeded_and_chosen_changes_nothing_about_the_order(
     def observe(make: Make) -> Any:
         extra = options if make is OURS else {}
         build = SEEDABLE["replacing, more"]
-        loader, generators = build_loader(
-            make, build, "loader", num_workers=num_workers, **extra
-        )
+        loader, generators = build_loader(make, build, "loader", num_workers=num_workers, **extra)
         return trace(loader, generators=generators)
 
     assert_parity(observe)
@@ -263,9 +239,7 @@ def test_a_dataset_that_draws_leaves_the_consumers_generators_as_one_that_does_n
 ) -> None:
     def observe(make: Make) -> Any:
         if make is OURS:
-            return trace(
-                make(Drawing(N), 3, shuffle=True, collate_fn=first, seeding=seeding)
-            )
+            return trace(make(Drawing(N), 3, shuffle=True, collate_fn=first, seeding=seeding))
         return trace(make(DATA, 3, shuffle=True, collate_fn=note))
 
     def first(samples: list[Any]) -> list[int]:
@@ -308,9 +282,7 @@ def test_a_sampler_that_draws_as_it_goes_is_as_far_ahead_as_under_torch(
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_an_endless_sampler_goes_on_as_under_torch(num_workers: int) -> None:
     def observe(make: Make) -> Any:
-        loader = make(
-            DATA, 3, sampler=Endless(N), num_workers=num_workers, collate_fn=note
-        )
+        loader = make(DATA, 3, sampler=Endless(N), num_workers=num_workers, collate_fn=note)
         return trace(loader, stop_at=(9, 4))
 
     assert_parity(observe)
@@ -319,9 +291,7 @@ def test_an_endless_sampler_goes_on_as_under_torch(num_workers: int) -> None:
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_ranks_see_the_samples_torch_gives_them(
-    rank: int, drop_last: bool, shuffle: bool
-) -> None:
+def test_ranks_see_the_samples_torch_gives_them(rank: int, drop_last: bool, shuffle: bool) -> None:
     def observe(make: Make) -> Any:
         sampler: Any = DistributedSampler(DATA, 3, rank, shuffle, 5, drop_last)
         loader = make(DATA, 2, sampler=sampler, collate_fn=note)
@@ -414,9 +384,7 @@ def test_two_loaders_that_share_a_sampler_and_its_generator_do_not_clash() -> No
     def observe(make: Make) -> Any:
         generator = torch.Generator().manual_seed(3)
         sampler = RandomSampler(DATA, True, 80, generator=generator)
-        first, second = (
-            iter(make(DATA, 3, sampler=sampler, collate_fn=note)) for _ in range(2)
-        )
+        first, second = (iter(make(DATA, 3, sampler=sampler, collate_fn=note)) for _ in range(2))
         return [(a, b, rng_states([generator])) for a, b in zip(first, second)]
 
     assert_parity(observe)
@@ -443,14 +411,10 @@ def test_two_live_iterators_of_one_loader_draw_as_under_torch(num_workers: int) 
     assert_parity(observe)
 
 
-def test_what_the_consumer_draws_between_batches_moves_a_drawing_sampler_as_under_torch() -> (
-    None
-):
+def test_what_the_consumer_draws_between_batches_moves_a_drawing_sampler_as_under_torch() -> None:
     def observe(make: Make) -> Any:
         loader = make(DATA, 3, sampler=DrawsAsItGoes(N, "torch"), collate_fn=note)
-        return [
-            (batch, torch.rand(2), rng_states()) for _ in range(2) for batch in loader
-        ]
+        return [(batch, torch.rand(2), rng_states()) for _ in range(2) for batch in loader]
 
     assert_parity(observe)
 
@@ -607,15 +571,11 @@ class Slotted:
     ],
     ids=lambda sampler: type(sampler).__name__,
 )
-def test_a_sampler_needs_nothing_but_to_be_iterable(
-    sampler: Any, num_workers: int
-) -> None:
+def test_a_sampler_needs_nothing_but_to_be_iterable(sampler: Any, num_workers: int) -> None:
     def observe(make: Make) -> Any:
         options: dict[str, Any] = {"collate_fn": note, "num_workers": num_workers}
         loaders = [make(DATA, b, sampler=sampler, **options) for b in (3, None)]
-        loaders.append(
-            make(DATA, batch_sampler=BatchSampler(sampler, 3, True), **options)
-        )
+        loaders.append(make(DATA, batch_sampler=BatchSampler(sampler, 3, True), **options))
         return [trace(loader, stop_at=(1, None)) for loader in loaders]
 
     assert_parity(observe)

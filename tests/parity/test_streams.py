@@ -38,9 +38,7 @@ def test_streams_are_read_in_turn_and_to_their_ends_as_under_torch(
 ) -> None:
     def observe(make: Make) -> Any:
         data = Stream(UNEVEN[num_workers])
-        return trace(
-            make(data, num_workers=num_workers, **options), stop_at=(None, 2, None)
-        )
+        return trace(make(data, num_workers=num_workers, **options), stop_at=(None, 2, None))
 
     assert_parity(observe)
 
@@ -126,9 +124,7 @@ def test_a_stream_is_opened_at_iter_in_the_main_process() -> None:
     assert_parity(observe)
 
 
-def test_streams_that_draw_at_opening_leave_the_global_generator_as_under_torch() -> (
-    None
-):
+def test_streams_that_draw_at_opening_leave_the_global_generator_as_under_torch() -> None:
     class Drawing(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
             return iter([draw_index("numpy", 100) for _ in range(4)])
@@ -173,9 +169,7 @@ def test_an_exhausted_stream_stays_exhausted() -> None:
     assert_parity(observe)
 
 
-def warned(
-    make: Make, num_workers: int, batch_size: int | None, sizes: Any, length: int
-) -> Any:
+def warned(make: Make, num_workers: int, batch_size: int | None, sizes: Any, length: int) -> Any:
     """Read a whole stream whose length was asked for; return batches and warnings."""
     loader = make(SizedStream(sizes, length), batch_size, num_workers=num_workers)
     with warnings.catch_warnings(record=True) as caught:
@@ -214,17 +208,13 @@ def test_more_batches_than_the_length_that_was_asked_for_are_warned_of_in_torchs
     length: int,
     number_of_warnings: int,
 ) -> None:
-    expected = assert_parity(
-        lambda make: warned(make, num_workers, batch_size, sizes, length)
-    )
+    expected = assert_parity(lambda make: warned(make, num_workers, batch_size, sizes, length))
     assert len(expected[2]) == number_of_warnings
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 3, 10])
-def test_a_streams_length_is_counted_as_under_torch(
-    batch_size: int, drop_last: bool
-) -> None:
+def test_a_streams_length_is_counted_as_under_torch(batch_size: int, drop_last: bool) -> None:
     def observe(make: Make) -> Any:
         loader: Any = make(SizedStream((7,), 7), batch_size, drop_last=drop_last)
         before = loader._IterableDataset_len_called

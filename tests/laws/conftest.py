@@ -1,0 +1,32 @@
+"""Bounds for the laws: no test hangs, and looking for garbage does not take most of the time."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+_LIMIT_S = 100
+
+
+@pytest.fixture(autouse=True, scope="package")
+def modules_are_not_searched_for_garbage() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_hangs() -> Iterator[None]:
+    def give_up(signum: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"not done within {_LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(_LIMIT_S)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,71 @@
+"""What can be seen of a pass, as plain values that compare to the last bit."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import EmptyEpochWarning, ReplayWarning
+
+from .cases import Case
+from .datasets import Boom
+
+
+def seen_next(iterator: Iterator[Any]) -> Any:
+    """The next batch as plain values, or the exception's name in its place."""
+    try:
+        return plain(next(iterator))
+    except Boom:
+        return "boom"
+
+
+def seen(iterator: Iterator[Any], limit: int | None = None) -> list[Any]:
+    """All that is left of a pass, or the next ``limit`` batches of it."""
+    batches: list[Any] = []
+    try:
+        while limit is None or len(batches) < limit:
+            batches.append(seen_next(iterator))
+    except StopIteration:
+        pass
+    return batches
+
+
+def plain(batch: Any) -> Any:
+    return batch.tolist() if isinstance(batch, torch.Tensor) else batch
+
+
+def epochs(case: Case, loader: DataLoader[Any], count: int) -> list[list[Any]]:
+    """The next epochs, one after the other."""
+    return [seen(iter(loader), case.limit) for _ in range(count)]
+
+
+def seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def random_states() -> tuple[Any, ...]:
+    """Where the three global generators stand, their spare Gaussians included."""
+    name, words, *rest = np.random.get_state()
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        (name, np.asarray(words).tobytes(), *rest),
+        random.getstate(),
+    )
+
+
+@contextmanager
+def expected_warnings() -> Iterator[None]:
+    """Passes over the warnings that a resume may give; every other one is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EmptyEpochWarning)
+        warnings.simplefilter("ignore", ReplayWarning)
+        yield

@@ -1,0 +1,131 @@
+"""Law 1: from any step on, what was loaded yields what the saved iterator goes on to yield.
+
+One run saves itself at every step in every way; each save is resumed under strange random states,
+to the end of its epoch and through the next ones, and compared with a run that never saved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from .cases import ALL, CUSTOM, DATASETS, OPTIONS, SEEKABLE, Case
+from .codecs import COPY, JSON, PICKLES, STATES, Codec
+from .observe import epochs, expected_warnings, seed_everything, seen, seen_next
+
+#: epochs of each run; it saves itself in all but the last
+EPOCHS = 3
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What one codec has made of the iterator at one step."""
+
+    epoch: int
+    step: int
+    #: StopIteration was raised
+    ended: bool
+    codec: Codec
+    data: Any
+
+    def __str__(self) -> str:
+        return f"{self.codec} in epoch {self.epoch} at step {self.step}{' (end)' * self.ended}"
+
+
+def uninterrupted(case: Case, num_workers: int, **more: Any) -> list[list[Any]]:
+    seed_everything(1)
+    return epochs(case, case.make(num_workers, **more), EPOCHS)
+
+
+def codecs(case: Case) -> list[Codec]:
+    return [*PICKLES, COPY, *STATES, *[JSON] * case.json]
+
+
+def saving(
+    case: Case, num_workers: int, kinds: list[Codec], **more: Any
+) -> tuple[list[list[Any]], list[Saved]]:
+    """The same run, which saves itself at every step."""
+    seed_everything(1)
+    loader = case.make(num_workers, **more)
+    passes, saves = [], []
+    for epoch in range(EPOCHS):
+        iterator, batches = iter(loader), list[Any]()
+        for step in range(case.limit or 1000):
+            if epoch < EPOCHS - 1:
+                saves += [Saved(epoch, step, False, c, c.save(iterator)) for c in kinds]
+            try:
+                batches.append(seen_next(iterator))
+            except StopIteration:
+                if epoch < EPOCHS - 1:
+                    saves += [Saved(epoch, step, True, c, c.save(iterator)) for c in kinds]
+                break
+        passes.append(batches)
+    return passes, saves
+
+
+def assert_goes_on(
+    case: Case, saved: Saved, expected: list[list[Any]], num_workers: int, later: bool
+) -> None:
+    """Resume and compare; ``later``: the epochs after this one as well."""
+    seed_everything(99)
+    iterator = saved.codec.load(saved.data, lambda: case.make(num_workers))
+    rest = expected[saved.epoch][saved.step :]
+    starts_anew = saved.ended and saved.codec in (*STATES, JSON)
+    if starts_anew:
+        rest = expected[saved.epoch + 1]
+    if not saved.codec.shares_loader:
+        iterator.loader.num_workers = num_workers
+    left = None if case.limit is None else len(rest)
+    with expected_warnings():
+        assert seen(iterator, left) == rest, f"{saved}: the rest of the epoch"
+    if later and not saved.codec.shares_loader:
+        after = expected[saved.epoch + 1 + starts_anew :]
+        assert epochs(case, iterator.loader, len(after)) == after, f"{saved}: later epochs"
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_every_save_goes_on_exactly_without_workers(case: Case) -> None:
+    expected = uninterrupted(case, 0)
+    found, saves = saving(case, 0, codecs(case))
+    assert found == expected, "saving has disturbed the run"
+    for saved in saves:
+        assert_goes_on(case, saved, expected, 0, later=True)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("case", [c for c in ALL if not c.same_workers], ids=str)
+def test_every_save_made_with_workers_goes_on_without_them(case: Case, num_workers: int) -> None:
+    expected = uninterrupted(case, num_workers)
+    kinds = [codec for codec in codecs(case) if codec is not COPY]
+    found, saves = saving(case, num_workers, kinds)
+    assert found == expected, "saving has disturbed the run"
+    later = not case.counts_iters
+    for saved in saves:
+        assert_goes_on(case, saved, expected, 0, later)
+
+
+WITH_WORKERS = [
+    *(c for c in SEEKABLE if c.name in ("sequential", "shuffle, generator", "more than all")),
+    *(c for c in CUSTOM if c.counts_iters or "state_dict" in c.name or "goes" in c.name),
+    *(c for c in (*DATASETS, *OPTIONS) if c.same_workers),
+    *(c for c in DATASETS if "broken" in c.name),
+]
+
+
+@pytest.mark.parametrize("case", WITH_WORKERS, ids=str)
+def test_saves_made_with_workers_go_on_with_workers(case: Case) -> None:
+    expected = uninterrupted(case, 2)
+    found, saves = saving(case, 2, [PICKLES[0], COPY, STATES[0]])
+    assert found == expected, "saving has disturbed the run"
+    for saved in saves[5::7]:
+        assert_goes_on(case, saved, expected, 2, later=True)
+
+
+@pytest.mark.parametrize("case", [ALL[2], ALL[4], CUSTOM[0], CUSTOM[-1], DATASETS[1]], ids=str)
+def test_saves_made_without_workers_go_on_with_workers(case: Case) -> None:
+    expected = uninterrupted(case, 0)
+    _, saves = saving(case, 0, [PICKLES[0], STATES[0]])
+    for saved in saves[1::5]:
+        assert_goes_on(case, saved, expected, 2, later=not case.counts_iters)

@@ -77,6 +77,7 @@ def assert_goes_on(
         rest = expected[saved.epoch + 1]
     if not saved.codec.shares_loader:
         iterator.loader.num_workers = num_workers
+        iterator.loader.prefetch_factor = 2 if num_workers else None
     left = None if case.limit is None else len(rest)
     with expected_warnings():
         assert seen(iterator, left) == rest, f"{saved}: the rest of the epoch"

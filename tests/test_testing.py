@@ -1,0 +1,148 @@
+"""verify_resume passes what resumes, and finds planted faults."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, Sampler, get_worker_info
+
+from picklable_loader import DataLoader, current_seed
+from picklable_loader.testing import ResumeError, verify_resume
+
+
+class Noisy(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 14
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, random.random(), np.random.rand(), torch.rand(()).item()])
+
+
+class Lazy(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(14):
+            yield random.randrange(14)
+
+
+class Reseeding(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from random.Random(os.urandom(8)).sample(range(14), 14)
+
+
+class Forgetful(Sampler[int]):
+    """Its state_dict says nothing of the position."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(14)
+
+
+class Counting(Noisy):
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.asked += 1
+        return torch.tensor([index, self.asked])
+
+
+class UnknownGenerator(Noisy):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, np.random.default_rng().random()])
+
+
+class KnownGenerator(Noisy):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        rng = np.random.default_rng((current_seed(), index))
+        return torch.tensor([index, rng.random()])
+
+
+class LooksAtTheWorker(Noisy):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        worker = get_worker_info()
+        return torch.tensor([index, -1 if worker is None else worker.id])
+
+
+def build(dataset: Dataset[Any], num_workers: int = 0, **options: Any) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_size=3, num_workers=num_workers, **options)
+
+
+HEALTHY: dict[str, Any] = {
+    "shuffled": lambda num_workers: build(Noisy(), num_workers, shuffle=True),
+    "with a seed": lambda num_workers: build(Noisy(), num_workers, shuffle=True, seed=1),
+    "seeded by sample": lambda num_workers: build(Noisy(), num_workers, seeding="sample"),
+    "a lazy sampler": lambda num_workers: build(Noisy(), num_workers, sampler=Lazy()),
+    "a known generator": lambda num_workers: build(KnownGenerator(), num_workers),
+}
+
+
+@pytest.mark.parametrize("make", HEALTHY.values(), ids=HEALTHY)
+def test_what_resumes_exactly_passes(make: Any) -> None:
+    report = verify_resume(make, steps=(0, 2, 5), num_workers=(0, 1))
+    assert report.batches == 5
+    assert report.steps == (0, 2, 5)
+    assert report.resumes > 30
+    assert "went on exactly" in str(report)
+
+
+FAULTS: dict[str, tuple[Any, str, str]] = {
+    "a sampler that reseeds": (
+        lambda: build(Noisy(), sampler=Reseeding()),
+        "repeatability",
+        "seeds itself anew",
+    ),
+    "a state_dict that forgets": (
+        lambda: build(Noisy(), sampler=Forgetful()),
+        "order",
+        "forgets its position",
+    ),
+    "a counter": (lambda: build(Counting()), "content", "a counter"),
+    "an unknown generator": (
+        lambda: build(UnknownGenerator()),
+        "repeatability",
+        "current_seed()",
+    ),
+    "a look at the worker": (
+        lambda num_workers: build(LooksAtTheWorker(), num_workers),
+        "content",
+        "worker's number",
+    ),
+}
+
+
+@pytest.mark.parametrize("make, what, why", FAULTS.values(), ids=FAULTS)
+def test_planted_faults_are_found_and_explained(make: Any, what: str, why: str) -> None:
+    with pytest.raises(ResumeError) as caught:
+        verify_resume(make, steps=(2,), num_workers=(0, 1), fresh_process=False)
+    assert caught.value.what == what
+    assert why in str(caught.value)
+    assert "expected" in caught.value.difference
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_a_fault_that_only_a_fresh_process_shows_is_found() -> None:
+    here = os.getpid()
+
+    class KnowsItsProcess(Noisy):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.tensor([index, int(os.getpid() == here)])
+
+    with pytest.raises(ResumeError, match="in a fresh process"):
+        verify_resume(lambda: build(KnowsItsProcess()), steps=(2,), codecs=("state_dict",))
+
+
+def test_an_unknown_codec_is_refused() -> None:
+    with pytest.raises(ValueError, match="marshal"):
+        verify_resume(lambda: build(Noisy()), codecs=("marshal",))

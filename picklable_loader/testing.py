@@ -13,8 +13,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import dill
 import numpy as np
 import torch
 
+from .likeness import difference
 from .loader import DataLoader
 
 __all__ = ["Report", "ResumeError", "verify_resume"]
@@ -162,10 +163,11 @@ _DUMPS: dict[str, Callable[[Any], bytes]] = {
 
 
 def _can_travel(task: _Task) -> bool:
-    # Plain pickle names classes of a script; a fresh process has another __main__.
-    if task.codec == "pickle" and b"__main__" in task.data:
+    if not isinstance(task.data, bytes):
         return False
-    return isinstance(task.data, bytes)
+    # Of a script's own classes pickle keeps the name, and dill the code without what it imports;
+    # a fresh process has another __main__.
+    return task.codec not in ("pickle", "dill") or b"__main__" not in task.data
 
 
 class _Recorded:
@@ -282,7 +284,7 @@ def _resume(make_loader: MakeLoader, task: _Task) -> tuple[DataLoader[Any], Trac
         state = torch.load(io.BytesIO(task.data), weights_only=True)
         loader = _make(make_loader, task.num_workers)
         loader.load_state_dict(state)
-        if _repr(loader.state_dict()) != _repr(state):
+        if difference(state, loader.state_dict(), "state"):
             raise ResumeError(f"step {task.step}", "state", "another one was read back", _BUG)
         at_end = task.step < 0
         return loader, [] if at_end else _trace(loader, _quietly(loader))
@@ -374,63 +376,12 @@ def _compare_runs(expected: list[Trace], found: list[Trace], where: str) -> None
 def _compare(expected: Trace, found: Trace, where: str) -> None:
     for step, ((indices, batch), (other_indices, other)) in enumerate(zip(expected, found)):
         place = f"{where}, {step} batches later"
-        difference = _difference(indices, other_indices, "indices")
-        if difference:
-            raise ResumeError(place, "order", difference, _ORDER)
-        difference = _difference(batch, other, "batch")
-        if difference:
-            raise ResumeError(place, "content", difference, _CONTENT)
+        unlike = difference(indices, other_indices, "indices")
+        if unlike:
+            raise ResumeError(place, "order", unlike, _ORDER)
+        unlike = difference(batch, other, "batch")
+        if unlike:
+            raise ResumeError(place, "content", unlike, _CONTENT)
     if len(expected) != len(found):
-        difference = f"expected {len(expected)} batches, found {len(found)}"
-        raise ResumeError(where, "length", difference, _LENGTH)
-
-
-def _difference(expected: Any, found: Any, path: str) -> str | None:
-    """The first difference, in words; None if both are equal bit for bit."""
-    if type(expected) is not type(found):
-        return f"{path}: expected {type(expected).__name__}, found {type(found).__name__}"
-    if isinstance(expected, torch.Tensor | np.ndarray):
-        return None if _same_array(expected, found) else _differ(expected, found, path)
-    if isinstance(expected, Mapping):
-        if list(expected) != list(found):
-            return _differ(list(expected), list(found), f"{path}.keys()")
-        pairs = [(expected[key], found[key], f"{path}[{key!r}]") for key in expected]
-    elif is_dataclass(expected):
-        names = [field.name for field in fields(expected)]
-        pairs = [(getattr(expected, n), getattr(found, n), f"{path}.{n}") for n in names]
-    elif isinstance(expected, list | tuple):
-        if len(expected) != len(found):
-            return _differ(len(expected), len(found), f"len({path})")
-        pairs = [(a, b, f"{path}[{at}]") for at, (a, b) in enumerate(zip(expected, found))]
-    else:
-        same = expected == found or (expected != expected and found != found)
-        return None if same else _differ(expected, found, path)
-    return next(filter(None, (_difference(a, b, at) for a, b, at in pairs)), None)
-
-
-def _same_array(expected: Any, found: Any) -> bool:
-    if expected.dtype != found.dtype or expected.shape != found.shape:
-        return False
-    if isinstance(expected, np.ndarray):
-        return bool(expected.tobytes() == found.tobytes())
-    if expected.layout is not torch.strided or expected.is_quantized:
-        return _repr(expected) == _repr(found)
-    return torch.equal(_bytes_of(expected), _bytes_of(found))
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().resolve_conj().contiguous().reshape(-1)
-    return flat.view(torch.uint8) if flat.numel() else flat
-
-
-def _differ(expected: Any, found: Any, path: str) -> str:
-    return f"{path}: expected {_short(expected)}, found {_short(found)}"
-
-
-def _short(value: Any) -> str:
-    text = " ".join(_repr(value).split())
-    return text if len(text) <= 160 else text[:157] + "..."
-
-
-def _repr(value: Any) -> str:
-    return repr(value)
+        unlike = f"expected {len(expected)} batches, found {len(found)}"
+        raise ResumeError(where, "length", unlike, _LENGTH)

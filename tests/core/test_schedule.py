@@ -1,0 +1,256 @@
+"""The schedule as a machine: any interleaving of events, no process in sight."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from picklable_loader.core.cursor import Cursor
+from picklable_loader.core.events import (
+    Arrived,
+    Deliver,
+    Drop,
+    Ended,
+    Failed,
+    Fault,
+    Finish,
+    Raise,
+    Send,
+    Skipped,
+    Started,
+    Task,
+    Wanted,
+)
+from picklable_loader.core.order import SequenceOrder
+from picklable_loader.core.plan import Grouping, Plan, Unit
+from picklable_loader.core.schedule import TRANSITIONS, Phase, Policy, Schedule
+from picklable_loader.core.snapshot import from_plain, to_plain
+from picklable_loader.errors import InvalidTransition
+
+
+class Numbers:
+    """Makes the sequence of an order; a class, so that a schedule can be pickled."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __call__(self) -> range:
+        return range(self.length)
+
+
+def plan_of(length: int, batch_size: int = 1, drop_last: bool = False) -> Plan:
+    grouping = Grouping(Unit.SAMPLE_OF_BATCH, batch_size, drop_last)
+    return Plan(SequenceOrder(Numbers(length)), grouping)
+
+
+def test_a_lazy_schedule_sends_one_task_when_it_is_wanted() -> None:
+    schedule = Schedule(plan_of(2), Policy(lazy=True))
+    assert schedule.handle(Started()) == []
+    assert schedule.handle(Wanted()) == [Send(0, Task(0, [0], 0))]
+    assert schedule.handle(Arrived(0)) == [Deliver(0)]
+    assert schedule.handle(Wanted()) == [Send(0, Task(1, [1], 1))]
+    assert schedule.handle(Failed(1)) == [Raise(1)]
+    assert schedule.handle(Wanted()) == [Finish()]
+
+
+def test_the_window_is_filled_at_the_start_and_before_each_delivery() -> None:
+    schedule = Schedule(plan_of(5), Policy(workers=2, budget=2))
+    sent = [Send(0, Task(0, [0], 0)), Send(1, Task(1, [1], 1))]
+    assert schedule.handle(Started()) == sent
+    assert schedule.handle(Arrived(0)) == []
+    assert schedule.handle(Wanted()) == [Send(0, Task(2, [2], 2)), Deliver(0)]
+
+
+def test_a_batch_that_is_early_waits_for_the_head_of_the_line() -> None:
+    schedule = Schedule(plan_of(2), Policy(workers=2, budget=2))
+    schedule.handle(Started())
+    assert schedule.handle(Arrived(1)) == []
+    assert schedule.handle(Wanted()) == []
+    assert schedule.handle(Arrived(0)) == [Deliver(0)]
+    assert schedule.handle(Wanted()) == [Deliver(1)]
+
+
+def test_out_of_order_a_batch_is_delivered_as_it_arrives() -> None:
+    schedule = Schedule(plan_of(2), Policy(workers=2, budget=2, in_order=False))
+    schedule.handle(Started())
+    schedule.handle(Wanted())
+    assert schedule.handle(Arrived(1)) == [Deliver(1)]
+
+
+def test_a_skipped_task_that_a_worker_has_is_awaited_and_dropped() -> None:
+    schedule = Schedule(plan_of(2), Policy(workers=1, budget=1))
+    schedule.handle(Started())
+    assert schedule.handle(Skipped(1)) == [Send(0, Task(1, [1], 1))]
+    assert schedule.handle(Arrived(0)) == [Drop(0)]
+    assert schedule.delivered == 1
+
+
+def test_a_stream_that_has_ended_is_given_no_more_tasks() -> None:
+    schedule = Schedule(plan_of(9), Policy(workers=2, budget=2, pinned=True))
+    schedule.handle(Started())
+    assert schedule.handle(Ended(0)) == [Send(1, Task(2, [2], 2))]
+    assert schedule.handle(Ended(1)) == []
+    assert schedule.handle(Ended(2)) == []
+    assert schedule.handle(Wanted()) == [Finish()]
+
+
+def test_what_the_sampler_raises_waits_for_what_was_drawn_before() -> None:
+    class Failing(SequenceOrder):
+        def take(self, count: int) -> list[Any]:
+            if self._position == 1:
+                self._position += 1
+                raise KeyError("sampler")
+            return super().take(count)
+
+    plan = Plan(Failing(Numbers(4)), Grouping(Unit.SAMPLE_OF_BATCH))
+    schedule = Schedule(plan, Policy(workers=1, budget=3))
+    assert schedule.handle(Started()) == [Send(0, Task(0, [0], 0))]
+    schedule.handle(Arrived(0))
+    assert schedule.handle(Wanted()) == [Deliver(0)]
+    [fault] = schedule.handle(Wanted())
+    assert isinstance(fault, Fault) and isinstance(fault.error, KeyError)
+    assert schedule.handle(Wanted())[0] == Send(0, Task(1, [2], 1))
+
+
+@pytest.mark.parametrize("event", [Arrived(0), Failed(0), Ended(0)])
+def test_an_event_of_a_task_that_is_gone_is_a_bug_and_changes_nothing(event: Any) -> None:
+    schedule = Schedule(plan_of(3), Policy(lazy=True))
+    before = pickle.dumps(schedule)
+    with pytest.raises(InvalidTransition, match="gone"):
+        schedule.handle(event)
+    assert pickle.dumps(schedule) == before
+
+
+def test_a_second_answer_for_a_task_that_waits_is_a_bug() -> None:
+    schedule = Schedule(plan_of(3), Policy(workers=1, budget=2))
+    schedule.handle(Started())
+    schedule.handle(Arrived(1))
+    with pytest.raises(InvalidTransition, match="arrived"):
+        schedule.handle(Arrived(1))
+    schedule.validate()
+
+
+def test_every_phase_but_the_last_has_a_way_on() -> None:
+    assert {start for start, _ in TRANSITIONS} == set(Phase) - {Phase.GONE}
+
+
+POLICIES = st.builds(
+    Policy,
+    workers=st.integers(1, 4),
+    budget=st.integers(1, 8),
+    in_order=st.booleans(),
+    pinned=st.booleans(),
+) | st.just(Policy(lazy=True))
+
+
+class World:
+    """Workers that answer in any order, and a consumer."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.under_way: list[int] = []
+        self.delivered: list[int] = []
+        self.skipped = 0
+        self.over = False
+        self.tell(Started())
+
+    def tell(self, event: Any) -> None:
+        for instruction in self.schedule.handle(event):
+            match instruction:
+                case Send(_, task):
+                    self.under_way.append(task.step)
+                case Deliver(step) | Raise(step):
+                    self.delivered.append(step)
+                case Finish():
+                    self.over = True
+        self.schedule.validate()
+        assert len(self.schedule.window()) <= self.schedule.policy.budget
+
+    def answer(self, choice: int, failed: bool) -> None:
+        if self.under_way:
+            step = self.under_way.pop(choice % len(self.under_way))
+            self.tell(Failed(step) if failed else Arrived(step))
+
+    def finish(self) -> None:
+        while not self.over:
+            self.tell(Wanted())
+            while self.under_way and self.schedule._wanting:
+                self.answer(0, False)
+
+
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["want", "answer", "fail", "pickle"]), st.integers(0, 7)), max_size=60
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(POLICIES, ACTIONS, st.integers(0, 25), st.integers(1, 4), st.booleans())
+def test_every_task_is_delivered_exactly_once_whatever_happens(
+    policy: Policy, actions: list[tuple[str, int]], length: int, batch_size: int, drop_last: bool
+) -> None:
+    world = World(Schedule(plan_of(length, batch_size, drop_last), policy))
+    for action, choice in actions:
+        if action == "want":
+            world.tell(Wanted())
+        elif action == "pickle":
+            world.schedule = pickle.loads(pickle.dumps(world.schedule))
+        else:
+            world.answer(choice, action == "fail")
+    world.finish()
+    batches = length // batch_size if drop_last else -(-length // batch_size)
+    if policy.in_order:
+        assert world.delivered == list(range(batches))
+    assert sorted(world.delivered) == list(range(batches))
+
+
+@settings(max_examples=250, deadline=None)
+@given(POLICIES, POLICIES, ACTIONS, st.integers(0, 25), st.integers(1, 4))
+def test_a_snapshot_at_any_point_goes_on_under_any_policy(
+    policy: Policy, other: Policy, actions: list[tuple[str, int]], length: int, batch_size: int
+) -> None:
+    world = World(Schedule(plan_of(length, batch_size), policy))
+    for action, choice in actions:
+        if action == "want" and not world.schedule._wanting:
+            world.tell(Wanted())
+        elif action in ("answer", "fail"):
+            world.answer(choice, action == "fail")
+    plan = world.schedule.plan
+    cursor = Cursor(
+        step=world.schedule.delivered,
+        next_step=plan.next_step,
+        position=plan.position,
+        window=world.schedule.window(),
+    )
+    saved = json.loads(json.dumps(to_plain(cursor, {"length": length})))
+    restored, fits = from_plain(saved)
+    assert (restored, fits) == (cursor, {"length": length})
+    order = SequenceOrder(Numbers(length))
+    order.seek(restored.position)
+    grouping = Grouping(Unit.SAMPLE_OF_BATCH, batch_size)
+    rest = Plan(order, grouping, restored.next_step, restored.position, restored.window)
+    again = World(Schedule(rest, other, restored.step))
+    again.finish()
+    assert sorted(world.delivered + again.delivered) == list(range(-(-length // batch_size)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(POLICIES, st.lists(st.integers(0, 6), max_size=6), st.integers(0, 30), st.integers(0, 7))
+def test_skipping_passes_over_the_next_batches_and_no_others(
+    policy: Policy, skips: list[int], length: int, answers: int
+) -> None:
+    world = World(Schedule(plan_of(length), policy))
+    passed = 0
+    for count in skips:
+        for _ in range(answers):
+            world.answer(0, False)
+        before = world.schedule.delivered
+        world.tell(Skipped(count))
+        passed += world.schedule.delivered - before
+    world.finish()
+    assert passed == min(sum(skips), length)
+    assert sorted(world.delivered) == list(range(passed, length))

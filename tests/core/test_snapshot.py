@@ -1,0 +1,98 @@
+"""The saved form: round trips, and nothing but named errors from anything else."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from picklable_loader.core.cursor import Cursor
+from picklable_loader.core.events import Task
+from picklable_loader.core.snapshot import VERSION, from_plain, pack_words, to_plain, unpack_words
+from picklable_loader.errors import (
+    DamagedStateError,
+    ForeignStateError,
+    NewerStateError,
+    StateError,
+)
+
+GOOD = Cursor(2, 5, 9, 36, (Task(6, [1, 2], 24), Task(8, [3], 32)), 77, {"seed": 3})
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+def test_a_cursor_survives() -> None:
+    assert from_plain(to_plain(GOOD, {"a": 1})) == (GOOD, {"a": 1})
+
+
+@given(st.sampled_from(sorted(to_plain(GOOD, {}))), ANYTHING)
+def test_a_field_with_any_other_value_is_taken_or_named(field: str, value: Any) -> None:
+    try:
+        from_plain({**to_plain(GOOD, {}), field: value})
+    except StateError as error:
+        assert str(error)
+
+
+@pytest.mark.parametrize("field", [f for f in to_plain(GOOD, {}) if f not in ("format",)])
+def test_a_missing_field_is_damage_unless_it_may_be_empty(field: str) -> None:
+    state = {name: value for name, value in to_plain(GOOD, {}).items() if name != field}
+    if field in ("base_seed", "order", "announced"):
+        from_plain(state)
+    else:
+        with pytest.raises(DamagedStateError, match=field):
+            from_plain(state)
+
+
+def test_a_later_version_asks_for_an_upgrade() -> None:
+    with pytest.raises(NewerStateError, match="upgrade"):
+        from_plain({**to_plain(GOOD, {}), "version": VERSION + 1})
+
+
+@pytest.mark.parametrize("state", [{"epoch": 1}, [], None, 3, "state"])
+def test_what_is_no_state_is_foreign(state: Any) -> None:
+    with pytest.raises(ForeignStateError):
+        from_plain(state)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_torchdatas_state_is_recognised_and_says_how_many_batches_to_skip(
+    num_workers: int,
+) -> None:
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loader = torchdata.StatefulDataLoader(range(20), batch_size=2, num_workers=num_workers)
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        state = loader.state_dict()
+        del iterator
+    with pytest.raises(ForeignStateError, match=r"torchdata(.|\n)*it\.skip\(3\)"):
+        from_plain(state)
+
+
+@given(st.binary(max_size=200))
+def test_packing_gives_back_any_bytes(data: bytes) -> None:
+    assert unpack_words(pack_words(data)) == data
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=8, max_size=40))
+def test_numbers_in_wide_fields_take_half_the_room(words: list[int]) -> None:
+    data = b"".join(word.to_bytes(8, "little") for word in words)
+    assert unpack_words(pack_words(data)) == data
+    assert len(pack_words(data)) < 0.75 * len(data) + 24
+
+
+@given(st.text(max_size=60) | st.text(max_size=60).map(lambda text: "low:" + text))
+def test_damaged_text_is_a_value_error(text: str) -> None:
+    try:
+        unpack_words(text)
+    except ValueError:
+        pass

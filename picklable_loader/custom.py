@@ -72,6 +72,8 @@ class CustomOrder:
         #: states in which the sampler left the generators, and which of them it has moved
         self._left: dict[str, Any] = dict(self._universe.states) if self._universe else {}
         self._moved: set[str] = set()
+        #: generators of which a replay knows the state to begin with
+        self._logged: set[str] = set(self._left)
         self._pickles: bool | None = None
 
     def open(self) -> None:
@@ -203,7 +205,11 @@ class CustomOrder:
             with world:
                 for _ in range(start, stop):
                     next(self._iterator)  # type: ignore[arg-type]
+        if self._ended:  # what the sampler does after its last index is done again, too
+            with world:
+                next(self._iterator, None)  # type: ignore[arg-type]
         self._left = dict(world.states)
+        self._logged = set(self._left)
 
     # --- drawing ---------------------------------------------------------------------------------
 
@@ -234,8 +240,13 @@ class CustomOrder:
     def _note(self, opens: int, taken: int, found: dict[str, Any], left: dict[str, Any]) -> None:
         moved = [name for name in RNGS if found[name] != left[name]]
         self._moved.update(moved)
-        strange = {name: found[name] for name in moved if found[name] != self._left.get(name)}
+        strange = {
+            name: found[name]
+            for name in moved
+            if name not in self._logged or found[name] != self._left[name]
+        }
         self._left = left
+        self._logged.update(strange)
         if strange and self._log is not None:
             self._log.append([opens, taken, strange])
             if len(self._log) > _LOG_LIMIT:

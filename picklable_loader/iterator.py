@@ -243,7 +243,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
 
     def __copy__(self) -> LoaderIterator[_T]:
         saved = alone(self)
-        saved["newest"] = saved["loader"] is not self.loader
+        saved["newest"] = True
         other = type(self).__new__(type(self))
         other.__setstate__(saved)
         return other

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .anatomy import anatomy, draws_from, fingerprint, generators, unstarted
 from .core.cursor import Cursor
 from .core.snapshot import to_plain
@@ -89,13 +91,22 @@ def without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:
 
 
 def alone(iterator: LoaderIterator[Any]) -> dict[str, Any]:
-    """What an iterator is pickled as, with a copy of the sampler if that may change itself."""
+    """What an iterator is pickled as, with a loader of its own that shares what cannot change.
+
+    Two iterators of one loader draw from the same generators and the same sampler; a copy of an
+    iterator is to go on undisturbed, so that it has copies of these.
+    """
     saved = iterator.__getstate__()
     loader: DataLoader[Any] = saved["loader"]
-    if not loader._iterable and not is_known(anatomy(loader).sampler):
-        memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
-        copied = copy.copy(loader)
-        for name in ("sampler", "batch_sampler"):
-            copied.__dict__[name] = copy.deepcopy(loader.__dict__[name], memo)
-        saved["loader"], saved["state"] = copied, copy.deepcopy(saved["state"], memo)
+    memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
+    sampler = anatomy(loader).sampler
+    if loader._iterable or is_known(sampler):
+        kept = getattr(loader.sampler, "__dict__", {}).values()
+        memo.update({id(value): value for value in kept if not isinstance(value, torch.Generator)})
+    copied = copy.copy(loader)
+    for name in ("sampler", "batch_sampler", "generator"):
+        copied.__dict__[name] = copy.deepcopy(loader.__dict__[name], memo)
+    copied._begin_life()
+    copied._source.origin = {}
+    saved["loader"], saved["state"] = copied, copy.deepcopy(saved["state"], memo)
     return saved

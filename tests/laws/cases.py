@@ -48,6 +48,11 @@ class Case:
             del arguments["batch_size"]
         return DataLoader(self.dataset(), **arguments)
 
+    @property
+    def has_own_seed(self) -> bool:
+        """Nothing is drawn from a global generator."""
+        return bool(self.arguments().keys() & {"seed", "generator"})
+
     def __str__(self) -> str:
         return self.name
 
@@ -85,8 +90,8 @@ SEEKABLE = [
         },
     ),
     sampler("replacement", lambda: RandomSampler(DATA, replacement=True)),
-    sampler("replacement, many", lambda: RandomSampler(DATA, True, 70)),
-    sampler("replacement, generator", lambda: RandomSampler(DATA, True, 40, generator())),
+    sampler("replacement, many", lambda: RandomSampler(DATA, True, 36)),
+    sampler("replacement, generator", lambda: RandomSampler(DATA, True, 34, generator())),
     sampler("more than all", lambda: RandomSampler(DATA, num_samples=23)),
     sampler(
         "more than all, generator",
@@ -128,6 +133,14 @@ CUSTOM = [
     sampler("plain iterator", own.PlainIterator, counts_iters=True),
     sampler("iterator with state_dict", own.StatefulIterator, counts_iters=True),
     sampler("iterator and generator in one state_dict", own.StatefulDrawing),
+    sampler("iterator with state_dict, counts epochs", own.StatefulAndCounting, counts_iters=True),
+    sampler("set_epoch", own.Told),
+    sampler("around a torch sampler", lambda: own.Wrapped(RandomSampler(DATA))),
+    sampler(
+        "around a generator",
+        lambda: own.Wrapped(RandomSampler(DATA, generator=generator())),
+    ),
+    sampler("permutes again", own.KeepsItsOrder, json=False),
     sampler("torchdata's MySampler", lambda: own.MySampler(N, 1, 10), json=False),
     sampler("MySampler with epochs", lambda: own.MySamplerAgain(N, 1, 10), json=False),
     batch_sampler("custom batches", own.Grouped),
@@ -166,7 +179,7 @@ DATASETS = [
 
 OPTIONS = [
     Case("seed", lambda: {"shuffle": True, "seed": 5}),
-    Case("seed, replacement", lambda: {"sampler": RandomSampler(DATA, True, 40), "seed": 5}),
+    Case("seed, replacement", lambda: {"sampler": RandomSampler(DATA, True, 34), "seed": 5}),
     Case("seed, more", lambda: {"sampler": RandomSampler(DATA, num_samples=23), "seed": 5}),
     Case(
         "seed, weighted",
@@ -186,6 +199,11 @@ OPTIONS = [
     ),
     Case("seed, iterable-style", lambda: {"seed": 5}, NoisyStream, same_workers=True),
     Case("seed, state_dict", lambda: {"sampler": own.StatefulIterator(), "seed": 5}),
+    Case("seed, set_epoch", lambda: {"sampler": own.Told(), "seed": 5}),
+    Case(
+        "seed, around a torch sampler",
+        lambda: {"sampler": own.Wrapped(RandomSampler(DATA)), "seed": 5},
+    ),
     Case("seed, own", lambda: {"sampler": own.OwnNumpyGenerator(), "seed": 5}),
     Case("by sample", lambda: {"shuffle": True, "seeding": "sample"}),
     Case("by sample, seed", lambda: {"shuffle": True, "seeding": "sample", "seed": 5}),

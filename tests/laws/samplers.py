@@ -254,3 +254,53 @@ class MySamplerAgain(MySampler):
     def __iter__(self) -> Iterator[int]:
         yield from super().__iter__()
         self.i = 0
+
+
+class StatefulAndCounting(Sized):
+    """Its iterator has a state_dict, and __iter__ counts epochs beside it."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        order = list(range(N))
+        random.Random(self.epoch).shuffle(order)
+        return _StatefulPlaces(order)
+
+
+class Told(Sized):
+    """Goes by the epoch that it was told last, as torch's DistributedSampler does."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(N))
+        random.Random(self.epoch).shuffle(order)
+        return iter(order)
+
+
+class Wrapped(Sized):
+    """Has one of torch's samplers inside of it, as trainers wrap them."""
+
+    def __init__(self, inner: Sampler[int]) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Iterator[int]:
+        for index in self.inner:
+            yield (index + 1) % N
+
+
+class KeepsItsOrder(Sized):
+    """Permutes the permutation of the epoch before."""
+
+    def __init__(self) -> None:
+        self.order = torch.arange(N)
+
+    def __iter__(self) -> Iterator[int]:
+        self.order = self.order[torch.randperm(N)]
+        yield from self.order.tolist()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from .cases import CUSTOM, DATASETS, OPTIONS, SEEKABLE, Case
+from .cases import CUSTOM, DATASETS, OPTIONS, SEEKABLE
 from .codecs import PICKLES, STATES
-from .observe import epochs, expected_warnings, seed_everything, seen, seen_next
+from .observe import epochs, seed_everything, seen, seen_next
 
 CASES = {case.name: case for case in (*SEEKABLE, *CUSTOM, *DATASETS, *OPTIONS)}
 

@@ -144,8 +144,11 @@ class Pool:
 
     def report_death(self, seconds: float = 0.1) -> None:
         """Raise RuntimeError for the workers that have died, if any does within the time."""
-        # An end of file may come a moment before the exit code.
-        wait([process.sentinel for process in self._processes], seconds)
+        # An end of file comes a moment before the sentinel, and that before the exit code.
+        ended = wait([process.sentinel for process in self._processes], seconds)
+        for process in self._processes:
+            if process.sentinel in ended:
+                process.join(_DYING_S)
         dead = [process for process in self._processes if not process.is_alive()]
         if not dead:
             return

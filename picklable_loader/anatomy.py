@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import BatchSampler
 
-from .core.events import Task
 from .core.order import SequenceOrder
 from .core.plan import Grouping, Plan, Unit
 from .custom import memory
-from .errors import UsageError
+from .freeze import Frozen, freeze
 from .randomness import RNGS
-from .samplers import describe, is_known, make_order
-from .source import Setting
+from .samplers import describe, is_known
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -24,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Anatomy",
     "anatomy",
+    "built",
     "draws_from",
     "fingerprint",
-    "first_task",
     "generators",
     "remaining",
     "unstarted",
@@ -115,36 +112,26 @@ def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
     return (plan.remaining() or 0) + len(state["window"])
 
 
-def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:
-    """What must be known of a custom sampler whose iteration is yet to begin."""
+def built(loader: DataLoader[Any]) -> Frozen:
+    """The attributes of a loader's custom sampler."""
     sampler = anatomy(loader).sampler
-    return {} if loader._iterable or is_known(sampler) else memory(sampler, loader._source)
+    return {} if loader._iterable or is_known(sampler) else freeze(sampler)
+
+
+def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:
+    """What must be known of a sampler whose iteration is yet to begin."""
+    sampler = anatomy(loader).sampler
+    if loader._iterable:
+        return {}
+    if not is_known(sampler):
+        return memory(sampler, loader._source)
+    told = getattr(sampler, "epoch", None)
+    return {"attributes": {"epoch": ["plain", told]}} if isinstance(told, int) else {}
 
 
 def draws_from(loader: DataLoader[Any]) -> set[str]:
     """The global generators that a loader's sampler may draw from, now or later."""
     return set() if loader._iterable or is_known(anatomy(loader).sampler) else set(RNGS)
-
-
-def first_task(loader: DataLoader[Any], setting: Setting, step: int) -> Task:
-    """The task of a step, from an order of its own that begins where the epoch did.
-
-    Raises:
-        StopIteration: the epoch has no such step.
-        UsageError: the sampler's order cannot be had again from its beginning.
-    """
-    parts = anatomy(loader)
-    sampler, saved = parts.sampler, setting.saved
-    if saved is not None and "opens" in saved:  # a custom sampler: replay a copy of it
-        if "log" not in saved:
-            raise UsageError("the sampler is saved by its state_dict, which cannot go back")
-        shared = (loader, loader.dataset)
-        sampler = copy.deepcopy(sampler, {id(thing): thing for thing in shared})
-        setting = replace(setting, saved={**saved, "taken": 0})
-    plan = Plan(make_order(sampler, setting), parts.grouping)
-    if step < 0 or plan.advance(step) != step:
-        raise StopIteration
-    return plan.draw()
 
 
 def _length(dataset: Any) -> int | None:

@@ -21,22 +21,16 @@ from itertools import islice
 from types import GeneratorType
 from typing import Any, TypeVar
 
-import numpy as np
-import torch
-
 from .core.seeds import order_seed
 from .errors import CannotSaveError, DamagedStateError
 from .freeze import changed, freeze, thaw
 from .randomness import RNGS, Universe
+from .replay import Record, Replay, detached
 from .source import Setting, Source
 
 __all__ = ["CustomOrder", "memory", "prepare"]
 
 _T = TypeVar("_T")
-
-#: A sampler that draws from a global generator at every batch, while the program draws from it in
-#: between, can be replayed only with the generator's state at each of these draws.
-_LOG_LIMIT = 64
 
 
 class CustomOrder:
@@ -45,33 +39,25 @@ class CustomOrder:
     Args:
         sampler: anything with ``__iter__`` (or ``__getitem__``, as Python's ``iter`` takes it).
         setting: see `Setting`.
+
+    Raises:
+        DamagedStateError: the setting's saved state is not one of such an order.
     """
 
     seekable = False
 
     def __init__(self, sampler: Any, setting: Setting) -> None:
         self._sampler = sampler
-        self._source = source = setting.source
-        self._universe: Universe | None = None
-        if source.seed is not None:
-            self._universe = Universe.seeded(order_seed(source.seed, setting.epoch))
-        _remember(sampler, source)
+        self._setting, self._source = setting, setting.source
+        #: with a seed, what the sampler draws from
+        self._universe = _universe(setting)
         #: to be restored at the first take; None once that is done, or where there is nothing
         self._saved = setting.saved
         self._iterator: Iterator[Any] | None = None
-        #: times that iter(sampler) was called, and indices taken
-        self._opens = 0
-        self._taken = 0
-        #: the iterator has come to its end, and what it drew on the way there is drawn
-        self._ended = False
-        #: the sampler before its first iter()
-        self._before: dict[str, Any] = {}
-        #: [opens, taken, states]: where the sampler drew from global generators that others had
-        #: moved (or, at first, from any), and the states it found; None: too many to keep
-        self._log: list[list[Any]] | None = []
+        self.record = Record() if self._saved is None else _read(self._saved)
         #: states in which the sampler left the generators, and which of them it has moved
         self._left: dict[str, Any] = dict(self._universe.states) if self._universe else {}
-        self._moved: set[str] = set()
+        self._moved: set[str] = set(self._saved["moved"] if self._saved else ())
         #: generators of which a replay knows the state to begin with
         self._logged: set[str] = set(self._left)
         self._pickles: bool | None = None
@@ -79,17 +65,17 @@ class CustomOrder:
     def open(self) -> None:
         if self._saved is not None:
             return
-        if not self._opens:
-            self._before = freeze(self._sampler)
+        if not self.record.opens:
+            self.record.before = freeze(self._sampler)
         self._iterator = self._watched(lambda: iter(self._sampler))
-        self._opens += 1
+        self.record.opens += 1
 
     def take(self, count: int) -> list[Any]:
         if self._saved is not None:
             self._restore(self._saved)
-        if self._iterator is None and not self._ended:
+        if self._iterator is None and not self.record.ended:
             self.open()
-        return [] if self._ended else self._watched(lambda: self._next(count))
+        return [] if self.record.ended else self._watched(lambda: self._next(count))
 
     def seek(self, position: int) -> None:
         raise NotImplementedError("a custom sampler's order cannot be sought in")
@@ -107,9 +93,9 @@ class CustomOrder:
         if self._iterator is None:
             return None
         state: dict[str, Any] = {
-            "opens": self._opens,
-            "taken": self._taken,
-            "ended": self._ended,
+            "opens": self.record.opens,
+            "taken": self.record.taken,
+            "ended": self.record.ended,
             "moved": sorted(self._moved),
         }
         if self._universe is not None and self._moved:
@@ -121,18 +107,35 @@ class CustomOrder:
         self._add_replay(state, live)
         return state
 
+    def again(self, sampler: Any) -> Replay | None:
+        """The epoch from its beginning; None if that cannot be had.
+
+        Args:
+            sampler: a copy of the order's sampler; it is moved.
+        """
+        if self.record.log is None:
+            return None
+        thaw(sampler, self._source.origin)
+        world = _universe(self._setting)
+        beyond = world or self._source.globals()
+        return Replay(sampler, self.record, world or Universe({}), beyond)
+
     # --- saving ----------------------------------------------------------------------------------
 
     def _add_state_dicts(self, state: dict[str, Any]) -> bool:
-        for name, stateful in (("iterator", self._iterator), ("sampler", self._sampler)):
-            if callable(getattr(stateful, "state_dict", None)):
-                saved: Any = stateful
-                state[f"{name}_state"] = copy.deepcopy(saved.state_dict())
-                return True
+        if _is_stateful(self._iterator):
+            stateful: Any = self._iterator
+            state["iterator_state"] = copy.deepcopy(stateful.state_dict())
+            # Its sampler may count epochs or keep an order beside it.
+            state["sampler"] = changed(freeze(self._sampler), self._source.origin)
+            return True
+        if _is_stateful(self._sampler):
+            state["sampler_state"] = copy.deepcopy(self._sampler.state_dict())
+            return True
         return False
 
     def _add_replay(self, state: dict[str, Any], live: bool) -> None:
-        if self._log is None:
+        if self.record.log is None:
             if "iterator" in state:
                 return
             raise CannotSaveError(
@@ -142,12 +145,10 @@ class CustomOrder:
                 "Pass seed= to the DataLoader, give the sampler a generator of its own, or give "
                 "its iterator state_dict and load_state_dict",
             )
-        state["log"] = [
-            [opens, taken, {name: RNGS[name].to_text(value) for name, value in states.items()}]
-            for opens, taken, states in self._log
-        ]
-        now = freeze(self._sampler) if live else self._before
-        state["sampler"] = changed(self._before, self._source.origin or {}, now)
+        state["log"] = self.record.log_as_text()
+        before = self.record.before
+        now = freeze(self._sampler) if live else before
+        state["sampler"] = changed(before, self._source.origin, now)
 
     def _iterator_pickles(self) -> bool:
         if self._pickles is None:
@@ -159,55 +160,53 @@ class CustomOrder:
     def _restore(self, saved: dict[str, Any]) -> None:
         self._saved = None
         try:
-            self._opens, self._taken = int(saved["opens"]), int(saved["taken"])
-            self._ended = bool(saved["ended"])
-            self._moved = set(saved["moved"])
-            self._log = _log_from_text(saved["log"]) if "log" in saved else None
             if "iterator" in saved:
                 self._iterator = saved["iterator"]
-                self._before = {**freeze(self._sampler), **saved.get("sampler", {})}
+                self.record.before = {**freeze(self._sampler), **self.record.before}
                 self._go_on_in(saved)
             elif "iterator_state" in saved or "sampler_state" in saved:
                 self._load_state_dicts(saved)
                 self._go_on_in(saved)
             else:
-                self._replay(saved["sampler"])
+                self._replay()
         except (KeyError, ValueError, TypeError, StopIteration) as error:
             raise DamagedStateError("order", "what this sampler's order saves", error) from error
 
     def _load_state_dicts(self, saved: dict[str, Any]) -> None:
+        thaw(self._sampler, self._source.origin)
         if "sampler_state" in saved:
             self._sampler.load_state_dict(copy.deepcopy(saved["sampler_state"]))
-        with self._world():
+        thaw(self._sampler, saved.get("sampler", {}))
+        before = freeze(self._sampler)
+        with self._aside():
             self._iterator = iter(self._sampler)
         if "iterator_state" in saved:
+            thaw(self._sampler, before)  # what iter() has changed was changed when it was saved
             stateful: Any = self._iterator
             stateful.load_state_dict(copy.deepcopy(saved["iterator_state"]))
+
+    def _aside(self) -> Universe:
+        """A world like the sampler's, to be thrown away: what it draws here was drawn before."""
+        with self._world():
+            return Universe({name: rng.capture() for name, rng in RNGS.items()})
 
     def _go_on_in(self, saved: dict[str, Any]) -> None:
         if self._universe is not None and "universe" in saved:
             self._universe.states.update(Universe.from_text(saved["universe"]).states)
             self._left = dict(self._universe.states)
 
-    def _replay(self, attributes: dict[str, Any]) -> None:
-        """Do again what the sampler has done, in the states that it found then."""
-        thaw(self._sampler, attributes)
-        self._before = freeze(self._sampler)
+    def _replay(self) -> None:
+        record = self.record
+        thaw(self._sampler, self._source.origin)
+        thaw(self._sampler, record.before)
+        record.before = freeze(self._sampler)
         world = self._universe or Universe({})
-        found = {(opens, taken): states for opens, taken, states in self._log or ()}
-        for opens in range(self._opens):
-            world.states.update(found.get((opens, 0), {}))
-            with world:
-                self._iterator = iter(self._sampler)
-        stops = sorted({taken for opens, taken in found if opens == self._opens} | {self._taken})
-        for start, stop in zip([0, *stops], stops):
-            world.states.update(found.get((self._opens, start), {}))
-            with world:
-                for _ in range(start, stop):
-                    next(self._iterator)  # type: ignore[arg-type]
-        if self._ended:  # what the sampler does after its last index is done again, too
-            with world:
-                next(self._iterator, None)  # type: ignore[arg-type]
+        replay = Replay(self._sampler, record, world, world)
+        if len(replay.take(record.taken)) < record.taken:
+            raise ValueError(f"the sampler ends before index {record.taken}")
+        if record.ended:
+            replay.finish()
+        self._iterator = replay.iterator
         self._left = dict(world.states)
         self._logged = set(self._left)
 
@@ -217,18 +216,18 @@ class CustomOrder:
         taken: list[Any] = []
         assert self._iterator is not None
         try:
-            taken.extend(islice(self._iterator, count))
+            taken.extend(map(detached, islice(self._iterator, count)))
         finally:  # whatever the sampler raises, these were taken
-            self._taken += len(taken)
-        self._ended = len(taken) < count
-        return [item if type(item) is int else _detached(item) for item in taken]
+            self.record.taken += len(taken)
+        self.record.ended = len(taken) < count
+        return taken
 
     def _world(self) -> AbstractContextManager[Any]:
         return self._universe or self._source.globals()
 
     def _watched(self, act: Callable[[], _T]) -> _T:
         """Let the sampler act, and note from which global generators it draws."""
-        opens, taken = self._opens, self._taken
+        opens, taken = self.record.opens, self.record.taken
         with self._world():
             found = {name: rng.capture() for name, rng in RNGS.items()}
             try:
@@ -247,19 +246,15 @@ class CustomOrder:
         }
         self._left = left
         self._logged.update(strange)
-        if strange and self._log is not None:
-            self._log.append([opens, taken, strange])
-            if len(self._log) > _LOG_LIMIT:
-                self._log = None
+        if strange:
+            self.record.note(opens, taken, strange)
 
 
 def memory(sampler: Any, source: Source) -> dict[str, Any]:
     """What a sampler is like before its iteration, as far as the program would not rebuild it."""
-    if callable(getattr(sampler, "state_dict", None)):
+    if _is_stateful(sampler):
         return {"state": copy.deepcopy(sampler.state_dict())}
-    if source.origin is None:
-        return {}
-    attributes = changed(freeze(sampler), source.origin, source.origin)
+    attributes = changed(freeze(sampler), source.origin)
     return {"attributes": attributes} if attributes else {}
 
 
@@ -269,8 +264,8 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source) -> None:
     Raises:
         DamagedStateError: that is not what it saves.
     """
-    _remember(sampler, source)
     try:
+        thaw(sampler, source.origin)
         if "state" in saved:
             sampler.load_state_dict(copy.deepcopy(saved["state"]))
         thaw(sampler, saved.get("attributes", {}))
@@ -278,25 +273,20 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source) -> None:
         raise DamagedStateError("sampler", "what this sampler saves", error) from error
 
 
-def _remember(sampler: Any, source: Source) -> None:
-    """Note what the program has built, before anything changes it."""
-    if source.origin is None:
-        source.origin = freeze(sampler)
+def _universe(setting: Setting) -> Universe | None:
+    seed = setting.source.seed
+    return None if seed is None else Universe.seeded(order_seed(seed, setting.epoch))
 
 
-def _log_from_text(log: list[Any]) -> list[list[Any]]:
-    return [[int(o), int(t), Universe.from_text(states).states] for o, t, states in log]
+def _read(saved: dict[str, Any]) -> Record:
+    try:
+        return Record.from_plain(saved)
+    except (KeyError, ValueError, TypeError) as error:
+        raise DamagedStateError("order", "what a custom sampler's order saves", error) from error
 
 
-def _detached(item: Any) -> Any:
-    """An item that stays as it is when the sampler uses the object again for the next one."""
-    if type(item) is list:
-        return item.copy()
-    if isinstance(item, torch.Tensor):
-        return item.clone()
-    if isinstance(item, np.ndarray | dict | set):
-        return item.copy()
-    return item
+def _is_stateful(thing: Any) -> bool:
+    return callable(getattr(thing, "state_dict", None))
 
 
 class _Trial(pickle.Pickler):

@@ -18,7 +18,7 @@ from torch.utils.data import Sampler
 
 from .randomness import generator_to_text, set_generator
 
-__all__ = ["changed", "freeze", "thaw"]
+__all__ = ["Frozen", "changed", "freeze", "thaw"]
 
 #: an attribute's path from the sampler -> [kind, plain value]
 Frozen = dict[str, list[Any]]

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from . import datapipes
-from .anatomy import fingerprint, generators, remaining
+from .anatomy import built, fingerprint, generators, remaining
 from .core.seeds import base_seed
 from .driver import Driver
 from .fitting import fit
@@ -135,6 +135,7 @@ class DataLoader(TorchDataLoader[_T]):
         self._resume: dict[str, Any] | None = None
         self._resume_at_end: str | None = None
         self._begin_life()
+        self._source.origin = built(self)
 
     def _begin_life(self) -> None:
         """Set what no pickle carries."""
@@ -276,7 +277,6 @@ class DataLoader(TorchDataLoader[_T]):
         self.__dict__[_CONTEXT] = context
         self.__dict__["_iterator"] = None
         self._begin_life()
-        self._source.origin = {}  # the sampler is not as the program has built it
 
     # --- for iterators ---------------------------------------------------------------------------
 

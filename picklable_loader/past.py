@@ -5,15 +5,20 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from .anatomy import first_task
+from .anatomy import anatomy
 from .core.cursor import Cursor
 from .core.events import Task
+from .core.order import Order
+from .core.plan import Plan
 from .core.seeds import base_seed
 from .core.snapshot import from_plain
+from .custom import CustomOrder, prepare
 from .errors import CannotSaveError, UsageError
+from .freeze import changed, freeze
 from .randomness import Isolated
+from .samplers import is_known, make_order
 from .source import Setting
-from .worker.fetch import make_fetcher
+from .worker.fetch import make_fetcher, tell_epoch
 from .worker.seeding import set_current
 
 if TYPE_CHECKING:
@@ -36,23 +41,63 @@ def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
                 f"or any one with DataLoader(..., seed=)"
             )
         cursor = Cursor(epoch, base_seed=base_seed(seed, epoch))
-    task = _task(loader, cursor, step)
     before = set_current(None)
     try:
         with Isolated():
+            task = _task(loader, cursor, step)
             return make_fetcher(loader._job(), cursor.base_seed or 0, epoch).fetch(task)
     finally:
         set_current(before)
 
 
 def _task(loader: DataLoader[Any], cursor: Cursor, step: int) -> Task:
-    saved = cursor.order
-    elsewhere = saved is None and loader._options.seed is not None
-    setting = Setting(loader._source.apart(), cursor.epoch, saved, elsewhere)
+    parts = anatomy(loader)
+    sampler, alike = parts.sampler, None
+    elsewhere = cursor.order is None and loader._options.seed is not None
+    setting = Setting(loader._source.apart(cursor.rng), cursor.epoch, cursor.order, elsewhere)
+    if is_known(sampler):
+        order = make_order(sampler, setting)
+    else:
+        sampler = _copied(loader, sampler)
+        order = _custom_order(sampler, setting, cursor)
+        alike = freeze(sampler)
+    plan = Plan(order, parts.grouping)
     try:
-        return first_task(loader, setting, step)
+        if step < 0 or plan.advance(step) != step:
+            raise StopIteration
+        task = plan.draw()
     except StopIteration:
         raise IndexError(f"epoch {cursor.epoch} has no step {step}") from None
+    if elsewhere and alike is not None and changed(alike, freeze(sampler)):
+        raise UsageError(
+            f"the order of epoch {cursor.epoch} is not known: {type(sampler).__qualname__} "
+            f"changes itself from epoch to epoch, so that only the epoch at hand is"
+        )
+    return task
+
+
+def _custom_order(sampler: Any, setting: Setting, cursor: Cursor) -> Order:
+    """The epoch's order from its beginning; moves the sampler, which is a copy."""
+    order = CustomOrder(sampler, setting)
+    if setting.saved is None:
+        prepare(sampler, cursor.sampler, setting.source)
+        tell_epoch(sampler, cursor.epoch)
+        return order
+    again = order.again(sampler)
+    if again is None:
+        raise UsageError("the sampler is saved by its state_dict, which cannot go back")
+    return again
+
+
+def _copied(loader: DataLoader[Any], sampler: Any) -> Any:
+    shared = {id(thing): thing for thing in (loader, loader.dataset)}
+    try:
+        return copy.deepcopy(sampler, shared)
+    except Exception as error:  # whatever stands in people's samplers
+        raise UsageError(
+            f"batch_at has to draw from a copy of {type(sampler).__qualname__}, which cannot be "
+            f"copied: {error}"
+        ) from error
 
 
 def _cursor(loader: DataLoader[Any]) -> Cursor:
@@ -61,7 +106,7 @@ def _cursor(loader: DataLoader[Any]) -> Cursor:
     run = loader._run if newest is None or newest.run is None else newest.run
     try:
         if run is not None:
-            return run.cursor(live=False)
+            return run.cursor(live=True)
         return from_plain(copy.deepcopy(loader.state_dict()))[0]
     except CannotSaveError as error:
         raise UsageError(f"batch_at has to replay the sampler, but {error}") from error

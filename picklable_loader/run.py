@@ -21,7 +21,7 @@ from .core.seeds import base_seed
 from .core.snapshot import to_plain
 from .custom import prepare
 from .randomness import RNGS, Universe
-from .samplers import make_order
+from .samplers import is_known, make_order
 from .source import Setting, Source, random_int64
 from .transport.frames import Begin
 from .worker.fetch import tell_epoch
@@ -114,6 +114,7 @@ class Run:
             elif self._gives_again():
                 window = tuple(Task(task.step, None, task.position) for task in pending)
         order = self._order_state(live)
+        untouched = order is None or is_known(self._parts.sampler)
         return Cursor(
             epoch=self.epoch,
             step=self.step,
@@ -122,7 +123,7 @@ class Run:
             window=window,
             base_seed=self.base_seed,
             order=order,
-            sampler=unstarted(self._loader) if order is None else {},
+            sampler=unstarted(self._loader) if untouched else {},
             rng=self._source.state(self._moved(), live),
             workers=self._workers_as_text(),
             announced=self.announced,
@@ -155,12 +156,20 @@ class Run:
         if self._loader._iterable:
             return EndlessOrder()
         saved = None if cursor is None else cursor.order
-        if cursor is not None and cursor.sampler:
-            prepare(self._parts.sampler, cursor.sampler, self._source)
+        if cursor is not None:
+            self._make_sampler_ready(cursor)
         order = make_order(self._parts.sampler, Setting(self._source, self.epoch, saved))
         if self._parts.opened_by_loader and saved is None:
             order.open()
         return order
+
+    def _make_sampler_ready(self, cursor: Cursor) -> None:
+        loader = self._loader
+        if cursor.announced is not None:
+            loader._tell_samplers(cursor.announced)
+        prepare(self._parts.sampler, cursor.sampler, self._source)
+        if cursor.order is None and self._source.seed is not None:
+            loader._tell_samplers(self.epoch)
 
     def _base_seed(self, cursor: Cursor | None, kept: Kept | None) -> int:
         if cursor is not None and cursor.base_seed is not None:

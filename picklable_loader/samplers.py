@@ -107,7 +107,6 @@ class DistributedOrder:
         self._start: dict[str, int] | None = None
         if setting.saved is not None:
             self._start = {name: number(setting.saved, name) for name in ("epoch", "seed")}
-            sampler.set_epoch(self._start["epoch"])  # later epochs count on from there
         self._permutation: torch.Tensor | None = None
         self._position = 0
 

@@ -107,6 +107,5 @@ def alone(iterator: LoaderIterator[Any]) -> dict[str, Any]:
     for name in ("sampler", "batch_sampler", "generator"):
         copied.__dict__[name] = copy.deepcopy(loader.__dict__[name], memo)
     copied._begin_life()
-    copied._source.origin = {}
     saved["loader"], saved["state"] = copied, copy.deepcopy(saved["state"], memo)
     return saved

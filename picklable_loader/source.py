@@ -43,14 +43,13 @@ class Source:
         self.generators = generators
         #: the global states of the moment of saving, after a resume; None: the global ones
         self.universe: Universe | None = None
-        #: what is drawn from instead of everything else, by name (see `apart`)
-        self._clones: dict[str, torch.Generator] = {}
-        #: the sampler as the program has built it; None until a custom order asks
-        self.origin: dict[str, list[Any]] | None = None
+        #: a custom sampler's attributes as the program has built them, which no state has to
+        #: hold; empty where they are not known
+        self.origin: dict[str, list[Any]] = {}
 
     def draw(self, name: str, how: Callable[[torch.Generator | None], _T]) -> _T:
         """Draw from the generator of that name, or as a draw from torch's global one."""
-        generator = self._clones.get(name) or self.generators.get(name)
+        generator = self.generators.get(name)
         if generator is not None or self.universe is None:
             return how(generator)
         with self.universe:
@@ -58,16 +57,19 @@ class Source:
         how(None)  # the global generator moves as it does under torch
         return value
 
-    def apart(self) -> Source:
-        """A source that draws the same numbers, and moves no one else's generator."""
-        source = Source(self.seed, self.generators)
+    def apart(self, saved: dict[str, str]) -> Source:
+        """A source that draws the same numbers and moves no generator of the user's.
+
+        Args:
+            saved: states to draw from, as ``state`` gives them; for any other, those at hand.
+        """
+        clones = {id(given): _clone(given) for given in self.generators.values()}
+        source = Source(self.seed, {n: clones[id(g)] for n, g in self.generators.items()})
         source.origin = self.origin
+        source.restore(saved)
         with self.globals():
-            source.universe = Universe({name: rng.capture() for name, rng in RNGS.items()})
-            for name in ("loader", "sampler"):
-                clone = torch.Generator()
-                clone.set_state(self.generators.get(name, torch.default_generator).get_state())
-                source._clones[name] = clone
+            states = {name: rng.capture() for name, rng in RNGS.items()}
+        source.universe = Universe({**states, **(source.universe or Universe({})).states})
         return source
 
     def globals(self) -> AbstractContextManager[Any]:
@@ -76,7 +78,7 @@ class Source:
 
     def start(self, name: str) -> str:
         """The state, as text, from which the next draw under that name will be made."""
-        generator = self._clones.get(name) or self.generators.get(name)
+        generator = self.generators.get(name)
         if generator is not None:
             return generator_to_text(generator)
         with self.globals():
@@ -123,6 +125,12 @@ class Source:
     def _universe(self, saved: dict[str, str]) -> Universe | None:
         states = {name: text for name, text in saved.items() if name not in ("loader", "sampler")}
         return Universe.from_text(states) if states else None
+
+
+def _clone(generator: torch.Generator) -> torch.Generator:
+    clone = torch.Generator(generator.device)
+    clone.set_state(generator.get_state())
+    return clone
 
 
 @dataclass(frozen=True)

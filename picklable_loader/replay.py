@@ -1,0 +1,153 @@
+"""Replay: a sampler does again what it has done, in the random states that it found then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from .freeze import Frozen, thaw
+from .randomness import RNGS, Universe
+
+__all__ = ["Record", "Replay", "detached"]
+
+#: A sampler that draws from a global generator at every batch, while the program draws from it in
+#: between, can be replayed only with the generator's state at each of these draws.
+_LOG_LIMIT = 64
+
+
+@dataclass
+class Record:
+    """What a sampler has done in an epoch, as far as it must be known to have it done again."""
+
+    #: times that iter(sampler) was called
+    opens: int = 0
+    #: indices that its newest iterator has given
+    taken: int = 0
+    #: the iterator has come to its end, and what it drew on the way there is drawn
+    ended: bool = False
+    #: [opens, taken, states]: where the sampler drew from global generators that others had moved
+    #: (or, at first, from any), and the states it found; None: too many to keep, or not known
+    log: list[list[Any]] | None = field(default_factory=list)
+    #: the sampler's attributes before the first iter()
+    before: Frozen = field(default_factory=dict)
+
+    @classmethod
+    def from_plain(cls, saved: dict[str, Any]) -> Record:
+        """Raises KeyError, ValueError, TypeError or DamagedStateError if it is damaged."""
+        opens, taken, ended = saved["opens"], saved["taken"], saved["ended"]
+        if type(opens) is not int or type(taken) is not int or type(ended) is not bool:
+            raise TypeError("opens and taken should be whole numbers, ended a truth value")
+        log = None
+        if "log" in saved:
+            log = [
+                [int(o), int(t), Universe.from_text(texts).states] for o, t, texts in saved["log"]
+            ]
+        return cls(opens, taken, ended, log, dict(saved.get("sampler", {})))
+
+    def note(self, opens: int, taken: int, states: dict[str, Any]) -> None:
+        """The sampler found these states when so much was done."""
+        if self.log is not None:
+            self.log.append([opens, taken, states])
+            if len(self.log) > _LOG_LIMIT:
+                self.log = None
+
+    def log_as_text(self) -> list[list[Any]]:
+        return [
+            [opens, taken, {name: RNGS[name].to_text(state) for name, state in states.items()}]
+            for opens, taken, states in self.log or ()
+        ]
+
+
+class Replay:
+    """The order of a sampler's epoch from its beginning, and on beyond what was recorded.
+
+    Args:
+        sampler: becomes what it was at the beginning.
+        record: what was done; with a log.
+        world: what the sampler's draws come from; the recorded states are put there. A generator
+            without a state is the global one.
+        beyond: what they come from after what was recorded.
+    """
+
+    seekable = False
+
+    def __init__(
+        self,
+        sampler: Any,
+        record: Record,
+        world: Universe,
+        beyond: AbstractContextManager[Any],
+    ) -> None:
+        self._sampler = sampler
+        self._record = record
+        self._world, self._beyond = world, beyond
+        self._found = {(opens, taken): states for opens, taken, states in record.log or ()}
+        self._taken = 0
+        self._stops = sorted(taken for opens, taken in self._found if opens == record.opens)
+        thaw(sampler, record.before)
+        self.iterator: Iterator[Any] = iter(())
+        for opens in range(record.opens):
+            self._find(opens, 0)
+            with self._world:
+                self.iterator = iter(sampler)
+
+    def open(self) -> None:
+        pass
+
+    def take(self, count: int) -> list[Any]:
+        items: list[Any] = []
+        while len(items) < count:
+            some = list(map(detached, self._run(count - len(items))))
+            if not some:
+                break
+            items += some
+            self._taken += len(some)
+        return items
+
+    def finish(self) -> None:
+        """Do what the sampler has done after its last index."""
+        self._find(self._record.opens, self._taken)
+        with self._world:
+            next(self.iterator, None)
+
+    def seek(self, position: int) -> None:
+        raise NotImplementedError("a replay goes on where it is")
+
+    def length(self) -> int | None:
+        return None
+
+    def state(self, live: bool) -> dict[str, Any] | None:
+        return None
+
+    def _run(self, count: int) -> list[Any]:
+        """The next items, at most up to where the sampler found other states."""
+        total = self._record.taken
+        if self._taken >= total:
+            with self._beyond:
+                return list(islice(self.iterator, count))
+        self._find(self._record.opens, self._taken)
+        stop = min([total, *(stop for stop in self._stops if stop > self._taken)])
+        with self._world:
+            return list(islice(self.iterator, min(count, stop - self._taken)))
+
+    def _find(self, opens: int, taken: int) -> None:
+        self._world.states.update(self._found.get((opens, taken), {}))
+
+
+def detached(item: Any) -> Any:
+    """An item that stays as it is when the sampler uses the object again for the next one."""
+    if type(item) is int:
+        return item
+    if type(item) is list:
+        return item.copy()
+    if isinstance(item, torch.Tensor):
+        return item.clone()
+    if isinstance(item, np.ndarray | dict | set):
+        return item.copy()
+    return item

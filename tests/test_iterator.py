@@ -1,0 +1,432 @@
+"""The iterator: where it says it stands, how it is closed, and what it survives."""
+
+from __future__ import annotations
+
+import gc
+import io
+import multiprocessing
+import os
+import pickle
+import signal
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from laws.datasets import Boom, Broken, Noisy, NoisyStream
+from laws.observe import seen
+from laws.samplers import DrawsAsItGoes, Endless, WithoutLength, from_torch
+from torch.utils.data import Dataset
+
+from picklable_loader import DataLoader, LoaderIterator
+
+WORKERS = pytest.mark.parametrize("num_workers", [0, 1, 2])
+
+
+def make(num_workers: int = 0, **more: Any) -> DataLoader[Any]:
+    """Four batches, of random samples in random order."""
+    arguments = {"batch_size": 3, "shuffle": True, "seed": 7, "num_workers": num_workers}
+    return DataLoader(Noisy(), **{**arguments, **more})
+
+
+def expected(**more: Any) -> list[Any]:
+    return seen(iter(make(**more)))
+
+
+# --- where it stands -----------------------------------------------------------------------------
+
+
+@WORKERS
+def test_an_iterator_says_where_it_stands(num_workers: int) -> None:
+    loader = make(num_workers)
+    for epoch in range(2):
+        iterator = iter(loader)
+        assert isinstance(iterator, LoaderIterator) and isinstance(iterator, Iterator)
+        assert iter(iterator) is iterator and iterator.loader is loader
+        for step in range(4):
+            assert (len(iterator), iterator.step, iterator.epoch) == (4, step, epoch)
+            assert iterator.remaining == 4 - step
+            next(iterator)
+        assert (len(iterator), iterator.step, iterator.remaining) == (4, 4, 0)
+        assert next(iterator, None) is None
+        assert (iterator.step, iterator.epoch, iterator.remaining) == (4, epoch, 0)
+
+
+@WORKERS
+def test_an_unpickled_iterator_says_the_same(num_workers: int) -> None:
+    iterator = iter(make(num_workers))
+    for step in range(5):
+        again = pickle.loads(pickle.dumps(iterator))
+        assert (len(again), again.step, again.epoch, again.remaining) == (4, step, 0, 4 - step)
+        next(iterator, None)
+    again = pickle.loads(pickle.dumps(iterator))
+    assert (again.step, again.remaining) == (4, 0)
+    assert next(again, None) is None
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("size", [1, 3, 5, 7, 10, 11, None])
+def test_remaining_counts_the_batches_that_come(size: Any, drop_last: bool) -> None:
+    iterator = iter(make(batch_size=size, drop_last=drop_last and size is not None))
+    for _ in range(30):
+        again = pickle.loads(pickle.dumps(iterator))
+        assert again.remaining == iterator.remaining == len(seen(again))
+        if next(iterator, None) is None:
+            break
+    assert iterator.remaining == 0
+
+
+def test_without_a_length_nobody_knows_what_remains() -> None:
+    for sampler in (WithoutLength(), Endless()):
+        iterator = iter(make(shuffle=None, sampler=sampler))
+        next(iterator)
+        assert iterator.remaining is None
+        with pytest.raises(TypeError):
+            len(iterator)
+        assert "1 batches delivered" in repr(iterator)
+
+
+def test_a_repr_says_where_it_stands() -> None:
+    loader = make(2)
+    seen(iter(loader))
+    iterator = iter(loader)
+    assert repr(iterator).startswith("<LoaderIterator: epoch 1, 0 of 4 batches delivered")
+    next(iterator)
+    assert "epoch 1, 1 of 4" in repr(iterator)
+    assert "num_workers=2" in repr(iterator)
+    assert "before its start" in repr(pickle.loads(pickle.dumps(iterator)))
+    seen(iterator)
+    assert "4 of 4 batches delivered" in repr(iterator) and "finished" in repr(iterator)
+    iterator = iter(loader)
+    iterator.close()
+    assert "closed" in repr(iterator)
+
+
+def test_a_progress_bar_goes_over_a_loader_and_over_an_iterator() -> None:
+    tqdm = pytest.importorskip("tqdm").tqdm
+    for what, total in ((make(), 4), (iter(make()), 4)):
+        screen = io.StringIO()
+        with tqdm(what, file=screen, mininterval=0) as bar:
+            assert bar.total == total
+            assert [batch.tolist() for batch in bar] == expected()
+        assert "4/4" in screen.getvalue()
+
+
+def test_an_exception_in_a_sample_counts_as_a_step() -> None:
+    iterator = iter(DataLoader(Broken(), 2))
+    seen(iterator, 2)
+    with pytest.raises(Boom):
+        next(iterator)
+    assert (iterator.step, iterator.remaining) == (3, 2)
+
+
+# --- its end -------------------------------------------------------------------------------------
+
+
+@WORKERS
+def test_close_retires_the_workers_and_keeps_the_place(num_workers: int) -> None:
+    iterator = iter(make(num_workers))
+    next(iterator)
+    iterator.close()
+    assert not multiprocessing.active_children()
+    assert next(iterator, None) is None
+    assert iterator.step == 1
+    other = make()
+    other.load_state_dict(iterator.state_dict())
+    assert seen(iter(other)) == expected()[1:]
+    iterator.close()
+
+
+@WORKERS
+def test_a_closed_iterator_takes_a_state_and_goes_on(num_workers: int) -> None:
+    iterator = iter(make(num_workers))
+    next(iterator)
+    state = iterator.state_dict()
+    iterator.close()
+    iterator.load_state_dict(state)
+    assert seen(iterator) == expected()[1:]
+
+
+def test_a_closed_iterator_stays_closed_in_a_pickle() -> None:
+    iterator = iter(make())
+    next(iterator)
+    iterator.close()
+    again = pickle.loads(pickle.dumps(iterator))
+    assert next(again, None) is None
+    assert again.state_dict() == iterator.state_dict()
+
+
+@WORKERS
+def test_leaving_its_context_closes_it(num_workers: int) -> None:
+    with iter(make(num_workers)) as iterator:
+        next(iterator)
+        assert len(multiprocessing.active_children()) == num_workers
+    assert not multiprocessing.active_children()
+    with pytest.raises(KeyError), iter(make(num_workers)) as iterator:
+        raise KeyError
+    assert not multiprocessing.active_children()
+
+
+@WORKERS
+def test_after_its_end_there_is_no_worker_and_no_batch(num_workers: int) -> None:
+    iterator = iter(make(num_workers))
+    assert len(seen(iterator)) == 4
+    assert not multiprocessing.active_children()
+    for _ in range(3):
+        assert next(iterator, None) is None
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 4])
+def test_an_iterator_that_nobody_has_is_gone_with_its_workers(steps: int) -> None:
+    """Without the garbage collector: there are no cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        loader = make(2)
+        iterator = iter(loader)
+        seen(iterator, steps)
+        gone = weakref.ref(iterator)
+        del iterator
+        assert gone() is None
+        assert not multiprocessing.active_children()
+    finally:
+        gc.enable()
+
+
+def test_loader_and_iterators_may_go_in_any_order() -> None:
+    for first in ("loader", "older", "newer"):
+        loader = make(1)
+        alive: dict[str, Any] = {"loader": loader, "older": iter(loader), "newer": iter(loader)}
+        del loader
+        next(alive["older"])
+        next(alive["newer"])
+        del alive[first]
+        left = [name for name in ("older", "newer") if name in alive]
+        assert all(len(seen(alive[name])) == 3 for name in left)
+        alive.clear()
+        assert not multiprocessing.active_children()
+
+
+def test_breaks_leave_nothing_behind() -> None:
+    loader = make(2)
+    for stop in (0, 2, 3, 1):
+        for step, _ in enumerate(loader):
+            if step == stop:
+                break
+        assert not multiprocessing.active_children()
+    assert len(seen(iter(loader))) == 4
+
+
+def test_batches_outlive_their_iterator() -> None:
+    loader = make(2)
+    batches = list(loader)
+    del loader
+    gc.collect()
+    assert [batch.tolist() for batch in batches] == expected()
+
+
+# --- interruptions -------------------------------------------------------------------------------
+
+
+class Interrupted(Noisy):
+    """Presses Ctrl-C in the middle of a batch, once for each file that is there."""
+
+    def __init__(self, button: Path) -> None:
+        super().__init__()
+        self.button = button
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 4 and self.button.exists():
+            self.button.unlink()
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+
+def test_ctrl_c_in_the_dataset_loses_nothing(tmp_path: Path) -> None:
+    button = tmp_path / "pressed"
+    button.touch()
+    iterator = iter(DataLoader(Interrupted(button), 3, shuffle=True, seed=7))
+    found: list[Any] = []
+    interruptions = 0
+    while len(found) < 4:
+        try:
+            found.append(next(iterator).tolist())
+        except KeyboardInterrupt:
+            interruptions += 1
+            assert iterator.step == len(found)
+            again = pickle.loads(pickle.dumps(iterator))
+            assert seen(again) == expected()[len(found) :]
+    assert interruptions == 1 and found == expected()
+
+
+class Alarmed(Noisy):
+    """Sends its parent an alarm, which there is Ctrl-C, and waits until that was seen."""
+
+    seen = multiprocessing.get_context("fork").Event()
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 4 and not self.seen.is_set():
+            os.kill(os.getppid(), signal.SIGUSR1)
+            assert self.seen.wait(60)
+        return super().__getitem__(index)
+
+
+@pytest.fixture
+def alarm_is_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    Alarmed.seen.clear()
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("alarm_is_ctrl_c")
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("sampler", [None, lambda: DrawsAsItGoes(from_torch)])
+def test_ctrl_c_while_it_waits_loses_nothing(sampler: Any, num_workers: int) -> None:
+    def loader(dataset: Any, workers: int) -> DataLoader[Any]:
+        order = {"shuffle": True} if sampler is None else {"sampler": sampler()}
+        return DataLoader(dataset, 3, seed=8, num_workers=workers, **order)
+
+    whole = seen(iter(loader(Noisy(), 0)))
+    iterator, found, interruptions = None, [], 0
+    iterable = loader(Alarmed(), num_workers)
+    while len(found) < 4:
+        try:
+            iterator = iterator or iter(iterable)
+            found.append(next(iterator).tolist())
+        except KeyboardInterrupt:
+            interruptions += 1
+            Alarmed.seen.set()
+    assert found == whole
+    assert interruptions == 1
+    assert next(iterator, None) is None
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("victim", [0, -1])
+def test_a_worker_that_is_killed_is_an_error_and_the_iterator_can_go_on(
+    num_workers: int, victim: int
+) -> None:
+    iterator = iter(make(num_workers, prefetch_factor=1))
+    found = [next(iterator).tolist()]
+    worker = multiprocessing.active_children()[victim]
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    worker.join()
+    errors = 0
+    while True:
+        try:
+            found.append(next(iterator).tolist())
+        except RuntimeError as error:
+            errors += 1
+            assert str(worker.pid) in str(error) and "SIGKILL" in str(error)
+            assert "exited unexpectedly" in str(error)
+        except StopIteration:
+            break
+    assert found == expected()
+    assert errors <= 1
+
+
+class Deadly(Noisy):
+    """Kills its worker, as the kernel does when memory is short, once."""
+
+    def __init__(self, button: Path) -> None:
+        super().__init__()
+        self.button = button
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 4 and self.button.exists():
+            self.button.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_worker_that_dies_at_a_sample_is_an_error_and_nothing_is_lost(
+    tmp_path: Path, num_workers: int, in_order: bool, persistent: bool
+) -> None:
+    button = tmp_path / "deadly"
+    button.touch()
+    loader = DataLoader(
+        Deadly(button),
+        3,
+        shuffle=True,
+        seed=7,
+        num_workers=num_workers,
+        in_order=in_order,
+        persistent_workers=persistent,
+    )
+    iterator, found, errors = iter(loader), [], 0
+    while True:
+        try:
+            found.append(next(iterator).tolist())
+        except RuntimeError as error:
+            errors += 1
+            assert "SIGKILL" in str(error)
+            state = iterator.state_dict()
+            other = make(in_order=in_order)
+            other.load_state_dict(state)
+            assert sorted(found + seen(iter(other))) == sorted(expected())
+        except StopIteration:
+            break
+    assert errors == 1
+    assert sorted(found) == sorted(expected())
+    assert not in_order or found == expected()
+    second = seen(iter(make()))
+    assert len(seen(iter(loader))) == len(second)
+    del iterator, loader
+
+
+class Slow(Dataset[torch.Tensor]):
+    """The first time, its second batch is not ready in time."""
+
+    gate = multiprocessing.get_context("fork").Event()
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 3:
+            assert self.gate.wait(60)
+        return torch.tensor(index)
+
+
+def test_a_timeout_is_an_error_and_the_iterator_can_go_on() -> None:
+    Slow.gate.clear()
+    iterator = iter(DataLoader(Slow(), 3, num_workers=1, timeout=0.2))
+    assert next(iterator).tolist() == [0, 1, 2]
+    with pytest.raises(RuntimeError, match="timed out after 0.2 seconds"):
+        next(iterator)
+    Slow.gate.set()
+    assert seen(iterator) == [[3, 4, 5], [6, 7, 8]]
+
+
+def test_a_killed_worker_of_iterable_style_data_is_an_error_and_what_came_does_not_come_again() -> (
+    None
+):
+    whole = seen(iter(DataLoader(NoisyStream(), 2, num_workers=1, seed=1)))
+    iterator = iter(DataLoader(NoisyStream(), 2, num_workers=1, seed=1, prefetch_factor=1))
+    found = [next(iterator).tolist()]
+    (worker,) = multiprocessing.active_children()
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    worker.join()
+    errors = 0
+    while True:
+        try:
+            with pytest.warns(UserWarning) if errors else _nothing():
+                found.append(next(iterator).tolist())
+            if errors:
+                break
+        except RuntimeError:
+            errors += 1
+    found += seen(iterator)
+    assert errors == 1 and found == whole
+
+
+def _nothing() -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext()

@@ -1,0 +1,584 @@
+"""Seeds: what is random follows from them, and the program's own random numbers are left alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from laws.datasets import N, Noisy, NoisyInBulk, NoisyStream, noise, noisy_collate
+from laws.observe import random_states, seed_everything, seen
+from laws.samplers import (
+    DrawsAsItGoes,
+    DrawsAtOnce,
+    ShufflesInPlace,
+    Told,
+    from_numpy,
+    from_python,
+    from_torch,
+)
+from torch.utils.data import (
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from picklable_loader import DataLoader, current_seed
+from picklable_loader.errors import LoaderError
+
+WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
+
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "sequential": lambda: None,
+    "random": lambda: RandomSampler(range(N)),
+    "replacing": lambda: RandomSampler(range(N), replacement=True),
+    "more": lambda: RandomSampler(range(N), num_samples=33),
+    "subset": lambda: SubsetRandomSampler([1, 4, 5, 6, 8]),
+    "weighted": lambda: WeightedRandomSampler([1.0] * N, N),
+    "custom, torch": lambda: DrawsAsItGoes(from_torch),
+    "custom, numpy": lambda: DrawsAtOnce(from_numpy),
+    "custom, random": lambda: DrawsAsItGoes(from_python),
+    "custom, in place": lambda: ShufflesInPlace(),
+}
+
+
+def make(num_workers: int = 0, **more: Any) -> DataLoader[Any]:
+    arguments: dict[str, Any] = {"batch_size": 3, "num_workers": num_workers, **more}
+    return DataLoader(arguments.pop("dataset", None) or Noisy(), **arguments)
+
+
+def epochs(loader: DataLoader[Any], count: int) -> list[list[Any]]:
+    return [seen(iter(loader)) for _ in range(count)]
+
+
+def disturb() -> None:
+    """Leave all generators in the middle of a pair of Gaussian numbers."""
+    seed_everything(17)
+    noise()
+
+
+# --- seed= ---------------------------------------------------------------------------------------
+
+
+@WORKERS
+@pytest.mark.parametrize("seeding", ["batch", "sample", "worker"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_with_a_seed_no_global_generator_is_touched(
+    sampler: str, seeding: Any, num_workers: int
+) -> None:
+    disturb()
+    before = random_states()
+    loader = make(num_workers, sampler=SAMPLERS[sampler](), seed=3, seeding=seeding)
+    assert random_states() == before
+    for _ in range(2):
+        for _ in loader:
+            assert random_states() == before
+        loader.state_dict()
+    iterator = iter(loader)
+    next(iterator)
+    loader.load_state_dict(iterator.state_dict())
+    seen(iter(loader))
+    iterator.close()
+    assert random_states() == before
+
+
+@pytest.mark.parametrize("seeding", ["batch", "sample"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_with_a_seed_everything_follows_from_seed_and_epoch(sampler: str, seeding: Any) -> None:
+    def both(seed: int) -> list[list[Any]]:
+        return epochs(make(sampler=SAMPLERS[sampler](), seed=seed, seeding=seeding), 2)
+
+    seed_everything(1)
+    expected = both(3)
+    seed_everything(2)
+    assert both(3) == expected
+    assert both(4) != expected
+    assert expected[0] != expected[1]
+
+
+def test_seeds_may_be_any_whole_number() -> None:
+    streams = [seen(iter(make(shuffle=True, seed=s))) for s in (0, -1, 1, 2**31, 2**64, 10**30)]
+    assert all(streams.count(stream) == 1 for stream in streams)
+
+
+@pytest.mark.parametrize("seed", ["1", 1.0, True, torch.tensor(1)])
+def test_seeds_of_other_types_are_refused(seed: Any) -> None:
+    with pytest.raises(TypeError, match="seed should be an int"):
+        make(seed=seed)
+
+
+def test_a_seed_and_a_generator_are_refused_together() -> None:
+    with pytest.raises(ValueError, match="mutually exclusive"):
+        make(seed=1, generator=torch.Generator())
+
+
+def test_order_and_augmentation_do_not_come_from_the_same_random_numbers() -> None:
+    loader = make(shuffle=True, seed=0)
+    order = [row[0] for batch in seen(iter(loader)) for row in batch]
+    generator = torch.Generator()
+    generator.manual_seed(0)
+    assert order != torch.randperm(N, generator=generator).tolist()
+
+
+# --- the program's own random states -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seeding", ["batch", "sample"])
+@pytest.mark.parametrize("dataset", [Noisy, NoisyInBulk, NoisyStream])
+def test_in_the_main_process_the_programs_states_are_as_before_after_every_batch(
+    dataset: Any, seeding: Any
+) -> None:
+    iterator = iter(make(dataset=dataset(), seeding=seeding))
+    for step in range(4):
+        disturb()
+        for _ in range(step):
+            noise()  # half of the times the spare Gaussians are used up
+        before = random_states()
+        assert next(iterator) is not None
+        assert random_states() == before
+
+
+def test_the_spare_gaussians_are_the_programs_again() -> None:
+    disturb()
+    expected = np.random.standard_normal(), random.gauss(0, 1)
+    iterator = iter(make(dataset=Noisy()))
+    disturb()
+    next(iterator)
+    assert (np.random.standard_normal(), random.gauss(0, 1)) == expected
+
+
+def test_the_states_are_put_back_after_an_exception_too() -> None:
+    class Unlucky(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            raise ValueError(str(super().__getitem__(index)))
+
+    iterator = iter(make(dataset=Unlucky()))
+    disturb()
+    before = random_states()
+    for _ in range(3):
+        with pytest.raises(ValueError):
+            next(iterator)
+        assert random_states() == before
+
+
+def test_a_program_may_seed_itself_between_batches() -> None:
+    seed_everything(1)
+    expected = seen(iter(make(shuffle=True)))
+    seed_everything(1)
+    iterator = iter(make(shuffle=True))
+    found = []
+    for step in range(4):
+        found.append(next(iterator).tolist())
+        seed_everything(step)
+    assert found == expected
+
+
+def test_another_bit_generator_of_the_programs_stays_its_own() -> None:
+    other = np.random.PCG64(5)
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(other)
+    try:
+        expected = dict(other.state["state"])
+        assert len(seen(iter(make(shuffle=True)))) == 4
+        assert np.random.get_bit_generator() is other
+        assert other.state["state"] == expected
+    finally:
+        np.random.set_bit_generator(before)
+
+
+@pytest.mark.parametrize("seeding", ["batch", "sample"])
+def test_a_loader_inside_of_a_dataset_has_its_own_random_numbers(seeding: Any) -> None:
+    class Nested(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            first = noise()
+            inner = seen(iter(make(shuffle=True, seed=index)))
+            return torch.tensor([first, noise()]), torch.tensor(inner[0])
+
+    def stream(num_workers: int) -> list[Any]:
+        loader = make(num_workers, dataset=Nested(), seed=1, seeding=seeding)
+        return [tuple(part.tolist() for part in batch) for batch in loader]
+
+    assert stream(0) == stream(2)
+    outer = torch.tensor(stream(0)[0][0])
+    assert outer.unique().numel() == outer.numel()
+
+
+# --- seeding= ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", [1, 2, 5, 10])
+@WORKERS
+@pytest.mark.parametrize("sampler", ["random", "weighted", "custom, torch"])
+def test_by_sample_the_augmentation_is_the_same_under_any_batch_size(
+    sampler: str, num_workers: int, other: int
+) -> None:
+    def samples(size: int) -> list[Any]:
+        loader = make(
+            num_workers,
+            sampler=SAMPLERS[sampler](),
+            seed=3,
+            seeding="sample",
+            batch_size=size,
+        )
+        return [[row for batch in epoch for row in batch] for epoch in epochs(loader, 2)]
+
+    assert samples(other) == samples(3)
+
+
+def test_by_sample_it_is_the_same_without_batches_too() -> None:
+    def samples(size: int | None) -> list[Any]:
+        loader = make(shuffle=True, seed=3, seeding="sample", batch_size=size)
+        rows = seen(iter(loader))
+        return rows if size is None else [row for batch in rows for row in batch]
+
+    assert samples(None) == samples(4)
+
+
+def test_by_sample_an_index_that_comes_twice_is_augmented_twice() -> None:
+    loader = make(sampler=[5, 5, 5], seed=3, seeding="sample")
+    (batch,) = seen(iter(loader))
+    assert len({tuple(row) for row in batch}) == 3
+
+
+@pytest.mark.parametrize("seeding", ["batch", "sample"])
+def test_batches_have_noise_of_their_own(seeding: Any) -> None:
+    loader = make(sampler=[1] * 9, seed=3, seeding=seeding, collate_fn=noisy_collate)
+    rows = [tuple(row) for epoch in epochs(loader, 2) for batch in epoch for row in batch]
+    assert len(set(rows)) == 18
+
+
+@WORKERS
+@pytest.mark.parametrize("seeding", ["batch", "sample"])
+def test_a_collate_fn_draws_what_it_draws_under_any_number_of_workers(
+    seeding: Any, num_workers: int
+) -> None:
+    def stream(workers: int) -> list[list[Any]]:
+        loader = make(workers, shuffle=True, seed=3, seeding=seeding, collate_fn=noisy_collate)
+        return epochs(loader, 2)
+
+    assert stream(num_workers) == stream(0)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_by_worker_it_is_torchs_scheme(num_workers: int) -> None:
+    seed_everything(1)
+    theirs = torch.utils.data.DataLoader(Noisy(), 3, shuffle=True, num_workers=num_workers)
+    expected = [[batch.tolist() for batch in theirs] for _ in range(2)]
+    seed_everything(1)
+    ours = make(num_workers, shuffle=True, seeding="worker")
+    assert epochs(ours, 2) == expected
+
+
+@pytest.mark.parametrize("seeding", ["epoch", None, 1])
+def test_other_ways_of_seeding_are_refused(seeding: Any) -> None:
+    with pytest.raises(ValueError, match="seeding should be one of 'batch', 'sample', 'worker'"):
+        make(seeding=seeding)
+
+
+def test_by_worker_with_a_balanced_schedule_is_refused() -> None:
+    with pytest.raises(ValueError, match="round_robin"):
+        make(seeding="worker", schedule="balanced")
+
+
+# --- current_seed and seed_hooks -----------------------------------------------------------------
+
+
+class Asking(Dataset[int]):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        return current_seed()
+
+
+def ask_again(samples: list[int]) -> tuple[list[int], int]:
+    return samples, current_seed()
+
+
+@WORKERS
+def test_current_seed_is_that_of_the_batch(num_workers: int) -> None:
+    loader = make(num_workers, dataset=Asking(), seed=1, collate_fn=ask_again, batch_size=2)
+    batches = [batch for _ in range(2) for batch in loader]
+    assert all(len({*samples, again}) == 1 for samples, again in batches)
+    assert len({again for _, again in batches}) == 6
+    assert all(0 <= again < 2**62 for _, again in batches)
+
+
+@WORKERS
+def test_current_seed_is_that_of_the_sample(num_workers: int) -> None:
+    loader = make(num_workers, dataset=Asking(), seed=1, collate_fn=ask_again, seeding="sample")
+    samples = [seed for _ in range(2) for batch, _ in loader for seed in batch]
+    assert len(set(samples)) == 12
+
+
+@WORKERS
+@pytest.mark.parametrize("seeding", ["batch", "sample"])
+def test_current_seed_does_not_depend_on_workers_and_comes_again_on_resume(
+    seeding: Any, num_workers: int
+) -> None:
+    def loader(workers: int) -> DataLoader[Any]:
+        return make(workers, dataset=Asking(), seed=1, seeding=seeding, batch_size=2)
+
+    expected = seen(iter(loader(0)))
+    assert seen(iter(loader(num_workers))) == expected
+    iterator = iter(loader(num_workers))
+    next(iterator)
+    other = loader(0)
+    other.load_state_dict(iterator.state_dict())
+    iterator.close()
+    assert seen(iter(other)) == expected[1:]
+
+
+def test_current_seed_is_torchs_seed_of_the_worker_when_seeding_by_worker() -> None:
+    loader = make(2, dataset=Asking(), seeding="worker", seed=1, batch_size=2)
+    first, second, third = seen(iter(loader))
+    assert set(first) == set(third) == {second[0] - 1}
+
+
+def test_current_seed_is_unknown_where_no_batch_is_fetched() -> None:
+    iterator = iter(make(dataset=Asking()))
+    next(iterator)
+    with pytest.raises(LoaderError, match="only while a batch is being fetched"):
+        current_seed()
+
+
+class AskingStream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(3):
+            yield current_seed()
+
+
+@WORKERS
+def test_current_seed_is_known_in_iterable_style_data(num_workers: int) -> None:
+    seeds = [int(batch) for batch in make(num_workers, dataset=AskingStream(), batch_size=1)]
+    assert len(set(seeds)) == 3 * max(1, num_workers)
+
+
+own_generator = np.random.default_rng(0)
+heard: list[int] = []
+
+
+def seed_own(seed: int) -> None:
+    global own_generator
+    own_generator = np.random.default_rng(seed)
+    heard.append(seed)
+
+
+class WithOwnGenerator(Dataset[float]):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> float:
+        return float(own_generator.normal())
+
+
+@pytest.mark.parametrize("seeding", ["batch", "sample"])
+def test_seed_hooks_seed_generators_that_the_loader_does_not_know_of(seeding: Any) -> None:
+    def stream(num_workers: int) -> list[list[Any]]:
+        loader = make(
+            num_workers,
+            dataset=WithOwnGenerator(),
+            seed=1,
+            seeding=seeding,
+            seed_hooks=[seed_own],
+            batch_size=2,
+        )
+        return epochs(loader, 2)
+
+    seed_own(5)
+    expected = stream(0)
+    seed_own(6)
+    assert stream(0) == expected
+    assert stream(2) == expected
+
+
+def test_seed_hooks_are_given_what_current_seed_gives() -> None:
+    heard.clear()
+    loader = make(dataset=Asking(), seed=1, seed_hooks=[seed_own], batch_size=2)
+    assert [seed for batch in seen(iter(loader)) for seed in batch][::2] == heard
+
+
+def test_a_seed_hook_that_cannot_be_called_is_refused() -> None:
+    with pytest.raises(TypeError, match="seed_hooks"):
+        make(seed_hooks=[1])  # type: ignore[list-item]
+
+
+# --- set_epoch -----------------------------------------------------------------------------------
+
+
+class Epochal(Dataset[tuple[int, int]]):
+    """Samples say which epoch their dataset was told."""
+
+    def __init__(self) -> None:
+        self.epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, self.epoch
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 5])
+@WORKERS
+def test_set_epoch_selects_the_epoch(num_workers: int, epoch: int) -> None:
+    expected = epochs(make(shuffle=True, seed=3), 7)
+    loader = make(num_workers, shuffle=True, seed=3)
+    loader.set_epoch(epoch)
+    assert loader.epoch == epoch
+    assert epochs(loader, 2) == expected[epoch : epoch + 2]
+    loader.set_epoch(epoch)
+    assert epochs(loader, 1) == expected[epoch : epoch + 1]
+
+
+def test_set_epoch_selects_it_for_samplers_of_peoples_own_too() -> None:
+    for sampler in ("custom, torch", "custom, numpy", "custom, random"):
+        expected = epochs(make(sampler=SAMPLERS[sampler](), seed=3), 4)
+        loader = make(sampler=SAMPLERS[sampler](), seed=3)
+        loader.set_epoch(2)
+        assert epochs(loader, 2) == expected[2:]
+
+
+def test_set_epoch_reaches_the_sampler() -> None:
+    sampler = DistributedSampler(range(8), num_replicas=2, rank=0)
+    loader = DataLoader(Epochal(), batch_size=2, sampler=sampler)
+    orders = []
+    for epoch in (3, 4):
+        loader.set_epoch(epoch)
+        orders.append([int(i) for batch in DataLoader(range(8), sampler=sampler) for i in batch])
+        assert sampler.epoch == epoch
+    assert orders[0] != orders[1]
+
+
+def test_set_epoch_reaches_a_sampler_inside_of_a_batch_sampler() -> None:
+    sampler = Told()
+    batch_sampler = torch.utils.data.BatchSampler(sampler, 3, False)
+    make(batch_size=1, batch_sampler=batch_sampler).set_epoch(4)
+    assert sampler.epoch == 4
+
+
+@pytest.mark.parametrize("kind", [Told, lambda: DistributedSampler(range(N), 1, 0)])
+def test_with_a_seed_samplers_that_are_told_epochs_are_told_each_one(kind: Any) -> None:
+    loader = make(sampler=kind(), seed=3)
+    orders = [[row[0] for batch in epoch for row in batch] for epoch in epochs(loader, 3)]
+    for epoch, order in enumerate(orders):
+        sampler = kind()
+        sampler.set_epoch(epoch)
+        assert order == list(sampler)
+
+
+@pytest.mark.parametrize("kind", [Told, lambda: DistributedSampler(range(N), 1, 0)])
+def test_without_a_seed_samplers_are_told_only_what_the_program_tells_them(kind: Any) -> None:
+    first, second = epochs(make(sampler=kind()), 2)
+    assert [row[0] for batch in first for row in batch] == list(kind())
+    assert [row[0] for batch in second for row in batch] == list(kind())
+
+
+@WORKERS
+@pytest.mark.parametrize("persistent", [False, True])
+def test_set_epoch_reaches_the_datasets_copies_in_workers(
+    num_workers: int, persistent: bool
+) -> None:
+    loader = make(
+        num_workers,
+        dataset=Epochal(),
+        batch_size=1,
+        persistent_workers=persistent and num_workers > 0,
+    )
+    told = []
+    for epoch in (None, 3, 4, None, 0):
+        if epoch is not None:
+            loader.set_epoch(epoch)
+        told.append({int(epoch) for _, epoch in loader})
+    assert told == [{-1}, {3}, {4}, {4}, {0}]
+
+
+@WORKERS
+def test_set_epoch_reaches_the_dataset_of_a_resumed_loader(num_workers: int) -> None:
+    loader = make(num_workers, dataset=Epochal(), batch_size=1)
+    loader.set_epoch(3)
+    iterator = iter(loader)
+    next(iterator)
+    state = iterator.state_dict()
+    iterator.close()
+    other = make(num_workers, dataset=Epochal(), batch_size=1)
+    other.load_state_dict(state)
+    assert [int(epoch) for _, epoch in other] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("kind", [Told, lambda: DistributedSampler(range(N), 1, 0)])
+def test_a_state_between_set_epoch_and_iter_is_of_that_epoch(kind: Any, seed: Any) -> None:
+    loader = make(sampler=kind(), seed=seed)
+    loader.set_epoch(2)
+    state = loader.state_dict()
+    expected = seen(iter(loader))
+    other = make(sampler=kind(), seed=seed)
+    other.load_state_dict(state)
+    found = seen(iter(other))
+    assert [[row[0] for row in batch] for batch in found] == [
+        [row[0] for row in batch] for batch in expected
+    ]
+
+
+def test_set_epoch_of_the_loaded_epoch_keeps_the_state() -> None:
+    """The usual loop: load, and then set_epoch at the top of every epoch."""
+    expected = epochs(make(shuffle=True, seed=3), 3)
+    loader = make(shuffle=True, seed=3)
+    loader.set_epoch(1)
+    iterator = iter(loader)
+    seen(iterator, 2)
+    other = make(shuffle=True, seed=3)
+    other.load_state_dict(loader.state_dict())
+    found = []
+    for epoch in range(other.epoch, 3):
+        other.set_epoch(epoch)
+        found.append(seen(iter(other)))
+    assert found == [expected[1][2:], expected[2]]
+
+
+def test_set_epoch_of_another_epoch_drops_the_loaded_state_and_warns() -> None:
+    loader = make(shuffle=True, seed=3)
+    seen(iter(loader), 2)
+    state = loader.state_dict()
+    loader.load_state_dict(state)
+    with pytest.warns(UserWarning, match="drops the loaded state of epoch 0"):
+        loader.set_epoch(2)
+    assert seen(iter(loader)) == epochs(make(shuffle=True, seed=3), 3)[2]
+
+
+def test_set_epoch_does_not_reach_an_epoch_that_is_under_way() -> None:
+    expected = epochs(make(shuffle=True, seed=3), 1)[0]
+    loader = make(shuffle=True, seed=3)
+    iterator = iter(loader)
+    first = seen(iterator, 1)
+    loader.set_epoch(5)
+    assert first + seen(iterator) == expected
+    assert iterator.epoch == 0
+    assert iter(loader).epoch == 5
+
+
+def test_a_negative_epoch_is_refused() -> None:
+    with pytest.raises(ValueError, match="epoch"):
+        make().set_epoch(-1)
+
+
+@WORKERS
+def test_without_set_epoch_epochs_count_up(num_workers: int) -> None:
+    loader = make(num_workers, shuffle=True, seed=3)
+    numbers = []
+    for _ in range(3):
+        iterator = iter(loader)
+        numbers.append(iterator.epoch)
+        seen(iterator, 1)
+        iterator.close()
+    assert numbers == [0, 1, 2]

@@ -1,0 +1,756 @@
+"""``state_dict`` and ``load_state_dict``: what each moment's state means, and which are refused."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import multiprocessing
+import pickle
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from laws.datasets import Boom, Broken, Noisy, NoisyStream
+from laws.observe import random_states, seed_everything, seen
+from laws.samplers import DrawsAsItGoes, from_torch
+from torch.utils.data import (
+    Dataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import (
+    DamagedStateError,
+    EmptyEpochWarning,
+    ForeignStateError,
+    NewerStateError,
+    StateError,
+    StateMismatch,
+)
+
+WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
+
+
+def generator(seed: int = 11) -> torch.Generator:
+    made = torch.Generator()
+    made.manual_seed(seed)
+    return made
+
+
+def make(num_workers: int = 0, **more: Any) -> DataLoader[Any]:
+    """Four batches of random samples in random order."""
+    arguments = {"batch_size": 3, "shuffle": True, "seed": 7, "num_workers": num_workers}
+    return DataLoader(Noisy(), **{**arguments, **more})
+
+
+def uninterrupted(count: int, **more: Any) -> list[list[Any]]:
+    seed_everything(1)
+    loader = make(**more)
+    return [seen(iter(loader)) for _ in range(count)]
+
+
+def state_after(step: int, num_workers: int = 0, epoch: int = 0, **more: Any) -> dict[str, Any]:
+    """The loader's state after so many batches of an epoch, in a program of its own."""
+    seed_everything(1)
+    loader = make(num_workers, **more)
+    for _ in range(epoch):
+        seen(iter(loader))
+    iterator = iter(loader)
+    assert len(seen(iterator, step)) == step
+    state = loader.state_dict()
+    iterator.close()
+    seed_everything(99)
+    return state
+
+
+# --- which moment a state is of ------------------------------------------------------------------
+
+
+@WORKERS
+def test_a_state_loaded_after_iter_was_called_takes_effect_on_the_next_iter(
+    num_workers: int,
+) -> None:
+    state = state_after(2)
+    loader = make(num_workers)
+    iterator = iter(loader)
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert seen(iter(loader)) == uninterrupted(1)[0][2:]
+    iterator.close()
+
+
+@WORKERS
+def test_after_the_last_batch_and_before_its_end_the_pass_is_empty_and_warns(
+    num_workers: int,
+) -> None:
+    loader = make(num_workers)
+    loader.load_state_dict(state_after(4))
+    iterator = iter(loader)
+    with pytest.warns(EmptyEpochWarning, match='at_epoch_end="next"'):
+        assert next(iterator, "nothing") == "nothing"
+    assert next(iterator, "nothing") == "nothing"
+    assert [seen(iter(loader)) for _ in range(2)] == uninterrupted(3)[1:]
+
+
+def test_that_warning_stands_at_the_line_that_asked_for_a_batch() -> None:
+    loader = make()
+    loader.load_state_dict(state_after(4))
+    with pytest.warns(EmptyEpochWarning) as caught:
+        for _ in loader:
+            pass
+    assert caught[0].filename == __file__
+
+
+@WORKERS
+def test_at_epoch_end_next_goes_straight_to_the_next_epoch(num_workers: int) -> None:
+    loader = make(num_workers)
+    loader.load_state_dict(state_after(4), at_epoch_end="next")
+    assert [seen(iter(loader)) for _ in range(2)] == uninterrupted(3)[1:]
+
+
+@WORKERS
+def test_at_epoch_end_next_may_be_said_to_the_loader(num_workers: int) -> None:
+    loader = make(num_workers, at_epoch_end="next")
+    loader.load_state_dict(state_after(4))
+    iterator = iter(loader)
+    assert seen(iterator) == uninterrupted(2)[1]
+    assert iterator.epoch == 1
+
+
+def test_what_load_state_dict_is_told_goes_before_what_the_loader_was_told() -> None:
+    loader = make(at_epoch_end="next")
+    loader.load_state_dict(state_after(4), at_epoch_end="stop")
+    with pytest.warns(EmptyEpochWarning):
+        assert seen(iter(loader)) == []
+
+
+def test_at_epoch_end_next_does_not_matter_in_mid_epoch() -> None:
+    loader = make(at_epoch_end="next")
+    loader.load_state_dict(state_after(3))
+    assert [seen(iter(loader)) for _ in range(2)] == [
+        uninterrupted(1)[0][3:],
+        uninterrupted(2)[1],
+    ]
+
+
+@pytest.mark.parametrize("at_epoch_end", ["stop", "next"])
+def test_a_state_of_the_end_of_an_empty_dataset_ends_there(at_epoch_end: Any) -> None:
+    loader = DataLoader(Noisy(0), seed=1, at_epoch_end=at_epoch_end)
+    loader.load_state_dict(loader.state_dict())
+    assert [seen(iter(loader)) for _ in range(2)] == [[], []]
+
+
+@WORKERS
+def test_after_stop_iteration_the_next_epoch_is_full(num_workers: int) -> None:
+    loader = make()
+    seen(iter(loader))
+    state = loader.state_dict()
+    other = make(num_workers)
+    other.load_state_dict(state)
+    assert other.epoch == 1
+    assert [seen(iter(other)) for _ in range(2)] == uninterrupted(3)[1:]
+
+
+@WORKERS
+def test_the_state_of_a_finished_iterator_is_the_next_epoch_too(num_workers: int) -> None:
+    iterator = iter(make(num_workers))
+    seen(iterator)
+    other = make()
+    other.load_state_dict(iterator.state_dict())
+    assert seen(iter(other)) == uninterrupted(2)[1]
+
+
+@WORKERS
+def test_after_break_the_loader_knows_its_state_though_the_iterator_is_gone(
+    num_workers: int,
+) -> None:
+    loader = make(num_workers)
+    for step, _ in enumerate(loader):
+        if step == 1:
+            break
+    other = make()
+    other.load_state_dict(loader.state_dict())
+    assert seen(iter(other)) == uninterrupted(1)[0][2:]
+
+
+def test_after_break_and_without_a_load_the_next_iter_is_a_fresh_epoch() -> None:
+    loader = make()
+    next(iter(loader))
+    loader.state_dict()
+    assert seen(iter(loader)) == uninterrupted(2)[1]
+
+
+@WORKERS
+def test_two_live_iterators_each_have_a_state_and_the_loader_reports_the_newest(
+    num_workers: int,
+) -> None:
+    loader = make(num_workers)
+    first, second = iter(loader), iter(loader)
+    seen(first, 3)
+    seen(second, 1)
+    assert (first.state_dict()["epoch"], first.state_dict()["step"]) == (0, 3)
+    assert (second.state_dict()["epoch"], second.state_dict()["step"]) == (1, 1)
+    assert loader.state_dict() == second.state_dict()
+    seen(first, 1)
+    assert loader.state_dict() == second.state_dict()
+    epochs = uninterrupted(2)
+    for iterator, rest in ((first, epochs[0][4:]), (second, epochs[1][1:])):
+        other = make(at_epoch_end="stop")
+        other.load_state_dict(iterator.state_dict())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EmptyEpochWarning)
+            assert seen(iter(other)) == rest
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("order", [{"seed": 7}, {"seed": None}, {"generator": generator}])
+def test_the_state_of_a_fresh_loader_is_what_the_next_iter_delivers(order: Any) -> None:
+    def fresh(num_workers: int = 0) -> DataLoader[Any]:
+        if "generator" in order:
+            return make(num_workers, seed=None, generator=generator())
+        return make(num_workers, **order)
+
+    seed_everything(3)
+    loader = fresh(num_workers=2)
+    before = random_states()
+    state = loader.state_dict()
+    assert not multiprocessing.active_children()
+    assert random_states() == before
+    expected = [seen(iter(loader)) for _ in range(2)]
+    seed_everything(99)
+    other = fresh()
+    other.load_state_dict(state)
+    assert [seen(iter(other)) for _ in range(2)] == expected
+
+
+def test_reading_the_state_of_a_fresh_loader_does_not_change_what_comes() -> None:
+    expected = uninterrupted(2, seed=None)
+    seed_everything(1)
+    loader = make(seed=None)
+    loader.state_dict()
+    first = seen(iter(loader))
+    loader.state_dict()
+    assert [first, seen(iter(loader))] == expected
+
+
+@WORKERS
+def test_what_was_loaded_is_what_is_reported_until_the_first_next(num_workers: int) -> None:
+    for step in range(5):
+        for epoch in range(2):
+            state = state_after(step, num_workers, epoch, seed=None)
+            loader = make(num_workers, seed=None)
+            loader.load_state_dict(state)
+            assert loader.state_dict() == state
+            iterator = iter(loader)
+            assert loader.state_dict() == state
+            assert iterator.state_dict() == state
+            iterator.close()
+            assert loader.state_dict() == state
+
+
+def test_what_was_loaded_is_reported_by_every_kind_of_sampler() -> None:
+    samplers: list[Any] = [
+        lambda: RandomSampler(range(10), replacement=True),
+        lambda: SubsetRandomSampler([1, 3, 5, 7, 8, 9]),
+        lambda: WeightedRandomSampler([1.0] * 10, 10),
+        lambda: DrawsAsItGoes(from_torch),
+        lambda: [3, 1, 4, 1, 5, 9],
+    ]
+    for sampler in samplers:
+        state = state_after(1, shuffle=None, sampler=sampler(), seed=None)
+        loader = make(shuffle=None, sampler=sampler(), seed=None)
+        loader.load_state_dict(state)
+        iterator = iter(loader)
+        assert loader.state_dict() == iterator.state_dict() == state
+
+
+@WORKERS
+def test_a_state_handed_out_never_changes(num_workers: int) -> None:
+    iterator = iter(make(num_workers, shuffle=None, sampler=DrawsAsItGoes(from_torch)))
+    states = []
+    while True:
+        states.append((iterator.state_dict(), copy.deepcopy(iterator.state_dict())))
+        if next(iterator, None) is None:
+            break
+    assert len(states) == 5
+    assert all(handed_out == then for handed_out, then in states)
+
+
+def test_what_is_done_to_a_state_does_not_reach_the_loader() -> None:
+    state = state_after(1, shuffle=None, sampler=DrawsAsItGoes(from_torch))
+    loader = make(shuffle=None, sampler=DrawsAsItGoes(from_torch))
+    loader.load_state_dict(state)
+    expected = copy.deepcopy(state)
+    for found in (state, loader.state_dict()):
+        found["order"].clear()
+        found["rng"].clear()
+        found["fits"].clear()
+    assert loader.state_dict() == expected
+
+
+def test_a_state_can_be_loaded_any_number_of_times() -> None:
+    state = state_after(2)
+    kept = copy.deepcopy(state)
+    loader = make()
+    for _ in range(3):
+        loader.load_state_dict(state)
+        assert seen(iter(loader)) == uninterrupted(1)[0][2:]
+    assert state == kept
+
+
+def test_the_empty_state_means_the_beginning() -> None:
+    loader = make()
+    seen(iter(loader))
+    seen(iter(loader), 2)
+    loader.load_state_dict({})
+    assert loader.epoch == 0
+    assert [seen(iter(loader)) for _ in range(2)] == uninterrupted(2)
+
+
+@WORKERS
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_used_loader_abandons_its_iterator_resumes_and_then_begins_a_fresh_epoch(
+    num_workers: int, persistent: bool
+) -> None:
+    loader = make(num_workers, persistent_workers=persistent and num_workers > 0)
+    seen(iter(loader))
+    used = iter(loader)
+    seen(used, 3)
+    loader.load_state_dict(state_after(1))
+    assert [seen(iter(loader)) for _ in range(2)] == [
+        uninterrupted(1)[0][1:],
+        uninterrupted(2)[1],
+    ]
+
+
+def test_the_abandoned_iterator_does_not_change_what_the_loader_reports() -> None:
+    state = state_after(1)
+    loader = make()
+    used = iter(loader)
+    next(used)
+    loader.load_state_dict(state)
+    next(used)
+    assert loader.state_dict() == state
+    del used
+    assert loader.state_dict() == state
+
+
+def test_an_iterator_takes_a_state_itself() -> None:
+    iterator = iter(make())
+    seen(iterator, 3)
+    iterator.load_state_dict(state_after(1))
+    assert iterator.step == 1
+    assert seen(iterator) == uninterrupted(1)[0][1:]
+
+
+def test_a_finished_iterator_takes_a_state_and_lives_again() -> None:
+    iterator = iter(make(2))
+    seen(iterator)
+    iterator.load_state_dict(state_after(1))
+    assert seen(iterator) == uninterrupted(1)[0][1:]
+
+
+# --- workers and errors --------------------------------------------------------------------------
+
+
+class Gated(Dataset[torch.Tensor]):
+    """From its second batch on, it waits for a gate to be opened."""
+
+    gate = multiprocessing.get_context("fork").Event()
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index >= 3:
+            assert self.gate.wait(60)
+        return torch.tensor(index)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_state_asked_for_at_once_while_workers_lag_behind_is_right(num_workers: int) -> None:
+    Gated.gate.clear()
+    loader = DataLoader(Gated(), 3, num_workers=num_workers)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1, 2]
+    state = loader.state_dict()
+    Gated.gate.set()
+    other = DataLoader(Gated(), 3)
+    other.load_state_dict(state)
+    assert seen(iter(other)) == [[3, 4, 5], [6, 7, 8]]
+    assert seen(iterator) == [[3, 4, 5], [6, 7, 8]]
+
+
+@WORKERS
+def test_an_exception_in_the_dataset_leaves_a_usable_state(num_workers: int) -> None:
+    def broken() -> DataLoader[Any]:
+        return DataLoader(Broken(), 2, num_workers=num_workers, seed=1)
+
+    whole = seen(iter(broken()))
+    assert whole[2] == whole[4] == "boom"
+    iterator = iter(broken())
+    seen(iterator, 2)
+    with pytest.raises(Boom):
+        next(iterator)
+    state = iterator.loader.state_dict()
+    assert state["step"] == 3
+    iterator.close()
+    other = broken()
+    other.load_state_dict(state)
+    assert seen(iter(other)) == whole[3:]
+
+
+class TroubledSampler(DrawsAsItGoes):
+    def __iter__(self) -> Iterator[int]:
+        for place, index in enumerate(super().__iter__()):
+            if place == 7:
+                raise Boom("no more")
+            yield index
+
+
+@WORKERS
+def test_an_exception_in_the_sampler_leaves_a_usable_state(num_workers: int) -> None:
+    def troubled() -> DataLoader[Any]:
+        sampler = TroubledSampler(from_torch)
+        return make(num_workers, shuffle=None, sampler=sampler)
+
+    def all_of(iterator: Any) -> list[Any]:
+        batches = []
+        with pytest.raises(Boom):
+            while True:
+                batches.append(next(iterator).tolist())
+        return batches
+
+    whole = all_of(iter(troubled()))
+    assert len(whole) == 2
+    for step in range(3):
+        iterator = iter(troubled())
+        seen(iterator, step)
+        other = troubled()
+        other.load_state_dict(iterator.state_dict())
+        assert all_of(iter(other)) == whole[step:]
+        iterator.close()
+
+
+# --- forms ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"seed": None}, {"seeding": "worker"}], ids=str)
+def test_a_state_is_json(more: dict[str, Any]) -> None:
+    for step in (0, 2, 4):
+        state = state_after(step, num_workers=2, **more)
+        assert json.loads(json.dumps(state)) == state
+        json.dumps(state, allow_nan=False)
+
+
+def test_the_state_of_generators_is_json_too() -> None:
+    seed_everything(1)
+    loader = make(seed=None, generator=generator())
+    next(iter(loader))
+    assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
+
+
+def test_a_state_loads_under_weights_only() -> None:
+    state = state_after(2, shuffle=None, sampler=DrawsAsItGoes(from_torch), seed=None)
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True) == state
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("size", [20, 10**6])
+def test_a_state_with_a_seed_is_at_most_1_kb_anywhere(size: int, num_workers: int) -> None:
+    for sampler in (
+        RandomSampler(range(size)),
+        RandomSampler(range(size), replacement=True),
+        WeightedRandomSampler(torch.ones(size), size),
+    ):
+        loader = DataLoader(range(size), 2, sampler=sampler, seed=2**40, num_workers=num_workers)
+        iterator = iter(loader)
+        for skipped in (0, 1, size // 4):
+            iterator.skip(skipped)
+            next(iterator)
+            assert len(pickle.dumps(iterator.state_dict())) <= 1024
+        iterator.close()
+
+
+@pytest.mark.parametrize("given", [None, generator()])
+def test_a_state_with_a_generators_state_is_at_most_8_kb(given: Any) -> None:
+    for sampler in (
+        RandomSampler(range(100), num_samples=1000, generator=given),
+        WeightedRandomSampler([1.0] * 100, 100, generator=given),
+    ):
+        iterator = iter(DataLoader(range(100), 2, sampler=sampler))
+        for _ in range(30):
+            next(iterator)
+            assert len(pickle.dumps(iterator.state_dict())) <= 8192
+
+
+# --- later epochs --------------------------------------------------------------------------------
+
+SOURCES: dict[str, Any] = {
+    "seed": lambda: {"seed": 7},
+    "generator": lambda: {"seed": None, "generator": generator()},
+    "neither": lambda: {"seed": None},
+    "sampler's generator": lambda: {
+        "seed": None,
+        "shuffle": None,
+        "sampler": RandomSampler(range(10), generator=generator()),
+    },
+}
+
+
+@WORKERS
+@pytest.mark.parametrize("source", SOURCES)
+def test_epochs_after_the_resumed_one_are_full_and_as_in_an_uninterrupted_run(
+    source: str, num_workers: int
+) -> None:
+    arguments = SOURCES[source]
+    expected = uninterrupted(4, **arguments())
+    for epoch, step in ((0, 0), (0, 1), (1, 3), (1, 0)):
+        state = state_after(step, num_workers, epoch, **arguments())
+        loader = make(**arguments())
+        loader.load_state_dict(state)
+        assert seen(iter(loader)) == expected[epoch][step:]
+        later = [seen(iter(loader)) for _ in range(3 - epoch)]
+        assert later == expected[epoch + 1 :]
+
+
+def test_without_a_seed_the_sequence_goes_on_and_does_not_begin_again() -> None:
+    expected = uninterrupted(3, seed=None)
+    loader = make(seed=None)
+    loader.load_state_dict(state_after(2, epoch=1, seed=None))
+    orders = [[row[0] for batch in seen(iter(loader)) for row in batch] for _ in range(2)]
+    assert orders[1] == [row[0] for batch in expected[2] for row in batch]
+    assert orders[1] != [row[0] for batch in expected[0] for row in batch]
+
+
+def test_a_resumed_loader_moves_torchs_generator_as_torch_would() -> None:
+    """A model's dropout after the resume is not shifted."""
+    plain = torch.utils.data.DataLoader(Noisy(), batch_size=3, shuffle=True)
+    loader = make(seed=None)
+    loader.load_state_dict(state_after(2, seed=None))
+    seen(iter(loader))
+    seed_everything(5)
+    seen(iter(loader))
+    moved = torch.get_rng_state()
+    seed_everything(5)
+    for _ in plain.batch_sampler, iter(plain):
+        pass
+    seed_everything(5)
+    torch.empty((), dtype=torch.int64).random_()  # the base seed
+    torch.empty((), dtype=torch.int64).random_()  # RandomSampler's
+    assert torch.equal(moved, torch.get_rng_state())
+
+
+# --- states that do not fit ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 10, 30])
+@pytest.mark.parametrize(
+    "sampler",
+    [None, RandomSampler(range(10), num_samples=23), WeightedRandomSampler([1.0] * 10, 9)],
+)
+def test_not_strict_another_batch_size_goes_on_at_the_same_sample(sampler: Any, size: int) -> None:
+    order = {"sampler": sampler, "shuffle": sampler is None, "seeding": "sample"}
+    samples = [row for batch in uninterrupted(1, **order)[0] for row in batch]
+    loader = make(**order, batch_size=size)
+    loader.load_state_dict(state_after(2, **order), strict=False)
+    rest = seen(iter(loader))
+    assert [row for batch in rest for row in batch] == samples[6:]
+    assert [len(batch) for batch in rest[:-1]] == [size] * (len(rest) - 1)
+
+
+def test_not_strict_epochs_after_that_are_full() -> None:
+    loader = make(batch_size=5)
+    loader.load_state_dict(state_after(2), strict=False)
+    assert [len(seen(iter(loader))) for _ in range(3)] == [1, 2, 2]
+
+
+def test_not_strict_another_seed_finishes_the_epoch_in_the_saved_order() -> None:
+    loader = make(seed=8)
+    loader.load_state_dict(state_after(2), strict=False)
+    indices = [[row[0] for row in batch] for batch in seen(iter(loader))]
+    assert indices == [[row[0] for row in batch] for batch in uninterrupted(1)[0][2:]]
+
+
+def test_not_strict_a_custom_batch_sampler_still_does_not_fit_other_batches() -> None:
+    loader = DataLoader(Noisy(), batch_sampler=[[1], [2, 3]])
+    with pytest.raises(StateMismatch):
+        loader.load_state_dict(state_after(1), strict=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "found", "other"),
+    [
+        ("batch_size", 4, 3, {"batch_size": 4}),
+        ("drop_last", True, False, {"drop_last": True}),
+        ("seed", 8, 7, {"seed": 8}),
+        ("seed", None, 7, {"seed": None}),
+        ("seeding", "sample", "batch", {"seeding": "sample"}),
+        ("sampler", "SequentialSampler", "RandomSampler", {"shuffle": False}),
+    ],
+)
+def test_a_mismatch_says_what_was_expected_and_what_was_found(
+    name: str, expected: Any, found: Any, other: dict[str, Any]
+) -> None:
+    loader = make(**other)
+    with pytest.raises(StateMismatch) as raised:
+        loader.load_state_dict(state_after(2))
+    assert [tuple(entry) for entry in raised.value.differences] == [(name, expected, found)]
+    line = next(line for line in str(raised.value).splitlines() if line.strip().startswith(name))
+    assert repr(expected) in line and repr(found) in line
+
+
+def test_every_mismatch_is_listed() -> None:
+    loader = DataLoader(Noisy(11), batch_size=4, drop_last=True, seed=1)
+    with pytest.raises(StateMismatch) as raised:
+        loader.load_state_dict(state_after(2))
+    assert {entry.name for entry in raised.value.differences} == {
+        "dataset_length",
+        "batch_size",
+        "drop_last",
+        "seed",
+        "sampler",
+    }
+
+
+def test_another_dataset_length_is_refused_even_if_not_strict() -> None:
+    loader = DataLoader(Noisy(11), batch_size=3, shuffle=True, seed=7)
+    with pytest.raises(StateMismatch, match=r"dataset_length.*11.*10"):
+        loader.load_state_dict(state_after(2), strict=False)
+
+
+def _damaged() -> list[tuple[str, dict[str, Any]]]:
+    good = state_after(2, seed=None)
+    cases = [(f"without {name}", _without(good, name)) for name in good if name != "format"]
+    cases += [
+        (f"{name} is {value!r}", {**good, name: value})
+        for name in good
+        if name not in ("format", "version", "announced", "base_seed")
+        for value in ("text", -1, 1.5, None, [1], {"a": 1})
+        if not _may_be(name, value)
+    ]
+    text = good["rng"]["torch"]
+    for broken in ("", text[:-9], text[:100] + "!" + text[101:], text.upper(), 5, None):
+        cases.append((f"rng {str(broken)[-8:]!r}", {**good, "rng": {"torch": broken}}))
+    cases.append(("unknown rng", {**good, "rng": {"mersenne": text}}))
+    cases.append(("order", {**good, "order": {"seed": "1"}}))
+    cases.append(("empty order", {**good, "order": {}}))
+    cases.append(("huge", {**good, "step": 10**30}))
+    cases.append(("window", {**good, "window": [[0, 0]]}))
+    cases.append(("window of later steps", {**good, "window": [[9, 0, [1]]]}))
+    cases.append(("true is no number", {**good, "step": True}))
+    return cases
+
+
+def _without(state: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in state.items() if key != name}
+
+
+def _may_be(name: str, value: Any) -> bool:
+    """A value that is in its place there, or is refused for other reasons."""
+    if name == "fits":
+        return value == {"a": 1}
+    if name in ("order", "sampler", "workers"):
+        return isinstance(value, dict) or (name == "order" and value is None)
+    return False
+
+
+#: what a state may lack: it then means None
+_OPTIONAL = {"without announced", "without base_seed", "without order"}
+
+
+@pytest.mark.parametrize(
+    ("what", "state"),
+    [pytest.param(*case, id=case[0]) for case in _damaged() if case[0] not in _OPTIONAL],
+)
+def test_a_damaged_state_is_refused_and_the_loader_is_as_it_was(
+    what: str, state: dict[str, Any]
+) -> None:
+    expected = uninterrupted(2, seed=None)
+    seed_everything(1)
+    loader = make(seed=None)
+    iterator = iter(loader)
+    first = seen(iterator, 1)
+    before = loader.state_dict()
+    with pytest.raises(DamagedStateError) as raised:
+        loader.load_state_dict(state)
+    assert "damaged" in str(raised.value)
+    assert loader.state_dict() == before
+    assert [first + seen(iterator), seen(iter(loader))] == expected
+
+
+def test_a_refused_state_leaves_an_earlier_loaded_one_in_force() -> None:
+    good = state_after(2)
+    loader = make()
+    loader.load_state_dict(good)
+    for bad in ({**good, "step": -1}, {"who": "knows"}, {**good, "version": 99}):
+        with pytest.raises(StateError):
+            loader.load_state_dict(bad)
+        with pytest.raises(StateError):
+            iter(make()).load_state_dict(bad)
+    assert loader.state_dict() == good
+    assert seen(iter(loader)) == uninterrupted(1)[0][2:]
+
+
+def test_a_newer_state_is_refused_and_says_how_to_read_it() -> None:
+    state = {**state_after(2), "version": 2}
+    with pytest.raises(NewerStateError, match=r"version 2.*upgrade"):
+        make().load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "state", [{"epoch": 3}, {"model": torch.ones(2)}, [], None, "text", 5, {1: 2}]
+)
+def test_a_foreign_state_is_refused(state: Any) -> None:
+    with pytest.raises(ForeignStateError, match="state_dict"):
+        make().load_state_dict(state)
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_state_of_torchdata_is_recognised_and_the_way_out_is_named(num_workers: int) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    theirs = stateful.StatefulDataLoader(list(range(10)), batch_size=2, num_workers=num_workers)
+    iterator = iter(theirs)
+    for _ in range(3):
+        next(iterator)
+    state = theirs.state_dict()
+    del iterator
+    with pytest.raises(ForeignStateError, match="torchdata") as raised:
+        make().load_state_dict(state)
+    assert re.search(r"it\.skip\(3\)", str(raised.value))
+
+
+def test_every_refusal_is_a_state_error_and_a_value_error_and_pickles() -> None:
+    good = state_after(2)
+    for bad in ({**good, "step": -1}, {"who": "knows"}, {**good, "version": 99}):
+        with pytest.raises(StateError) as raised:
+            make().load_state_dict(bad)
+        assert isinstance(raised.value, ValueError)
+        again = pickle.loads(pickle.dumps(raised.value))
+        assert type(again) is type(raised.value) and str(again) == str(raised.value)
+
+
+def test_at_epoch_end_takes_two_words_only() -> None:
+    with pytest.raises(ValueError, match="at_epoch_end"):
+        make().load_state_dict({}, at_epoch_end="maybe")
+
+
+def test_iterable_style_states_are_at_the_same_place_under_the_same_workers() -> None:
+    expected = seen(iter(DataLoader(NoisyStream(), 3, seed=1)))
+    iterator = iter(DataLoader(NoisyStream(), 3, seed=1))
+    seen(iterator, 2)
+    loader = DataLoader(NoisyStream(), 3, seed=1)
+    loader.load_state_dict(iterator.state_dict())
+    with pytest.warns(UserWarning, match="replay"):
+        assert seen(iter(loader)) == expected[2:]

@@ -101,7 +101,9 @@ class ChunkedOrder:
             _check_saved(setting.saved)
         #: None until the first index is taken: torch's samplers draw nothing before that
         self._stream: Stream | None = None
+        #: the chunk at hand, its number (-1: beyond the last one), and where in it
         self._chunk = torch.empty(0, dtype=torch.int64)
+        self._number = -1
         self._offset = 0
         #: where to go once the stream has begun
         self._target = 0
@@ -147,7 +149,7 @@ class ChunkedOrder:
             self._target = position
             return
         number, offset = divmod(position, self.chunk_length)
-        if self._stream.drawn != number + 1:
+        if self._number != number:
             self._go_to(self._stream, number)
         self._offset = offset
 
@@ -168,7 +170,7 @@ class ChunkedOrder:
 
     def _go_to(self, stream: Stream, number: int) -> None:
         """Make chunk ``number`` the current one."""
-        self._chunk = self._chunk[:0]
+        self._chunk, self._number = self._chunk[:0], -1
         if stream.drawn > number:
             stream.rewind(stream.state().get("chunks", 0))
         last = self.chunk_count()
@@ -191,7 +193,7 @@ class ChunkedOrder:
         self._chunk = self._chunk[:0]  # two permutations need not stand in memory at once
         chunk = stream.draw(lambda generator: self.draw_chunk(number, generator))
         self._chunk = chunk[: max(0, self.total - start)]
-        self._offset = 0
+        self._number, self._offset = number, 0
         return True
 
 

@@ -160,7 +160,13 @@ class DataLoader(TorchDataLoader[_T]):
         # With persistent workers torch gives the same object again.
         kept = self._kept() if self._lives_on and self._kept is not None else None
         iterator: LoaderIterator[_T] = kept or LoaderIterator(self, self._driver)
-        iterator.begin(self._resume, self._resume_at_end)
+        before = self._next_epoch, self._run, self._newest_ref
+        try:
+            iterator.begin(self._resume, self._resume_at_end)
+        except BaseException:  # nobody got this epoch: the next iter begins it
+            iterator.close()
+            self._next_epoch, self._run, self._newest_ref = before
+            raise
         self._resume = self._resume_at_end = None
         return iterator
 

@@ -8,6 +8,7 @@ import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,5 +65,15 @@ def _descriptors() -> set[str]:
 
 
 def _shared_memory() -> set[str]:
+    """Blocks of shared memory but those of other programs that are running."""
     folder = Path("/dev/shm")
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return {name for name in names if not _is_another_programs(name)}
+
+
+def _is_another_programs(name: str) -> bool:
+    made_by = re.match(r"torch_(\d+)_", name)
+    if made_by is None or int(made_by[1]) == os.getpid():
+        return False
+    ours = {child.pid for child in multiprocessing.active_children()}
+    return int(made_by[1]) not in ours and Path(f"/proc/{made_by[1]}").exists()

@@ -13,7 +13,8 @@ from .core.plan import Grouping, Plan, Unit
 from .custom import memory
 from .freeze import Frozen, freeze
 from .randomness import RNGS
-from .samplers import describe, is_known
+from .samplers import describe, is_known, make_order
+from .source import Setting
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -22,6 +23,7 @@ __all__ = [
     "Anatomy",
     "anatomy",
     "built",
+    "check_order",
     "draws_from",
     "fingerprint",
     "generators",
@@ -116,6 +118,13 @@ def built(loader: DataLoader[Any]) -> Frozen:
     """The attributes of a loader's custom sampler."""
     sampler = anatomy(loader).sampler
     return {} if loader._iterable or is_known(sampler) else freeze(sampler)
+
+
+def check_order(loader: DataLoader[Any], state: dict[str, Any]) -> None:
+    """Raise DamagedStateError unless the order of a state can be made."""
+    saved = state["order"]
+    if saved is not None and not loader._iterable:
+        make_order(anatomy(loader).sampler, Setting(loader._source, state["epoch"], saved))
 
 
 def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:

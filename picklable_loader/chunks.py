@@ -17,7 +17,11 @@ from .errors import DamagedStateError
 from .randomness import generator_from_text
 from .source import Setting, random_int64
 
-__all__ = ["ChunkedOrder", "Stream", "number"]
+__all__ = ["FOLLOWS", "ChunkedOrder", "Stream", "number"]
+
+#: In an order's state: the sampler's own generator stands where the chunks have left it, so that
+#: its state need not be saved beside that of its start.
+FOLLOWS = "generator_follows"
 
 
 class Stream:
@@ -34,6 +38,8 @@ class Stream:
         self.drawn = 0
         self._private: torch.Generator | None = None
         self._private_chunks = 0
+        #: the state in which the last chunk has left the sampler's own generator
+        self._left: torch.Tensor | None = None
         self.rewind(_chunks(setting.saved))
 
     def rewind(self, private_chunks: int) -> None:
@@ -49,9 +55,19 @@ class Stream:
 
     def draw(self, how: Callable[[torch.Generator | None], torch.Tensor]) -> torch.Tensor:
         """The next chunk."""
-        private = self.drawn < self._private_chunks
         self.drawn += 1
-        return how(self._private) if private else self._source.draw("sampler", how)
+        if self.drawn <= self._private_chunks:
+            return how(self._private)
+        chunk = self._source.draw("sampler", how)
+        self._left = self._now()
+        return chunk
+
+    def settle(self) -> None:
+        """Put the sampler's own generator where the chunks drawn so far have left it."""
+        generator = self._source.generators.get("sampler")
+        if generator is not None and self._private is not None:
+            generator.set_state(self._private.get_state())
+            self._left = self._now()
 
     def private_left(self) -> int:
         """How many of the next chunks come from the private generator."""
@@ -65,7 +81,15 @@ class Stream:
     def state(self) -> dict[str, Any]:
         if "seed" in self.start:
             return dict(self.start)
-        return {**self.start, "chunks": max(self.drawn, self._private_chunks)}
+        saved = {**self.start, "chunks": max(self.drawn, self._private_chunks)}
+        now = self._now()
+        if now is not None and self._left is not None and torch.equal(now, self._left):
+            saved[FOLLOWS] = True
+        return saved
+
+    def _now(self) -> torch.Tensor | None:
+        generator = self._source.generators.get("sampler")
+        return None if generator is None else generator.get_state()
 
 
 def _begin(setting: Setting, own_seed: bool) -> dict[str, Any]:
@@ -147,6 +171,8 @@ class ChunkedOrder:
     def seek(self, position: int) -> None:
         if self._stream is None:
             self._target = position
+            if FOLLOWS in (self._setting.saved or ()):
+                self._start()  # the user's generator is put in its place at once
             return
         number, offset = divmod(position, self.chunk_length)
         if self._number != number:
@@ -165,7 +191,11 @@ class ChunkedOrder:
         self.total = len(self.sampler)
         self.chunk_length = max(1, self.high())
         self._stream = Stream(self._setting, self.own_seed)
-        if self._target:
+        saved = self._setting.saved or {}
+        if FOLLOWS in saved:
+            self._go_to(self._stream, saved["chunks"] - 1)
+            self._stream.settle()
+        if self._target or FOLLOWS in saved:
             self.seek(self._target)
 
     def _go_to(self, stream: Stream, number: int) -> None:
@@ -206,7 +236,8 @@ def _check_saved(saved: dict[str, Any]) -> None:
     except (KeyError, ValueError, TypeError, AttributeError):
         found = saved.get("generator")
         raise DamagedStateError("order.generator", "a generator's state", found) from None
-    number(saved, "chunks")
+    if number(saved, "chunks") < (FOLLOWS in saved):
+        raise DamagedStateError("order.chunks", "from 1", saved["chunks"])
 
 
 def number(saved: dict[str, Any], name: str) -> int:

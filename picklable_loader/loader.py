@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from . import datapipes
-from .anatomy import built, fingerprint, generators, remaining
+from .anatomy import built, check_order, fingerprint, generators, remaining
 from .core.seeds import base_seed
 from .driver import Driver
 from .fitting import fit
@@ -330,6 +330,7 @@ class DataLoader(TorchDataLoader[_T]):
             return beginning(self, 0)
         accepted = fit(copy.deepcopy(state), fingerprint(self), strict)
         self._source.check(accepted["rng"])
+        check_order(self, accepted)
         return accepted
 
     def _fresh_epoch(self) -> int:

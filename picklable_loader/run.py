@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .anatomy import anatomy, draws_from, fingerprint, generators, unstarted
+from .chunks import FOLLOWS
 from .core.cursor import Cursor
 from .core.events import Task
 from .core.order import EndlessOrder, Order
@@ -114,6 +115,7 @@ class Run:
             elif self._gives_again():
                 window = tuple(Task(task.step, None, task.position) for task in pending)
         order = self._order_state(live)
+        follows = order is not None and FOLLOWS in order
         untouched = order is None or is_known(self._parts.sampler)
         return Cursor(
             epoch=self.epoch,
@@ -124,7 +126,7 @@ class Run:
             base_seed=self.base_seed,
             order=order,
             sampler=unstarted(self._loader) if untouched else {},
-            rng=self._source.state(self._moved(), live),
+            rng=self._source.state(self._moved(), live, follows),
             workers=self._workers_as_text(),
             announced=self.announced,
         )

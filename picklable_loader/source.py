@@ -84,18 +84,23 @@ class Source:
         with self.globals():
             return generator_to_text(torch.default_generator)
 
-    def state(self, moved: Iterable[str] = (), live: bool = False) -> dict[str, str]:
+    def state(
+        self, moved: Iterable[str] = (), live: bool = False, follows: bool = False
+    ) -> dict[str, str]:
         """The states from which later draws will come.
 
         Args:
             moved: global generators that the user's sampler or dataset draws from.
             live: the loader is saved as well, and with it the generators that it was given.
+            follows: the order's state tells where the sampler's generator stands.
         """
         if self.seed is not None:
             return {} if self.universe is None else self.universe.to_text()
         saved = {}
         if not live:
             given = {id(g): (name, g) for name, g in reversed(self.generators.items())}
+            if follows:
+                del given[id(self.generators["sampler"])]
             saved = {name: generator_to_text(g) for name, g in given.values()}
         names = list(moved)
         if len(self.generators) < 2 and "torch" not in names:

@@ -1,0 +1,34 @@
+"""States that earlier versions have written go on as they did then."""
+
+from __future__ import annotations
+
+import pytest
+from laws.observe import seed_everything, seen
+
+from picklable_loader.core.snapshot import VERSION
+
+from .cases import FOLDER, GOLDEN, Golden
+from .make import read, record
+
+KEPT = [(case, version) for version in range(1, VERSION + 1) for case in GOLDEN]
+
+
+@pytest.mark.parametrize(("case", "version"), KEPT, ids=str)
+def test_a_kept_state_goes_on_as_it_did(case: Golden, version: int) -> None:
+    kept = read(case.path(version))
+    seed_everything(99)
+    loader = case.make()
+    loader.load_state_dict(kept["state"])
+    assert seen(iter(loader)) == kept["rest"]
+    assert seen(iter(loader)) == kept["next"]
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=str)
+def test_todays_states_are_written_as_the_kept_ones(case: Golden) -> None:
+    """A change in what is written needs a new version of the format."""
+    assert repr(record(case)) == repr(read(case.path(VERSION)))
+
+
+def test_every_kept_state_has_its_case() -> None:
+    known = {case.path(version) for case, version in KEPT}
+    assert {path for path in FOLDER.glob("format_*/*")} == known

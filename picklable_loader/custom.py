@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from .core.seeds import order_seed
 from .errors import CannotSaveError, DamagedStateError
 from .freeze import changed, freeze, thaw
-from .randomness import RNGS, Universe
+from .randomness import RNGS, Universe, capture_all
 from .replay import Record, Replay, detached
 from .source import Setting, Source
 
@@ -49,17 +49,17 @@ class CustomOrder:
     def __init__(self, sampler: Any, setting: Setting) -> None:
         self._sampler = sampler
         self._setting, self._source = setting, setting.source
-        #: with a seed, what the sampler draws from
+        #: with a seed, what the sampler draws from, and the states it began in
         self._universe = _universe(setting)
+        self._start = dict(self._universe.states) if self._universe else {}
         #: to be restored at the first take; None once that is done, or where there is nothing
         self._saved = setting.saved
         self._iterator: Iterator[Any] | None = None
         self.record = Record() if self._saved is None else _read(self._saved)
-        #: states in which the sampler left the generators, and which of them it has moved
-        self._left: dict[str, Any] = dict(self._universe.states) if self._universe else {}
-        self._moved: set[str] = set(self._saved["moved"] if self._saved else ())
-        #: generators of which a replay knows the state to begin with
-        self._logged: set[str] = set(self._left)
+        #: states in which the sampler left the global generators
+        self._left: dict[str, Any] = {}
+        #: global generators of which a replay knows the state to begin with
+        self._logged: set[str] = set()
         self._pickles: bool | None = None
 
     def open(self) -> None:
@@ -67,7 +67,7 @@ class CustomOrder:
             return
         if not self.record.opens:
             self.record.before = freeze(self._sampler)
-        self._iterator = self._watched(lambda: iter(self._sampler))
+        self._iterator = self._draw(iter, self._sampler)
         self.record.opens += 1
 
     def take(self, count: int) -> list[Any]:
@@ -75,7 +75,7 @@ class CustomOrder:
             self._restore(self._saved)
         if self._iterator is None and not self.record.ended:
             self.open()
-        return [] if self.record.ended else self._watched(lambda: self._next(count))
+        return [] if self.record.ended else self._draw(self._next, count)
 
     def seek(self, position: int) -> None:
         raise NotImplementedError("a custom sampler's order cannot be sought in")
@@ -96,14 +96,12 @@ class CustomOrder:
             "opens": self.record.opens,
             "taken": self.record.taken,
             "ended": self.record.ended,
-            "moved": sorted(self._moved),
         }
-        if self._universe is not None and self._moved:
-            state["universe"] = self._universe.to_text(self._moved)
         if self._add_state_dicts(state):
             return state
         if live and self._iterator_pickles():
             state["iterator"] = self._iterator
+            self._add_universe(state)
         self._add_replay(state, live)
         return state
 
@@ -122,14 +120,22 @@ class CustomOrder:
 
     # --- saving ----------------------------------------------------------------------------------
 
+    def _add_universe(self, state: dict[str, Any]) -> None:
+        if self._universe is not None:
+            states = self._universe.states
+            moved = [name for name in states if states[name] != self._start[name]]
+            state["universe"] = self._universe.to_text(moved)
+
     def _add_state_dicts(self, state: dict[str, Any]) -> bool:
         if _is_stateful(self._iterator):
+            self._add_universe(state)
             stateful: Any = self._iterator
             state["iterator_state"] = copy.deepcopy(stateful.state_dict())
             # Its sampler may count epochs or keep an order beside it.
             state["sampler"] = changed(freeze(self._sampler), self._source.origin)
             return True
         if _is_stateful(self._sampler):
+            self._add_universe(state)
             state["sampler_state"] = copy.deepcopy(self._sampler.state_dict())
             return True
         return False
@@ -188,12 +194,11 @@ class CustomOrder:
     def _aside(self) -> Universe:
         """A world like the sampler's, to be thrown away: what it draws here was drawn before."""
         with self._world():
-            return Universe({name: rng.capture() for name, rng in RNGS.items()})
+            return Universe(capture_all())
 
     def _go_on_in(self, saved: dict[str, Any]) -> None:
         if self._universe is not None and "universe" in saved:
             self._universe.states.update(Universe.from_text(saved["universe"]).states)
-            self._left = dict(self._universe.states)
 
     def _replay(self) -> None:
         record = self.record
@@ -216,7 +221,8 @@ class CustomOrder:
         taken: list[Any] = []
         assert self._iterator is not None
         try:
-            taken.extend(map(detached, islice(self._iterator, count)))
+            for item in islice(self._iterator, count):
+                taken.append(item if type(item) is int else detached(item))
         finally:  # whatever the sampler raises, these were taken
             self.record.taken += len(taken)
         self.record.ended = len(taken) < count
@@ -225,26 +231,29 @@ class CustomOrder:
     def _world(self) -> AbstractContextManager[Any]:
         return self._universe or self._source.globals()
 
-    def _watched(self, act: Callable[[], _T]) -> _T:
-        """Let the sampler act, and note from which global generators it draws."""
+    def _draw(self, act: Callable[[Any], _T], argument: Any) -> _T:
+        """Let the sampler act; without a seed, note from which global generators it draws."""
+        if self._universe is not None:
+            with self._universe:
+                return act(argument)
         opens, taken = self.record.opens, self.record.taken
-        with self._world():
-            found = {name: rng.capture() for name, rng in RNGS.items()}
+        with self._source.globals():
+            found = capture_all()
             try:
-                return act()
+                return act(argument)
             finally:
-                left = {name: rng.capture() for name, rng in RNGS.items()}
-                self._note(opens, taken, found, left)
+                left = capture_all()
+                if left != found:
+                    self._note(opens, taken, found, left)
+                self._left = left
 
     def _note(self, opens: int, taken: int, found: dict[str, Any], left: dict[str, Any]) -> None:
         moved = [name for name in RNGS if found[name] != left[name]]
-        self._moved.update(moved)
         strange = {
             name: found[name]
             for name in moved
             if name not in self._logged or found[name] != self._left[name]
         }
-        self._left = left
         self._logged.update(strange)
         if strange:
             self.record.note(opens, taken, strange)

@@ -34,6 +34,7 @@ __all__ = [
     "Isolated",
     "Rng",
     "Universe",
+    "capture_all",
     "generator_from_text",
     "generator_to_text",
     "set_generator",
@@ -148,7 +149,13 @@ class PythonRng:
         return words, float.fromhex(gauss) if gauss else None
 
 
-RNGS: dict[str, Rng] = {rng.name: rng for rng in (TorchRng(), NumpyRng(), PythonRng())}
+_torch, _numpy, _py = TorchRng(), NumpyRng(), PythonRng()
+RNGS: dict[str, Rng] = {rng.name: rng for rng in (_torch, _numpy, _py)}
+
+
+def capture_all() -> dict[str, Any]:
+    """The states of all three, by name."""
+    return {"torch": _torch.capture(), "numpy": _numpy.capture(), "python": _py.capture()}
 
 
 def seed_all(seed: int) -> None:
@@ -224,7 +231,7 @@ class Universe:
         """All three generators, seeded from one number."""
         with Isolated():
             seed_all(seed)
-            return cls({name: rng.capture() for name, rng in RNGS.items()})
+            return cls(capture_all())
 
     @classmethod
     def from_text(cls, texts: dict[str, str]) -> Universe:

@@ -17,11 +17,21 @@ from typing import Any, TypeVar
 import torch
 
 from .errors import DamagedStateError
-from .randomness import RNGS, Universe, generator_from_text, generator_to_text, set_generator
+from .randomness import (
+    RNGS,
+    Universe,
+    capture_all,
+    generator_from_text,
+    generator_to_text,
+    set_generator,
+)
 
 __all__ = ["Setting", "Source", "random_int64"]
 
 _T = TypeVar("_T")
+
+#: the program's own generators
+_PROGRAM: AbstractContextManager[Any] = nullcontext()
 
 
 def random_int64(generator: torch.Generator | None) -> int:
@@ -68,13 +78,13 @@ class Source:
         source.origin = self.origin
         source.restore(saved)
         with self.globals():
-            states = {name: rng.capture() for name, rng in RNGS.items()}
+            states = capture_all()
         source.universe = Universe({**states, **(source.universe or Universe({})).states})
         return source
 
     def globals(self) -> AbstractContextManager[Any]:
         """A context in which a user's sampler finds the global generators it should draw from."""
-        return self.universe or nullcontext()
+        return self.universe or _PROGRAM
 
     def start(self, name: str) -> str:
         """The state, as text, from which the next draw under that name will be made."""

@@ -14,7 +14,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from ..core.events import Task
 from ..datapipes import seeded
-from ..randomness import RNGS
+from ..randomness import RNGS, capture_all
 from ..transport.channel import Channel
 from ..transport.frames import Answer, Begin, Outcome, Request, encode_answer, read_request
 from .fetch import Fetcher, Job, StreamEnded, make_fetcher, tell_epoch
@@ -81,7 +81,7 @@ class _Worker:
         outcome, payload = self._fetch(request.task)
         states = None
         if self._job.seeding == "worker" and outcome is not Outcome.ENDED:
-            states = {name: rng.capture() for name, rng in RNGS.items()}
+            states = capture_all()
         return Answer(request.run, request.task.step, self._post.worker, outcome, payload, states)
 
     def _fetch(self, task: Task) -> tuple[Outcome, Any]:

@@ -27,6 +27,7 @@ __all__ = [
     "draws_from",
     "fingerprint",
     "generators",
+    "position",
     "remaining",
     "unstarted",
 ]
@@ -125,6 +126,13 @@ def check_order(loader: DataLoader[Any], state: dict[str, Any]) -> None:
     saved = state["order"]
     if saved is not None and not loader._iterable:
         make_order(anatomy(loader).sampler, Setting(loader._source, state["epoch"], saved))
+
+
+def position(loader: DataLoader[Any], state: dict[str, Any], at_epoch_end: str) -> tuple[int, int]:
+    """Epoch and step at which a loader goes on from a state."""
+    if at_epoch_end == "next" and state["step"] and remaining(loader, state) == 0:
+        return state["epoch"] + 1, 0
+    return state["epoch"], state["step"]
 
 
 def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:

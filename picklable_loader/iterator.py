@@ -11,7 +11,7 @@ from torch._C._autograd import _profiler_enabled
 from torch._utils import ExceptionWrapper
 from torch.autograd.profiler import record_function
 
-from .anatomy import remaining
+from .anatomy import position, remaining
 from .core.snapshot import from_plain
 from .driver import Driver
 from .pinning import pin
@@ -61,12 +61,17 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
     @property
     def step(self) -> int:
         """Batches delivered in this epoch; one that raised an exception counts."""
-        return max(self._replay, self._position("step"))
+        return max(self._replay, self._position()[1])
 
     @property
     def epoch(self) -> int:
         """Number of the epoch, from 0."""
-        return self._position("epoch")
+        return self._position()[0]
+
+    @property
+    def finished(self) -> bool:
+        """The epoch is over, and the consumer was told so by StopIteration."""
+        return self._finished
 
     @property
     def remaining(self) -> int | None:
@@ -250,10 +255,13 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
 
     # --- within ----------------------------------------------------------------------------------
 
-    def _position(self, name: str) -> int:
-        if self._run is not None:
-            return int(getattr(self._run, name))
-        return int((self._state or self.loader._beginning())[name])
+    def _position(self) -> tuple[int, int]:
+        run = self._run
+        if run is not None and run.unmoved is None:
+            return run.epoch, run.step
+        state = self._state if run is None else run.unmoved
+        wish = self._at_epoch_end or "stop"
+        return position(self.loader, state or self.loader._beginning(), wish)
 
     def _resume(self, state: dict[str, Any] | None, at_epoch_end: str | None) -> None:
         self._run, self._state = None, state

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from . import datapipes
-from .anatomy import built, check_order, fingerprint, generators, remaining
+from .anatomy import built, check_order, fingerprint, generators, position, remaining
 from .core.seeds import base_seed
 from .driver import Driver
 from .fitting import fit
@@ -39,12 +39,13 @@ class _Epoch:
     def __get__(self, loader: DataLoader[Any] | None, kind: type[Any]) -> int:
         if loader is None:
             return 0
-        state = loader._resume
-        if state is not None:
+        if loader._resume is not None:
             wish = loader._resume_at_end or loader._options.at_epoch_end
-            over = wish == "next" and state["step"] and remaining(loader, state) == 0
-            return int(state["epoch"]) + bool(over)
-        return loader._next_epoch if loader._run is None else loader._run.epoch
+            return position(loader, loader._resume, wish)[0]
+        newest, run = loader._newest, loader._run
+        if newest is not None:
+            return loader._next_epoch if newest.finished else newest.epoch
+        return loader._next_epoch if run is None or run.finished else run.epoch
 
 
 class DataLoader(TorchDataLoader[_T]):

@@ -754,3 +754,29 @@ def test_iterable_style_states_are_at_the_same_place_under_the_same_workers() ->
     loader.load_state_dict(iterator.state_dict())
     with pytest.warns(UserWarning, match="replay"):
         assert seen(iter(loader)) == expected[2:]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_with_next_the_position_is_that_of_the_next_epoch_at_once(num_workers: int) -> None:
+    state = state_after(4, num_workers=num_workers)
+    loader = make(num_workers=num_workers, at_epoch_end="next")
+    loader.load_state_dict(state)
+    assert loader.epoch == 1
+    iterator = iter(loader)
+    assert (iterator.epoch, iterator.step, loader.epoch) == (1, 0, 1)
+    next(iterator)
+    assert (iterator.epoch, iterator.step, loader.epoch) == (1, 1, 1)
+
+
+def test_the_loaders_epoch_is_that_of_its_state() -> None:
+    loader = make()
+    epochs = [loader.epoch]
+    for _ in range(2):
+        for _ in loader:
+            assert loader.epoch == loader.state_dict()["epoch"]
+            epochs.append(loader.epoch)
+        assert loader.epoch == loader.state_dict()["epoch"]
+        epochs.append(loader.epoch)
+    loader.set_epoch(7)
+    assert loader.epoch == loader.state_dict()["epoch"] == 7
+    assert epochs == [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2]

@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler
 from .core.order import SequenceOrder
 from .core.plan import Grouping, Plan, Unit
 from .custom import memory
+from .errors import DamagedStateError
 from .freeze import Frozen, freeze
 from .randomness import RNGS
 from .samplers import describe, is_known, make_order
@@ -93,6 +94,7 @@ def fingerprint(loader: DataLoader[Any]) -> dict[str, Any]:
     fits: dict[str, Any] = {
         "dataset_length": None if loader._iterable else _length(loader.dataset),
         "sampler": "iterable-style dataset" if loader._iterable else describe(parts.sampler),
+        "sampler_length": _length(parts.sampler) if is_known(parts.sampler) else None,
         "batch_size": parts.grouping.batch_size,
         "batches_from": parts.grouping.unit.value,
         "drop_last": loader.drop_last,
@@ -118,14 +120,18 @@ def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
 def built(loader: DataLoader[Any]) -> Frozen:
     """The attributes of a loader's custom sampler."""
     sampler = anatomy(loader).sampler
-    return {} if loader._iterable or is_known(sampler) else freeze(sampler)
+    return {} if loader._iterable or is_known(sampler) else freeze(sampler, loader.dataset)
 
 
 def check_order(loader: DataLoader[Any], state: dict[str, Any]) -> None:
     """Raise DamagedStateError unless the order of a state can be made."""
-    saved = state["order"]
-    if saved is not None and not loader._iterable:
-        make_order(anatomy(loader).sampler, Setting(loader._source, state["epoch"], saved))
+    saved = state.get("order")
+    if saved is None or loader._iterable:
+        return
+    order = make_order(anatomy(loader).sampler, Setting(loader._source, state["epoch"], saved))
+    length = order.length() if order.seekable else None
+    if length is not None and state["position"] > length:
+        raise DamagedStateError("position", f"at most {length}", state["position"])
 
 
 def position(loader: DataLoader[Any], state: dict[str, Any], at_epoch_end: str) -> tuple[int, int]:
@@ -141,7 +147,7 @@ def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:
     if loader._iterable:
         return {}
     if not is_known(sampler):
-        return memory(sampler, loader._source)
+        return memory(sampler, loader._source, started=loader._run is not None)
     told = getattr(sampler, "epoch", None)
     return {"attributes": {"epoch": ["plain", told]}} if isinstance(told, int) else {}
 

@@ -185,7 +185,10 @@ class ChunkedOrder:
     def state(self, live: bool) -> dict[str, Any] | None:
         if self._stream is None:
             return None if self._setting.saved is None else dict(self._setting.saved)
-        return self._stream.state()
+        state = self._stream.state()
+        if live:
+            state.pop(FOLLOWS, None)  # the generator itself is saved with the loader
+        return state
 
     def _start(self) -> None:
         self.total = len(self.sampler)

@@ -17,15 +17,14 @@ import io
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from itertools import islice
-from types import GeneratorType
 from typing import Any, TypeVar
 
 from .core.seeds import order_seed
 from .errors import CannotSaveError, DamagedStateError
-from .freeze import changed, freeze, thaw
+from .freeze import Frozen, changed, check_known, freeze, look, thaw
+from .plain import alike, encode_any
 from .randomness import RNGS, Universe, capture_all
-from .replay import Record, Replay, detached
+from .replay import Record, Replay, detached, next_items
 from .source import Setting, Source
 
 __all__ = ["CustomOrder", "memory", "prepare"]
@@ -55,7 +54,12 @@ class CustomOrder:
         #: to be restored at the first take; None once that is done, or where there is nothing
         self._saved = setting.saved
         self._iterator: Iterator[Any] | None = None
+        #: the sampler's own state_dict after the first indices
+        self._first_state: Any = None
+        #: the sampler's attributes after the last iter()
+        self._opened: Frozen = {}
         self.record = Record() if self._saved is None else _read(self._saved)
+        self._first_taken = self.record.taken
         #: states in which the sampler left the global generators
         self._left: dict[str, Any] = {}
         #: global generators of which a replay knows the state to begin with
@@ -66,16 +70,25 @@ class CustomOrder:
         if self._saved is not None:
             return
         if not self.record.opens:
-            self.record.before = freeze(self._sampler)
+            self.record.before = self._frozen()
         self._iterator = self._draw(iter, self._sampler)
         self.record.opens += 1
+        self._opened = self._frozen()
 
     def take(self, count: int) -> list[Any]:
         if self._saved is not None:
             self._restore(self._saved)
         if self._iterator is None and not self.record.ended:
             self.open()
-        return [] if self.record.ended else self._draw(self._next, count)
+        elif not self.record.taken:
+            self._note_between()
+        if self.record.ended:
+            return []
+        taken = self._draw(self._next, count)
+        if self._first_state is None and _is_stateful(self._sampler):
+            self._first_state = copy.deepcopy(self._sampler.state_dict())
+            self._first_taken = self.record.taken
+        return taken
 
     def seek(self, position: int) -> None:
         raise NotImplementedError("a custom sampler's order cannot be sought in")
@@ -120,6 +133,11 @@ class CustomOrder:
 
     # --- saving ----------------------------------------------------------------------------------
 
+    def _note_between(self) -> None:
+        now = self._frozen()
+        self.record.between.update(changed(now, self._opened))
+        self._opened = now
+
     def _add_universe(self, state: dict[str, Any]) -> None:
         if self._universe is not None:
             states = self._universe.states
@@ -132,13 +150,21 @@ class CustomOrder:
             stateful: Any = self._iterator
             state["iterator_state"] = copy.deepcopy(stateful.state_dict())
             # Its sampler may count epochs or keep an order beside it.
-            state["sampler"] = changed(freeze(self._sampler), self._source.origin)
+            state["sampler"] = changed(self._frozen(), self._source.origin)
             return True
         if _is_stateful(self._sampler):
-            self._add_universe(state)
-            state["sampler_state"] = copy.deepcopy(self._sampler.state_dict())
-            return True
+            now = copy.deepcopy(self._sampler.state_dict())
+            if self._knows_its_place(now):
+                self._add_universe(state)
+                state["sampler_state"] = now
+                return True
         return False
+
+    def _knows_its_place(self, now: Any) -> bool:
+        """A state_dict that is no other than after the first indices does not tell how many."""
+        if self._first_taken == self.record.taken or self.record.log is None:
+            return True
+        return not alike(encode_any(self._first_state), encode_any(now))
 
     def _add_replay(self, state: dict[str, Any], live: bool) -> None:
         if self.record.log is None:
@@ -151,10 +177,24 @@ class CustomOrder:
                 "Pass seed= to the DataLoader, give the sampler a generator of its own, or give "
                 "its iterator state_dict and load_state_dict",
             )
+        if not self.record.taken:
+            self._note_between()
+        before, origin, now = self.record.before, self._source.origin, self._frozen()
+        for other in (now, origin):
+            check_known(before, other, self._sampler)
+        if self._iterator is self._sampler and not hasattr(self._sampler, "__dict__"):
+            raise CannotSaveError(
+                f"the sampler, a {type(self._sampler).__qualname__}",
+                "it is an iterator, which cannot begin again",
+                "Pass an object whose __iter__ begins the order anew",
+            )
         state["log"] = self.record.log_as_text()
-        before = self.record.before
-        now = freeze(self._sampler) if live else before
-        state["sampler"] = changed(before, self._source.origin, now)
+        state["sampler"] = changed(before, origin, now if live else before)
+        if self.record.between:
+            state["between"] = self.record.between
+
+    def _frozen(self) -> Frozen:
+        return freeze(self._sampler, self._source.dataset)
 
     def _iterator_pickles(self) -> bool:
         if self._pickles is None:
@@ -168,7 +208,7 @@ class CustomOrder:
         try:
             if "iterator" in saved:
                 self._iterator = saved["iterator"]
-                self.record.before = {**freeze(self._sampler), **self.record.before}
+                self.record.before = {**self._frozen(), **self.record.before}
                 self._go_on_in(saved)
             elif "iterator_state" in saved or "sampler_state" in saved:
                 self._load_state_dicts(saved)
@@ -183,7 +223,7 @@ class CustomOrder:
         if "sampler_state" in saved:
             self._sampler.load_state_dict(copy.deepcopy(saved["sampler_state"]))
         thaw(self._sampler, saved.get("sampler", {}))
-        before = freeze(self._sampler)
+        before = self._frozen()
         with self._aside():
             self._iterator = iter(self._sampler)
         if "iterator_state" in saved:
@@ -204,7 +244,7 @@ class CustomOrder:
         record = self.record
         thaw(self._sampler, self._source.origin)
         thaw(self._sampler, record.before)
-        record.before = freeze(self._sampler)
+        record.before = self._frozen()
         world = self._universe or Universe({})
         replay = Replay(self._sampler, record, world, world)
         if len(replay.take(record.taken)) < record.taken:
@@ -221,7 +261,7 @@ class CustomOrder:
         taken: list[Any] = []
         assert self._iterator is not None
         try:
-            for item in islice(self._iterator, count):
+            for item in next_items(self._iterator, count):
                 taken.append(item if type(item) is int else detached(item))
         finally:  # whatever the sampler raises, these were taken
             self.record.taken += len(taken)
@@ -259,11 +299,19 @@ class CustomOrder:
             self.record.note(opens, taken, strange)
 
 
-def memory(sampler: Any, source: Source) -> dict[str, Any]:
-    """What a sampler is like before its iteration, as far as the program would not rebuild it."""
+def memory(sampler: Any, source: Source, started: bool) -> dict[str, Any]:
+    """What a sampler is like before its iteration, as far as the program would not rebuild it.
+
+    Raises:
+        CannotSaveError: it has been iterated before (``started``), and keeps something from epoch
+            to epoch that cannot be saved.
+    """
     if _is_stateful(sampler):
         return {"state": copy.deepcopy(sampler.state_dict())}
-    attributes = changed(freeze(sampler), source.origin)
+    now = freeze(sampler, source.dataset)
+    if started:
+        check_known(source.origin, now, sampler)
+    attributes = changed(now, source.origin)
     return {"attributes": attributes} if attributes else {}
 
 
@@ -271,14 +319,24 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source) -> None:
     """Make a sampler what ``memory`` has seen.
 
     Raises:
-        DamagedStateError: that is not what it saves.
+        DamagedStateError: that is not what it saves. The sampler is as it was.
     """
+    attributes = saved.get("attributes", {})
+    before: Frozen = {}
+    for path in (*source.origin, *attributes):
+        kept = look(sampler, path)
+        if kept is not None:
+            before[path] = kept
+    state = copy.deepcopy(sampler.state_dict()) if "state" in saved else None
     try:
         thaw(sampler, source.origin)
         if "state" in saved:
             sampler.load_state_dict(copy.deepcopy(saved["state"]))
-        thaw(sampler, saved.get("attributes", {}))
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        thaw(sampler, attributes)
+    except Exception as error:
+        if state is not None:
+            sampler.load_state_dict(state)
+        thaw(sampler, before)
         raise DamagedStateError("sampler", "what this sampler saves", error) from error
 
 
@@ -290,12 +348,13 @@ def _universe(setting: Setting) -> Universe | None:
 def _read(saved: dict[str, Any]) -> Record:
     try:
         return Record.from_plain(saved)
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise DamagedStateError("order", "what a custom sampler's order saves", error) from error
 
 
 def _is_stateful(thing: Any) -> bool:
-    return callable(getattr(thing, "state_dict", None))
+    """It has torchdata's protocol, both halves of it."""
+    return all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict"))
 
 
 class _Trial(pickle.Pickler):
@@ -310,8 +369,8 @@ class _Trial(pickle.Pickler):
 
 
 def _pickles(iterator: Any, sampler: Any) -> bool:
-    if isinstance(iterator, GeneratorType):
-        return False
+    if type(iterator).__module__ in ("builtins", "itertools"):
+        return False  # generators cannot be, and a list's iterator would take the list along
     known = [sampler, *vars(sampler).values()] if hasattr(sampler, "__dict__") else [sampler]
     try:
         _Trial(known).dump(iterator)

@@ -40,7 +40,7 @@ class Driver:
         #: the run that the engine was told of; None before that
         self._run: Run | None = None
         self._todo: deque[Instruction] = deque()
-        #: what the workers were started with; None where there are none
+        #: what the next epoch has from this one; None where there are no workers
         self.kept: Kept | None = None
         #: the epoch that set_epoch has told their datasets
         self._told: int | None = None
@@ -59,8 +59,8 @@ class Driver:
         """Let the engine work on a run, and fetch ahead; starts workers where there are none."""
         if self._engine is None:
             self._engine = make_engine(loader, run)
-            self.kept = Kept(run.base_seed, run.schedule.policy)
             self._told = run.announced
+        self.kept = Kept(run.base_seed, run.schedule.policy)
         self._todo.clear()
         self._engine.begin(run.begin(self._told), run.worker_states)
         self._told = run.announced

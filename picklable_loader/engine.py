@@ -81,7 +81,7 @@ class InlineEngine:
         before = set_current(self._seed)
         try:
             with self._world():
-                self._fetcher = make_fetcher(self._job, begin.base_seed, begin.epoch)
+                self._fetcher = make_fetcher(self._job, begin.base_seed)
         finally:
             set_current(before)
 
@@ -89,7 +89,7 @@ class InlineEngine:
         self._tasks.append(task)
 
     def wait(self) -> Event:
-        # The task is taken off only when it is done: Ctrl-C in people's code loses nothing.
+        # The task is taken off only when it is done: Ctrl-C loses nothing.
         step = self._tasks[0].step
         outcome, payload = self._fetch(self._tasks[0])
         self._tasks.popleft()
@@ -115,7 +115,9 @@ class InlineEngine:
                 return Outcome.ARRIVED, fetcher.fetch(task)
         except StreamEnded:
             return Outcome.ENDED, None
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             return Outcome.FAILED, error
         finally:
             set_current(before)
@@ -200,7 +202,7 @@ class PoolEngine:
 def _with_states(begin: Begin | None, states: Any) -> Begin | None:
     if begin is None or states is None:
         return begin
-    return Begin(begin.epoch, begin.base_seed, begin.announced, begin.shared_seed, states)
+    return Begin(begin.base_seed, begin.announced, begin.shared_seed, states)
 
 
 def make_engine(loader: DataLoader[Any], run: Run) -> Engine:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .core.cursor import Cursor
 from .core.snapshot import differences, from_plain
 from .errors import Difference, StateMismatch
 
 __all__ = ["fit"]
 
 #: What may differ under strict=False: the position in the order still has a meaning.
-_BRIDGED = {"batch_size", "drop_last", "seeding", "seed", "num_workers"}
+_BRIDGED = {"drop_last", "seeding", "seed", "num_workers"}
 
 
-def fit(state: Any, expected: Mapping[str, Any], strict: bool) -> dict[str, Any]:
+def fit(given: Any, expected: Mapping[str, Any], strict: bool) -> dict[str, Any]:
     """Check a state against a loader's fingerprint.
 
     Args:
-        state: the state; it becomes the caller's.
+        given: the state.
         expected: the fingerprint.
         strict: False bridges differences where the position still has a meaning.
 
@@ -28,29 +29,37 @@ def fit(state: Any, expected: Mapping[str, Any], strict: bool) -> dict[str, Any]
     Raises:
         StateError: see `DataLoader.load_state_dict`.
     """
-    cursor, found = from_plain(state)
+    cursor, found = from_plain(given)
+    state: dict[str, Any] = dict(given)
+    for name in ("order", "base_seed", "announced"):
+        state.setdefault(name, None)  # what may be left out of a state that was written by hand
     unlike = differences(expected, found)
     if not unlike:
-        return dict(state)
-    left = [entry for entry in unlike if strict or not _is_bridged(entry, cursor.window)]
+        return state
+    left = [entry for entry in unlike if strict or not _is_bridged(entry, cursor)]
     if left:
         raise StateMismatch(left, _advice(left, strict))
     taken = {**state, "fits": dict(expected)}
+    if any(entry.name == "batch_size" for entry in unlike):
+        steps = -(-cursor.position // expected["batch_size"])
+        taken.update(step=steps, next_step=steps)
     if any(entry.name in ("seeding", "num_workers") for entry in unlike):
         taken["workers"] = {}
     return taken
 
 
-def _is_bridged(entry: Difference, window: tuple[Any, ...]) -> bool:
+def _is_bridged(entry: Difference, cursor: Cursor) -> bool:
     # Tasks in the window were cut to the old batch size; they are kept as they are only if the
     # size has not changed.
-    if entry.name == "batch_size" and window:
-        return False
+    if entry.name == "batch_size":
+        return not cursor.window
+    if entry.name in ("dataset_length", "sampler_length"):
+        return cursor.order is None  # data in sequence, or an epoch that is yet to begin
     return entry.name in _BRIDGED
 
 
 def _advice(left: list[Difference], strict: bool) -> str:
-    if strict and all(entry.name in _BRIDGED for entry in left):
+    if strict and all(entry.name in (*_BRIDGED, "batch_size") for entry in left):
         return (
             "Build the loader as it was when the state was saved, or pass strict=False to go on "
             "from the same sample."

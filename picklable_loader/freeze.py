@@ -2,51 +2,88 @@
 
 A sampler may change itself while it is iterated (an epoch counter, a list shuffled in place, a
 generator of its own). Replaying it from the start needs its attributes as they were: `freeze`
-takes them as plain values, `thaw` puts them back.
+takes them as plain values, `thaw` puts them back. What stands inside of other objects and of
+containers is found by its path, ``"inner.readers.0.rng"``.
 """
 
 from __future__ import annotations
 
+import io
 import random
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
+from .errors import CannotSaveError
+from .plain import NotPlain, alike, decode, encode
 from .randomness import generator_to_text, set_generator
 
-__all__ = ["Frozen", "changed", "freeze", "thaw"]
+__all__ = ["Frozen", "changed", "check_known", "freeze", "look", "thaw"]
 
 #: an attribute's path from the sampler -> [kind, plain value]
 Frozen = dict[str, list[Any]]
 
-_SCALARS = (bool, int, float, str, bytes, type(None))
-_COLLECTIONS: dict[type[Any], str] = {list: "list", tuple: "tuple", set: "set", deque: "deque"}
+#: kinds of which only the identity is known; they can be compared and not be put back
+_OPAQUE = ("iterator", "members")
+
+#: what a sampler may refer to and is none of its own state
+_OTHERS = (
+    Dataset,
+    DataLoader,
+    torch.nn.Module,
+    type,
+    ModuleType,
+    FunctionType,
+    BuiltinFunctionType,
+    MethodType,
+    io.IOBase,
+    Enum,
+)
 
 
-def freeze(sampler: Any) -> Frozen:
-    """The attributes of a sampler, and of samplers inside it, that are plain or random states."""
+def freeze(sampler: Any, other: Any = None) -> Frozen:
+    """The attributes of a sampler, and of what it is made of, that are plain or random states.
+
+    Args:
+        sampler: the sampler.
+        other: an object that it may refer to and is none of its own: the loader's dataset.
+    """
     frozen: Frozen = {}
-    for name, value in getattr(sampler, "__dict__", {}).items():
-        if isinstance(value, Sampler):
-            frozen.update({f"{name}.{path}": kept for path, kept in freeze(value).items()})
-            continue
-        kept = _encode(value)
-        if kept is not None:
-            frozen[name] = kept
+    _visit(sampler, "", frozen, {id(sampler), id(other)}, _package(sampler))
     return frozen
 
 
 def changed(before: Frozen, *others: Frozen) -> Frozen:
-    """The part of ``before`` that is different in any of the others."""
+    """The part of ``before`` that is different in any of the others, and can be put back."""
     return {
         path: kept
         for path, kept in before.items()
-        if any(path not in other or not _same(kept, other[path]) for other in others)
+        if kept[0] not in _OPAQUE
+        and any(path not in other or not alike(kept, other[path]) for other in others)
     }
+
+
+def check_known(before: Frozen, now: Frozen, sampler: Any) -> None:
+    """Raise CannotSaveError if something has changed that cannot be put back, or may have."""
+    for path, kept in before.items():
+        same = path in now and alike(kept, now[path])
+        if kept[0] == "iterator" and same:
+            what = "is an iterator, and how far it has come cannot be told"
+        elif kept[0] == "members" and path in now and not same:
+            what = "holds objects whose order or number has changed"
+        else:
+            continue
+        raise CannotSaveError(
+            f"the sampler {type(sampler).__qualname__}",
+            f"its attribute {path} {what}",
+            "Give the sampler's iterator state_dict and load_state_dict, or keep numbers there",
+        )
 
 
 def thaw(sampler: Any, frozen: Frozen) -> None:
@@ -56,80 +93,177 @@ def thaw(sampler: Any, frozen: Frozen) -> None:
         ValueError: the frozen form is damaged.
     """
     for path, kept in frozen.items():
-        *owners, name = path.split(".")
-        target = sampler
-        for owner in owners:
-            target = getattr(target, owner)
+        if kept[0] in _OPAQUE or alike(kept, look(sampler, path)):
+            continue  # what may not be set need not be
         try:
-            kind, value = kept
-            _decode(target, name, kind, value)
-        except (TypeError, KeyError, AttributeError) as error:
+            _put(sampler, path.split("."), *kept)
+        except (TypeError, KeyError, AttributeError, IndexError) as error:
             raise ValueError(f"{path}: {error}") from None
 
 
-def _encode(value: Any) -> list[Any] | None:
-    if isinstance(value, _SCALARS):
-        return ["plain", value]
-    if type(value) in _COLLECTIONS and all(type(item) in _SCALARS for item in value):
-        return [_COLLECTIONS[type(value)], list(value)]
-    if type(value) is dict and all(
-        type(k) in _SCALARS and type(v) in _SCALARS for k, v in value.items()
-    ):
-        return ["dict", [list(pair) for pair in value.items()]]
-    if type(value) is torch.Tensor:
-        return ["tensor", value.detach().clone()]
-    if type(value) is np.ndarray and value.dtype.kind in "biufc":
-        return ["array", torch.from_numpy(value.copy())]
-    return _encode_generator(value)
+def look(sampler: Any, path: str) -> list[Any] | None:
+    """What stands at a path now; None if nothing does that can be put back."""
+    target = sampler
+    try:
+        for name in path.split("."):
+            target = _get(target, name)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError):
+        return None
+    return _encode(target)
 
 
-def _encode_generator(value: Any) -> list[Any] | None:
-    if isinstance(value, torch.Generator):
-        return ["generator", generator_to_text(value)]
-    if isinstance(value, random.Random):
-        version, words, gauss = value.getstate()
-        return ["random", [version, list(words), gauss]]
-    if isinstance(value, np.random.RandomState):
-        state: Any = value.get_state(legacy=True)
-        name, key, position, has_gauss, gauss = state
-        return ["RandomState", [name, key.tolist(), position, has_gauss, gauss]]
-    if isinstance(value, np.random.Generator):
-        return ["Generator", _plain(value.bit_generator.state)]
-    return None
-
-
-def _decode(target: Any, name: str, kind: str, value: Any) -> None:
-    restore: dict[str, Callable[[], object]] = {
-        "generator": lambda: set_generator(getattr(target, name), value),
-        "random": lambda: getattr(target, name).setstate((value[0], tuple(value[1]), value[2])),
-        "RandomState": lambda: getattr(target, name).set_state(tuple(value)),
-        "Generator": lambda: setattr(getattr(target, name).bit_generator, "state", value),
-    }
-    if kind in restore:
-        restore[kind]()
+def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
+    target, name = sampler, path[-1]
+    for owner in path[:-1]:
+        target = _get(target, owner)
+    if kind == "plain":
+        _set(target, name, decode(form))
         return
-    make: dict[str, Callable[[], object]] = {
-        "plain": lambda: value,
-        "list": lambda: list(value),
-        "tuple": lambda: tuple(value),
-        "set": lambda: set(value),
-        "deque": lambda: deque(value, getattr(getattr(target, name, None), "maxlen", None)),
-        "dict": lambda: dict(value),
-        "tensor": lambda: value.clone(),
-        "array": lambda: value.numpy().copy(),
-    }
-    setattr(target, name, make[kind]())
+    rng = _RNGS[kind]
+    try:
+        found = _get(target, name)
+    except (AttributeError, KeyError):
+        found = None
+    if not isinstance(found, rng.kind):
+        found = rng.make(form)  # the sampler makes it when it is first needed
+        _set(target, name, found)
+    rng.restore(found, form)
 
 
-def _same(one: list[Any], other: list[Any]) -> bool:
-    if one[0] != other[0]:
+def _visit(owner: Any, prefix: str, frozen: Frozen, seen: set[int], home: str) -> None:
+    for name, value in _parts(owner):
+        path = f"{prefix}{name}"
+        if id(value) in seen:
+            continue
+        kept = _encode(value)
+        if kept is not None:
+            frozen[path] = kept
+        elif _is_container(value) or _belongs_to(home, value):
+            seen.add(id(value))
+            if _is_container(value):
+                frozen[path] = ["members", [id(item) for item in _items(value)]]
+            _visit(value, f"{path}.", frozen, seen, home)
+
+
+def _belongs_to(home: str, value: Any) -> bool:
+    """An object is the sampler's own: an inner sampler, or a helper of the same package.
+
+    Anything else (a logger, a model, a configuration) may be the whole program's.
+    """
+    if isinstance(value, _OTHERS):
         return False
-    if isinstance(one[1], torch.Tensor):
-        return torch.equal(one[1], other[1])
-    return bool(one[1] == other[1])
+    return isinstance(value, Sampler) or _package(value) == home
 
 
-def _plain(state: Any) -> Any:
+def _package(thing: Any) -> str:
+    return str(type(thing).__module__).partition(".")[0]
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, list | tuple | deque | dict)
+
+
+def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
+    """The named parts of an object or a container."""
+    if isinstance(owner, list | tuple | deque):
+        yield from ((str(at), item) for at, item in enumerate(owner))
+    elif isinstance(owner, dict):
+        yield from ((key, item) for key, item in owner.items() if _is_name(key))
+    else:
+        yield from getattr(owner, "__dict__", {}).items()
+        for kind in type(owner).__mro__:
+            slots = vars(kind).get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name not in ("__dict__", "__weakref__") and hasattr(owner, name):
+                    yield name, getattr(owner, name)
+
+
+def _is_name(key: Any) -> bool:
+    return type(key) is str and "." not in key
+
+
+def _items(container: Any) -> list[Any]:
+    return list(container.values() if isinstance(container, dict) else container)
+
+
+def _get(owner: Any, name: str) -> Any:
+    if isinstance(owner, list | tuple | deque):
+        return owner[int(name)]
+    return owner[name] if isinstance(owner, dict) else getattr(owner, name)
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    if isinstance(owner, list | deque):
+        owner[int(name)] = value
+    elif isinstance(owner, dict):
+        owner[name] = value
+    elif not isinstance(owner, tuple):  # what stands in a tuple cannot have changed
+        setattr(owner, name, value)
+
+
+def _encode(value: Any) -> list[Any] | None:
+    """[kind, plain value] of what can be compared as a whole."""
+    for name, rng in _RNGS.items():
+        if isinstance(value, rng.kind) and not isinstance(value, random.SystemRandom):
+            return [name, rng.save(value)]
+    if hasattr(value, "__next__") and not hasattr(value, "__dict__"):
+        return ["iterator", id(value)]
+    try:
+        return ["plain", encode(value)]
+    except NotPlain:
+        return None
+
+
+def _random_state(value: random.Random) -> list[Any]:
+    version, words, gauss = value.getstate()
+    return [version, list(words), gauss]
+
+
+def _numpy_state(value: np.random.RandomState) -> list[Any]:
+    state: Any = value.get_state(legacy=True)
+    name, key, position, has_gauss, gauss = state
+    return [name, key.tolist(), position, has_gauss, gauss]
+
+
+def _numbers(state: Any) -> Any:
     if isinstance(state, dict):
-        return {name: _plain(value) for name, value in state.items()}
+        return {name: _numbers(value) for name, value in state.items()}
     return state.tolist() if isinstance(state, np.ndarray | np.generic) else state
+
+
+class _Rng(NamedTuple):
+    """How random number generators of a kind are saved."""
+
+    kind: type[Any]
+    save: Callable[[Any], Any]
+    restore: Callable[[Any, Any], object]
+    #: a new one, for a saved state
+    make: Callable[[Any], Any]
+
+
+_RNGS = {
+    "generator": _Rng(
+        torch.Generator,
+        save=generator_to_text,
+        restore=set_generator,
+        make=lambda _: torch.Generator(),
+    ),
+    "random": _Rng(
+        random.Random,
+        save=_random_state,
+        restore=lambda rng, state: rng.setstate((state[0], tuple(state[1]), state[2])),
+        make=lambda _: random.Random(),
+    ),
+    "RandomState": _Rng(
+        np.random.RandomState,
+        save=_numpy_state,
+        restore=lambda rng, state: rng.set_state(tuple(state)),
+        make=lambda _: np.random.RandomState(),
+    ),
+    "Generator": _Rng(
+        np.random.Generator,
+        save=lambda rng: _numbers(rng.bit_generator.state),
+        restore=lambda rng, state: setattr(rng.bit_generator, "state", state),
+        make=lambda state: np.random.Generator(getattr(np.random, state["bit_generator"])()),
+    ),
+}

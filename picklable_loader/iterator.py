@@ -14,6 +14,7 @@ from torch.autograd.profiler import record_function
 from .anatomy import position, remaining
 from .core.snapshot import from_plain
 from .driver import Driver
+from .options import AtEpochEnd
 from .pinning import pin
 from .run import Run
 from .saved import alone, check_savable, from_the_start, next_epoch, without_objects
@@ -52,7 +53,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         #: batches of an iterable-style dataset that are to be fetched again and dropped
         self._replay = 0
         #: what to do if there is nothing left; None: this is not the first batch after a resume
-        self._at_epoch_end: str | None = None
+        self._at_epoch_end: AtEpochEnd | None = None
         self._iterable_length: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
@@ -158,7 +159,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self._at_epoch_end = None
         return self._driver.skip(count)
 
-    def begin(self, state: dict[str, Any] | None, at_epoch_end: str | None) -> None:
+    def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
         self._resume(state, at_epoch_end or self.loader._options.at_epoch_end)
         if state is None:
@@ -175,7 +176,10 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self._driver.start(self.loader, self._live_run())
 
     def close(self) -> None:
-        """Retire the workers; ``next`` raises StopIteration from now on. The state stays."""
+        """Retire the workers; ``next`` raises StopIteration from now on.
+
+        Its state stays: what is unpickled from a closed iterator goes on.
+        """
         self._closed = True
         self._driver.stop()
 
@@ -213,7 +217,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         return self._snapshot(live=False)
 
     def load_state_dict(
-        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: str | None = None
+        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
     ) -> None:
         """Go on from a saved state; the pass at hand is abandoned.
 
@@ -234,14 +238,13 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             "loader": self.loader,
             "state": self._snapshot(live=True),
             "finished": self._finished,
-            "closed": self._closed,
             "newest": self.loader._newest is self,
         }
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         LoaderIterator.__init__(self, saved["loader"])
         self._resume(saved["state"], None)
-        self._finished, self._closed = saved["finished"], saved["closed"]
+        self._finished = saved["finished"]
         if saved["newest"]:
             self.loader._adopt(self)
             self.loader._source.restore(saved["state"]["rng"])
@@ -263,7 +266,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         wish = self._at_epoch_end or "stop"
         return position(self.loader, state or self.loader._beginning(), wish)
 
-    def _resume(self, state: dict[str, Any] | None, at_epoch_end: str | None) -> None:
+    def _resume(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         self._run, self._state = None, state
         self._driver.rest()
         self._finished = self._closed = False
@@ -369,6 +372,8 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         if wish is None or not run.step:
             return False
         if wish == "next":
+            if not self.loader._lives_on:
+                self._driver.stop()
             self.begin(None, None)
             return True
         empty_epoch(run.epoch)

@@ -12,12 +12,13 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from . import datapipes
-from .anatomy import built, check_order, fingerprint, generators, position, remaining
+from .anatomy import anatomy, built, check_order, fingerprint, generators, position, remaining
 from .core.seeds import base_seed
+from .custom import prepare
 from .driver import Driver
 from .fitting import fit
 from .iterator import LoaderIterator
-from .options import AtEpochEnd, Options, Scheduling, Seeding, check_choice
+from .options import AtEpochEnd, Options, Scheduling, Seeding, check_choice, whole_number
 from .past import batch_at
 from .run import Run
 from .saved import beginning, check_savable, next_epoch
@@ -126,6 +127,10 @@ class DataLoader(TorchDataLoader[_T]):
             in_order=in_order,
         )
         self._options = Options(seed, seeding, schedule, tuple(seed_hooks), at_epoch_end)
+        # Torch keeps every argument as an attribute, from which trainers build loaders anew.
+        self.seed = self._options.seed
+        self.seeding, self.schedule, self.at_epoch_end = seeding, schedule, at_epoch_end
+        self.seed_hooks = seed_hooks
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
         #: number of the epoch that the next ``iter`` begins, unless a state was loaded
@@ -134,13 +139,14 @@ class DataLoader(TorchDataLoader[_T]):
         self._announced: int | None = None
         #: a loaded state that the next ``iter`` goes on from, and its wish for an epoch's end
         self._resume: dict[str, Any] | None = None
-        self._resume_at_end: str | None = None
+        self._resume_at_end: AtEpochEnd | None = None
         self._begin_life()
         self._source.origin = built(self)
 
     def _begin_life(self) -> None:
         """Set what no pickle carries."""
         self._source = Source(self._options.seed, generators(self))
+        self._source.dataset = self.dataset
         #: the newest run, which state_dict reports even when its iterator is gone
         self._run: Run | None = None
         self._newest_ref: weakref.ref[LoaderIterator[Any]] | None = None
@@ -183,7 +189,9 @@ class DataLoader(TorchDataLoader[_T]):
 
         Raises:
             ValueError: ``epoch`` is negative.
+            TypeError: it is no whole number.
         """
+        epoch = whole_number("epoch", epoch)
         if epoch < 0:
             raise ValueError(f"epoch should be from 0, got epoch={epoch}")
         resume = self._resume
@@ -192,6 +200,8 @@ class DataLoader(TorchDataLoader[_T]):
                 dropped_state(epoch, resume["epoch"])
             self._resume = None
             self._source.restore(resume["rng"])
+        if self._newest is None:
+            self._run = None  # a pass that was left, or is over
         self._next_epoch = epoch
         self._announced = epoch
         self._tell_samplers(epoch)
@@ -212,6 +222,7 @@ class DataLoader(TorchDataLoader[_T]):
 
         Raises:
             IndexError: the epoch has no such step.
+            ValueError, TypeError: ``epoch`` is negative, or no whole number.
             UsageError: the batch is not a function of step and epoch: iterable-style data,
                 ``seeding="worker"``, or an epoch whose random numbers are not known.
         """
@@ -246,7 +257,7 @@ class DataLoader(TorchDataLoader[_T]):
         return run.snapshot(live=False)
 
     def load_state_dict(
-        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: str | None = None
+        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
     ) -> None:
         """Have the next ``iter`` go on from a saved state; the iteration at hand is abandoned.
 
@@ -331,8 +342,19 @@ class DataLoader(TorchDataLoader[_T]):
             return beginning(self, 0)
         accepted = fit(copy.deepcopy(state), fingerprint(self), strict)
         self._source.check(accepted["rng"])
+        self._source.check_workers(accepted["workers"])
         check_order(self, accepted)
+        self._make_ready(accepted)
         return accepted
+
+    def _make_ready(self, state: dict[str, Any]) -> None:
+        """Let dataset and sampler be as they were; what the program tells them later counts."""
+        if state["announced"] is not None:
+            self._tell_samplers(state["announced"])
+            tell_epoch(self.dataset, state["announced"])
+        self._announced = state["announced"]
+        if not self._iterable:
+            prepare(anatomy(self).sampler, state["sampler"], self._source)
 
     def _fresh_epoch(self) -> int:
         """The epoch that begins now; with ``seed=`` the sampler follows."""

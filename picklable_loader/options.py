@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -29,10 +30,8 @@ class Options:
     at_epoch_end: AtEpochEnd = "stop"
 
     def __post_init__(self) -> None:
-        if self.seed is not None and (
-            isinstance(self.seed, bool) or not isinstance(self.seed, int)
-        ):
-            raise TypeError(f"seed should be an int or None, got seed={self.seed!r}")
+        if self.seed is not None:
+            object.__setattr__(self, "seed", whole_number("seed", self.seed))
         check_choice("seeding", self.seeding, get_args(Seeding))
         check_choice("schedule", self.schedule, (*get_args(Scheduling), None))
         check_choice("at_epoch_end", self.at_epoch_end, get_args(AtEpochEnd))
@@ -45,6 +44,20 @@ class Options:
         for hook in hooks:
             if not callable(hook):
                 raise TypeError(f"seed_hooks should hold callables, got {hook!r}")
+
+
+def whole_number(name: str, value: Any) -> int:
+    """An argument as an int; numpy's whole numbers are accepted.
+
+    Raises:
+        TypeError: it is no whole number.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} should be a whole number, got {name}={value!r}") from None
 
 
 def check_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:

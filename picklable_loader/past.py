@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .anatomy import anatomy
@@ -15,10 +16,11 @@ from .core.snapshot import from_plain
 from .custom import CustomOrder, prepare
 from .errors import CannotSaveError, UsageError
 from .freeze import changed, freeze
+from .options import whole_number
 from .randomness import Isolated
 from .samplers import is_known, make_order
 from .source import Setting
-from .worker.fetch import make_fetcher, tell_epoch
+from .worker.fetch import Job, make_fetcher, tell_epoch
 from .worker.seeding import set_current
 
 if TYPE_CHECKING:
@@ -30,9 +32,10 @@ __all__ = ["batch_at"]
 def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
     """See `DataLoader.batch_at`."""
     _check_repeatable(loader)
-    cursor = _cursor(loader)
-    if epoch is None:
-        epoch = cursor.epoch
+    step, cursor = whole_number("step", step), _cursor(loader)
+    epoch = cursor.epoch if epoch is None else whole_number("epoch", epoch)
+    if epoch < 0:
+        raise ValueError(f"epoch should be from 0, got epoch={epoch}")
     seed = loader._options.seed
     if epoch != cursor.epoch or cursor.base_seed is None:
         if seed is None:
@@ -45,9 +48,19 @@ def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
     try:
         with Isolated():
             task = _task(loader, cursor, step)
-            return make_fetcher(loader._job(), cursor.base_seed or 0, epoch).fetch(task)
+            return make_fetcher(_job(loader, epoch), cursor.base_seed or 0).fetch(task)
     finally:
         set_current(before)
+
+
+def _job(loader: DataLoader[Any], epoch: int) -> Job:
+    """What to do with the task; a copy of the dataset is told the epoch, if it is another one."""
+    job = loader._job()
+    if loader._announced in (None, epoch):
+        return job
+    dataset = copy.copy(job.dataset)
+    tell_epoch(dataset, epoch)
+    return replace(job, dataset=dataset)
 
 
 def _task(loader: DataLoader[Any], cursor: Cursor, step: int) -> Task:
@@ -60,7 +73,7 @@ def _task(loader: DataLoader[Any], cursor: Cursor, step: int) -> Task:
     else:
         sampler = _copied(loader, sampler)
         order = _custom_order(sampler, setting, cursor)
-        alike = freeze(sampler)
+        alike = freeze(sampler, loader.dataset)
     plan = Plan(order, parts.grouping)
     try:
         if step < 0 or plan.advance(step) != step:
@@ -68,7 +81,7 @@ def _task(loader: DataLoader[Any], cursor: Cursor, step: int) -> Task:
         task = plan.draw()
     except StopIteration:
         raise IndexError(f"epoch {cursor.epoch} has no step {step}") from None
-    if elsewhere and alike is not None and changed(alike, freeze(sampler)):
+    if elsewhere and alike is not None and changed(alike, freeze(sampler, loader.dataset)):
         raise UsageError(
             f"the order of epoch {cursor.epoch} is not known: {type(sampler).__qualname__} "
             f"changes itself from epoch to epoch, so that only the epoch at hand is"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,13 @@ import torch
 from .freeze import Frozen, thaw
 from .randomness import RNGS, Universe
 
-__all__ = ["Record", "Replay", "detached"]
+__all__ = ["Record", "Replay", "detached", "next_items"]
 
 #: A sampler that draws from a global generator at every batch, while the program draws from it in
 #: between, can be replayed only with the generator's state at each of these draws.
-_LOG_LIMIT = 64
+_LOG_LIMIT = 4096
+#: torch itself calls iter(sampler) twice in an epoch, where it starts workers
+_MOST_OPENS = 8
 
 
 @dataclass
@@ -36,6 +37,8 @@ class Record:
     log: list[list[Any]] | None = field(default_factory=list)
     #: the sampler's attributes before the first iter()
     before: Frozen = field(default_factory=dict)
+    #: those that others have changed between the last iter() and the first index
+    between: Frozen = field(default_factory=dict)
 
     @classmethod
     def from_plain(cls, saved: dict[str, Any]) -> Record:
@@ -43,12 +46,15 @@ class Record:
         opens, taken, ended = saved["opens"], saved["taken"], saved["ended"]
         if type(opens) is not int or type(taken) is not int or type(ended) is not bool:
             raise TypeError("opens and taken should be whole numbers, ended a truth value")
+        if not 0 < opens <= _MOST_OPENS or taken < 0:
+            raise ValueError(f"no iterator is opened {opens} times, or gives {taken} indices")
         log = None
         if "log" in saved:
             log = [
                 [int(o), int(t), Universe.from_text(texts).states] for o, t, texts in saved["log"]
             ]
-        return cls(opens, taken, ended, log, dict(saved.get("sampler", {})))
+        attributes = dict(saved.get("sampler", {})), dict(saved.get("between", {}))
+        return cls(opens, taken, ended, log, *attributes)
 
     def note(self, opens: int, taken: int, states: dict[str, Any]) -> None:
         """The sampler found these states when so much was done."""
@@ -96,6 +102,7 @@ class Replay:
             self._find(opens, 0)
             with self._world:
                 self.iterator = iter(sampler)
+        thaw(sampler, record.between)
 
     def open(self) -> None:
         pass
@@ -130,14 +137,24 @@ class Replay:
         total = self._record.taken
         if self._taken >= total:
             with self._beyond:
-                return list(islice(self.iterator, count))
+                return list(next_items(self.iterator, count))
         self._find(self._record.opens, self._taken)
         stop = min([total, *(stop for stop in self._stops if stop > self._taken)])
         with self._world:
-            return list(islice(self.iterator, min(count, stop - self._taken)))
+            return list(next_items(self.iterator, min(count, stop - self._taken)))
 
     def _find(self, opens: int, taken: int) -> None:
         self._world.states.update(self._found.get((opens, taken), {}))
+
+
+def next_items(iterator: Iterator[Any], count: int) -> Iterator[Any]:
+    """The next items of an iterator, of which ``iter`` is not called again: it may begin anew."""
+    for _ in range(count):
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        yield item
 
 
 def detached(item: Any) -> Any:

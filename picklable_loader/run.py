@@ -6,6 +6,7 @@ draws, and makes a snapshot of them at any moment. It knows of no process and ho
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ from .core.events import Task
 from .core.order import EndlessOrder, Order
 from .core.plan import Plan, Unit
 from .core.schedule import Policy, Schedule
-from .core.seeds import base_seed
+from .core.seeds import base_seed, next_base_seed
 from .core.snapshot import to_plain
-from .custom import prepare
+from .plain import decode, encode_any
 from .randomness import RNGS, Universe
 from .samplers import is_known, make_order
 from .source import Setting, Source, random_int64
@@ -35,9 +36,11 @@ __all__ = ["Kept", "Run"]
 
 @dataclass(frozen=True)
 class Kept:
-    """What workers that go on living were started with; the loader's later settings are not."""
+    """What goes from one epoch to the next with workers that live on."""
 
+    #: that of the epoch before
     base_seed: int
+    #: the loader's when they were started; its later settings do not reach them
     policy: Policy
 
 
@@ -67,9 +70,9 @@ class Run:
         self.announced = loader._announced if cursor is None else cursor.announced
         if cursor is not None:
             self._source.restore(cursor.rng)
-            loader._announced = cursor.announced
-            if cursor.announced is not None:
+            if cursor.announced not in (None, loader._announced):
                 tell_epoch(loader.dataset, cursor.announced)
+            loader._announced = cursor.announced
         self.shared_seed = self._shared_seed(cursor)
         self.order = self._make_order(cursor)
         self.base_seed = self._base_seed(cursor, kept)
@@ -95,7 +98,7 @@ class Run:
             told: the epoch that their datasets were told by set_epoch before.
         """
         news = None if self.announced == told else self.announced
-        return Begin(self.epoch, self.base_seed, news, self.shared_seed)
+        return Begin(self.base_seed, news, self.shared_seed)
 
     def cursor(self, live: bool) -> Cursor:
         """Where the run stands.
@@ -122,7 +125,7 @@ class Run:
             step=self.step,
             next_step=next_step,
             position=position,
-            window=window,
+            window=tuple(Task(t.step, encode_any(t.indices), t.position) for t in window),
             base_seed=self.base_seed,
             order=order,
             sampler=unstarted(self._loader) if untouched else {},
@@ -158,20 +161,12 @@ class Run:
         if self._loader._iterable:
             return EndlessOrder()
         saved = None if cursor is None else cursor.order
-        if cursor is not None:
-            self._make_sampler_ready(cursor)
+        if saved is None and cursor is not None and self._source.seed is not None:
+            self._loader._tell_samplers(self.epoch)
         order = make_order(self._parts.sampler, Setting(self._source, self.epoch, saved))
         if self._parts.opened_by_loader and saved is None:
             order.open()
         return order
-
-    def _make_sampler_ready(self, cursor: Cursor) -> None:
-        loader = self._loader
-        if cursor.announced is not None:
-            loader._tell_samplers(cursor.announced)
-        prepare(self._parts.sampler, cursor.sampler, self._source)
-        if cursor.order is None and self._source.seed is not None:
-            loader._tell_samplers(self.epoch)
 
     def _base_seed(self, cursor: Cursor | None, kept: Kept | None) -> int:
         if cursor is not None and cursor.base_seed is not None:
@@ -179,9 +174,8 @@ class Run:
         if self._source.seed is not None:
             return base_seed(self._source.seed, self.epoch)
         if kept is not None:
-            return (
-                kept.base_seed
-            )  # torch draws one when it starts workers, not when they go on living
+            # Torch draws one when it starts workers, not when they go on living.
+            return next_base_seed(kept.base_seed)
         return self._source.draw("loader", random_int64)
 
     def _open_again(self, cursor: Cursor | None, kept: Kept | None) -> None:
@@ -228,7 +222,7 @@ class Run:
 
     def _given_again(self, task: Task) -> Task:
         if task.indices is not None or not self.order.seekable:
-            return task
+            return Task(task.step, decode(task.indices), task.position)
         self.order.seek(task.position)
         indices = self.order.take(self._parts.grouping.batch_size)
         alone = self._parts.grouping.unit is Unit.SAMPLE
@@ -252,7 +246,7 @@ def _policy(loader: DataLoader[Any]) -> Policy:
         return Policy(lazy=True)
     return Policy(
         workers=workers,
-        budget=workers * (loader.prefetch_factor or 1),
+        budget=operator.index(workers * (loader.prefetch_factor or 1)),
         in_order=loader.in_order,
         pinned=loader._pinned,
     )

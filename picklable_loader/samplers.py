@@ -179,16 +179,18 @@ def register_order(sampler_type: type[Any], factory: OrderFactory) -> None:
     """Give samplers of a type an order of their own, for instance a seekable one.
 
     Args:
-        sampler_type: the sampler's class. Subclasses that do not override ``__iter__`` get the
-            same order.
+        sampler_type: the sampler's class. Subclasses that override neither ``__iter__`` nor
+            ``__len__`` get the same order.
         factory: called with the sampler and a `Setting` at the start of every epoch and on
             resume; returns an `Order`. ``Setting.saved`` is what the order's ``state()`` gave.
 
     Raises:
-        TypeError: ``sampler_type`` is not a class.
+        TypeError: ``sampler_type`` is not a class, or ``factory`` not callable.
     """
     if not isinstance(sampler_type, type):
         raise TypeError(f"sampler_type should be a class, got {sampler_type!r}")
+    if not callable(factory):
+        raise TypeError(f"factory should be callable, got {factory!r}")
     _FACTORIES[sampler_type] = factory
 
 
@@ -213,10 +215,13 @@ def describe(sampler: Any) -> str:
     return name
 
 
+#: a subclass that has one of these of its own may have another sequence
+_DECISIVE = ("__iter__", "__len__", "num_samples")
+
+
 def _factory(kind: type[Any]) -> OrderFactory | None:
     for base in kind.__mro__:
         if base in _FACTORIES:
-            # A subclass with an __iter__ of its own has another sequence.
-            same = getattr(kind, "__iter__", None) is getattr(base, "__iter__", None)
+            same = all(getattr(kind, n, None) is getattr(base, n, None) for n in _DECISIVE)
             return _FACTORIES[base] if same else None
     return None

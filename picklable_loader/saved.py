@@ -9,6 +9,7 @@ import torch
 
 from .anatomy import anatomy, draws_from, fingerprint, generators, unstarted
 from .core.cursor import Cursor
+from .core.seeds import next_base_seed
 from .core.snapshot import to_plain
 from .errors import CannotSaveError
 from .run import Run
@@ -44,11 +45,11 @@ def next_epoch(loader: DataLoader[Any], run: Run) -> dict[str, Any]:
     """The start of the epoch after a run that is over."""
     if run is loader._run and loader._next_epoch != run.epoch + 1:
         return loader._beginning()  # set_epoch has chosen another one
-    lives_on = loader._lives_on
+    lives_on, seeded = loader._lives_on, loader._options.seed is not None
     left = run.after()
     cursor = Cursor(
         epoch=run.epoch + 1,
-        base_seed=run.base_seed if lives_on and loader._options.seed is None else None,
+        base_seed=next_base_seed(run.base_seed) if lives_on and not seeded else None,
         rng=left.rng,
         workers=left.workers if lives_on else {},
         sampler=left.sampler,

@@ -53,6 +53,8 @@ class Source:
         self.generators = generators
         #: the global states of the moment of saving, after a resume; None: the global ones
         self.universe: Universe | None = None
+        #: the loader's dataset, which is none of its sampler's own attributes
+        self.dataset: Any = None
         #: a custom sampler's attributes as the program has built them, which no state has to
         #: hold; empty where they are not known
         self.origin: dict[str, list[Any]] = {}
@@ -75,7 +77,7 @@ class Source:
         """
         clones = {id(given): _clone(given) for given in self.generators.values()}
         source = Source(self.seed, {n: clones[id(g)] for n, g in self.generators.items()})
-        source.origin = self.origin
+        source.dataset, source.origin = self.dataset, self.origin
         source.restore(saved)
         with self.globals():
             states = capture_all()
@@ -129,6 +131,14 @@ class Source:
                     generator_from_text(saved[name])
                 except (ValueError, TypeError, AttributeError):
                     raise DamagedStateError(f"rng.{name}", "a state", saved[name]) from None
+
+    @staticmethod
+    def check_workers(saved: dict[str, Any]) -> None:
+        """Raise DamagedStateError unless these are the states of workers' generators."""
+        for worker, states in saved.items():
+            if type(states) is not dict:
+                raise DamagedStateError(f"workers.{worker}", "states of generators", states)
+            Universe.from_text(states)
 
     def restore(self, saved: dict[str, str]) -> None:
         """Let later draws come from saved states."""

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,11 @@ import torch
 
 from .likeness import difference
 from .loader import DataLoader
+from .witness import Trace, trace, witness
 
 __all__ = ["Report", "ResumeError", "verify_resume"]
 
 MakeLoader = Callable[..., DataLoader[Any]]
-#: indices and content of each batch of an epoch; the indices are None for iterable-style data
-Trace = list[tuple[Any, Any]]
-
 _CHILD_LIMIT_S = 600
 
 
@@ -40,8 +38,8 @@ class ResumeError(AssertionError):
 
     Attributes:
         where: at which step, epoch, codec and worker count it was saved and resumed.
-        what: what differed first: ``"repeatability"``, ``"order"``, ``"content"``, ``"length"``
-            or ``"state"``.
+        what: what differed first: ``"repeatability"``, ``"order"``, ``"content"``, ``"length"``,
+            ``"state"`` or ``"codec"``.
         difference: the first difference, expected and found.
         why: why that usually happens, and what to do.
     """
@@ -84,10 +82,11 @@ def verify_resume(
     make_loader: MakeLoader,
     *,
     steps: Iterable[int] | None = None,
-    codecs: Sequence[str] = ("pickle", "cloudpickle", "dill", "deepcopy", "state_dict"),
+    codecs: Sequence[str] = ("pickle", "cloudpickle", "deepcopy", "state_dict", "dill"),
     num_workers: Sequence[int] = (0, 2),
     fresh_process: bool = True,
     max_steps: int = 12,
+    max_batches: int = 1000,
 ) -> Report:
     """Stop at many steps, resume, and compare order, content and augmentation bit for bit.
 
@@ -99,11 +98,14 @@ def verify_resume(
             ``num_workers=`` if it takes that, else without arguments.
         steps: batches after which to stop; None for all of a short epoch, or the first, the last
             and a spread of others. After StopIteration is always one more.
-        codecs: of ``"pickle"``, ``"cloudpickle"``, ``"dill"``, ``"deepcopy"``, ``"state_dict"``.
-        num_workers: worker counts, if ``make_loader`` takes them; the first is the reference.
+        codecs: of ``"pickle"``, ``"cloudpickle"``, ``"deepcopy"``, ``"state_dict"``, ``"dill"``.
+        num_workers: worker counts, if ``make_loader`` takes them; the first is the reference, and
+            the only one where a state holds for one count (``seeding="worker"``, iterable-style
+            data).
         fresh_process: resume in a fresh process as well. ``make_loader`` gets there by
             cloudpickle.
         max_steps: how many steps are tried if ``steps`` is None, from 4.
+        max_batches: batches of an epoch that are looked at; a longer or endless one is left there.
 
     Returns:
         What was compared.
@@ -112,28 +114,29 @@ def verify_resume(
         ResumeError: something went on differently; the text says what, where, and why that
             usually happens.
         ValueError: a codec is not known, or no worker count is given.
+        TypeError: ``make_loader`` returns no DataLoader of this package.
     """
     unknown = [codec for codec in codecs if codec not in (*_DUMPS, "deepcopy", "state_dict")]
     if unknown or not num_workers:
         raise ValueError(f"codecs={unknown!r} are not known, or num_workers is empty")
     begin = time.perf_counter()
-    counts = tuple(num_workers) if _takes_workers(make_loader) else (None,)
-    first = counts[0]
-    expected = _uninterrupted(make_loader, first)
-    _compare_runs(expected, _uninterrupted(make_loader, first), "in a second run")
+    subject = _Subject(make_loader, max_batches)
+    counts = subject.counts(num_workers)
+    expected = subject.uninterrupted(counts[0])
+    _compare_runs(expected, subject.uninterrupted(counts[0]), "in a second run")
     places = _places(len(expected[0]), steps, max_steps)
-    saved = _save(make_loader, first, places, codecs)
+    saved = subject.save(counts[0], places, codecs)
     _compare_runs(expected, saved.trace, "in a run that was saved on the way")
     tasks = [
         _Task(step, codec, data, count)
         for (step, codec), data in saved.data.items()
-        for count in (counts if codec == "state_dict" else (first,))
+        for count in (counts if codec == "state_dict" else counts[:1])
     ]
     for task in tasks:
-        _check(make_loader, task, expected, "in this process")
+        subject.check(task, expected, "in this process")
     away = [task for task in tasks if _can_travel(task)] if fresh_process else []
     if away:
-        _check_in_child(make_loader, away, expected)
+        _check_in_child(subject, away, expected)
     seconds = time.perf_counter() - begin
     return Report(len(expected[0]), tuple(places), len(tasks) + len(away), seconds)
 
@@ -170,89 +173,82 @@ def _can_travel(task: _Task) -> bool:
     return task.codec not in ("pickle", "dill") or b"__main__" not in task.data
 
 
-class _Recorded:
-    """A dataset whose samples say which index they were asked by."""
+@dataclass(frozen=True)
+class _Subject:
+    """The loader that is looked at, built anew for every run."""
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-        if hasattr(dataset, "__getitems__"):
-            self.__getitems__ = self._bulk
+    make_loader: MakeLoader
+    most: int
 
-    def __len__(self) -> int:
-        return len(self._dataset)
+    def make(self, num_workers: int | None) -> DataLoader[Any]:
+        arguments = {} if num_workers is None else {"num_workers": num_workers}
+        return witness(self.make_loader(**arguments))
 
-    def __getitem__(self, index: Any) -> tuple[Any, Any]:
-        return index, self._dataset[index]
+    def trace(self, loader: DataLoader[Any], batches: Iterable[Any]) -> Trace:
+        return trace(loader, batches, self.most)
 
-    def _bulk(self, indices: Any) -> list[tuple[Any, Any]]:
-        return list(zip(indices, self._dataset.__getitems__(indices)))
+    def counts(self, wanted: Sequence[int]) -> tuple[int | None, ...]:
+        """The worker counts to try; None where ``make_loader`` decides."""
+        names = inspect.signature(self.make_loader).parameters
+        takes = "num_workers" in names or any(p.kind is p.VAR_KEYWORD for p in names.values())
+        if not takes:
+            return (None,)
+        loader = self.make(wanted[0])
+        fixed = loader._iterable or loader._options.seeding == "worker"
+        return tuple(wanted[:1] if fixed else wanted)
 
-    def set_epoch(self, epoch: int) -> None:
-        if hasattr(self._dataset, "set_epoch"):
-            self._dataset.set_epoch(epoch)
+    def uninterrupted(self, num_workers: int | None) -> list[Trace]:
+        _set_generators(0)
+        loader = self.make(num_workers)
+        return [self.trace(loader, loader) for _ in range(2)]
 
+    def save(self, num_workers: int | None, places: list[int], codecs: Sequence[str]) -> _Saved:
+        """A run that is saved at all places, and after StopIteration."""
+        _set_generators(0)
+        loader = self.make(num_workers)
+        data: dict[tuple[int, str], Any] = {}
+        iterator = iter(loader)
+        seen: Trace = []
+        while True:
+            if iterator.step in places:
+                data.update({(iterator.step, c): _dump(iterator, c) for c in codecs})
+            batch = next(iterator, _END) if len(seen) < self.most else _END
+            if batch is _END:
+                break
+            seen += self.trace(loader, [batch])
+        if len(seen) < self.most:
+            data.update({(-1, c): _dump(iterator, c) for c in codecs})
+        return _Saved([seen, self.trace(loader, loader)], data)
 
-class _Collate:
-    """Collates samples, and keeps their indices beside the batch."""
+    def check(self, task: _Task, expected: list[Trace], process: str) -> None:
+        """Resume one save, and compare the rest of its epoch and the next one."""
+        _set_generators(12345)  # whatever the resuming program did before
+        place = "after StopIteration" if task.step < 0 else f"after step {task.step}"
+        workers = "" if task.num_workers is None else f" and num_workers={task.num_workers}"
+        where = f"saved {place}, resumed {process} by {task.codec}{workers}"
+        first = [] if task.step < 0 else expected[0][task.step :]
+        loader, rest = self._resume(task, len(first), where)
+        _compare(first, rest, where)
+        _compare(expected[1], self.trace(loader, loader), f"{where}, in the next epoch")
 
-    def __init__(self, collate_fn: Callable[[Any], Any], batched: bool) -> None:
-        self._collate_fn = collate_fn
-        self._batched = batched
-
-    def __call__(self, samples: Any) -> tuple[Any, Any]:
-        if not self._batched:
-            return samples[0], self._collate_fn(samples[1])
-        indices = [index for index, _ in samples]
-        return indices, self._collate_fn([sample for _, sample in samples])
-
-
-def _make(make_loader: MakeLoader, num_workers: int | None) -> DataLoader[Any]:
-    loader = make_loader() if num_workers is None else make_loader(num_workers=num_workers)
-    if not loader._iterable:
-        # Torch's loader refuses a dataset that is set later; a sampler keeps the original one.
-        loader.__dict__["dataset"] = _Recorded(loader.dataset)
-        loader.collate_fn = _Collate(loader.collate_fn, loader.batch_sampler is not None)
-    return loader
-
-
-def _trace(loader: DataLoader[Any], batches: Iterable[Any]) -> Trace:
-    return [(None, batch) if loader._iterable else batch for batch in batches]
-
-
-def _takes_workers(make_loader: MakeLoader) -> bool:
-    names = inspect.signature(make_loader).parameters
-    return "num_workers" in names or any(p.kind is p.VAR_KEYWORD for p in names.values())
-
-
-def _uninterrupted(make_loader: MakeLoader, num_workers: int | None) -> list[Trace]:
-    _set_generators(0)
-    loader = _make(make_loader, num_workers)
-    return [_trace(loader, loader) for _ in range(2)]
+    def _resume(self, task: _Task, left: int, where: str) -> tuple[DataLoader[Any], Trace]:
+        # One more than is left, to see an epoch that does not end; not in one that is left early.
+        most = min(left + 1, self.most - max(0, task.step))
+        if task.codec == "state_dict":
+            state = torch.load(io.BytesIO(task.data), weights_only=True)
+            loader = self.make(task.num_workers)
+            loader.load_state_dict(state)
+            if difference(state, loader.state_dict(), "state"):
+                raise ResumeError(where, "state", "another one was read back", _BUG)
+            return loader, [] if task.step < 0 else trace(loader, _quietly(loader), most)
+        iterator = task.data if task.codec == "deepcopy" else _load(task, where)
+        return iterator.loader, trace(iterator.loader, iterator, most)
 
 
 def _set_generators(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-
-
-def _save(
-    make_loader: MakeLoader, num_workers: int | None, places: list[int], codecs: Sequence[str]
-) -> _Saved:
-    _set_generators(0)
-    loader = _make(make_loader, num_workers)
-    data: dict[tuple[int, str], Any] = {}
-    iterator = iter(loader)
-    trace: Trace = []
-    while True:
-        if iterator.step in places:
-            data.update({(iterator.step, c): _dump(iterator, c) for c in codecs})
-        batch = next(iterator, _END)
-        if batch is _END:
-            break
-        trace += _trace(loader, [batch])
-    data.update({(-1, c): _dump(iterator, c) for c in codecs})
-    return _Saved([trace, _trace(loader, loader)], data)
 
 
 _END = object()
@@ -268,35 +264,17 @@ def _dump(iterator: Any, codec: str) -> Any:
     return file.getvalue()
 
 
-def _check(make_loader: MakeLoader, task: _Task, expected: list[Trace], process: str) -> None:
-    _set_generators(12345)  # whatever the resuming program did before
-    loader, rest = _resume(make_loader, task)
-    place = "after StopIteration" if task.step < 0 else f"after step {task.step}"
-    workers = "" if task.num_workers is None else f" and num_workers={task.num_workers}"
-    where = f"saved {place}, resumed {process} by {task.codec}{workers}"
-    first = [] if task.step < 0 else expected[0][task.step :]
-    _compare(first, rest, where)
-    _compare(expected[1], _trace(loader, loader), f"{where}, in the next epoch")
+def _load(task: _Task, where: str) -> Any:
+    try:
+        return (dill.loads if task.codec == "dill" else pickle.loads)(task.data)
+    except (TypeError, AttributeError, ImportError) as error:
+        raise ResumeError(where, "codec", repr(error), _CODEC) from error
 
 
-def _resume(make_loader: MakeLoader, task: _Task) -> tuple[DataLoader[Any], Trace]:
-    if task.codec == "state_dict":
-        state = torch.load(io.BytesIO(task.data), weights_only=True)
-        loader = _make(make_loader, task.num_workers)
-        loader.load_state_dict(state)
-        if difference(state, loader.state_dict(), "state"):
-            raise ResumeError(f"step {task.step}", "state", "another one was read back", _BUG)
-        at_end = task.step < 0
-        return loader, [] if at_end else _trace(loader, _quietly(loader))
-    load = dill.loads if task.codec == "dill" else pickle.loads
-    iterator = task.data if task.codec == "deepcopy" else load(task.data)
-    return iterator.loader, _trace(iterator.loader, iterator)
-
-
-def _quietly(loader: DataLoader[Any]) -> list[Any]:
+def _quietly(loader: DataLoader[Any]) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an empty pass is what is expected at an epoch's end
-        return list(loader)
+        yield from loader
 
 
 def _places(batches: int, steps: Iterable[int] | None, most: int) -> list[int]:
@@ -311,10 +289,10 @@ def _places(batches: int, steps: Iterable[int] | None, most: int) -> list[int]:
 # --- in a fresh process --------------------------------------------------------------------------
 
 
-def _check_in_child(make_loader: MakeLoader, tasks: list[_Task], expected: list[Trace]) -> None:
+def _check_in_child(subject: _Subject, tasks: list[_Task], expected: list[Trace]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder, "work")
-        work.write_bytes(cloudpickle.dumps((make_loader, tasks, expected)))
+        work.write_bytes(cloudpickle.dumps((subject, tasks, expected)))
         code = "from picklable_loader.testing import _child; import sys; _child(sys.argv[1])"
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         done = subprocess.run(
@@ -333,11 +311,11 @@ def _check_in_child(make_loader: MakeLoader, tasks: list[_Task], expected: list[
 
 def _child(path: str) -> None:
     work = Path(path)
-    make_loader, tasks, expected = pickle.loads(work.read_bytes())
+    subject, tasks, expected = pickle.loads(work.read_bytes())
     error = None
     try:
         for task in tasks:
-            _check(make_loader, task, expected, "in a fresh process")
+            subject.check(task, expected, "in a fresh process")
     except ResumeError as found:
         error = found
     work.write_bytes(pickle.dumps(error))
@@ -346,6 +324,10 @@ def _child(path: str) -> None:
 # --- comparing -----------------------------------------------------------------------------------
 
 _BUG = "This is a bug of picklable_loader: please report it."
+_CODEC = (
+    "The codec itself cannot load what it has saved. Leave it out with codecs=, and do not use it "
+    "for these classes."
+)
 _ORDER = (
     "The samples come in another order. Usually the sampler seeds itself anew (from the clock or "
     "the operating system) in __iter__, has a state_dict that forgets its position, or keeps "

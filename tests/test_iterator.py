@@ -150,13 +150,14 @@ def test_a_closed_iterator_takes_a_state_and_goes_on(num_workers: int) -> None:
     assert seen(iterator) == expected()[1:]
 
 
-def test_a_closed_iterator_stays_closed_in_a_pickle() -> None:
+def test_what_is_unpickled_of_a_closed_iterator_goes_on() -> None:
     iterator = iter(make())
     next(iterator)
     iterator.close()
     again = pickle.loads(pickle.dumps(iterator))
-    assert next(again, None) is None
+    assert next(iterator, None) is None
     assert again.state_dict() == iterator.state_dict()
+    assert seen(again) == expected()[1:]
 
 
 @WORKERS

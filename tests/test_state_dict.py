@@ -620,6 +620,7 @@ def test_every_mismatch_is_listed() -> None:
         "drop_last",
         "seed",
         "sampler",
+        "sampler_length",
     }
 
 

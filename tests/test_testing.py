@@ -36,8 +36,17 @@ class Reseeding(Sampler[int]):
         yield from random.Random(os.urandom(8)).sample(range(14), 14)
 
 
-class Forgetful(Sampler[int]):
-    """Its state_dict says nothing of the position."""
+class Places:
+    """An iterator whose state_dict says nothing of the position."""
+
+    def __init__(self) -> None:
+        self.places = iter(range(14))
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        return next(self.places)
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -45,8 +54,10 @@ class Forgetful(Sampler[int]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
 
+
+class Forgetful(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
-        yield from range(14)
+        return Places()
 
 
 class Counting(Noisy):

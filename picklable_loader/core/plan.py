@@ -31,6 +31,10 @@ class Grouping:
     drop_last: bool = False
 
 
+#: batches that are taken at a time to count their samples
+_STRIDE = 4096
+
+
 class Plan:
     """The tasks of one epoch, drawn one after the other.
 
@@ -87,8 +91,9 @@ class Plan:
             self.backlog.popleft()
             passed += 1
         wanted = steps - passed
-        if wanted and self._can_leap():
-            return passed + self._leap(wanted)
+        if wanted and self.order.seekable:
+            by_item = self.grouping.unit is Unit.BATCH
+            return passed + (self._stride(wanted) if by_item else self._leap(wanted))
         for _ in range(wanted):
             try:
                 self.draw()
@@ -113,10 +118,17 @@ class Plan:
             left = -(-left // grouping.batch_size)
         return len(self.backlog) + max(0, left)
 
-    def _can_leap(self) -> bool:
-        # Batches from a custom batch sampler may have any size: the samples before a step are
-        # only known after walking there.
-        return self.order.seekable and self.grouping.unit is not Unit.BATCH
+    def _stride(self, wanted: int) -> int:
+        # Batches of a list may have any size: their samples must be counted.
+        passed = 0
+        while passed < wanted:
+            batches = self.order.take(min(wanted - passed, _STRIDE))
+            if not batches:
+                break
+            passed += len(batches)
+            self.position += sum(map(self._samples, batches))
+        self.next_step += passed
+        return passed
 
     def _leap(self, wanted: int) -> int:
         left = self.remaining()

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-__all__ = ["base_seed", "batch_seed", "order_seed", "sample_seed", "stream_seed"]
+__all__ = [
+    "base_seed",
+    "batch_seed",
+    "next_base_seed",
+    "order_seed",
+    "sample_seed",
+    "stream_seed",
+]
 
 #: Seeds stay below 2**62: torch adds a worker's number to the base seed and wants an int64.
 _BITS = 62
@@ -24,21 +31,26 @@ def base_seed(seed: int, epoch: int) -> int:
     return _hash(b"base", seed, epoch)
 
 
+def next_base_seed(base: int) -> int:
+    """The base seed of the next epoch, where torch draws none: its workers go on living."""
+    return _hash(b"next", base)
+
+
 def order_seed(seed: int, epoch: int) -> int:
     """What seeds the order of an epoch, for a loader that was given ``seed=``."""
     return _hash(b"order", seed, epoch)
 
 
-def batch_seed(base: int, epoch: int, step: int) -> int:
+def batch_seed(base: int, step: int) -> int:
     """What seeds the random number generators before a batch is fetched."""
-    return _hash(b"batch", base, epoch, step)
+    return _hash(b"batch", base, step)
 
 
-def sample_seed(base: int, epoch: int, position: int) -> int:
+def sample_seed(base: int, position: int) -> int:
     """What seeds them before one sample is fetched; ``position`` is its place in the order."""
-    return _hash(b"sample", base, epoch, position)
+    return _hash(b"sample", base, position)
 
 
-def stream_seed(base: int, epoch: int, stream: int, ordinal: int) -> int:
+def stream_seed(base: int, stream: int, ordinal: int) -> int:
     """What seeds them before the ``ordinal``-th batch of a stream (iterable-style data)."""
-    return _hash(b"stream", base, epoch, stream, ordinal)
+    return _hash(b"stream", base, stream, ordinal)

@@ -41,7 +41,6 @@ class Outcome(IntEnum):
 class Begin:
     """An epoch begins."""
 
-    epoch: int
     base_seed: int
     #: the epoch to tell the dataset, by its set_epoch
     announced: int | None = None

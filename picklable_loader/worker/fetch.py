@@ -39,8 +39,8 @@ class Job:
     seeding: str = "batch"
     seed_hooks: tuple[Callable[[int], object], ...] = ()
 
-    def seeder(self, base_seed: int, epoch: int) -> Seeder:
-        return Seeder(self.seeding, base_seed, epoch, self.seed_hooks)
+    def seeder(self, base_seed: int) -> Seeder:
+        return Seeder(self.seeding, base_seed, self.seed_hooks)
 
 
 class MapFetcher:
@@ -141,9 +141,9 @@ def tell_epoch(part: Any, epoch: int) -> None:
         set_epoch(epoch)
 
 
-def make_fetcher(job: Job, base_seed: int, epoch: int, stream: int = 0) -> Fetcher:
+def make_fetcher(job: Job, base_seed: int, stream: int = 0) -> Fetcher:
     """The fetcher of one epoch; calls ``iter`` of an iterable-style dataset."""
-    seeder = job.seeder(base_seed, epoch)
+    seeder = job.seeder(base_seed)
     if job.iterable:
         return IterableFetcher(job, seeder, stream)
     return MapFetcher(job, seeder)

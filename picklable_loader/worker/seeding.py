@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +13,16 @@ from ..randomness import seed_all
 
 __all__ = ["Seeder", "current_seed"]
 
-_current: int | None = None
+
+class _Here(threading.local):
+    """The seed that this thread fetches with."""
+
+    seed: int | None = None
+
+
+_here = _Here()
+#: the one set last, for threads that a dataset has started
+_latest: int | None = None
 
 
 def current_seed() -> int:
@@ -30,15 +40,16 @@ def current_seed() -> int:
     Raises:
         UsageError: no batch is being fetched here.
     """
-    if _current is None:
+    seed = _latest if _here.seed is None else _here.seed
+    if seed is None:
         raise UsageError("current_seed() is known only while a batch is being fetched")
-    return _current
+    return seed
 
 
 def set_current(seed: int | None) -> int | None:
     """Make it the current seed; return the one before."""
-    global _current
-    before, _current = _current, seed
+    global _latest
+    before, _here.seed, _latest = _here.seed, seed, seed
     return before
 
 
@@ -48,7 +59,6 @@ class Seeder:
 
     mode: str
     base_seed: int
-    epoch: int
     hooks: tuple[Callable[[int], object], ...] = ()
 
     @property
@@ -58,21 +68,21 @@ class Seeder:
     def before_batch(self, task: Task) -> None:
         """Before a map-style batch is fetched."""
         if self.mode == "batch":
-            self._seed(seeds.batch_seed(self.base_seed, self.epoch, task.step))
+            self._seed(seeds.batch_seed(self.base_seed, task.step))
 
     def before_sample(self, position: int) -> None:
         """Before the sample at that place of the order is fetched (``seeding="sample"``)."""
-        self._seed(seeds.sample_seed(self.base_seed, self.epoch, position))
+        self._seed(seeds.sample_seed(self.base_seed, position))
 
     def before_collate(self, position: int) -> None:
         """Before samples are collated, of which the first has that place in the order."""
         if self.mode == "sample":
-            self._seed(seeds.batch_seed(self.base_seed, self.epoch, position))
+            self._seed(seeds.batch_seed(self.base_seed, position))
 
     def before_stream(self, stream: int, ordinal: int) -> None:
         """Before a stream's ``ordinal``-th batch is fetched; 0 is the call of ``iter``."""
         if self.mode != "worker":
-            self._seed(seeds.stream_seed(self.base_seed, self.epoch, stream, ordinal))
+            self._seed(seeds.stream_seed(self.base_seed, stream, ordinal))
 
     def _seed(self, seed: int) -> None:
         set_current(seed)

@@ -104,7 +104,7 @@ class _Worker:
                 tell_epoch(self._job.dataset, begin.announced)
             for name, state in (begin.states or {}).items():
                 RNGS[name].restore(state)
-            self._fetcher = make_fetcher(self._job, begin.base_seed, begin.epoch, self._post.worker)
+            self._fetcher = make_fetcher(self._job, begin.base_seed, self._post.worker)
         except Exception:
             self._trouble = self._trouble or ExceptionWrapper(where=self._where)
 

@@ -1,0 +1,122 @@
+"""Plain: values as what any saved state may hold, and back with their types.
+
+Numbers, text, None and lists of them stand for themselves, so that JSON can hold them; anything
+else is a dict that says what it is. Tensors and arrays are tensors, which only ``torch.save`` and
+pickle can hold.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["NotPlain", "alike", "decode", "encode", "encode_any"]
+
+_SCALARS = {int, str, float, bool, type(None)}
+
+
+class NotPlain(TypeError):
+    """A value that no state can hold without code."""
+
+
+def encode(value: Any) -> Any:
+    """The plain form of a value; shares nothing with it.
+
+    Raises:
+        NotPlain: it has none.
+    """
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+    if kind is list:
+        if _SCALARS.issuperset(map(type, value)):
+            return value.copy()
+        return [encode(item) for item in value]
+    if kind in _ENCODERS:
+        return {"as": kind.__name__, "value": _ENCODERS[kind](value)}
+    if isinstance(value, np.generic) and value.dtype.kind in "biufSU":
+        return {"as": "number", "dtype": value.dtype.str, "value": encode(value.item())}
+    raise NotPlain(kind.__qualname__)
+
+
+def encode_any(value: Any) -> Any:
+    """The plain form of a value, or a form that holds the value itself."""
+    try:
+        return encode(value)
+    except NotPlain:
+        return {"as": "object", "value": value}
+
+
+def decode(form: Any) -> Any:
+    """The value of a plain form.
+
+    Raises:
+        ValueError, TypeError, KeyError: the form is damaged.
+    """
+    if type(form) is list:
+        return [decode(item) for item in form]
+    if type(form) is not dict:
+        return form
+    return _DECODERS[form["as"]](form)
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Two plain forms are of equal values."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind is list and _SCALARS.issuperset(map(type, one)):
+        return bool(one == other)
+    if kind is dict:
+        return one.keys() == other.keys() and all(alike(one[k], other[k]) for k in one)
+    if kind is list:
+        return len(one) == len(other) and all(map(alike, one, other))
+    return bool(one == other)
+
+
+def _encode_array(array: Any) -> torch.Tensor:
+    if array.dtype.kind not in "biufc" or not array.dtype.isnative:
+        raise NotPlain(f"an array of {array.dtype}")
+    return torch.from_numpy(array.copy())
+
+
+def _encode_pairs(pairs: dict[Any, Any]) -> list[Any]:
+    return [[encode(key), encode(value)] for key, value in pairs.items()]
+
+
+def _encode_items(items: Any) -> list[Any]:
+    return encode(list(items))  # type: ignore[no-any-return]
+
+
+_ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
+    tuple: _encode_items,
+    set: _encode_items,
+    frozenset: _encode_items,
+    deque: lambda value: [value.maxlen, _encode_items(value)],
+    dict: _encode_pairs,
+    bytes: lambda value: b64encode(value).decode(),
+    complex: lambda value: [value.real, value.imag],
+    torch.Tensor: lambda value: value.detach().clone(),
+    np.ndarray: _encode_array,
+}
+
+_DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "tuple": lambda form: tuple(decode(form["value"])),
+    "set": lambda form: set(decode(form["value"])),
+    "frozenset": lambda form: frozenset(decode(form["value"])),
+    "deque": lambda form: deque(decode(form["value"][1]), form["value"][0]),
+    "dict": lambda form: {decode(key): decode(value) for key, value in form["value"]},
+    "bytes": lambda form: b64decode(form["value"], validate=True),
+    "complex": lambda form: complex(*form["value"]),
+    "Tensor": lambda form: form["value"].clone(),
+    "ndarray": lambda form: form["value"].numpy().copy(),
+    "number": lambda form: np.dtype(form["dtype"]).type(decode(form["value"])),
+    "object": lambda form: form["value"],
+}

@@ -54,12 +54,11 @@ class CustomOrder:
         #: to be restored at the first take; None once that is done, or where there is nothing
         self._saved = setting.saved
         self._iterator: Iterator[Any] | None = None
-        #: the sampler's own state_dict after the first indices
-        self._first_state: Any = None
+        #: the sampler's own state_dict at its opening and after the first indices, by their number
+        self._marks: dict[int, Any] = {}
         #: the sampler's attributes after the last iter()
         self._opened: Frozen = {}
         self.record = Record() if self._saved is None else _read(self._saved)
-        self._first_taken = self.record.taken
         #: states in which the sampler left the global generators
         self._left: dict[str, Any] = {}
         #: global generators of which a replay knows the state to begin with
@@ -73,7 +72,9 @@ class CustomOrder:
             self.record.before = self._frozen()
         self._iterator = self._draw(iter, self._sampler)
         self.record.opens += 1
-        self._opened = self._frozen()
+        if self.record.opens == 1:
+            self._opened = self._frozen()
+        self._mark()
 
     def take(self, count: int) -> list[Any]:
         if self._saved is not None:
@@ -85,9 +86,8 @@ class CustomOrder:
         if self.record.ended:
             return []
         taken = self._draw(self._next, count)
-        if self._first_state is None and _is_stateful(self._sampler):
-            self._first_state = copy.deepcopy(self._sampler.state_dict())
-            self._first_taken = self.record.taken
+        if len(self._marks) == 1:
+            self._mark()
         return taken
 
     def seek(self, position: int) -> None:
@@ -118,17 +118,18 @@ class CustomOrder:
         self._add_replay(state, live)
         return state
 
-    def again(self, sampler: Any) -> Replay | None:
+    def again(self, sampler: Any, source: Source) -> Replay | None:
         """The epoch from its beginning; None if that cannot be had.
 
         Args:
             sampler: a copy of the order's sampler; it is moved.
+            source: where draws beyond what was taken come from.
         """
         if self.record.log is None:
             return None
-        thaw(sampler, self._source.origin)
+        thaw(sampler, source.origin)
         world = _universe(self._setting)
-        beyond = world or self._source.globals()
+        beyond = world or source.globals()
         return Replay(sampler, self.record, world or Universe({}), beyond)
 
     # --- saving ----------------------------------------------------------------------------------
@@ -160,11 +161,15 @@ class CustomOrder:
                 return True
         return False
 
+    def _mark(self) -> None:
+        if _is_stateful(self._sampler):
+            self._marks[self.record.taken] = encode_any(self._sampler.state_dict())
+
     def _knows_its_place(self, now: Any) -> bool:
-        """A state_dict that is no other than after the first indices does not tell how many."""
-        if self._first_taken == self.record.taken or self.record.log is None:
-            return True
-        return not alike(encode_any(self._first_state), encode_any(now))
+        """A state_dict that is the same at two places does not tell how many were taken."""
+        form, taken = encode_any(now), self.record.taken
+        same = [place for place, mark in self._marks.items() if alike(mark, form)]
+        return self.record.log is None or all(place == taken for place in same)
 
     def _add_replay(self, state: dict[str, Any], live: bool) -> None:
         if self.record.log is None:
@@ -172,10 +177,10 @@ class CustomOrder:
                 return
             raise CannotSaveError(
                 f"the iterator of the sampler {type(self._sampler).__qualname__}",
-                "it has no state_dict, cannot be pickled, and draws from a global random number "
-                "generator that the program draws from in between",
+                "it draws from a global random number generator that the program draws from in "
+                "between, and has done so too often to be replayed",
                 "Pass seed= to the DataLoader, give the sampler a generator of its own, or give "
-                "its iterator state_dict and load_state_dict",
+                "its iterator state_dict and load_state_dict, or what pickle can save",
             )
         if not self.record.taken:
             self._note_between()
@@ -252,6 +257,7 @@ class CustomOrder:
         if record.ended:
             replay.finish()
         self._iterator = replay.iterator
+        self._mark()
         self._left = dict(world.states)
         self._logged = set(self._left)
 

@@ -155,9 +155,11 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             return 0
         if self.loader._iterable:
             return sum(1 for _ in zip(range(count), self))
-        self._live_run().unmoved = None
-        self._at_epoch_end = None
-        return self._driver.skip(count)
+        passed = self._driver.skip(count)
+        if passed:
+            self._live_run().unmoved = None
+            self._at_epoch_end = None
+        return passed
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""

@@ -32,7 +32,7 @@ __all__ = ["batch_at"]
 def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
     """See `DataLoader.batch_at`."""
     _check_repeatable(loader)
-    step, cursor = whole_number("step", step), _cursor(loader)
+    step, (cursor, order) = whole_number("step", step), _at_hand(loader)
     epoch = cursor.epoch if epoch is None else whole_number("epoch", epoch)
     if epoch < 0:
         raise ValueError(f"epoch should be from 0, got epoch={epoch}")
@@ -43,11 +43,11 @@ def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
                 f"the random numbers of epoch {epoch} are not known: only the epoch at hand is, "
                 f"or any one with DataLoader(..., seed=)"
             )
-        cursor = Cursor(epoch, base_seed=base_seed(seed, epoch))
+        cursor, order = Cursor(epoch, base_seed=base_seed(seed, epoch)), None
     before = set_current(None)
     try:
         with Isolated():
-            task = _task(loader, cursor, step)
+            task = _task(loader, cursor, order, step)
             return make_fetcher(_job(loader, epoch), cursor.base_seed or 0).fetch(task)
     finally:
         set_current(before)
@@ -63,7 +63,7 @@ def _job(loader: DataLoader[Any], epoch: int) -> Job:
     return replace(job, dataset=dataset)
 
 
-def _task(loader: DataLoader[Any], cursor: Cursor, step: int) -> Task:
+def _task(loader: DataLoader[Any], cursor: Cursor, live: Order | None, step: int) -> Task:
     parts = anatomy(loader)
     sampler, alike = parts.sampler, None
     elsewhere = cursor.order is None and loader._options.seed is not None
@@ -72,7 +72,7 @@ def _task(loader: DataLoader[Any], cursor: Cursor, step: int) -> Task:
         order = make_order(sampler, setting)
     else:
         sampler = _copied(loader, sampler)
-        order = _custom_order(sampler, setting, cursor)
+        order = _custom_order(sampler, setting, cursor, live)
         alike = freeze(sampler, loader.dataset)
     plan = Plan(order, parts.grouping)
     try:
@@ -89,16 +89,19 @@ def _task(loader: DataLoader[Any], cursor: Cursor, step: int) -> Task:
     return task
 
 
-def _custom_order(sampler: Any, setting: Setting, cursor: Cursor) -> Order:
+def _custom_order(sampler: Any, setting: Setting, cursor: Cursor, live: Order | None) -> Order:
     """The epoch's order from its beginning; moves the sampler, which is a copy."""
-    order = CustomOrder(sampler, setting)
     if setting.saved is None:
         prepare(sampler, cursor.sampler, setting.source)
         tell_epoch(sampler, cursor.epoch)
-        return order
-    again = order.again(sampler)
+        return CustomOrder(sampler, setting)
+    order = live if isinstance(live, CustomOrder) else CustomOrder(sampler, setting)
+    again = order.again(sampler, setting.source)
     if again is None:
-        raise UsageError("the sampler is saved by its state_dict, which cannot go back")
+        raise UsageError(
+            "how the epoch began is not known: the sampler was restored by its state_dict, or "
+            "draws from a global generator that the program draws from in between"
+        )
     return again
 
 
@@ -113,16 +116,16 @@ def _copied(loader: DataLoader[Any], sampler: Any) -> Any:
         ) from error
 
 
-def _cursor(loader: DataLoader[Any]) -> Cursor:
-    """The cursor of the epoch at hand."""
+def _at_hand(loader: DataLoader[Any]) -> tuple[Cursor, Order | None]:
+    """The cursor of the epoch at hand, and its order if it is under way."""
     newest = loader._newest
     run = loader._run if newest is None or newest.run is None else newest.run
+    if run is None:
+        return from_plain(copy.deepcopy(loader.state_dict()))[0], None
     try:
-        if run is not None:
-            return run.cursor(live=True)
-        return from_plain(copy.deepcopy(loader.state_dict()))[0]
+        return run.cursor(live=True), run.order
     except CannotSaveError as error:
-        raise UsageError(f"batch_at has to replay the sampler, but {error}") from error
+        raise UsageError(f"batch_at has to know how the epoch began, but {error}") from error
 
 
 def _check_repeatable(loader: DataLoader[Any]) -> None:

@@ -17,7 +17,7 @@ __all__ = ["Record", "Replay", "detached", "next_items"]
 
 #: A sampler that draws from a global generator at every batch, while the program draws from it in
 #: between, can be replayed only with the generator's state at each of these draws.
-_LOG_LIMIT = 4096
+_LOG_LIMIT = 1024
 #: torch itself calls iter(sampler) twice in an epoch, where it starts workers
 _MOST_OPENS = 8
 

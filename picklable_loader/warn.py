@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 
 from .errors import EmptyEpochWarning, LoaderWarning, ReplayWarning
 
 __all__ = ["dropped_state", "empty_epoch", "longer_than_promised", "replay"]
 
-#: frames between the user's ``next`` and ``warnings.warn`` here
-_DEPTH = 5
+_PACKAGE = os.path.dirname(__file__) + os.sep
+
+
+def _depth() -> int:
+    """The stack level, for a warning of the caller's, of the line outside of this package."""
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def empty_epoch(epoch: int) -> None:
@@ -19,7 +28,7 @@ def empty_epoch(epoch: int) -> None:
         'Pass at_epoch_end="next" to load_state_dict or DataLoader to go straight on with epoch '
         f"{epoch + 1}.",
         EmptyEpochWarning,
-        stacklevel=_DEPTH,
+        stacklevel=_depth(),
     )
 
 
@@ -29,7 +38,7 @@ def replay(count: int, epoch: int) -> None:
         f"an iterable-style dataset is resumed by replay: {count} batches of epoch {epoch} are "
         "fetched again and dropped; a map-style dataset is resumed at once",
         ReplayWarning,
-        stacklevel=_DEPTH,
+        stacklevel=_depth(),
     )
 
 
@@ -45,7 +54,7 @@ def longer_than_promised(dataset: object, promised: int, fetched: int, workers: 
             "shard it by torch.utils.data.get_worker_info(), as "
             "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset shows."
         )
-    warnings.warn(text, stacklevel=_DEPTH)
+    warnings.warn(text, stacklevel=_depth())
 
 
 def dropped_state(epoch: int, loaded: int) -> None:
@@ -53,5 +62,5 @@ def dropped_state(epoch: int, loaded: int) -> None:
     warnings.warn(
         f"set_epoch({epoch}) drops the loaded state of epoch {loaded}",
         LoaderWarning,
-        stacklevel=3,
+        stacklevel=_depth(),
     )

@@ -26,6 +26,15 @@ multiprocessing.resource_tracker.ensure_running()
 multiprocessing.forkserver.ensure_running()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def modules_are_not_searched_for_garbage() -> Iterator[None]:
+    """Looking for garbage after each test would take most of the time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No child process, descriptor or shared memory of this process outlives a test."""

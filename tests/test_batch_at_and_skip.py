@@ -148,11 +148,14 @@ def test_batch_at_needs_batches_that_do_not_depend_on_those_before() -> None:
         DataLoader(Noisy(), seeding="worker").batch_at(0)
 
 
-def test_batch_at_cannot_go_back_in_a_sampler_that_only_goes_forwards() -> None:
+def test_batch_at_cannot_go_back_in_a_sampler_that_was_restored_by_its_state_dict() -> None:
     loader = DataLoader(Noisy(), 3, sampler=MySamplerAgain(N, 1, 10))
-    seen(iter(loader), 2)
+    first = seen(iter(loader), 2)
+    assert [at(loader, 0), at(loader, 1)] == first
+    other = DataLoader(Noisy(), 3, sampler=MySamplerAgain(N, 1, 10))
+    other.load_state_dict(loader.state_dict())
     with pytest.raises(LoaderError, match="state_dict"):
-        loader.batch_at(0)
+        other.batch_at(0)
 
 
 class Reading(Dataset[int]):

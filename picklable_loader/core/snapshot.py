@@ -209,5 +209,5 @@ def _task(at: int, entry: Any) -> Task:
     if type(entry) not in (list, tuple) or len(entry) != 3:
         raise DamagedStateError(field, "a list of step, position and indices", entry)
     step, position, indices = entry
-    counts = {"step": step, "position": position}
-    return Task(_count(counts, "step"), indices, _count(counts, "position"))
+    counts = {f"{field}.step": step, f"{field}.position": position}
+    return Task(_count(counts, f"{field}.step"), indices, _count(counts, f"{field}.position"))

@@ -172,7 +172,7 @@ def _hang_up(connection: Connection[Any, Any]) -> None:
 def _receive(connection: Connection[Any, Any]) -> bytes | None:
     try:
         return connection.recv_bytes()
-    except (EOFError, ConnectionResetError):
+    except (EOFError, OSError):  # the worker is gone, perhaps in the middle of an answer
         return None
 
 

@@ -41,7 +41,7 @@ class Channel:
         """
         try:
             return self._connection.recv_bytes()
-        except ConnectionResetError:
+        except OSError:  # reset, or ended in the middle of a message
             raise EOFError from None
 
 

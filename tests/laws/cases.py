@@ -17,6 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from picklable_loader import DataLoader
 
+from . import odd_samplers as odd
 from . import samplers as own
 from .datasets import Broken, N, Noisy, NoisyInBulk, NoisyStream, noisy_collate
 
@@ -152,6 +153,23 @@ CUSTOM = [
     ),
 ]
 
+ODD = [
+    batch_sampler("buckets", odd.Buckets),
+    sampler("numpy's numbers in a list", odd.OfNumpyNumbers, json=False),
+    sampler("lists in a dict", odd.OfClasses),
+    sampler("generators in a list", odd.ManyGenerators),
+    sampler("a helper's state", odd.Helped),
+    sampler("slots", odd.InSlots),
+    sampler("frozen", odd.Frozen),
+    sampler("read-only", odd.ReadOnly),
+    sampler("knows its epoch only", odd.KnowsItsEpochOnly),
+    sampler("half of the protocol", odd.SavesOnly),
+    batch_sampler("begins again", odd.BeginsAgain),
+    Case("a shared generator", odd.with_a_shared_generator),
+    sampler("numpy's numbers", odd.InArrays, json=False, counts_iters=True),
+    sampler("makes its generator", odd.MakesItsGenerator),
+]
+
 WITHOUT_BATCHES: dict[str, Any] = {"batching": {"batch_size": None}}
 SHUFFLE: Arguments = lambda: {"shuffle": True}  # noqa: E731
 
@@ -229,4 +247,4 @@ OPTIONS = [
     ),
 ]
 
-ALL = [*SEEKABLE, *CUSTOM, *DATASETS, *OPTIONS]
+ALL = [*SEEKABLE, *CUSTOM, *ODD, *DATASETS, *OPTIONS]

@@ -1,8 +1,7 @@
-"""Bounds for the laws: no test hangs, and looking for garbage does not take most of the time."""
+"""A bound for the laws: no test hangs."""
 
 from __future__ import annotations
 
-import gc
 import signal
 from collections.abc import Iterator
 from types import FrameType
@@ -10,14 +9,6 @@ from types import FrameType
 import pytest
 
 _LIMIT_S = 100
-
-
-@pytest.fixture(autouse=True, scope="package")
-def modules_are_not_searched_for_garbage() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,378 @@
+"""The plan and its orders: every way to cut an order into tasks, and to pass over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from picklable_loader.core.events import Task
+from picklable_loader.core.order import EndlessOrder, Order, SequenceOrder
+from picklable_loader.core.plan import Grouping, Plan, Unit
+
+
+class Walked:
+    """An order that can only be walked through, with or without a length."""
+
+    seekable = False
+
+    def __init__(self, items: Sequence[Any], says_length: bool = True) -> None:
+        self.left = list(items)
+        self.size = len(items) if says_length else None
+
+    def open(self) -> None:
+        pass
+
+    def take(self, count: int) -> list[Any]:
+        taken, self.left = self.left[:count], self.left[count:]
+        return taken
+
+    def seek(self, position: int) -> None:
+        raise AssertionError("a plan sought in an order that is not seekable")
+
+    def length(self) -> int | None:
+        return self.size
+
+    def state(self, live: bool) -> dict[str, Any] | None:
+        return None
+
+
+class Counted(SequenceOrder):
+    """The order of a range, which counts the indices that were taken one by one."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(lambda: range(length))
+        self.taken = 0
+
+    def take(self, count: int) -> list[Any]:
+        taken = super().take(count)
+        self.taken += len(taken)
+        return taken
+
+
+def sequence(items: Sequence[Any]) -> SequenceOrder:
+    return SequenceOrder(lambda: items)
+
+
+def by_size(length: int, batch_size: int, drop_last: bool = False) -> Plan:
+    grouping = Grouping(Unit.SAMPLE_OF_BATCH, batch_size, drop_last)
+    return Plan(sequence(range(length)), grouping)
+
+
+def rest(plan: Plan, limit: int = 1000) -> list[Task]:
+    """All that can be drawn."""
+    tasks: list[Task] = []
+    try:
+        while len(tasks) < limit:
+            tasks.append(plan.draw())
+    except StopIteration:
+        pass
+    return tasks
+
+
+# --- units ---------------------------------------------------------------------------------------
+
+
+def test_samples_are_gathered_into_batches() -> None:
+    assert rest(by_size(5, 2)) == [Task(0, [0, 1], 0), Task(1, [2, 3], 2), Task(2, [4], 4)]
+
+
+def test_an_incomplete_batch_is_dropped_where_that_is_wished() -> None:
+    assert rest(by_size(5, 2, drop_last=True)) == [Task(0, [0, 1], 0), Task(1, [2, 3], 2)]
+    assert rest(by_size(1, 2, drop_last=True)) == []
+
+
+def test_a_complete_last_batch_is_never_dropped() -> None:
+    assert rest(by_size(4, 2, drop_last=True)) == rest(by_size(4, 2, drop_last=False))
+
+
+def test_a_sample_may_be_a_task_of_its_own() -> None:
+    plan = Plan(sequence("ab"), Grouping(Unit.SAMPLE))
+    assert rest(plan) == [Task(0, "a", 0), Task(1, "b", 1)]
+
+
+def test_a_sample_with_a_length_counts_as_one_sample() -> None:
+    plan = Plan(sequence([(3, 4), (5, 6)]), Grouping(Unit.SAMPLE))
+    assert rest(plan) == [Task(0, (3, 4), 0), Task(1, (5, 6), 1)]
+
+
+def test_batches_of_a_batch_sampler_stay_as_they_are() -> None:
+    batches = [[1, 2], [], (3,), [4, 5, 6]]
+    tasks = rest(Plan(sequence(batches), Grouping(Unit.BATCH)))
+    assert [task.indices for task in tasks] == batches
+    assert [task.position for task in tasks] == [0, 2, 2, 3]
+
+
+def test_a_batch_without_a_length_counts_as_one_sample() -> None:
+    plan = Plan(sequence([7, 8]), Grouping(Unit.BATCH))
+    assert [task.position for task in rest(plan)] == [0, 1]
+
+
+@pytest.mark.parametrize("unit", Unit)
+def test_an_empty_order_gives_no_task(unit: Unit) -> None:
+    plan = Plan(sequence([]), Grouping(unit))
+    assert plan.remaining() == 0
+    assert rest(plan) == []
+
+
+def test_after_the_end_there_is_never_another_task() -> None:
+    for drop_last in (False, True):
+        plan = by_size(5, 2, drop_last)
+        rest(plan)
+        for _ in range(3):
+            with pytest.raises(StopIteration):
+                plan.draw()
+
+
+def test_a_plan_goes_on_at_a_step_and_a_position() -> None:
+    order = sequence(range(7))
+    order.seek(4)
+    plan = Plan(order, Grouping(Unit.SAMPLE_OF_BATCH, 2), next_step=2, position=4)
+    assert plan.remaining() == 2
+    assert rest(plan) == [Task(2, [4, 5], 4), Task(3, [6], 6)]
+
+
+# --- backlog -------------------------------------------------------------------------------------
+
+
+def backlogged() -> Plan:
+    """Steps 1 and 3 were drawn before; the order goes on with step 4."""
+    order = sequence(range(11))
+    order.seek(8)
+    backlog = [Task(1, [2, 3], 2), Task(3, [6, 7], 6)]
+    return Plan(order, Grouping(Unit.SAMPLE_OF_BATCH, 2), 4, 8, backlog)
+
+
+def test_the_backlog_comes_first() -> None:
+    assert [task.step for task in rest(backlogged())] == [1, 3, 4, 5]
+
+
+def test_the_backlog_moves_neither_step_nor_position() -> None:
+    plan = backlogged()
+    plan.draw()
+    plan.draw()
+    assert (plan.next_step, plan.position) == (4, 8)
+    assert plan.draw() == Task(4, [8, 9], 8)
+
+
+def test_the_backlog_is_counted_among_what_remains() -> None:
+    plan = backlogged()
+    for left in (4, 3, 2, 1):
+        assert plan.remaining() == left
+        plan.draw()
+    assert plan.remaining() == 0
+
+
+@pytest.mark.parametrize("steps", range(7))
+def test_advance_passes_over_the_backlog_first(steps: int) -> None:
+    plan = backlogged()
+    assert plan.advance(steps) == min(steps, 4)
+    assert rest(plan) == rest(backlogged())[steps:]
+
+
+# --- advance -------------------------------------------------------------------------------------
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Callable[[], Plan]:
+    """A way to make equal plans, of any unit, over any order, with any backlog."""
+    unit = draw(st.sampled_from(list(Unit)))
+    if unit is Unit.BATCH:
+        items: Sequence[Any] = draw(st.lists(st.lists(st.integers(), max_size=3), max_size=12))
+    else:
+        items = range(draw(st.integers(0, 25)))
+    size = draw(st.integers(1, 5)) if unit is Unit.SAMPLE_OF_BATCH else 1
+    grouping = Grouping(unit, size, draw(st.booleans()) and unit is Unit.SAMPLE_OF_BATCH)
+    orders: list[Callable[[], Order]] = [
+        lambda: sequence(items),
+        lambda: Walked(items),
+        lambda: Walked(items, says_length=False),
+    ]
+    if unit is not Unit.BATCH:
+        orders.append(EndlessOrder)
+    order = draw(st.sampled_from(orders))
+    kept = draw(st.sets(st.integers(0, 3)))
+
+    def make() -> Plan:
+        drawn = Plan(order(), grouping)
+        before = rest(drawn, limit=4)
+        backlog = [task for task in before if task.step in kept]
+        return Plan(drawn.order, grouping, drawn.next_step, drawn.position, backlog)
+
+    return make
+
+
+@settings(deadline=None)
+@given(plans(), st.integers(0, 30))
+def test_to_advance_is_to_draw_so_many_times(make: Callable[[], Plan], steps: int) -> None:
+    advanced, drawn = make(), make()
+    assert advanced.advance(steps) == len(rest(drawn, limit=steps))
+    assert rest(advanced, limit=10) == rest(drawn, limit=10)
+
+
+@settings(deadline=None)
+@given(plans(), st.lists(st.integers(0, 6), max_size=5))
+def test_advances_add_up(make: Callable[[], Plan], parts: list[int]) -> None:
+    once, often = make(), make()
+    assert once.advance(sum(parts)) == sum(often.advance(part) for part in parts)
+    assert rest(once, limit=10) == rest(often, limit=10)
+
+
+@settings(deadline=None)
+@given(plans(), st.integers(0, 30))
+def test_what_remains_is_what_can_be_drawn(make: Callable[[], Plan], steps: int) -> None:
+    plan = make()
+    plan.advance(steps)
+    left = plan.remaining()
+    if plan.order.length() is None:
+        # Nobody knows what remains, not even at the end.
+        assert left is None
+    else:
+        assert left == len(rest(plan))
+        assert plan.remaining() == 0
+
+
+def test_a_seekable_order_is_leapt_through() -> None:
+    order = Counted(10**9)
+    plan = Plan(order, Grouping(Unit.SAMPLE_OF_BATCH, 10))
+    assert plan.advance(10**8 - 1) == 10**8 - 1
+    assert order.taken == 0
+    assert plan.draw() == Task(10**8 - 1, list(range(10**9 - 10, 10**9)), 10**9 - 10)
+    assert plan.advance(1) == 0
+
+
+def test_a_batch_samplers_order_is_walked_for_its_positions() -> None:
+    plan = Plan(sequence([[1, 2, 3], [4], [5, 6]]), Grouping(Unit.BATCH))
+    assert plan.advance(2) == 2
+    assert plan.draw() == Task(2, [5, 6], 4)
+
+
+# --- remaining -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "length, batch_size, drop_last, expected",
+    [(0, 3, False, 0), (1, 3, False, 1), (3, 3, False, 1), (7, 3, False, 3), (9, 3, False, 3)]
+    + [(0, 3, True, 0), (2, 3, True, 0), (3, 3, True, 1), (7, 3, True, 2), (9, 3, True, 3)],
+)
+def test_remaining_rounds_up_or_down(
+    length: int, batch_size: int, drop_last: bool, expected: int
+) -> None:
+    assert by_size(length, batch_size, drop_last).remaining() == expected
+
+
+def test_without_a_length_it_is_unknown_what_remains() -> None:
+    plan = Plan(Walked([1, 2], says_length=False), Grouping(Unit.SAMPLE))
+    assert plan.remaining() is None
+
+
+def test_a_batch_samplers_length_counts_batches() -> None:
+    plan = Plan(sequence([[1, 2, 3], [4]]), Grouping(Unit.BATCH))
+    assert plan.remaining() == 2
+    plan.draw()
+    assert plan.remaining() == 1
+
+
+def test_less_than_nothing_never_remains() -> None:
+    plan = Plan(Walked([[1], [2], [3]]), Grouping(Unit.BATCH))
+    plan.order.size = 2  # type: ignore[attr-defined]  # a sampler that gives more than it says
+    assert len(rest(plan)) == 3
+    assert plan.remaining() == 0
+
+
+# --- orders --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [sequence([1]), EndlessOrder(), Walked([1])])
+def test_each_order_keeps_the_protocol(order: Order) -> None:
+    assert isinstance(order, Order)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers()), st.lists(st.integers(0, 4)))
+def test_a_sequence_is_taken_in_parts(items: list[int], parts: list[int]) -> None:
+    order = sequence(items)
+    assert order.length() == len(items)
+    taken: list[int] = []
+    for part in parts:
+        got = order.take(part)
+        assert len(got) == min(part, len(items) - len(taken))
+        taken += got
+    assert taken == items[: sum(parts)]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 12), st.integers(0, 12))
+def test_a_sequence_is_sought_in(position: int, count: int) -> None:
+    items = list("abcdefghij")
+    order = sequence(items)
+    order.take(3)
+    order.seek(position)
+    assert order.take(count) == items[position : position + count]
+
+
+def test_a_sequence_that_is_over_gives_empty_lists_ever_after() -> None:
+    order = sequence([1])
+    assert [order.take(2), order.take(2), order.take(2)] == [[1], [], []]
+
+
+def test_a_sequence_is_made_when_it_is_first_needed_and_once() -> None:
+    made: list[str] = []
+
+    def make() -> list[int]:
+        made.append("now")
+        return [1, 2]
+
+    order = SequenceOrder(make)
+    order.seek(1)
+    assert not made
+    order.open()
+    order.open()
+    assert order.take(1) == [2] and order.length() == 2
+    assert made == ["now"]
+
+
+def test_a_sequence_is_made_by_take_if_nobody_opened_it() -> None:
+    assert SequenceOrder(lambda: range(3)).take(2) == [0, 1]
+
+
+def test_the_length_of_a_sequence_is_asked_anew_until_it_is_opened() -> None:
+    items = [1]
+    order = SequenceOrder(lambda: list(items))
+    assert order.length() == 1
+    items.append(2)
+    assert order.length() == 2
+    order.open()
+    items.append(3)
+    assert order.length() == 2
+
+
+def test_an_endless_order_gives_none_for_ever() -> None:
+    order = EndlessOrder()
+    order.open()
+    assert order.take(3) == [None, None, None]
+    order.seek(10**12)
+    assert order.take(1) == [None]
+    assert order.length() is None
+
+
+def test_an_endless_plan_counts_samples_and_never_ends() -> None:
+    plan = Plan(EndlessOrder(), Grouping(Unit.SAMPLE_OF_BATCH, 3, drop_last=True))
+    assert plan.remaining() is None
+    assert plan.advance(10**9) == 10**9
+    assert plan.draw() == Task(10**9, [None, None, None], 3 * 10**9)
+
+
+def test_an_endless_plan_of_samples_asks_for_none() -> None:
+    plan = Plan(EndlessOrder(), Grouping(Unit.SAMPLE))
+    assert rest(plan, limit=2) == [Task(0, None, 0), Task(1, None, 1)]
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_orders_that_follow_from_their_position_have_no_state(live: bool) -> None:
+    for order in (sequence([1, 2]), EndlessOrder()):
+        order.take(1)
+        assert order.state(live) is None

@@ -1,0 +1,425 @@
+"""The pool: workers start, answer, die and are retired, and none is ever left."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import pytest
+
+from picklable_loader.core.events import Task
+from picklable_loader.pool.ladder import retire
+from picklable_loader.pool.pool import Pool
+from picklable_loader.transport.frames import (
+    Answer,
+    Begin,
+    Outcome,
+    Request,
+    encode_request,
+    read_answer,
+)
+from picklable_loader.worker.fetch import Job
+from picklable_loader.worker.serve import Post
+
+METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+
+#: seconds that a test waits for what is sure to come
+PATIENCE_S = 60.0
+
+
+class Squares:
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+
+class Pids:
+    """Tells who read it."""
+
+    def __getitem__(self, index: int) -> int:
+        return os.getpid()
+
+
+class Large:
+    """A sample larger than any pipe."""
+
+    def __getitem__(self, index: int) -> bytes:
+        return bytes([index]) * 4_000_000
+
+
+class Dies:
+    """Sample 0 ends the process that reads it, and any above kills it by that signal."""
+
+    def __getitem__(self, index: int) -> int:
+        if index < 0:
+            return index
+        if index == 0:
+            os._exit(7)
+        os.kill(os.getpid(), index)
+        return signal.pause() or 0  # type: ignore[func-returns-value]
+
+
+class Stubborn:
+    """Ignores the request to end, and SIGTERM, once it is asked for a sample."""
+
+    def __init__(self, ready: Connection[Any, Any]) -> None:
+        self.ready = ready
+
+    def __getitem__(self, index: int) -> int:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.ready.send("ready")
+        while True:
+            signal.pause()
+
+
+def as_it_is(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def job(dataset: Any) -> Job:
+    return Job(dataset, as_it_is, iterable=False, batched=True)
+
+
+def request(step: int, *indices: int, begins: bool = True) -> bytes:
+    begin = Begin(0, 1) if begins else None
+    return encode_request(Request(0, Task(step, list(indices), 0), begin))
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Pool]]:
+    """Starts pools, which are retired after the test."""
+    pools: list[Pool] = []
+
+    def make(dataset: Any, workers: int = 1, method: str = "fork") -> Pool:
+        posts = [Post(worker, workers, base_seed=5) for worker in range(workers)]
+        pool = Pool(multiprocessing.get_context(method), job(dataset), posts)
+        pools.append(pool)
+        return pool
+
+    yield make
+    for pool in pools:
+        pool.retire()
+
+
+def answers(pool: Pool, count: int) -> list[Answer]:
+    found: list[Answer] = []
+    while len(found) < count:
+        some = pool.wait(PATIENCE_S)
+        assert some, "no answer came"
+        for worker, frame in some:
+            answer = read_answer(frame)
+            assert answer.worker == worker
+            found.append(answer)
+    return found
+
+
+def children() -> set[int | None]:
+    return {child.pid for child in multiprocessing.active_children()}
+
+
+# --- work ----------------------------------------------------------------------------------------
+
+
+@METHODS
+def test_workers_answer_under_every_start_method(start: Callable[..., Pool], method: str) -> None:
+    pool = start(Squares(), 2, method)
+    assert len(set(pool.pids)) == 2 and None not in pool.pids
+    for worker in (0, 1):
+        pool.post(worker, request(worker, worker + 2, worker + 3))
+    found = {answer.step: (answer.worker, answer.payload) for answer in answers(pool, 2)}
+    assert found == {0: (0, [4, 9]), 1: (1, [9, 16])}
+    pool.retire()
+    assert pool.pids == [] and not children()
+
+
+def test_the_pids_are_those_of_the_workers_in_their_order(start: Callable[..., Pool]) -> None:
+    pool = start(Pids(), 3)
+    for worker in range(3):
+        pool.post(worker, request(worker, 0))
+    found = {answer.worker: answer.payload[0] for answer in answers(pool, 3)}
+    assert [found[worker] for worker in range(3)] == pool.pids
+    assert children() == set(pool.pids)
+
+
+def test_a_worker_answers_in_the_order_of_its_requests(start: Callable[..., Pool]) -> None:
+    pool = start(Squares())
+    for step in range(20):
+        pool.post(0, request(step, step, begins=not step))
+    found = answers(pool, 20)
+    assert [(answer.step, answer.payload) for answer in found] == [
+        (step, [step**2]) for step in range(20)
+    ]
+
+
+def test_wait_comes_back_with_nothing_when_the_time_is_up(start: Callable[..., Pool]) -> None:
+    pool = start(Squares(), 2)
+    assert pool.wait(0.0) == []
+    assert pool.wait(0.01) == []
+    pool.post(0, request(0, 3))
+    assert answers(pool, 1)[0].payload == [9]
+    assert pool.wait(0.0) == []
+
+
+def test_wait_without_a_limit_waits_for_an_answer(start: Callable[..., Pool]) -> None:
+    pool = start(Squares())
+    pool.post(0, request(0, 3))
+    [(worker, frame)] = pool.wait(None)
+    assert (worker, read_answer(frame).payload) == (0, [9])
+
+
+def test_large_answers_and_large_requests_never_block_each_other(
+    start: Callable[..., Pool],
+) -> None:
+    pool = start(Large(), 2)
+    for step in range(6):
+        padding = [step] * (1 + 20_000 * (step > 1))
+        padded = Task(step, Padded(padding), 0)
+        pool.post(step % 2, encode_request(Request(0, padded, Begin(0, 1))))
+    found = answers(pool, 6)
+    assert {answer.step: answer.payload for answer in found} == {
+        step: [bytes([step]) * 4_000_000] for step in range(6)
+    }
+
+
+class Padded(list[int]):
+    """A long list of which only the first index is asked for."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield self[0]
+
+    def __reduce__(self) -> Any:
+        return Padded, (self[:],)
+
+
+def test_a_failure_is_an_answer_and_the_worker_lives_on(start: Callable[..., Pool]) -> None:
+    pool = start([10, 11])
+    pool.post(0, request(0, 5))
+    assert answers(pool, 1)[0].outcome is Outcome.FAILED
+    pool.post(0, request(1, 1, begins=False))
+    assert answers(pool, 1)[0].payload == [11]
+
+
+# --- death ---------------------------------------------------------------------------------------
+
+
+@METHODS
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_that_is_killed_is_named_with_its_signal(
+    start: Callable[..., Pool], number: signal.Signals, method: str
+) -> None:
+    pool = start(Dies(), 1, method)
+    [pid] = pool.pids
+    pool.post(0, request(0, number))
+    with pytest.raises(RuntimeError, match=rf"\(pid\(s\) {pid}\).*signal: {number.name}"):
+        pool.wait(PATIENCE_S)
+
+
+def test_a_worker_that_exits_is_named_with_its_exit_code(start: Callable[..., Pool]) -> None:
+    pool = start(Dies(), 2)
+    pool.post(1, request(0, 0))
+    with pytest.raises(RuntimeError, match=rf"\(pid {pool.pids[1]}\) has exit code 7") as raised:
+        pool.wait(PATIENCE_S)
+    assert str(pool.pids[0]) not in str(raised.value)
+
+
+def test_all_the_dead_are_named(start: Callable[..., Pool]) -> None:
+    pool = start(Squares(), 3)
+    gone = multiprocessing.active_children()
+    pids = list(pool.pids)
+    for child in gone:
+        child.kill()
+        child.join()
+    with pytest.raises(RuntimeError) as raised:
+        pool.wait(PATIENCE_S)
+    assert all(
+        f"worker (pid {pid}) is killed by signal: SIGKILL" in str(raised.value) for pid in pids
+    )
+
+
+def test_an_answer_that_a_worker_gave_before_it_died_is_not_lost(
+    start: Callable[..., Pool],
+) -> None:
+    pool = start(Dies())
+    [child] = multiprocessing.active_children()
+    pool.post(0, request(0, -3))
+    pool.post(0, request(1, signal.SIGKILL, begins=False))
+    child.join()
+    assert answers(pool, 1)[0].payload == [-3]
+    with pytest.raises(RuntimeError, match="SIGKILL"):
+        pool.wait(PATIENCE_S)
+
+
+def test_a_request_to_a_dead_worker_is_noticed_by_wait(start: Callable[..., Pool]) -> None:
+    pool = start(Squares())
+    [child] = multiprocessing.active_children()
+    child.kill()
+    child.join()
+    for step in range(3):
+        pool.post(0, request(step, 1))
+    with pytest.raises(RuntimeError, match="SIGKILL"):
+        pool.wait(PATIENCE_S)
+
+
+def test_a_death_is_reported_and_life_is_not(start: Callable[..., Pool]) -> None:
+    pool = start(Squares())
+    pool.report_death(0.0)
+    [child] = multiprocessing.active_children()
+    child.kill()
+    with pytest.raises(RuntimeError, match="SIGKILL"):
+        pool.report_death(PATIENCE_S)
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+@METHODS
+def test_retire_leaves_no_worker(start: Callable[..., Pool], method: str) -> None:
+    pool = start(Squares(), 2, method)
+    pool.retire()
+    assert not children()
+    pool.retire()
+
+
+def test_retire_ends_workers_with_answers_that_nobody_reads(start: Callable[..., Pool]) -> None:
+    pool = start(Large(), 2)
+    sentinels = [child.sentinel for child in multiprocessing.active_children()]
+    for worker in (0, 1):
+        for step in range(3):
+            pool.post(worker, request(step, step))
+    pool.retire()
+    assert len(wait(sentinels, 0)) == 2 and not children()
+
+
+def test_a_pool_that_nobody_holds_is_retired() -> None:
+    context = multiprocessing.get_context("fork")
+    pool = Pool(context, job(Squares()), [Post(0, 1, base_seed=5)])
+    gone = weakref.ref(pool)
+    assert len(children()) == 1
+    del pool
+    assert gone() is None and not children()
+
+
+def test_pools_end_in_any_order(start: Callable[..., Pool]) -> None:
+    first, second, third = (start(Squares(), 2) for _ in range(3))
+    for pool in (second, third, first):
+        pids = set(pool.pids)
+        pool.retire()
+        assert not pids & children()
+
+
+def test_a_worker_that_ignores_sigterm_is_killed(start: Callable[..., Pool]) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        pool = start(Stubborn(theirs))
+        pool.post(0, request(0, 0))
+        assert ours.poll(PATIENCE_S) and ours.recv() == "ready"
+        [child] = multiprocessing.active_children()
+        pool.retire()
+        assert child.exitcode == -signal.SIGKILL
+    assert not children()
+
+
+def test_workers_end_when_the_program_is_killed() -> None:
+    ours, theirs = os.pipe()
+    program = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(theirs)], pass_fds=[theirs])
+    os.close(theirs)
+    with os.fdopen(ours) as line:
+        assert line.readline() == "started\n"
+        program.kill()
+        program.wait()
+        # The workers hold copies of the other end: this comes back when the last one has ended.
+        assert line.read() == ""
+
+
+_PROGRAM = """
+import multiprocessing, os, signal, sys
+from picklable_loader.pool.pool import Pool
+from picklable_loader.worker.fetch import Job
+from picklable_loader.worker.serve import Post
+posts = [Post(worker, 2, base_seed=5) for worker in range(2)]
+pools = [
+    Pool(multiprocessing.get_context("fork"), Job([1], list, False, True), posts) for _ in range(2)
+]
+os.write(int(sys.argv[1]), b"started\\n")
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_cannot_be_pickled_is_refused_and_no_worker_is_left(method: str) -> None:
+    local = job([lambda: None])
+    posts = [Post(worker, 2, base_seed=5) for worker in range(2)]
+    refused = (TypeError, AttributeError, pickle.PicklingError)
+    with pytest.warns(UserWarning, match=f"{method}.*multiprocessing_context"):
+        with pytest.raises(refused):
+            Pool(multiprocessing.get_context(method), local, posts)
+    assert not children()
+
+
+# --- the ladder ----------------------------------------------------------------------------------
+
+
+def until_end_of_file(ready: Connection[Any, Any], line: Connection[Any, Any]) -> None:
+    ready.close()
+    try:
+        line.recv()
+    except EOFError:
+        sys.exit(3)
+
+
+def until_a_signal(ready: Connection[Any, Any], line: Connection[Any, Any]) -> None:
+    ready.close()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    line.send("ready")
+    signal.pause()
+
+
+def until_killed(ready: Connection[Any, Any], line: Connection[Any, Any]) -> None:
+    ready.close()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    line.send("ready")
+    while True:
+        signal.pause()
+
+
+def begin(task: Callable[..., None], says_ready: bool) -> tuple[BaseProcess, Any]:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=task, args=(ours, theirs))
+    process.start()
+    theirs.close()
+    if says_ready:
+        assert ours.poll(PATIENCE_S) and ours.recv() == "ready"
+    return process, ours
+
+
+def test_a_process_that_does_as_it_was_asked_is_left_to_end_by_itself() -> None:
+    process, line = begin(until_end_of_file, says_ready=False)
+    line.close()
+    retire([process])
+    assert process.exitcode == 3
+
+
+def test_a_process_that_does_not_is_terminated_and_then_killed() -> None:
+    patient, line = begin(until_a_signal, says_ready=True)
+    stubborn, other = begin(until_killed, says_ready=True)
+    retire([patient, stubborn])
+    assert (patient.exitcode, stubborn.exitcode) == (-signal.SIGTERM, -signal.SIGKILL)
+    line.close()
+    other.close()
+
+
+def test_to_retire_nobody_and_the_dead_is_nothing() -> None:
+    retire([])
+    process, line = begin(until_end_of_file, says_ready=False)
+    line.close()
+    process.join()
+    retire([process])
+    assert process.exitcode == 3

@@ -1,0 +1,451 @@
+"""Transport: frames, tensors and channels bring over what they are given, or say what is wrong."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+from collections.abc import Iterator
+from multiprocessing import resource_sharer
+from multiprocessing.connection import Connection
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._utils import ExceptionWrapper
+
+from picklable_loader.core.events import Task
+from picklable_loader.transport.channel import Channel, Outbox
+from picklable_loader.transport.frames import (
+    Answer,
+    Begin,
+    Outcome,
+    Request,
+    encode_answer,
+    encode_request,
+    read_answer,
+    read_request,
+)
+from picklable_loader.transport.tensors import INLINE_BYTES, dumps
+
+#: more than any pipe holds
+LARGE = 4 * 1024 * 1024
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+INT32 = st.integers(-(2**31), 2**31 - 1)
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+STATES = st.none() | st.dictionaries(st.sampled_from(["torch", "numpy", "python"]), st.binary())
+COUNT_OR_NONE = st.none() | st.integers(0, 2**62)
+TASKS = st.builds(Task, INT64, PLAIN, INT64)
+BEGINS = st.builds(Begin, st.integers(0, 2**62), COUNT_OR_NONE, COUNT_OR_NONE, STATES)
+REQUESTS = st.builds(Request, INT64, TASKS, st.none() | BEGINS)
+ANSWERS = st.builds(Answer, INT64, INT64, INT32, st.sampled_from(Outcome), PLAIN, STATES)
+
+
+def over(thing: Any) -> Any:
+    """What comes out on the other side, in this process."""
+    return pickle.loads(dumps(thing))
+
+
+@pytest.fixture(autouse=True)
+def no_thread_hands_out_descriptors() -> Iterator[None]:
+    """Ends the thread by which Python gives away descriptors of shared memory."""
+    yield
+    gc.collect()
+    resource_sharer.stop()
+
+
+# --- frames --------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(REQUESTS)
+def test_a_request_comes_over(request: Request) -> None:
+    assert read_request(encode_request(request)) == request
+
+
+@settings(deadline=None)
+@given(ANSWERS)
+def test_an_answer_comes_over(answer: Answer) -> None:
+    again = read_answer(encode_answer(answer))
+    assert again == answer
+    assert type(again.outcome) is Outcome
+
+
+def test_an_answer_brings_tensors_and_generators_states() -> None:
+    batch = {"x": torch.arange(6).view(2, 3), "y": np.arange(3.0), "z": ["a", None]}
+    answer = Answer(1, 2, 3, Outcome.ARRIVED, batch, {"torch": b"12"})
+    again = read_answer(encode_answer(answer))
+    assert torch.equal(again.payload["x"], batch["x"])  # type: ignore[arg-type]
+    assert again.payload["y"].tolist() == [0.0, 1.0, 2.0]
+    assert again.payload["z"] == ["a", None]
+    assert again.states == {"torch": b"12"}
+
+
+def failure(error: Exception) -> ExceptionWrapper:
+    try:
+        raise error
+    except Exception:
+        return ExceptionWrapper(where="in a test")
+
+
+def test_an_exception_comes_over_with_its_class_and_text() -> None:
+    answer = Answer(0, 0, 0, Outcome.FAILED, failure(KeyError("lost")))
+    again = read_answer(encode_answer(answer))
+    with pytest.raises(KeyError, match="in a test") as raised:
+        again.payload.reraise()
+    assert "lost" in str(raised.value)
+
+
+def test_a_batch_that_cannot_be_pickled_becomes_a_failure_that_says_so() -> None:
+    answer = Answer(4, 5, 6, Outcome.ARRIVED, lambda: None, {"torch": b"1"})
+    again = read_answer(encode_answer(answer))
+    assert (again.run, again.step, again.worker) == (4, 5, 6)
+    assert (again.outcome, again.states) == (Outcome.FAILED, {"torch": b"1"})
+    with pytest.raises(Exception, match="while a DataLoader worker pickled a batch"):
+        again.payload.reraise()
+
+
+def test_an_exception_of_a_class_that_cannot_be_sent_keeps_its_name_and_text() -> None:
+    class Local(Exception):
+        pass
+
+    answer = Answer(4, 5, 6, Outcome.FAILED, failure(Local("what went wrong")))
+    again = read_answer(encode_answer(answer))
+    assert (again.run, again.step, again.worker, again.outcome) == (4, 5, 6, Outcome.FAILED)
+    with pytest.raises(RuntimeError, match="(?s)Caught Local in a test.*what went wrong"):
+        again.payload.reraise()
+
+
+class Unreadable:
+    """Pickles, and fails when it is unpickled."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        return raising, (self.error,)
+
+
+def raising(error: type[Exception]) -> None:
+    raise error("not on this side")
+
+
+@pytest.mark.parametrize("error", [ValueError, ImportError, AttributeError, pickle.PickleError])
+def test_a_batch_that_cannot_be_unpickled_becomes_a_failure_of_its_step(
+    error: type[Exception],
+) -> None:
+    again = read_answer(encode_answer(Answer(4, 5, 6, Outcome.ARRIVED, Unreadable(error))))
+    assert (again.run, again.step, again.worker) == (4, 5, 6)
+    assert (again.outcome, again.states) == (Outcome.FAILED, None)
+    with pytest.raises(error, match="(?s)while unpickling.*not on this side"):
+        again.payload.reraise()
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError, FileNotFoundError, EOFError])
+def test_shared_memory_that_is_gone_with_its_worker_is_no_failure_of_the_batch(
+    error: type[Exception],
+) -> None:
+    frame = encode_answer(Answer(4, 5, 6, Outcome.ARRIVED, Unreadable(error)))
+    with pytest.raises(error):
+        read_answer(frame)
+
+
+@settings(deadline=None)
+@given(ANSWERS, st.data())
+def test_an_answer_that_was_cut_short_is_never_taken_for_a_batch(
+    answer: Answer, data: st.DataObject
+) -> None:
+    frame = encode_answer(answer)
+    whole_header = 21
+    cut = frame[: data.draw(st.integers(whole_header, len(frame) - 1))]
+    try:
+        again = read_answer(cut)
+    except EOFError:
+        return
+    assert (again.run, again.step, again.worker) == (answer.run, answer.step, answer.worker)
+    assert again.outcome is Outcome.FAILED
+
+
+@settings(deadline=None)
+@given(REQUESTS, st.data())
+def test_a_request_that_was_cut_short_is_refused(request: Request, data: st.DataObject) -> None:
+    frame = encode_request(request)
+    cut = frame[: data.draw(st.integers(0, len(frame) - 1))]
+    with pytest.raises((EOFError, pickle.UnpicklingError)):
+        read_request(cut)
+
+
+# --- tensors -------------------------------------------------------------------------------------
+
+DTYPES = sorted({each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str)
+WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """The same, to the last bit, in the same place of the same storage."""
+    return (
+        one.untyped_storage().tolist() == other.untyped_storage().tolist()
+        and one.dtype == other.dtype
+        and one.shape == other.shape
+        and one.stride() == other.stride()
+        and one.storage_offset() == other.storage_offset()
+        and one.requires_grad == other.requires_grad
+    )
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
+@pytest.mark.parametrize("dtype", [each for each in DTYPES if "q" not in str(each)], ids=str)
+def test_a_tensor_of_any_type_comes_over(dtype: torch.dtype) -> None:
+    storage = torch.arange(64, dtype=torch.uint8).fmod(2).untyped_storage()
+    tensor = torch.empty(0, dtype=dtype).set_(storage, 0, (64 // dtype.itemsize,), (1,))
+    assert len(tensor) == 64 // dtype.itemsize
+    assert same(over(tensor), tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_every_kind_of_number_comes_over_to_the_last_bit(dtype: torch.dtype) -> None:
+    special = [float("nan"), float("inf"), float("-inf"), -0.0, 5e-324, 1 / 3]
+    assert same(over(torch.tensor(special, dtype=dtype)), torch.tensor(special, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (0,), (1,), (3, 0), (0, 3), (2, 3, 4), (1, 1, 1, 1)], ids=str
+)
+def test_a_tensor_of_any_shape_comes_over(shape: tuple[int, ...]) -> None:
+    tensor = torch.rand(shape)
+    assert same(over(tensor), tensor)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> torch.Tensor:
+    """A small tensor that sees some of its storage, in some order."""
+    tensor = torch.arange(24, dtype=draw(st.sampled_from(WHOLE))).view(2, 3, 4)
+    tensor = tensor.permute(draw(st.permutations([0, 1, 2])))
+    for axis in range(3):
+        start = draw(st.integers(0, tensor.shape[axis]))
+        step = draw(st.integers(1, 3))
+        tensor = tensor[(slice(None),) * axis + (slice(start, None, step),)]
+    if draw(st.booleans()):
+        tensor = tensor.unsqueeze(0).expand(2, *tensor.shape)
+    return tensor
+
+
+@settings(deadline=None)
+@given(views())
+def test_a_view_comes_over_with_its_strides(tensor: torch.Tensor) -> None:
+    again = over(tensor)
+    assert same(again, tensor)
+    assert again.tolist() == tensor.tolist()
+
+
+@pytest.mark.parametrize("size", [8, INLINE_BYTES // 4, INLINE_BYTES // 4 + 1, LARGE // 4])
+def test_views_of_one_storage_stay_views_of_one(size: int) -> None:
+    whole = torch.zeros(size)
+    first, second = over((whole, whole[1:]))
+    first[1] = 5.0
+    assert second[0] == 5.0
+
+
+@pytest.mark.parametrize("size", [8, LARGE])
+def test_one_tensor_twice_is_one_tensor_twice(size: int) -> None:
+    tensor = torch.zeros(size)
+    first, second = over([tensor, tensor])
+    assert first is second
+
+
+def test_tensors_of_different_types_may_share_a_storage() -> None:
+    whole = torch.zeros(4, dtype=torch.int32)
+    first, second = over((whole, whole.view(torch.float32)))
+    first[0] = 0x3F800000
+    assert second[0] == 1.0
+
+
+def test_tensors_of_different_messages_share_nothing() -> None:
+    tensor = torch.zeros(4)
+    first, second = over(tensor), over(tensor)
+    first[0] = 1
+    assert tensor.tolist() == second.tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_a_leaf_that_wants_a_gradient_still_wants_it(size: int) -> None:
+    tensor = torch.ones(size, requires_grad=True)
+    again = over(tensor)
+    assert again.requires_grad and again.is_leaf
+    again.sum().backward()
+    assert again.grad.sum() == size
+
+
+@pytest.mark.parametrize("size", [3, LARGE])
+def test_a_tensor_within_a_graph_is_refused_with_the_way_out(size: int) -> None:
+    tensor = torch.ones(size, requires_grad=True) * 2
+    with pytest.raises(RuntimeError, match="detach"):
+        dumps(tensor)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+def test_a_sparse_tensor_comes_over() -> None:
+    tensor = torch.eye(3).to_sparse()
+    assert torch.equal(over(tensor).to_dense(), tensor.to_dense())
+
+
+def test_a_small_tensor_needs_no_descriptor() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    frame = dumps([torch.zeros(INLINE_BYTES // 8, dtype=torch.float64) for _ in range(10)])
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert len(frame) > 10 * INLINE_BYTES
+
+
+def test_a_large_tensor_travels_outside_of_the_message() -> None:
+    frame = dumps(torch.ones(LARGE, dtype=torch.uint8))
+    assert len(frame) < 10_000
+    assert pickle.loads(frame).sum() == LARGE
+
+
+def test_an_array_comes_over_and_can_be_written_to() -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    kept = array.copy()
+    kept.flags.writeable = False
+    for given_array in (array, array.T, kept, array[:, ::2], array[:0]):
+        again = over(given_array)
+        assert np.array_equal(again, given_array) and again.dtype == given_array.dtype
+        assert again.flags.writeable
+
+
+# --- channels ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[Connection[Any, Any], Connection[Any, Any]]]:
+    ours, theirs = multiprocessing.Pipe()
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+    gc.collect()
+
+
+Line = tuple["Connection[Any, Any]", "Connection[Any, Any]"]
+
+
+def test_messages_come_whole_and_in_order(line: Line) -> None:
+    one, other = Channel(line[0]), Channel(line[1])
+    messages = [b"", b"a", bytes(1000), b"b"]
+    for message in messages:
+        one.send(message)
+    assert [other.receive() for _ in messages] == messages
+
+
+def test_a_message_larger_than_the_pipe_comes_whole(line: Line) -> None:
+    message = os.urandom(LARGE)
+    sender = Thread(target=Channel(line[0]).send, args=(message,))
+    sender.start()
+    assert Channel(line[1]).receive() == message
+    sender.join()
+
+
+def test_the_other_end_being_closed_is_an_end_of_file(line: Line) -> None:
+    channel = Channel(line[0])
+    line[1].close()
+    with pytest.raises(EOFError):
+        channel.receive()
+    with pytest.raises(EOFError):
+        channel.send(b"x")
+
+
+def test_what_was_sent_before_the_end_is_still_received(line: Line) -> None:
+    Channel(line[0]).send(b"last words")
+    line[0].close()
+    channel = Channel(line[1])
+    assert channel.receive() == b"last words"
+    with pytest.raises(EOFError):
+        channel.receive()
+
+
+def test_the_end_with_words_unread_is_an_end_of_file_too(line: Line) -> None:
+    channel = Channel(line[0])
+    channel.send(b"never read")
+    line[1].close()
+    with pytest.raises(EOFError):
+        channel.receive()
+
+
+# --- the outbox ----------------------------------------------------------------------------------
+
+
+def unread(connection: Connection[Any, Any]) -> list[bytes]:
+    """What stands in a connection at this moment."""
+    found = []
+    while connection.poll():
+        found.append(connection.recv_bytes())
+    return found
+
+
+def test_small_requests_are_sent_at_once_and_in_order(line: Line) -> None:
+    outbox = Outbox(line[0])
+    requests = [bytes([number]) * 10 for number in range(50)]
+    for request in requests:
+        outbox.post(request)
+    assert unread(line[1]) == requests
+
+
+def test_requests_that_might_fill_the_pipe_wait_for_answers(line: Line) -> None:
+    outbox = Outbox(line[0])
+    requests = [bytes([number]) * 20_000 for number in range(4)]
+    for request in requests:
+        outbox.post(request)
+    for request in requests:
+        assert unread(line[1]) == [request]
+        outbox.answered()
+    assert unread(line[1]) == []
+
+
+def test_a_small_request_does_not_overtake_a_large_one(line: Line) -> None:
+    outbox = Outbox(line[0])
+    for request in (b"first", b"second" * 10_000, b"third"):
+        outbox.post(request)
+    assert unread(line[1]) == [b"first"]
+    reader = Thread(target=outbox.answered)
+    reader.start()
+    assert line[1].recv_bytes() == b"second" * 10_000
+    reader.join()
+    outbox.answered()
+    assert unread(line[1]) == [b"third"]
+
+
+def test_a_request_of_any_size_goes_through_to_a_worker_that_reads(line: Line) -> None:
+    outbox = Outbox(line[0])
+    received: list[bytes] = []
+    reader = Thread(target=lambda: received.append(line[1].recv_bytes()))
+    reader.start()
+    outbox.post(bytes(LARGE))
+    reader.join()
+    assert [len(each) for each in received] == [LARGE]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 60_000), max_size=8))
+def test_an_outbox_never_blocks_while_there_is_something_unread(sizes: list[int]) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    with ours, theirs:
+        outbox = Outbox(ours)
+        requests = [bytes([number]) * size for number, size in enumerate(sizes)]
+        for request in requests:
+            outbox.post(request)
+        received: list[bytes] = []
+        while len(received) < len(requests):
+            some = unread(theirs)
+            assert some
+            for each in some:
+                received.append(each)
+                outbox.answered()
+        assert received == requests

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, IterableDataset
 
 from .core.order import SequenceOrder
 from .core.plan import Grouping, Plan, Unit
@@ -28,6 +28,7 @@ __all__ = [
     "draws_from",
     "fingerprint",
     "generators",
+    "is_iterable",
     "position",
     "remaining",
     "unstarted",
@@ -59,10 +60,15 @@ class _LiveGrouping:
         return self._batch_sampler.batch_size
 
 
+def is_iterable(loader: DataLoader[Any]) -> bool:
+    """The loader's dataset is iterable-style."""
+    return isinstance(loader.dataset, IterableDataset)
+
+
 def anatomy(loader: DataLoader[Any]) -> Anatomy:
     """The anatomy of a loader as it is set up now."""
     batch_sampler: Any = loader.batch_sampler
-    if loader._iterable:
+    if is_iterable(loader):
         size = loader.batch_size
         unit = Unit.SAMPLE if size is None else Unit.SAMPLE_OF_BATCH
         return Anatomy(None, Grouping(unit, size or 1), False)
@@ -92,16 +98,16 @@ def fingerprint(loader: DataLoader[Any]) -> dict[str, Any]:
     """The properties that must be the same where a state is loaded."""
     parts = anatomy(loader)
     fits: dict[str, Any] = {
-        "dataset_length": None if loader._iterable else _length(loader.dataset),
-        "sampler": "iterable-style dataset" if loader._iterable else describe(parts.sampler),
+        "dataset_length": None if is_iterable(loader) else _length(loader.dataset),
+        "sampler": "iterable-style dataset" if is_iterable(loader) else describe(parts.sampler),
         "sampler_length": _length(parts.sampler) if is_known(parts.sampler) else None,
         "batch_size": parts.grouping.batch_size,
         "batches_from": parts.grouping.unit.value,
         "drop_last": loader.drop_last,
-        "seeding": loader._options.seeding,
-        "seed": loader._options.seed,
+        "seeding": loader._pl.options.seeding,
+        "seed": loader._pl.options.seed,
     }
-    if loader._iterable or loader._options.seeding == "worker":
+    if is_iterable(loader) or loader._pl.options.seeding == "worker":
         fits["num_workers"] = loader.num_workers
     return fits
 
@@ -109,7 +115,7 @@ def fingerprint(loader: DataLoader[Any]) -> dict[str, Any]:
 def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
     """Batches that a state leaves to be delivered; None where the sampler has no length."""
     parts = anatomy(loader)
-    length = None if loader._iterable else _length(parts.sampler)
+    length = None if is_iterable(loader) else _length(parts.sampler)
     if length is None:
         return None
     order = SequenceOrder(lambda: range(length))
@@ -120,15 +126,15 @@ def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
 def built(loader: DataLoader[Any]) -> Frozen:
     """The attributes of a loader's custom sampler."""
     sampler = anatomy(loader).sampler
-    return {} if loader._iterable or is_known(sampler) else freeze(sampler, loader.dataset)
+    return {} if is_iterable(loader) or is_known(sampler) else freeze(sampler, loader.dataset)
 
 
 def check_order(loader: DataLoader[Any], state: dict[str, Any]) -> None:
     """Raise DamagedStateError unless the order of a state can be made."""
     saved = state.get("order")
-    if saved is None or loader._iterable:
+    if saved is None or is_iterable(loader):
         return
-    order = make_order(anatomy(loader).sampler, Setting(loader._source, state["epoch"], saved))
+    order = make_order(anatomy(loader).sampler, Setting(loader._pl.source, state["epoch"], saved))
     length = order.length() if order.seekable else None
     if length is not None and state["position"] > length:
         raise DamagedStateError("position", f"at most {length}", state["position"])
@@ -144,17 +150,17 @@ def position(loader: DataLoader[Any], state: dict[str, Any], at_epoch_end: str) 
 def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:
     """What must be known of a sampler whose iteration is yet to begin."""
     sampler = anatomy(loader).sampler
-    if loader._iterable:
+    if is_iterable(loader):
         return {}
     if not is_known(sampler):
-        return memory(sampler, loader._source, started=loader._run is not None)
+        return memory(sampler, loader._pl.source, started=loader._pl.run is not None)
     told = getattr(sampler, "epoch", None)
     return {"attributes": {"epoch": ["plain", told]}} if isinstance(told, int) else {}
 
 
 def draws_from(loader: DataLoader[Any]) -> set[str]:
     """The global generators that a loader's sampler may draw from, now or later."""
-    return set() if loader._iterable or is_known(anatomy(loader).sampler) else set(RNGS)
+    return set() if is_iterable(loader) or is_known(anatomy(loader).sampler) else set(RNGS)
 
 
 def _length(dataset: Any) -> int | None:

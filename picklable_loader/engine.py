@@ -223,8 +223,8 @@ def _inline_engine(loader: DataLoader[Any], run: Run) -> Engine:
     datapipes.shard(loader.dataset)
     if run.shared_seed is not None:
         datapipes.seeded(loader.dataset, run.shared_seed)
-    in_torchs_way = loader._options.seeding == "worker"
-    return InlineEngine(loader._job(), loader._source.globals if in_torchs_way else Isolated)
+    in_torchs_way = loader._pl.options.seeding == "worker"
+    return InlineEngine(loader._pl.job(), loader._pl.source.globals if in_torchs_way else Isolated)
 
 
 def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
@@ -238,4 +238,4 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
         Post(worker, loader.num_workers, run.base_seed, init, run.shared_seed)
         for worker in range(loader.num_workers)
     ]
-    return PoolEngine(Pool(context, loader._job(), posts), loader.timeout)
+    return PoolEngine(Pool(context, loader._pl.job(), posts), loader.timeout)

@@ -11,7 +11,7 @@ from torch._C._autograd import _profiler_enabled
 from torch._utils import ExceptionWrapper
 from torch.autograd.profiler import record_function
 
-from .anatomy import position, remaining
+from .anatomy import is_iterable, position, remaining
 from .core.snapshot import from_plain
 from .driver import Driver
 from .options import AtEpochEnd
@@ -81,7 +81,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             return 0
         if self._run is not None:
             return self._run.schedule.remaining()
-        return remaining(self.loader, self._state or self.loader._beginning())
+        return remaining(self.loader, self._state or self.loader._pl.beginning())
 
     @property
     def driver(self) -> Driver:
@@ -153,7 +153,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self.start()
         if self._finished or self._closed:
             return 0
-        if self.loader._iterable:
+        if is_iterable(self.loader):
             return sum(1 for _ in zip(range(count), self))
         passed = self._driver.skip(count)
         if passed:
@@ -163,10 +163,10 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
-        self._resume(state, at_epoch_end or self.loader._options.at_epoch_end)
+        self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
         if state is None:
             self._fresh_run()
-        self.loader._adopt(self)
+        self.loader._pl.adopt(self)
         self.start()
 
     def start(self) -> None:
@@ -231,16 +231,16 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         Raises:
             StateError: see `DataLoader.load_state_dict`; this iterator is as it was.
         """
-        accepted = self.loader._accept(state, strict=strict, at_epoch_end=at_epoch_end)
+        accepted = self.loader._pl.accept(state, strict=strict, at_epoch_end=at_epoch_end)
         self._driver.stop()
-        self._resume(accepted, at_epoch_end or self.loader._options.at_epoch_end)
+        self._resume(accepted, at_epoch_end or self.loader._pl.options.at_epoch_end)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
             "loader": self.loader,
             "state": self._snapshot(live=True),
             "finished": self._finished,
-            "newest": self.loader._newest is self,
+            "newest": self.loader._pl.newest is self,
         }
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
@@ -248,8 +248,8 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self._resume(saved["state"], None)
         self._finished = saved["finished"]
         if saved["newest"]:
-            self.loader._adopt(self)
-            self.loader._source.restore(saved["state"]["rng"])
+            self.loader._pl.adopt(self)
+            self.loader._pl.source.restore(saved["state"]["rng"])
 
     def __copy__(self) -> LoaderIterator[_T]:
         saved = alone(self)
@@ -266,33 +266,33 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             return run.epoch, run.step
         state = self._state if run is None else run.unmoved
         wish = self._at_epoch_end or "stop"
-        return position(self.loader, state or self.loader._beginning(), wish)
+        return position(self.loader, state or self.loader._pl.beginning(), wish)
 
     def _resume(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         self._run, self._state = None, state
         self._driver.rest()
         self._finished = self._closed = False
         self._at_epoch_end = at_epoch_end
-        self._replay = state["step"] if state and self.loader._iterable else 0
+        self._replay = state["step"] if state and is_iterable(self.loader) else 0
 
     def _fresh_run(self) -> None:
         loader = self.loader
-        epoch, kept = loader._fresh_epoch(), self._driver.kept
+        epoch, kept = loader._pl.fresh_epoch(), self._driver.kept
         self._run = Run(loader, epoch, kept=kept)
         self._iterable_length = loader._IterableDataset_len_called
-        loader._run_begins(self._run)
+        loader._pl.run_begins(self._run)
 
     def _build_run(self) -> None:
         """The run of the state that was loaded."""
-        state = self._state or self.loader._beginning()
+        state = self._state or self.loader._pl.beginning()
         cursor, _ = from_plain(state)
-        if self.loader._iterable:
+        if is_iterable(self.loader):
             cursor = from_the_start(cursor)
         self._run = Run(self.loader, cursor=cursor, kept=self._driver.kept)
         self._run.unmoved = state
         self._state = None
-        if self.loader._newest is self:
-            self.loader._run_begins(self._run)
+        if self.loader._pl.newest is self:
+            self.loader._pl.run_begins(self._run)
 
     def _live_run(self) -> Run:
         assert self._run is not None
@@ -301,7 +301,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
     def _snapshot(self, live: bool) -> dict[str, Any]:
         run = self._run
         if run is None:
-            state = self._state or self.loader._beginning()
+            state = self._state or self.loader._pl.beginning()
             return without_objects(state, live)
         if run.unmoved is not None and "iterator" not in (run.unmoved["order"] or ()):
             return copy.deepcopy(run.unmoved)
@@ -347,16 +347,12 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             if isinstance(payload, ExceptionWrapper):
                 payload.reraise()
             raise payload
-        if self._iterable_length is not None and self.loader._iterable:
-            self._check_length(self._iterable_length)
-        if self.loader.pin_memory:
+        loader, promised = self.loader, self._iterable_length
+        if promised is not None and is_iterable(loader) and self.step > promised:
+            longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)
+        if loader.pin_memory:
             payload = pin(payload)
         return payload  # type: ignore[no-any-return]
-
-    def _check_length(self, promised: int) -> None:
-        if self.step > promised:
-            loader = self.loader
-            longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)
 
     def _replay_delivered(self) -> None:
         if not self._replay:
@@ -374,7 +370,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         if wish is None or not run.step:
             return False
         if wish == "next":
-            if not self.loader._lives_on:
+            if not self.loader._pl.lives_on:
                 self._driver.stop()
             self.begin(None, None)
             return True
@@ -395,7 +391,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self._driver.stop()
         if run is None:
             return
-        if self.loader._iterable:
+        if is_iterable(self.loader):
             self._resume(run.snapshot(live=True), None)
         else:
             run.restart()

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
-from . import datapipes
-from .anatomy import anatomy, built, check_order, fingerprint, generators, position, remaining
-from .core.seeds import base_seed
-from .custom import prepare
-from .driver import Driver
-from .fitting import fit
+from .anatomy import position, remaining
+from .inner import Inner
 from .iterator import LoaderIterator
-from .options import AtEpochEnd, Options, Scheduling, Seeding, check_choice, whole_number
+from .options import AtEpochEnd, Options, Scheduling, Seeding, whole_number
 from .past import batch_at
-from .run import Run
-from .saved import beginning, check_savable, next_epoch
-from .source import Source
+from .saved import check_savable, next_epoch
 from .warn import dropped_state
-from .worker.fetch import Job, tell_epoch
+from .worker.fetch import tell_epoch
 
 __all__ = ["DataLoader"]
 
@@ -40,13 +33,14 @@ class _Epoch:
     def __get__(self, loader: DataLoader[Any] | None, kind: type[Any]) -> int:
         if loader is None:
             return 0
-        if loader._resume is not None:
-            wish = loader._resume_at_end or loader._options.at_epoch_end
-            return position(loader, loader._resume, wish)[0]
-        newest, run = loader._newest, loader._run
+        inner = loader._pl
+        if inner.resume is not None:
+            wish = inner.resume_at_end or inner.options.at_epoch_end
+            return position(loader, inner.resume, wish)[0]
+        newest, run = inner.newest, inner.run
         if newest is not None:
-            return loader._next_epoch if newest.finished else newest.epoch
-        return loader._next_epoch if run is None or run.finished else run.epoch
+            return inner.next_epoch if newest.finished else newest.epoch
+        return inner.next_epoch if run is None or run.finished else run.epoch
 
 
 class DataLoader(TorchDataLoader[_T]):
@@ -126,34 +120,15 @@ class DataLoader(TorchDataLoader[_T]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        self._options = Options(seed, seeding, schedule, tuple(seed_hooks), at_epoch_end)
-        # Torch keeps every argument as an attribute, from which trainers build loaders anew.
-        self.seed = self._options.seed
-        self.seeding, self.schedule, self.at_epoch_end = seeding, schedule, at_epoch_end
-        self.seed_hooks = seed_hooks
+        options = Options(seed, seeding, schedule, tuple(seed_hooks), at_epoch_end)
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
-        #: number of the epoch that the next ``iter`` begins, unless a state was loaded
-        self._next_epoch = 0
-        #: the epoch that set_epoch has last told the dataset; None if it was never called
-        self._announced: int | None = None
-        #: a loaded state that the next ``iter`` goes on from, and its wish for an epoch's end
-        self._resume: dict[str, Any] | None = None
-        self._resume_at_end: AtEpochEnd | None = None
-        self._begin_life()
-        self._source.origin = built(self)
-
-    def _begin_life(self) -> None:
-        """Set what no pickle carries."""
-        self._source = Source(self._options.seed, generators(self))
-        self._source.dataset = self.dataset
-        #: the newest run, which state_dict reports even when its iterator is gone
-        self._run: Run | None = None
-        self._newest_ref: weakref.ref[LoaderIterator[Any]] | None = None
-        #: persistent workers, and the iterator that has them
-        self._driver: Driver | None = None
-        self._kept: weakref.ref[LoaderIterator[Any]] | None = None
-        self._group: Any = None
+        # Torch keeps every argument as an attribute, from which trainers build loaders anew.
+        self.seed, self.seeding, self.schedule = options.seed, seeding, schedule
+        self.seed_hooks, self.at_epoch_end = seed_hooks, at_epoch_end
+        #: all that is ours and no argument
+        self._pl = Inner(self, options)
+        self._pl.remember_origin()
 
     # --- epochs ----------------------------------------------------------------------------------
 
@@ -164,17 +139,18 @@ class DataLoader(TorchDataLoader[_T]):
             StateError: the loaded state does not fit any more.
         """
         self.check_worker_number_rationality()
+        inner = self._pl
         # With persistent workers torch gives the same object again.
-        kept = self._kept() if self._lives_on and self._kept is not None else None
-        iterator: LoaderIterator[_T] = kept or LoaderIterator(self, self._driver)
-        before = self._next_epoch, self._run, self._newest_ref
+        kept = inner.kept() if inner.lives_on and inner.kept is not None else None
+        iterator: LoaderIterator[_T] = kept or LoaderIterator(self, inner.driver)
+        before = inner.next_epoch, inner.run, inner.newest_ref
         try:
-            iterator.begin(self._resume, self._resume_at_end)
+            iterator.begin(inner.resume, inner.resume_at_end)
         except BaseException:  # nobody got this epoch: the next iter begins it
             iterator.close()
-            self._next_epoch, self._run, self._newest_ref = before
+            inner.next_epoch, inner.run, inner.newest_ref = before
             raise
-        self._resume = self._resume_at_end = None
+        inner.resume = inner.resume_at_end = None
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
@@ -194,17 +170,17 @@ class DataLoader(TorchDataLoader[_T]):
         epoch = whole_number("epoch", epoch)
         if epoch < 0:
             raise ValueError(f"epoch should be from 0, got epoch={epoch}")
-        resume = self._resume
+        inner, resume = self._pl, self._pl.resume
         if resume is not None and resume["epoch"] != epoch:
             if resume["step"] and remaining(self, resume) != 0:
                 dropped_state(epoch, resume["epoch"])
-            self._resume = None
-            self._source.restore(resume["rng"])
-        if self._newest is None:
-            self._run = None  # a pass that was left, or is over
-        self._next_epoch = epoch
-        self._announced = epoch
-        self._tell_samplers(epoch)
+            inner.resume = None
+            inner.source.restore(resume["rng"])
+        if inner.newest is None:
+            inner.run = None  # a pass that was left, or is over
+        inner.next_epoch = epoch
+        inner.announced = epoch
+        inner.tell_samplers(epoch)
         tell_epoch(self.dataset, epoch)
 
     def batch_at(self, step: int, epoch: int | None = None) -> _T:
@@ -241,14 +217,15 @@ class DataLoader(TorchDataLoader[_T]):
         Raises:
             CannotSaveError: see `LoaderIterator.state_dict`.
         """
-        if self._resume is not None:
-            return copy.deepcopy(self._resume)
-        newest = self._newest
+        inner = self._pl
+        if inner.resume is not None:
+            return copy.deepcopy(inner.resume)
+        newest = inner.newest
         if newest is not None:
             return newest.state_dict()
-        run = self._run
+        run = inner.run
         if run is None:
-            return self._beginning()
+            return inner.beginning()
         if run.finished:
             return next_epoch(self, run)
         if run.unmoved is not None:
@@ -274,127 +251,30 @@ class DataLoader(TorchDataLoader[_T]):
                 was after any of these.
             ValueError: ``at_epoch_end`` is something else.
         """
-        accepted = self._accept(state, strict=strict, at_epoch_end=at_epoch_end)
-        self._resume = accepted
-        self._resume_at_end = at_epoch_end
-        self._run = None
-        self._newest_ref = None
+        inner = self._pl
+        accepted = inner.accept(state, strict=strict, at_epoch_end=at_epoch_end)
+        inner.resume = accepted
+        inner.resume_at_end = at_epoch_end
+        inner.run = None
+        inner.newest_ref = None
 
     def __getstate__(self) -> dict[str, Any]:
-        left = {"_source", "_run", "_newest_ref", "_driver", "_kept", "_iterator", "_group"}
-        kept = {name: value for name, value in self.__dict__.items() if name not in left}
+        kept = dict(self.__dict__)
         context = kept.pop(_CONTEXT, None)
-        kept["start_method"] = None if context is None else context.get_start_method()
+        kept["_iterator"] = None
+        kept["_pl"] = {
+            **self._pl.saved(),
+            "start_method": None if context is None else context.get_start_method(),
+        }
         return kept
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
-        kept = dict(kept)
-        method = kept.pop("start_method")
+        saved = kept["_pl"]
         self.__dict__.update(kept)
+        method = saved["start_method"]
         context = None if method is None else torch.multiprocessing.get_context(method)
         self.__dict__[_CONTEXT] = context
-        self.__dict__["_iterator"] = None
-        self._begin_life()
-
-    # --- for iterators ---------------------------------------------------------------------------
-
-    @property
-    def _iterable(self) -> bool:
-        """The dataset is iterable-style."""
-        return isinstance(self.dataset, IterableDataset)
-
-    @property
-    def _lives_on(self) -> bool:
-        """Workers go on living from epoch to epoch."""
-        return self.persistent_workers and self.num_workers > 0
-
-    @property
-    def _pinned(self) -> bool:
-        """Each batch has its worker."""
-        if self._iterable or self._options.seeding == "worker":
-            return True
-        return self._options.schedule == "round_robin"
-
-    @property
-    def _newest(self) -> LoaderIterator[Any] | None:
-        """The newest iterator, while it lives."""
-        return None if self._newest_ref is None else self._newest_ref()
-
-    def _adopt(self, iterator: LoaderIterator[Any]) -> None:
-        """Make it the newest one."""
-        self._newest_ref = weakref.ref(iterator)
-        self._next_epoch = iterator.epoch + 1
-        if self._lives_on:
-            self._driver, self._kept = iterator.driver, self._newest_ref
-
-    def _run_begins(self, run: Run) -> None:
-        """Note the newest run."""
-        self._run = run
-        self._next_epoch = run.epoch + 1
-
-    def _accept(
-        self, state: dict[str, Any], *, strict: bool, at_epoch_end: str | None
-    ) -> dict[str, Any]:
-        """A copy of a state that fits this loader; see `load_state_dict`."""
-        if at_epoch_end is not None:
-            check_choice("at_epoch_end", at_epoch_end, ("stop", "next"))
-        if state == {}:
-            return beginning(self, 0)
-        accepted = fit(copy.deepcopy(state), fingerprint(self), strict)
-        self._source.check(accepted["rng"])
-        self._source.check_workers(accepted["workers"])
-        check_order(self, accepted)
-        self._make_ready(accepted)
-        return accepted
-
-    def _make_ready(self, state: dict[str, Any]) -> None:
-        """Let dataset and sampler be as they were; what the program tells them later counts."""
-        if state["announced"] is not None:
-            self._tell_samplers(state["announced"])
-            tell_epoch(self.dataset, state["announced"])
-        self._announced = state["announced"]
-        if not self._iterable:
-            prepare(anatomy(self).sampler, state["sampler"], self._source)
-
-    def _fresh_epoch(self) -> int:
-        """The epoch that begins now; with ``seed=`` the sampler follows."""
-        epoch = self._next_epoch
-        if self._options.seed is not None:
-            self._tell_samplers(epoch)
-        return epoch
-
-    def _tell_samplers(self, epoch: int) -> None:
-        for sampler in (self.batch_sampler, self.sampler):
-            tell_epoch(sampler, epoch)
-        inner = getattr(self.batch_sampler, "sampler", None)
-        if inner is not self.sampler:
-            tell_epoch(inner, epoch)
-
-    def _job(self) -> Job:
-        """What is to be done with tasks."""
-        return Job(
-            dataset=self.dataset,
-            collate_fn=self.collate_fn,
-            iterable=self._iterable,
-            batched=self._auto_collation,
-            drop_last=self.drop_last,
-            seeding=self._options.seeding,
-            seed_hooks=self._options.seed_hooks,
-        )
-
-    def _draw_shared_seed(self, epoch: int) -> int | None:
-        """The seed that the workers' DataPipes share; None without DataPipes."""
-        if not datapipes.is_iter_datapipe(self.dataset):
-            return None
-        if self._options.seed is not None:
-            return base_seed(self._options.seed, epoch)
-        if self._group is None:
-            self._group = datapipes.process_group()
-        return self._source.draw("loader", lambda g: datapipes.draw_shared_seed(g, self._group))
-
-    def _beginning(self) -> dict[str, Any]:
-        """The state at the start of the epoch that begins next."""
-        return beginning(self, self._next_epoch)
+        self._pl = Inner.restored(self, saved)
 
 
 _CONTEXT = "_DataLoader__multiprocessing_context"

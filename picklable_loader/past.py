@@ -6,7 +6,7 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .anatomy import anatomy
+from .anatomy import anatomy, is_iterable
 from .core.cursor import Cursor
 from .core.events import Task
 from .core.order import Order
@@ -36,7 +36,7 @@ def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
     epoch = cursor.epoch if epoch is None else whole_number("epoch", epoch)
     if epoch < 0:
         raise ValueError(f"epoch should be from 0, got epoch={epoch}")
-    seed = loader._options.seed
+    seed = loader._pl.options.seed
     if epoch != cursor.epoch or cursor.base_seed is None:
         if seed is None:
             raise UsageError(
@@ -55,8 +55,8 @@ def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
 
 def _job(loader: DataLoader[Any], epoch: int) -> Job:
     """What to do with the task; a copy of the dataset is told the epoch, if it is another one."""
-    job = loader._job()
-    if loader._announced in (None, epoch):
+    job = loader._pl.job()
+    if loader._pl.announced in (None, epoch):
         return job
     dataset = copy.copy(job.dataset)
     tell_epoch(dataset, epoch)
@@ -66,8 +66,8 @@ def _job(loader: DataLoader[Any], epoch: int) -> Job:
 def _task(loader: DataLoader[Any], cursor: Cursor, live: Order | None, step: int) -> Task:
     parts = anatomy(loader)
     sampler, alike = parts.sampler, None
-    elsewhere = cursor.order is None and loader._options.seed is not None
-    setting = Setting(loader._source.apart(cursor.rng), cursor.epoch, cursor.order, elsewhere)
+    elsewhere = cursor.order is None and loader._pl.options.seed is not None
+    setting = Setting(loader._pl.source.apart(cursor.rng), cursor.epoch, cursor.order, elsewhere)
     if is_known(sampler):
         order = make_order(sampler, setting)
     else:
@@ -118,8 +118,8 @@ def _copied(loader: DataLoader[Any], sampler: Any) -> Any:
 
 def _at_hand(loader: DataLoader[Any]) -> tuple[Cursor, Order | None]:
     """The cursor of the epoch at hand, and its order if it is under way."""
-    newest = loader._newest
-    run = loader._run if newest is None or newest.run is None else newest.run
+    newest = loader._pl.newest
+    run = loader._pl.run if newest is None or newest.run is None else newest.run
     if run is None:
         return from_plain(copy.deepcopy(loader.state_dict()))[0], None
     try:
@@ -129,9 +129,9 @@ def _at_hand(loader: DataLoader[Any]) -> tuple[Cursor, Order | None]:
 
 
 def _check_repeatable(loader: DataLoader[Any]) -> None:
-    if loader._iterable:
+    if is_iterable(loader):
         raise UsageError("batch_at needs a map-style dataset: an iterable-style one has no steps")
-    if loader._options.seeding == "worker":
+    if loader._pl.options.seeding == "worker":
         raise UsageError(
             'batch_at needs seeding="batch" or "sample": with "worker" a batch depends on all that '
             "its worker did before"

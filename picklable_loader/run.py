@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .anatomy import anatomy, draws_from, fingerprint, generators, unstarted
+from .anatomy import anatomy, draws_from, fingerprint, generators, is_iterable, unstarted
 from .chunks import FOLLOWS
 from .core.cursor import Cursor
 from .core.events import Task
@@ -64,15 +64,15 @@ class Run:
         # Its loader has the run; an iterator that has it has the loader as well.
         self._loader: DataLoader[Any] = weakref.proxy(loader)
         self._parts = anatomy(loader)
-        self._source: Source = loader._source
+        self._source: Source = loader._pl.source
         self._source.generators = generators(loader)
         self.epoch = epoch if cursor is None else cursor.epoch
-        self.announced = loader._announced if cursor is None else cursor.announced
+        self.announced = loader._pl.announced if cursor is None else cursor.announced
         if cursor is not None:
             self._source.restore(cursor.rng)
-            if cursor.announced not in (None, loader._announced):
+            if cursor.announced not in (None, loader._pl.announced):
                 tell_epoch(loader.dataset, cursor.announced)
-            loader._announced = cursor.announced
+            loader._pl.announced = cursor.announced
         self.shared_seed = self._shared_seed(cursor)
         self.order = self._make_order(cursor)
         self.base_seed = self._base_seed(cursor, kept)
@@ -138,7 +138,7 @@ class Run:
         """What the run, now that it is over, leaves to the next one."""
         return Cursor(
             rng=self._source.state(self._moved()),
-            announced=self._loader._announced,
+            announced=self._loader._pl.announced,
             workers=self._workers_as_text(),
             sampler=unstarted(self._loader),
         )
@@ -158,11 +158,11 @@ class Run:
     # --- building --------------------------------------------------------------------------------
 
     def _make_order(self, cursor: Cursor | None) -> Order:
-        if self._loader._iterable:
+        if is_iterable(self._loader):
             return EndlessOrder()
         saved = None if cursor is None else cursor.order
         if saved is None and cursor is not None and self._source.seed is not None:
-            self._loader._tell_samplers(self.epoch)
+            self._loader._pl.tell_samplers(self.epoch)
         order = make_order(self._parts.sampler, Setting(self._source, self.epoch, saved))
         if self._parts.opened_by_loader and saved is None:
             order.open()
@@ -184,14 +184,14 @@ class Run:
         fresh = cursor is None or cursor.order is None
         if self._loader.num_workers and kept is None and fresh:
             # So it does with the seed that DataPipes share, which it then drops.
-            self._loader._draw_shared_seed(self.epoch)
+            self._loader._pl.draw_shared_seed(self.epoch)
             if self._parts.opened_by_loader:
                 self.order.open()
 
     def _shared_seed(self, cursor: Cursor | None) -> int | None:
         if cursor is not None and cursor.order is not None and "shared_seed" in cursor.order:
             return int(cursor.order["shared_seed"])
-        return self._loader._draw_shared_seed(self.epoch)
+        return self._loader._pl.draw_shared_seed(self.epoch)
 
     def _order_state(self, live: bool) -> dict[str, Any] | None:
         if self.shared_seed is not None:
@@ -200,7 +200,7 @@ class Run:
 
     def _schedule(self, cursor: Cursor | None, policy: Policy) -> Schedule:
         loader, grouping = self._loader, self._parts.grouping
-        if loader._options.seeding == "worker" and not loader.num_workers:
+        if loader._pl.options.seeding == "worker" and not loader.num_workers:
             self._keep_apart()
         if cursor is None:
             return Schedule(Plan(self.order, grouping), policy)
@@ -230,7 +230,9 @@ class Run:
 
     def _moved(self) -> set[str]:
         """The global generators that later draws may come from."""
-        inline_worker = self._loader._options.seeding == "worker" and not self._loader.num_workers
+        inline_worker = (
+            self._loader._pl.options.seeding == "worker" and not self._loader.num_workers
+        )
         return set(RNGS) if inline_worker else draws_from(self._loader)
 
     def _workers_as_text(self) -> dict[str, Any]:
@@ -248,7 +250,7 @@ def _policy(loader: DataLoader[Any]) -> Policy:
         workers=workers,
         budget=operator.index(workers * (loader.prefetch_factor or 1)),
         in_order=loader.in_order,
-        pinned=loader._pinned,
+        pinned=loader._pl.pinned,
     )
 
 

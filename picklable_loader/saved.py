@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .anatomy import anatomy, draws_from, fingerprint, generators, unstarted
+from .anatomy import anatomy, draws_from, fingerprint, generators, is_iterable, unstarted
 from .core.cursor import Cursor
 from .core.seeds import next_base_seed
 from .core.snapshot import to_plain
@@ -31,11 +31,11 @@ __all__ = [
 
 def beginning(loader: DataLoader[Any], epoch: int) -> dict[str, Any]:
     """The state at the start of an epoch, of a loader that stands between two."""
-    loader._source.generators = generators(loader)
+    loader._pl.source.generators = generators(loader)
     cursor = Cursor(
         epoch,
-        rng=loader._source.state(draws_from(loader)),
-        announced=loader._announced,
+        rng=loader._pl.source.state(draws_from(loader)),
+        announced=loader._pl.announced,
         sampler=unstarted(loader),
     )
     return to_plain(cursor, fingerprint(loader))
@@ -43,9 +43,9 @@ def beginning(loader: DataLoader[Any], epoch: int) -> dict[str, Any]:
 
 def next_epoch(loader: DataLoader[Any], run: Run) -> dict[str, Any]:
     """The start of the epoch after a run that is over."""
-    if run is loader._run and loader._next_epoch != run.epoch + 1:
-        return loader._beginning()  # set_epoch has chosen another one
-    lives_on, seeded = loader._lives_on, loader._options.seed is not None
+    if run is loader._pl.run and loader._pl.next_epoch != run.epoch + 1:
+        return loader._pl.beginning()  # set_epoch has chosen another one
+    lives_on, seeded = loader._pl.lives_on, loader._pl.options.seed is not None
     left = run.after()
     cursor = Cursor(
         epoch=run.epoch + 1,
@@ -66,7 +66,7 @@ def from_the_start(cursor: Cursor) -> Cursor:
 
 def check_savable(loader: DataLoader[Any], run: Run) -> None:
     """Raise CannotSaveError if a run cannot be saved exactly."""
-    if loader._iterable and loader.num_workers > 1 and not loader.in_order and run.step:
+    if is_iterable(loader) and loader.num_workers > 1 and not loader.in_order and run.step:
         raise CannotSaveError(
             "an iterator over iterable-style data with in_order=False",
             "which batches were delivered depends on timing, and they cannot be replayed",
@@ -101,12 +101,12 @@ def alone(iterator: LoaderIterator[Any]) -> dict[str, Any]:
     loader: DataLoader[Any] = saved["loader"]
     memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
     sampler = anatomy(loader).sampler
-    if loader._iterable or is_known(sampler):
+    if is_iterable(loader) or is_known(sampler):
         kept = getattr(loader.sampler, "__dict__", {}).values()
         memo.update({id(value): value for value in kept if not isinstance(value, torch.Generator)})
     copied = copy.copy(loader)
     for name in ("sampler", "batch_sampler", "generator"):
         copied.__dict__[name] = copy.deepcopy(loader.__dict__[name], memo)
-    copied._begin_life()
+    copied._pl.source.generators = generators(copied)
     saved["loader"], saved["state"] = copied, copy.deepcopy(saved["state"], memo)
     return saved

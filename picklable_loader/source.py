@@ -46,15 +46,17 @@ class Source:
         seed: the loader's ``seed=``; then nothing is ever drawn.
         generators: the loader's generator and its sampler's, by the names ``"loader"`` and
             ``"sampler"``; those that are not there draw from torch's global generator.
+        dataset: the loader's, which is none of its sampler's own attributes.
     """
 
-    def __init__(self, seed: int | None, generators: dict[str, torch.Generator]) -> None:
+    def __init__(
+        self, seed: int | None, generators: dict[str, torch.Generator], dataset: Any = None
+    ) -> None:
         self.seed = seed
         self.generators = generators
+        self.dataset = dataset
         #: the global states of the moment of saving, after a resume; None: the global ones
         self.universe: Universe | None = None
-        #: the loader's dataset, which is none of its sampler's own attributes
-        self.dataset: Any = None
         #: a custom sampler's attributes as the program has built them, which no state has to
         #: hold; empty where they are not known
         self.origin: dict[str, list[Any]] = {}
@@ -76,8 +78,9 @@ class Source:
             saved: states to draw from, as ``state`` gives them; for any other, those at hand.
         """
         clones = {id(given): _clone(given) for given in self.generators.values()}
-        source = Source(self.seed, {n: clones[id(g)] for n, g in self.generators.items()})
-        source.dataset, source.origin = self.dataset, self.origin
+        generators = {name: clones[id(given)] for name, given in self.generators.items()}
+        source = Source(self.seed, generators, self.dataset)
+        source.origin = self.origin
         source.restore(saved)
         with self.globals():
             states = capture_all()
@@ -122,23 +125,19 @@ class Source:
                 saved[name] = RNGS[name].to_text(RNGS[name].capture())
         return saved
 
-    def check(self, saved: dict[str, Any]) -> None:
-        """Raise DamagedStateError unless ``restore`` will take it."""
+    def check(self, saved: dict[str, Any], workers: dict[str, Any]) -> None:
+        """Raise DamagedStateError unless ``restore`` will take it, and each worker its part."""
         self._universe(saved)
+        for worker, states in workers.items():
+            if type(states) is not dict:
+                raise DamagedStateError(f"workers.{worker}", "states of generators", states)
+            Universe.from_text(states)
         for name in ("loader", "sampler"):
             if name in saved:
                 try:
                     generator_from_text(saved[name])
                 except (ValueError, TypeError, AttributeError):
                     raise DamagedStateError(f"rng.{name}", "a state", saved[name]) from None
-
-    @staticmethod
-    def check_workers(saved: dict[str, Any]) -> None:
-        """Raise DamagedStateError unless these are the states of workers' generators."""
-        for worker, states in saved.items():
-            if type(states) is not dict:
-                raise DamagedStateError(f"workers.{worker}", "states of generators", states)
-            Universe.from_text(states)
 
     def restore(self, saved: dict[str, str]) -> None:
         """Let later draws come from saved states."""

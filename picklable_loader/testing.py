@@ -23,6 +23,7 @@ import dill
 import numpy as np
 import torch
 
+from .anatomy import is_iterable
 from .likeness import difference
 from .loader import DataLoader
 from .witness import Trace, trace, witness
@@ -194,7 +195,7 @@ class _Subject:
         if not takes:
             return (None,)
         loader = self.make(wanted[0])
-        fixed = loader._iterable or loader._options.seeding == "worker"
+        fixed = is_iterable(loader) or loader._pl.options.seeding == "worker"
         return tuple(wanted[:1] if fixed else wanted)
 
     def uninterrupted(self, num_workers: int | None) -> list[Trace]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
+from .anatomy import is_iterable
 from .loader import DataLoader
 
 __all__ = ["Trace", "trace", "witness"]
@@ -57,7 +58,7 @@ def witness(loader: Any) -> DataLoader[Any]:
         kind = f"{type(loader).__module__}.{type(loader).__qualname__}"
         raise TypeError(f"make_loader should return a picklable_loader.DataLoader, got a {kind}")
     loader.in_order = True  # or timing would decide which batch comes first
-    if not loader._iterable:
+    if not is_iterable(loader):
         # Torch's loader refuses a dataset that is set later; a sampler keeps the original one.
         loader.__dict__["dataset"] = _Recorded(loader.dataset)
         loader.collate_fn = _Collate(loader.collate_fn, loader.batch_sampler is not None)
@@ -67,4 +68,4 @@ def witness(loader: Any) -> DataLoader[Any]:
 def trace(loader: DataLoader[Any], batches: Iterable[Any], most: int) -> Trace:
     """The next batches that a loader has made, at most so many."""
     some = islice(batches, most)
-    return [(None, batch) if loader._iterable else batch for batch in some]
+    return [(None, batch) if is_iterable(loader) else batch for batch in some]

@@ -345,3 +345,39 @@ def test_next_at_an_epochs_end_is_the_epoch_of_an_uninterrupted_run(persistent: 
     loader = make()
     loader.load_state_dict(state, at_epoch_end="next")
     assert epochs_of(loader) == expected[1:]
+
+
+NAMES = (
+    "source run job driver resume options iterable announced next_epoch newest pinned group kept"
+)
+
+
+class Subclass(DataLoader[Any]):
+    """Has attributes of every name that might be in the way."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        for name in NAMES.split():
+            setattr(self, f"_{name}", f"my {name}")
+        self.epoch = -5
+        self.start_method = "mine"
+
+
+def test_attributes_of_a_subclass_stay_what_they_are() -> None:
+    def make() -> Subclass:
+        return Subclass(Noisy(), 3, shuffle=True, seed=3)
+
+    expected = epochs_of(make())
+    iterator = iter(make())
+    first = seen(iterator, 2)
+    again = pickle.loads(pickle.dumps(iterator))
+    assert first + seen(again) == expected[0]
+    assert epochs_of(again.loader, 1) == expected[1:]
+    other = make()
+    other.load_state_dict(iterator.state_dict())
+    assert first + seen(iter(other)) == expected[0]
+    for loader in (other, again.loader):
+        assert [getattr(loader, f"_{name}") for name in NAMES.split()] == [
+            f"my {name}" for name in NAMES.split()
+        ]
+        assert (loader.epoch, loader.start_method) == (-5, "mine")

@@ -1,0 +1,175 @@
+"""Inner: what our loader keeps beside torch's attributes, under one name.
+
+People derive classes from torch's loader and give them attributes of any name. Whatever is ours
+alone therefore stands in one object, ``loader._pl``, which no subclass is likely to touch.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from . import datapipes
+from .anatomy import anatomy, built, check_order, fingerprint, generators, is_iterable
+from .core.seeds import base_seed
+from .custom import prepare
+from .driver import Driver
+from .fitting import fit
+from .options import AtEpochEnd, Options, check_choice
+from .run import Run
+from .saved import beginning
+from .source import Source
+from .worker.fetch import Job, tell_epoch
+
+if TYPE_CHECKING:
+    from .iterator import LoaderIterator
+    from .loader import DataLoader
+
+__all__ = ["Inner"]
+
+
+class Inner:
+    """What a loader keeps beside torch's attributes.
+
+    Args:
+        loader: the loader; it has this.
+        options: what our loader takes beyond torch's arguments.
+    """
+
+    def __init__(self, loader: DataLoader[Any], options: Options) -> None:
+        self._loader: DataLoader[Any] = weakref.proxy(loader)
+        self.options = options
+        #: number of the epoch that the next ``iter`` begins, unless a state was loaded
+        self.next_epoch = 0
+        #: the epoch that set_epoch has last told the dataset; None if it was never called
+        self.announced: int | None = None
+        #: a loaded state that the next ``iter`` goes on from, and its wish for an epoch's end
+        self.resume: dict[str, Any] | None = None
+        self.resume_at_end: AtEpochEnd | None = None
+        # What follows goes into no pickle.
+        self.source = Source(options.seed, generators(loader), loader.dataset)
+        #: the newest run, which state_dict reports even when its iterator is gone
+        self.run: Run | None = None
+        self.newest_ref: weakref.ref[LoaderIterator[Any]] | None = None
+        #: persistent workers, and the iterator that has them
+        self.driver: Driver | None = None
+        self.kept: weakref.ref[LoaderIterator[Any]] | None = None
+        self._group: Any = None
+
+    # --- saving ----------------------------------------------------------------------------------
+
+    def saved(self) -> dict[str, Any]:
+        """What a pickle of the loader holds of this."""
+        return {name: getattr(self, name) for name in _SAVED}
+
+    @classmethod
+    def restored(cls, loader: DataLoader[Any], saved: dict[str, Any]) -> Inner:
+        inner = cls(loader, saved["options"])
+        for name in _SAVED:
+            setattr(inner, name, saved[name])
+        return inner
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    @property
+    def lives_on(self) -> bool:
+        """Workers go on living from epoch to epoch."""
+        return self._loader.persistent_workers and self._loader.num_workers > 0
+
+    @property
+    def pinned(self) -> bool:
+        """Each batch has its worker."""
+        if is_iterable(self._loader) or self.options.seeding == "worker":
+            return True
+        return self.options.schedule == "round_robin"
+
+    @property
+    def newest(self) -> LoaderIterator[Any] | None:
+        """The newest iterator, while it lives."""
+        return None if self.newest_ref is None else self.newest_ref()
+
+    def job(self) -> Job:
+        """What is to be done with tasks."""
+        loader = self._loader
+        return Job(
+            dataset=loader.dataset,
+            collate_fn=loader.collate_fn,
+            iterable=is_iterable(loader),
+            batched=loader._auto_collation,
+            drop_last=loader.drop_last,
+            seeding=self.options.seeding,
+            seed_hooks=self.options.seed_hooks,
+        )
+
+    def beginning(self) -> dict[str, Any]:
+        """The state at the start of the epoch that begins next."""
+        return beginning(self._loader, self.next_epoch)
+
+    # --- moving ----------------------------------------------------------------------------------
+
+    def remember_origin(self) -> None:
+        """Note what the program has built, before anything changes it."""
+        self.source.origin = built(self._loader)
+
+    def adopt(self, iterator: LoaderIterator[Any]) -> None:
+        """Make it the newest one."""
+        self.newest_ref = weakref.ref(iterator)
+        self.next_epoch = iterator.epoch + 1
+        if self.lives_on:
+            self.driver, self.kept = iterator.driver, self.newest_ref
+
+    def run_begins(self, run: Run) -> None:
+        """Note the newest run."""
+        self.run = run
+        self.next_epoch = run.epoch + 1
+
+    def accept(
+        self, state: dict[str, Any], *, strict: bool, at_epoch_end: str | None
+    ) -> dict[str, Any]:
+        """A copy of a state that fits; dataset and sampler are what they were when it was saved.
+
+        What the program tells them from now on counts.
+        """
+        if at_epoch_end is not None:
+            check_choice("at_epoch_end", at_epoch_end, ("stop", "next"))
+        loader = self._loader
+        if state == {}:
+            accepted = beginning(loader, 0)
+        else:
+            accepted = fit(copy.deepcopy(state), fingerprint(loader), strict)
+            self.source.check(accepted["rng"], accepted["workers"])
+            check_order(loader, accepted)
+        if not is_iterable(self._loader):
+            prepare(anatomy(loader).sampler, accepted["sampler"], self.source)
+        if accepted["announced"] is not None:
+            tell_epoch(loader.dataset, accepted["announced"])
+        self.announced = accepted["announced"]
+        return accepted
+
+    def fresh_epoch(self) -> int:
+        """The epoch that begins now; with ``seed=`` the sampler follows."""
+        if self.options.seed is not None:
+            self.tell_samplers(self.next_epoch)
+        return self.next_epoch
+
+    def tell_samplers(self, epoch: int) -> None:
+        """Call set_epoch of the samplers that have it, once each."""
+        loader = self._loader
+        inner = getattr(loader.batch_sampler, "sampler", None)
+        samplers = (loader.batch_sampler, loader.sampler, inner)
+        for sampler in {id(each): each for each in samplers}.values():
+            tell_epoch(sampler, epoch)
+
+    def draw_shared_seed(self, epoch: int) -> int | None:
+        """The seed that the workers' DataPipes share; None without DataPipes."""
+        if not datapipes.is_iter_datapipe(self._loader.dataset):
+            return None
+        if self.options.seed is not None:
+            return base_seed(self.options.seed, epoch)
+        if self._group is None:
+            self._group = datapipes.process_group()
+        return self.source.draw("loader", lambda g: datapipes.draw_shared_seed(g, self._group))
+
+
+_SAVED = ("options", "next_epoch", "announced", "resume", "resume_at_end")

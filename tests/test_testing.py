@@ -157,3 +157,59 @@ def test_a_fault_that_only_a_fresh_process_shows_is_found() -> None:
 def test_an_unknown_codec_is_refused() -> None:
     with pytest.raises(ValueError, match="marshal"):
         verify_resume(lambda: build(Noisy()), codecs=("marshal",))
+
+
+class Endless(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield random.randrange(14)
+
+
+class Named(Noisy):
+    name = "noisy"
+
+
+def looks_at_its_dataset(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None and info.dataset.name == "noisy"
+
+
+ODD: dict[str, Any] = {
+    "an endless sampler": lambda num_workers: build(Noisy(), num_workers, sampler=Endless()),
+    "a look at the dataset": lambda num_workers: build(
+        Named(), num_workers, shuffle=True, worker_init_fn=looks_at_its_dataset
+    ),
+    "out of order": lambda num_workers: build(Noisy(), num_workers, in_order=False, shuffle=True),
+    "by worker": lambda num_workers: build(
+        Noisy(), num_workers, seeding="worker", shuffle=True, seed=3
+    ),
+}
+
+
+@pytest.mark.parametrize("make", ODD.values(), ids=ODD)
+def test_odd_loaders_are_looked_at_all_the_same(make: Any) -> None:
+    report = verify_resume(
+        make, steps=(0, 2), num_workers=(0, 2), fresh_process=False, max_batches=5
+    )
+    assert report.batches == 5 and report.resumes > 8
+
+
+def test_another_loader_is_refused() -> None:
+    with pytest.raises(TypeError, match="picklable_loader.DataLoader, got a torch"):
+        verify_resume(lambda: torch.utils.data.DataLoader(Noisy()))  # type: ignore[arg-type]
+
+
+class Unloadable(Noisy):
+    """Pickles, and cannot be loaded."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> Any:
+    raise TypeError("not here")
+
+
+def test_a_codec_that_cannot_load_is_told_from_a_loader_that_resumes_wrongly() -> None:
+    with pytest.raises(ResumeError, match="codec differs(.|\n)*not here"):
+        verify_resume(lambda: build(Unloadable()), codecs=("pickle",), fresh_process=False)

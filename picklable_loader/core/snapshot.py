@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import (
@@ -35,6 +35,8 @@ VERSION = 1
 
 #: No counter of a real run comes near this; a larger one is damage.
 _LARGEST = 2**63
+#: Nobody has so many tasks under way; a larger count is damage, and must not fill the memory.
+_LONGEST_WINDOW = 10**6
 
 
 def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         "step": cursor.step,
         "next_step": cursor.next_step,
         "position": cursor.position,
-        "window": [[task.step, task.position, task.indices] for task in cursor.window],
+        "window": _packed(cursor.window, fits.get("batch_size")),
         "base_seed": cursor.base_seed,
         "order": cursor.order,
         "sampler": cursor.sampler,
@@ -73,7 +75,8 @@ def from_plain(state: Mapping[str, Any]) -> tuple[Cursor, dict[str, Any]]:
     _check_origin(state)
     step = _count(state, "step")
     next_step = _count(state, "next_step")
-    window = tuple(_task(i, entry) for i, entry in enumerate(_typed(state, "window", list)))
+    fits = dict(_typed(state, "fits", dict))
+    window = tuple(_unpacked(_typed(state, "window", list), fits.get("batch_size"), next_step))
     cursor = Cursor(
         epoch=_count(state, "epoch"),
         step=step,
@@ -92,7 +95,7 @@ def from_plain(state: Mapping[str, Any]) -> tuple[Cursor, dict[str, Any]]:
         raise DamagedStateError("window", "ascending steps below next_step", steps)
     if step + len(steps) > next_step:
         raise DamagedStateError("step", f"at most {next_step - len(steps)}", step)
-    return cursor, dict(_typed(state, "fits", dict))
+    return cursor, fits
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[Difference]:
@@ -204,10 +207,46 @@ def _count_or_none(state: Mapping[str, Any], name: str) -> int | None:
     return None if state.get(name) is None else _count(state, name)
 
 
-def _task(at: int, entry: Any) -> Task:
-    field = f"window[{at}]"
-    if type(entry) not in (list, tuple) or len(entry) != 3:
-        raise DamagedStateError(field, "a list of step, position and indices", entry)
-    step, position, indices = entry
-    counts = {f"{field}.step": step, f"{field}.position": position}
-    return Task(_count(counts, f"{field}.step"), indices, _count(counts, f"{field}.position"))
+# --- the window ----------------------------------------------------------------------------------
+# [step, position, indices], or [step, position, null, count]: so many tasks, a batch apart, whose
+# indices the order gives again. Many workers and delivery out of order make long windows.
+
+
+def _packed(window: Iterable[Task], batch_size: int | None) -> list[list[Any]]:
+    packed: list[list[Any]] = []
+    for task in window:
+        run = packed[-1] if packed else None
+        if run is not None and task.indices is None and _continues(run, task, batch_size):
+            run[3:] = [_counted(run) + 1]
+        else:
+            packed.append([task.step, task.position, task.indices])
+    return packed
+
+
+def _continues(run: list[Any], task: Task, batch_size: int | None) -> bool:
+    count = _counted(run)
+    after = run[0] + count, run[1] + count * (batch_size or 1)
+    return run[2] is None and (task.step, task.position) == after
+
+
+def _counted(run: list[Any]) -> int:
+    return int(run[3]) if len(run) == 4 else 1
+
+
+def _unpacked(packed: list[Any], batch_size: Any, next_step: int) -> Iterator[Task]:
+    for at, entry in enumerate(packed):
+        field = f"window[{at}]"
+        if type(entry) not in (list, tuple) or not 3 <= len(entry) <= 4:
+            raise DamagedStateError(field, "a list of step, position and indices", entry)
+        counts = {f"{field}.step": entry[0], f"{field}.position": entry[1]}
+        step, position = (_count(counts, name) for name in counts)
+        if len(entry) == 3:
+            yield Task(step, entry[2], position)
+            continue
+        counts[f"{field}.count"] = entry[3]
+        count, spacing = _count(counts, f"{field}.count"), batch_size or 1
+        if entry[2] is not None or step + count > next_step or type(spacing) is not int:
+            raise DamagedStateError(field, "null and a count of tasks below next_step", entry[2:])
+        if count > _LONGEST_WINDOW:
+            raise DamagedStateError(f"{field}.count", f"at most {_LONGEST_WINDOW}", count)
+        yield from (Task(step + i, None, position + i * spacing) for i in range(count))

@@ -50,6 +50,33 @@ def test_a_missing_field_is_damage_unless_it_may_be_empty(field: str) -> None:
             from_plain(state)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=40, unique_by=lambda e: e[0]),
+    st.integers(1, 5),
+)
+def test_a_window_survives_and_runs_of_it_are_short(
+    entries: list[tuple[int, bool]], batch_size: int
+) -> None:
+    window = tuple(
+        Task(step, [step] if has_indices else None, step * batch_size)
+        for step, has_indices in sorted(entries)
+    )
+    cursor = Cursor(0, 0, 100, 100 * batch_size, window)
+    fits = {"batch_size": batch_size}
+    plain = to_plain(cursor, fits)
+    assert from_plain(plain) == (cursor, fits)
+    steps = [task.step for task in window if task.indices is None]
+    runs = sum(step - 1 not in steps for step in steps)
+    assert len(plain["window"]) == runs + len(window) - len(steps)
+
+
+@pytest.mark.parametrize("count", [-1, "2", 1.5, 10**7, 2**40, None])
+def test_a_window_of_an_impossible_count_is_damage(count: Any) -> None:
+    state = {**to_plain(Cursor(next_step=2**50), {}), "window": [[3, 3, None, count]]}
+    with pytest.raises(DamagedStateError, match="window"):
+        from_plain(state)
+
+
 def test_a_later_version_asks_for_an_upgrade() -> None:
     with pytest.raises(NewerStateError, match="upgrade"):
         from_plain({**to_plain(GOOD, {}), "version": VERSION + 1})

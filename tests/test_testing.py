@@ -175,7 +175,9 @@ def looks_at_its_dataset(worker: int) -> None:
 
 
 ODD: dict[str, Any] = {
-    "an endless sampler": lambda num_workers: build(Noisy(), num_workers, sampler=Endless()),
+    "an endless sampler": lambda num_workers: build(
+        Noisy(), num_workers, sampler=Endless(), seed=1
+    ),
     "a look at the dataset": lambda num_workers: build(
         Named(), num_workers, shuffle=True, worker_init_fn=looks_at_its_dataset
     ),

@@ -12,8 +12,9 @@ SOURCES := picklable_loader tests benchmarks docs setup.py
 demo: $(READY)
 	$(BIN)/python -m picklable_loader demo
 
+# Most tests wait for processes most of the time: more of them at once than there are cores.
 test: lint types
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 3
 
 lint: $(READY)
 	$(BIN)/black --check --line-length 100 $(SOURCES)

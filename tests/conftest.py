@@ -41,9 +41,9 @@ def nothing_is_left() -> Iterator[None]:
     descriptors, shared = _descriptors(), _shared_memory()
     yield
     gc.collect()
-    _until(lambda: not multiprocessing.active_children(), "child processes")
-    _until(lambda: _descriptors() <= descriptors, "descriptors")
-    _until(lambda: _shared_memory() <= shared, "shared memory")
+    _until_none(lambda: set(map(repr, multiprocessing.active_children())), "child processes")
+    _until_none(lambda: _descriptors() - descriptors, "descriptors")
+    _until_none(lambda: _shared_memory() - shared, "shared memory")
 
 
 @pytest.fixture(autouse=True)
@@ -53,10 +53,10 @@ def known_random_states() -> None:
     torch.manual_seed(0)
 
 
-def _until(gone: Callable[[], bool], what: str) -> None:
+def _until_none(left: Callable[[], set[str]], what: str) -> None:
     deadline = time.monotonic() + _GRACE_S
-    while not gone():
-        assert time.monotonic() < deadline, f"{what} left after the test"
+    while found := left():
+        assert time.monotonic() < deadline, f"{what} left after the test: {sorted(found)}"
         gc.collect()
 
 

@@ -648,7 +648,7 @@ def test_without_a_seed_the_state_has_what_later_draws_come_from() -> None:
 @pytest.mark.parametrize("name", ["loader", "sampler", *sorted(RNGS)])
 def test_a_source_refuses_a_damaged_state_and_names_it(name: str, text: Any) -> None:
     source = Source(None, {"loader": torch.Generator()})
-    source.check(source.state(RNGS))
+    source.check(source.state(RNGS), {})
     with pytest.raises(DamagedStateError) as raised:
-        source.check({**source.state(RNGS), name: text})
+        source.check({**source.state(RNGS), name: text}, {})
     assert raised.value.field == f"rng.{name}"

@@ -499,10 +499,11 @@ def test_subclasses_may_set_attributes_before_and_after_the_constructor() -> Non
     assert_parity(observe)
 
 
+# Neither side protects the names of its own arguments ("sampler" there, "schedule" here).
 NAMES = """
     args bar cache collate config cursor data device driver dtype engine events fetcher group
     index indices iterable iterator job kind length logger loop mode name newest num_batches options
-    order path pinned plan pool position queue rank rng run sampler_iter schedule shard source
+    order path pinned plan pool position queue rank rng run sampler_iter shard source
     start state stats step stream task tokenizer transform universe window world_size
 """.split()
 

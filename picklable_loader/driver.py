@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from .core.events import (
     Deliver,
     Drop,
+    Event,
     Fault,
     Finish,
     Instruction,
@@ -19,6 +21,7 @@ from .core.events import (
 )
 from .engine import Engine, make_engine
 from .run import Kept, Run
+from .stats import Stats
 from .transport.frames import Answer
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ class Driver:
         #: the run that the engine was told of; None before that
         self._run: Run | None = None
         self._todo: deque[Instruction] = deque()
+        #: how long the consumer has waited for them
+        self._waited_ns = 0
         #: what the next epoch has from this one; None where there are no workers
         self.kept: Kept | None = None
         #: the epoch that set_epoch has told their datasets
@@ -90,15 +95,41 @@ class Driver:
                     return engine.take(instruction.step)  # type: ignore[union-attr]
                 else:
                     self._act(instruction)
-            todo.extend(handle(engine.wait()))
+            began_ns = perf_counter_ns()
+            event = engine.wait()
+            self._waited_ns += perf_counter_ns() - began_ns
+            todo.extend(handle(event))
+
+    def tell(self, event: Event) -> None:
+        """Tell the schedule something."""
+        assert self._run is not None, "start() comes first"
+        self._todo.extend(self._run.schedule.handle(event))
+        self._carry_out()
+
+    def stats(self) -> Stats:
+        """What was counted since the workers were started."""
+        engine, run = self._engine, self._run
+        if engine is None:
+            return Stats()
+        workers, waited_s = engine.workers(), self._waited_ns / 1e9
+        if run is None:
+            return Stats(workers, waited_s)
+        schedule = run.schedule
+        return Stats(
+            workers,
+            waited_s,
+            schedule.under_way,
+            schedule.waiting,
+            schedule.held_bytes,
+            schedule.budget,
+        )
 
     def skip(self, count: int) -> int:
         """Pass over batches; returns how many there were."""
         run = self._run
         assert run is not None, "start() comes first"
         before = run.step
-        self._todo.extend(run.schedule.handle(Skipped(count)))
-        self._carry_out()
+        self.tell(Skipped(count))
         return run.step - before
 
     def rest(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,7 +15,11 @@ from .core.events import Arrived, Ended, Event, Failed, Task
 from .pinning import warn_about_pinning
 from .pool.pool import Pool
 from .randomness import Isolated
-from .transport.frames import Answer, Begin, Outcome, Request, encode_request, read_answer
+from .stats import WorkerStats
+from .transport.frames import Answer, Begin, Outcome, Request, encode_request
+from .transport.lines import Lines
+from .transport.packets import PacketLines, packets_work_here
+from .transport.pipes import PipeLines
 from .worker.fetch import Fetcher, Job, StreamEnded, make_fetcher
 from .worker.seeding import set_current
 from .worker.serve import Post
@@ -39,8 +45,8 @@ class Engine(Protocol):
             states: the workers' generators, by worker, to go on with (``seeding="worker"``).
         """
 
-    def send(self, worker: int, task: Task) -> None:
-        """Have a worker fetch a task."""
+    def send(self, worker: int | None, task: Task) -> None:
+        """Have a worker fetch a task; None: whichever is idle first."""
 
     def wait(self) -> Event:
         """What happens next.
@@ -52,8 +58,29 @@ class Engine(Protocol):
     def take(self, step: int) -> Answer:
         """What came for a step; it is forgotten here."""
 
+    def workers(self) -> tuple[WorkerStats, ...]:
+        """What each worker did."""
+
     def close(self) -> None:
         """Let go of everything; may be called again."""
+
+
+class _Clock:
+    """What is counted of a worker."""
+
+    __slots__ = ("arena_bytes", "began_ns", "busy_ns", "tasks")
+
+    def __init__(self) -> None:
+        self.began_ns = time.perf_counter_ns()
+        self.tasks = self.busy_ns = self.arena_bytes = 0
+
+    def add(self, busy_ns: int) -> None:
+        self.tasks += 1
+        self.busy_ns += busy_ns
+
+    def stats(self, pid: int | None) -> WorkerStats:
+        idle_ns = max(0, time.perf_counter_ns() - self.began_ns - self.busy_ns)
+        return WorkerStats(pid, self.tasks, self.busy_ns / 1e9, idle_ns / 1e9, self.arena_bytes)
 
 
 class InlineEngine:
@@ -73,6 +100,7 @@ class InlineEngine:
         self._results: dict[int, Answer] = {}
         self._fetcher: Fetcher | None = None
         self._seed = 0
+        self._clock = _Clock()
 
     def begin(self, begin: Begin, states: dict[str, Any]) -> None:
         self._tasks.clear()
@@ -85,13 +113,15 @@ class InlineEngine:
         finally:
             set_current(before)
 
-    def send(self, worker: int, task: Task) -> None:
+    def send(self, worker: int | None, task: Task) -> None:
         self._tasks.append(task)
 
     def wait(self) -> Event:
         # The task is taken off only when it is done: Ctrl-C loses nothing.
         step = self._tasks[0].step
+        began_ns = time.perf_counter_ns()
         outcome, payload = self._fetch(self._tasks[0])
+        self._clock.add(time.perf_counter_ns() - began_ns)
         self._tasks.popleft()
         if outcome is Outcome.ENDED:
             return Ended(step)
@@ -100,6 +130,9 @@ class InlineEngine:
 
     def take(self, step: int) -> Answer:
         return self._results.pop(step)
+
+    def workers(self) -> tuple[WorkerStats, ...]:
+        return (self._clock.stats(os.getpid()),)
 
     def close(self) -> None:
         self._tasks.clear()
@@ -141,6 +174,7 @@ class PoolEngine:
         self._untold: dict[int, Any] = {}
         self._answers: dict[int, Answer] = {}
         self._events: deque[Event] = deque()
+        self._clocks = [_Clock() for _ in pool.pids]
 
     @property
     def pids(self) -> list[int | None]:
@@ -154,8 +188,9 @@ class PoolEngine:
         self._events.clear()
         self._untold = {worker: states.get(str(worker)) for worker in range(len(self.pids))}
 
-    def send(self, worker: int, task: Task) -> None:
-        begin = None
+    def send(self, worker: int | None, task: Task) -> None:
+        # Whoever takes a task from the queue may not have heard of the epoch.
+        begin = self._begin if worker is None else None
         if worker in self._untold:
             begin = _with_states(self._begin, self._untold.pop(worker))
         self._pool.post(worker, encode_request(Request(self._run, task, begin)))
@@ -169,26 +204,32 @@ class PoolEngine:
                 raise
             if not answers:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds")
-            for _, frame in answers:
-                self._note(self._read(frame))
+            for worker, frame in answers:
+                self._note(self._read(worker, frame))
         return self._events.popleft()
 
     def take(self, step: int) -> Answer:
         return self._answers.pop(step)
 
+    def workers(self) -> tuple[WorkerStats, ...]:
+        return tuple(clock.stats(pid) for clock, pid in zip(self._clocks, self.pids))
+
     def close(self) -> None:
         self._answers.clear()
         self._pool.retire()
 
-    def _read(self, frame: bytes) -> Answer:
+    def _read(self, worker: int, frame: bytes) -> Answer:
         try:
-            return read_answer(frame)
+            return self._pool.read(worker, frame)
         except (ConnectionError, FileNotFoundError, EOFError):
             self.broken = True
             self._pool.report_death()
             raise
 
     def _note(self, answer: Answer) -> None:
+        clock = self._clocks[answer.worker]
+        clock.add(answer.busy_ns)
+        clock.arena_bytes = answer.arena_bytes
         if answer.run != self._run:
             return
         if answer.outcome is Outcome.ENDED:
@@ -196,7 +237,8 @@ class PoolEngine:
             return
         self._answers[answer.step] = answer
         failed = answer.outcome is Outcome.FAILED
-        self._events.append(Failed(answer.step) if failed else Arrived(answer.step))
+        step = answer.step
+        self._events.append(Failed(step) if failed else Arrived(step, answer.bytes))
 
 
 def _with_states(begin: Begin | None, states: Any) -> Begin | None:
@@ -238,4 +280,11 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
         Post(worker, loader.num_workers, run.base_seed, init, run.shared_seed)
         for worker in range(loader.num_workers)
     ]
-    return PoolEngine(Pool(context, loader._pl.job(), posts), loader.timeout)
+    pool = Pool(context, loader._pl.job(), posts, _lines(loader))
+    return PoolEngine(pool, loader.timeout)
+
+
+def _lines(loader: DataLoader[Any]) -> Lines:
+    if loader._pl.options.transport == "portable" or not packets_work_here():
+        return PipeLines()
+    return PacketLines(loader._pl.pinned)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch._C._autograd import _profiler_enabled
-from torch._utils import ExceptionWrapper
 from torch.autograd.profiler import record_function
 
 from .anatomy import is_iterable, position, remaining
+from .core.events import Budgeted
 from .core.snapshot import from_plain
 from .driver import Driver
-from .options import AtEpochEnd
+from .options import AtEpochEnd, check_budget
 from .pinning import pin
 from .run import Run
-from .saved import alone, check_savable, from_the_start, next_epoch, without_objects
+from .saved import alone, from_the_start, next_epoch, snapshot
+from .stats import Stats
 from .transport.frames import Answer
 from .warn import empty_epoch, longer_than_promised, replay
 
@@ -161,6 +161,22 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             self._at_epoch_end = None
         return passed
 
+    @property
+    def prefetch_budget(self) -> int:
+        """How many batches may be under way or waiting; may be set, and then stays (from 1)."""
+        self.start()
+        return self._live_run().schedule.budget
+
+    @prefetch_budget.setter
+    def prefetch_budget(self, budget: int) -> None:
+        check_budget(budget)
+        self.start()
+        self._driver.tell(Budgeted(budget, self._live_run().schedule.bytes))
+
+    def stats(self) -> Stats:
+        """What the workers and the consumer did since the workers were started."""
+        return self._driver.stats()
+
     def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
         self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
@@ -216,7 +232,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             if self._run is None:
                 self._build_run()
             return next_epoch(self.loader, self._live_run())
-        return self._snapshot(live=False)
+        return snapshot(self.loader, self._run, self._state, live=False)
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
@@ -238,7 +254,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
     def __getstate__(self) -> dict[str, Any]:
         return {
             "loader": self.loader,
-            "state": self._snapshot(live=True),
+            "state": snapshot(self.loader, self._run, self._state, live=True),
             "finished": self._finished,
             "newest": self.loader._pl.newest is self,
         }
@@ -298,16 +314,6 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         assert self._run is not None
         return self._run
 
-    def _snapshot(self, live: bool) -> dict[str, Any]:
-        run = self._run
-        if run is None:
-            state = self._state or self.loader._pl.beginning()
-            return without_objects(state, live)
-        if run.unmoved is not None and "iterator" not in (run.unmoved["order"] or ()):
-            return copy.deepcopy(run.unmoved)
-        check_savable(self.loader, run)
-        return run.snapshot(live)
-
     def _next(self) -> _T:
         if self._finished or self._closed:
             raise StopIteration
@@ -342,11 +348,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         return answer
 
     def _hand_over(self, answer: Answer) -> _T:
-        payload = answer.payload
-        if answer.outcome:
-            if isinstance(payload, ExceptionWrapper):
-                payload.reraise()
-            raise payload
+        payload = answer.open()
         loader, promised = self.loader, self._iterable_length
         if promised is not None and is_iterable(loader) and self.step > promised:
             longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)

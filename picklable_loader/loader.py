@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Sampler
 from .anatomy import position, remaining
 from .inner import Inner
 from .iterator import LoaderIterator
-from .options import AtEpochEnd, Options, Scheduling, Seeding, whole_number
+from .options import AtEpochEnd, Options, Scheduling, Seeding, Transport, whole_number
 from .past import batch_at
 from .saved import check_savable, next_epoch
 from .warn import dropped_state
@@ -66,6 +66,16 @@ class DataLoader(TorchDataLoader[_T]):
         at_epoch_end: what ``iter`` does with a state that was taken after an epoch's last batch
             and before StopIteration. ``"stop"``: the pass delivers nothing, and warns.
             ``"next"``: it goes straight to the next epoch.
+        transport: how batches come from the workers. ``"arena"``: through memory that both sides
+            map, with a task queue that the kernel keeps. ``"portable"``: pipes, and torch's shared
+            memory. ``"auto"``: the arena where the system has what it takes (Linux).
+        prefetch_budget: batches under way or waiting for delivery, over all workers, from 1.
+            ``"auto"``: 2 times num_workers, and up to 8 times while workers idle because the next
+            batch in order is a slow one. ``None``: ``prefetch_factor`` times num_workers, or
+            ``"auto"`` if that is not given either.
+        prefetch_bytes: no more is fetched while batches that wait for delivery take this much,
+            an int or text such as ``"512MiB"``; what workers are at comes on top, at most a batch
+            each. ``None``: any amount.
 
     Raises:
         ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
@@ -100,6 +110,9 @@ class DataLoader(TorchDataLoader[_T]):
         schedule: Scheduling | None = None,
         seed_hooks: Sequence[Callable[[int], object]] = (),
         at_epoch_end: AtEpochEnd = "stop",
+        transport: Transport = "auto",
+        prefetch_budget: int | Literal["auto"] | None = None,
+        prefetch_bytes: int | str | None = None,
     ) -> None:
         super().__init__(
             dataset,
@@ -120,12 +133,25 @@ class DataLoader(TorchDataLoader[_T]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        options = Options(seed, seeding, schedule, tuple(seed_hooks), at_epoch_end)
+        if prefetch_budget is None and prefetch_factor is None:
+            prefetch_budget = "auto"
+        options = Options(
+            seed,
+            seeding,
+            schedule,
+            tuple(seed_hooks),
+            at_epoch_end,
+            transport,
+            prefetch_budget,
+            prefetch_bytes,
+        )
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
         # Torch keeps every argument as an attribute, from which trainers build loaders anew.
         self.seed, self.seeding, self.schedule = options.seed, seeding, schedule
         self.seed_hooks, self.at_epoch_end = seed_hooks, at_epoch_end
+        self.transport = transport
+        self.prefetch_budget, self.prefetch_bytes = prefetch_budget, prefetch_bytes
         #: all that is ours and no argument
         self._pl = Inner(self, options)
         self._pl.remember_origin()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-__all__ = ["AtEpochEnd", "Options", "Scheduling", "Seeding"]
+__all__ = ["AtEpochEnd", "Options", "Scheduling", "Seeding", "Transport"]
 
 Seeding = Literal["batch", "sample", "worker"]
 Scheduling = Literal["balanced", "round_robin"]
 AtEpochEnd = Literal["stop", "next"]
+Transport = Literal["auto", "arena", "portable"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Options:
     schedule: Scheduling | None = None
     seed_hooks: tuple[Callable[[int], object], ...] = ()
     at_epoch_end: AtEpochEnd = "stop"
+    transport: Transport = "auto"
+    prefetch_budget: int | Literal["auto"] | None = None
+    prefetch_bytes: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.seed is not None:
@@ -35,6 +40,9 @@ class Options:
         check_choice("seeding", self.seeding, get_args(Seeding))
         check_choice("schedule", self.schedule, (*get_args(Scheduling), None))
         check_choice("at_epoch_end", self.at_epoch_end, get_args(AtEpochEnd))
+        check_choice("transport", self.transport, get_args(Transport))
+        check_budget(self.prefetch_budget)
+        count_bytes(self.prefetch_bytes)
         if self.seeding == "worker" and self.schedule == "balanced":
             raise ValueError(
                 'seeding="worker" needs schedule="round_robin": a worker\'s random numbers run on '
@@ -58,6 +66,38 @@ def whole_number(name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{name} should be a whole number, got {name}={value!r}") from None
+
+
+def check_budget(budget: Any) -> None:
+    """Raise ValueError or TypeError unless it is "auto", None, or a whole number from 1."""
+    if budget in ("auto", None):
+        return
+    if isinstance(budget, str):
+        raise ValueError(f'prefetch_budget should be "auto" or from 1, got {budget!r}')
+    if whole_number("prefetch_budget", budget) < 1:
+        raise ValueError(f"prefetch_budget should be from 1, got prefetch_budget={budget}")
+
+
+def count_bytes(text: Any) -> int | None:
+    """What ``prefetch_bytes`` says: a number, or text such as "512MiB"; None for None.
+
+    Raises:
+        ValueError: it is negative, or no such text.
+        TypeError: it is neither.
+    """
+    if text is None:
+        return None
+    if isinstance(text, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B\s*", text, re.IGNORECASE)
+        if found is None:
+            raise ValueError(f'prefetch_bytes should be like "512MiB", got {text!r}')
+        number, prefix, binary = found.groups()
+        base = 1024 if binary else 1000
+        return int(float(number) * base ** "_KMGT".index(prefix.upper() or "_"))
+    count = whole_number("prefetch_bytes", text)
+    if count < 0:
+        raise ValueError(f"prefetch_bytes should be from 0, got prefetch_bytes={count}")
+    return count
 
 
 def check_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:

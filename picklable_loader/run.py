@@ -21,6 +21,7 @@ from .core.plan import Plan, Unit
 from .core.schedule import Policy, Schedule
 from .core.seeds import base_seed, next_base_seed
 from .core.snapshot import to_plain
+from .options import count_bytes
 from .plain import decode, encode_any
 from .randomness import RNGS, Universe
 from .samplers import is_known, make_order
@@ -243,12 +244,19 @@ class Run:
 
 
 def _policy(loader: DataLoader[Any]) -> Policy:
-    workers = loader.num_workers
+    workers, options = loader.num_workers, loader._pl.options
     if not workers:
         return Policy(lazy=True)
+    wish, most = options.prefetch_budget, 0
+    if wish == "auto":
+        wish = 2 * workers
+        # Other samplers may notice how far ahead of the consumer they are drawn from.
+        most = 8 * workers if is_known(anatomy(loader).sampler) else 0
     return Policy(
         workers=workers,
-        budget=operator.index(workers * (loader.prefetch_factor or 1)),
+        budget=operator.index(wish or workers * (loader.prefetch_factor or 1)),
+        most=most,
+        bytes=count_bytes(options.prefetch_bytes),
         in_order=loader.in_order,
         pinned=loader._pl.pinned,
     )

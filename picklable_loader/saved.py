@@ -25,6 +25,7 @@ __all__ = [
     "check_savable",
     "from_the_start",
     "next_epoch",
+    "snapshot",
     "without_objects",
 ]
 
@@ -39,6 +40,22 @@ def beginning(loader: DataLoader[Any], epoch: int) -> dict[str, Any]:
         sampler=unstarted(loader),
     )
     return to_plain(cursor, fingerprint(loader))
+
+
+def snapshot(
+    loader: DataLoader[Any], run: Run | None, state: dict[str, Any] | None, live: bool
+) -> dict[str, Any]:
+    """Where a pass stands: its run, or without one the state that it is to go on from.
+
+    Args:
+        live: objects that only pickle can save may stand in it.
+    """
+    if run is None:
+        return without_objects(state or loader._pl.beginning(), live)
+    if run.unmoved is not None and "iterator" not in (run.unmoved["order"] or ()):
+        return copy.deepcopy(run.unmoved)
+    check_savable(loader, run)
+    return run.snapshot(live)
 
 
 def next_epoch(loader: DataLoader[Any], run: Run) -> dict[str, Any]:

@@ -31,7 +31,7 @@ LAYERS = {
         "randomness",
         "datapipes",
     },
-    "pool": {"transport.channel", "worker"},
+    "pool": {"transport", "transport.frames", "transport.lines", "worker"},
 }
 
 

@@ -25,8 +25,10 @@ from picklable_loader.transport.frames import (
     Outcome,
     Request,
     encode_request,
-    read_answer,
 )
+from picklable_loader.transport.lines import Lines
+from picklable_loader.transport.packets import PacketLines
+from picklable_loader.transport.pipes import PipeLines
 from picklable_loader.worker.fetch import Job
 from picklable_loader.worker.serve import Post
 
@@ -93,14 +95,26 @@ def request(step: int, *indices: int, begins: bool = True) -> bytes:
     return encode_request(Request(0, Task(step, list(indices), 0), begin))
 
 
+LINES: dict[str, Callable[[], Lines]] = {
+    "packets": lambda: PacketLines(pinned=True),
+    "pipes": PipeLines,
+}
+
+
+@pytest.fixture(params=LINES)
+def lines(request: pytest.FixtureRequest) -> Callable[[], Lines]:
+    """Makes lines of each kind."""
+    return LINES[request.param]
+
+
 @pytest.fixture
-def start() -> Iterator[Callable[..., Pool]]:
+def start(lines: Callable[[], Lines]) -> Iterator[Callable[..., Pool]]:
     """Starts pools, which are retired after the test."""
     pools: list[Pool] = []
 
     def make(dataset: Any, workers: int = 1, method: str = "fork") -> Pool:
         posts = [Post(worker, workers, base_seed=5) for worker in range(workers)]
-        pool = Pool(multiprocessing.get_context(method), job(dataset), posts)
+        pool = Pool(multiprocessing.get_context(method), job(dataset), posts, lines())
         pools.append(pool)
         return pool
 
@@ -115,7 +129,7 @@ def answers(pool: Pool, count: int) -> list[Answer]:
         some = pool.wait(PATIENCE_S)
         assert some, "no answer came"
         for worker, frame in some:
-            answer = read_answer(frame)
+            answer = pool.read(worker, frame)
             assert answer.worker == worker
             found.append(answer)
     return found
@@ -172,7 +186,7 @@ def test_wait_without_a_limit_waits_for_an_answer(start: Callable[..., Pool]) ->
     pool = start(Squares())
     pool.post(0, request(0, 3))
     [(worker, frame)] = pool.wait(None)
-    assert (worker, read_answer(frame).payload) == (0, [9])
+    assert (worker, pool.read(worker, frame).payload) == (0, [9])
 
 
 def test_large_answers_and_large_requests_never_block_each_other(
@@ -298,9 +312,9 @@ def test_retire_ends_workers_with_answers_that_nobody_reads(start: Callable[...,
     assert len(wait(sentinels, 0)) == 2 and not children()
 
 
-def test_a_pool_that_nobody_holds_is_retired() -> None:
+def test_a_pool_that_nobody_holds_is_retired(lines: Callable[[], Lines]) -> None:
     context = multiprocessing.get_context("fork")
-    pool = Pool(context, job(Squares()), [Post(0, 1, base_seed=5)])
+    pool = Pool(context, job(Squares()), [Post(0, 1, base_seed=5)], lines())
     gone = weakref.ref(pool)
     assert len(children()) == 1
     del pool
@@ -342,11 +356,14 @@ def test_workers_end_when_the_program_is_killed() -> None:
 _PROGRAM = """
 import multiprocessing, os, signal, sys
 from picklable_loader.pool.pool import Pool
+from picklable_loader.transport.packets import PacketLines
+from picklable_loader.transport.pipes import PipeLines
 from picklable_loader.worker.fetch import Job
 from picklable_loader.worker.serve import Post
 posts = [Post(worker, 2, base_seed=5) for worker in range(2)]
 pools = [
-    Pool(multiprocessing.get_context("fork"), Job([1], list, False, True), posts) for _ in range(2)
+    Pool(multiprocessing.get_context("fork"), Job([1], list, False, True), posts, lines)
+    for lines in (PacketLines(pinned=False), PacketLines(pinned=True), PipeLines())
 ]
 os.write(int(sys.argv[1]), b"started\\n")
 signal.pause()
@@ -354,13 +371,15 @@ signal.pause()
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_cannot_be_pickled_is_refused_and_no_worker_is_left(method: str) -> None:
+def test_what_cannot_be_pickled_is_refused_and_no_worker_is_left(
+    method: str, lines: Callable[[], Lines]
+) -> None:
     local = job([lambda: None])
     posts = [Post(worker, 2, base_seed=5) for worker in range(2)]
     refused = (TypeError, AttributeError, pickle.PicklingError)
     with pytest.warns(UserWarning, match=f"{method}.*multiprocessing_context"):
         with pytest.raises(refused):
-            Pool(multiprocessing.get_context(method), local, posts)
+            Pool(multiprocessing.get_context(method), local, posts, lines())
     assert not children()
 
 

@@ -6,7 +6,8 @@ import gc
 import multiprocessing
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from multiprocessing import resource_sharer
 from multiprocessing.connection import Connection
 from threading import Thread
@@ -17,11 +18,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from parity.identical import assert_identical
 from torch._utils import ExceptionWrapper
 
 from picklable_loader.core.events import Task
-from picklable_loader.transport.channel import Channel, Outbox
+from picklable_loader.transport import frames
+from picklable_loader.transport.arena import Arena, ArenaReader, new_memory
 from picklable_loader.transport.frames import (
+    SHORT_BYTES,
     Answer,
     Begin,
     Outcome,
@@ -31,10 +35,16 @@ from picklable_loader.transport.frames import (
     read_answer,
     read_request,
 )
+from picklable_loader.transport.lines import Lines
+from picklable_loader.transport.packets import PacketLines
+from picklable_loader.transport.pipes import Outbox, PipeLines
 from picklable_loader.transport.tensors import INLINE_BYTES, dumps
 
 #: more than any pipe holds
 LARGE = 4 * 1024 * 1024
+
+#: seconds that a test waits for what is sure to come
+PATIENCE_S = 60.0
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -51,9 +61,29 @@ REQUESTS = st.builds(Request, INT64, TASKS, st.none() | BEGINS)
 ANSWERS = st.builds(Answer, INT64, INT64, INT32, st.sampled_from(Outcome), PLAIN, STATES)
 
 
-def over(thing: Any) -> Any:
-    """What comes out on the other side, in this process."""
+Over = Callable[[Any], Any]
+
+
+def by_message(thing: Any) -> Any:
+    """What comes out on the other side, in this process, with large tensors in torch's way."""
     return pickle.loads(dumps(thing))
+
+
+def by_arena(thing: Any) -> Any:
+    """The same, with large buffers in an arena."""
+    fd = new_memory()
+    try:
+        arena, reader = Arena(fd), ArenaReader(fd)
+        frame = encode_answer(Answer(0, 0, 0, Outcome.ARRIVED, thing), arena)
+        answer = read_answer(frame, reader.open)
+    finally:
+        os.close(fd)
+    if answer.outcome is Outcome.FAILED:
+        answer.payload.reraise()
+    return answer.payload
+
+
+EITHER_WAY = pytest.mark.parametrize("over", [by_message, by_arena])
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +107,7 @@ def test_a_request_comes_over(request: Request) -> None:
 @given(ANSWERS)
 def test_an_answer_comes_over(answer: Answer) -> None:
     again = read_answer(encode_answer(answer))
-    assert again == answer
+    assert again == replace(answer, bytes=again.bytes)
     assert type(again.outcome) is Outcome
 
 
@@ -166,8 +196,7 @@ def test_an_answer_that_was_cut_short_is_never_taken_for_a_batch(
     answer: Answer, data: st.DataObject
 ) -> None:
     frame = encode_answer(answer)
-    whole_header = 21
-    cut = frame[: data.draw(st.integers(whole_header, len(frame) - 1))]
+    cut = frame[: data.draw(st.integers(frames._HEADER.size, len(frame) - 1))]
     try:
         again = read_answer(cut)
     except EOFError:
@@ -203,25 +232,28 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
+@EITHER_WAY
 @pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
 @pytest.mark.parametrize("dtype", [each for each in DTYPES if "q" not in str(each)], ids=str)
-def test_a_tensor_of_any_type_comes_over(dtype: torch.dtype) -> None:
+def test_a_tensor_of_any_type_comes_over(dtype: torch.dtype, over: Over) -> None:
     storage = torch.arange(64, dtype=torch.uint8).fmod(2).untyped_storage()
     tensor = torch.empty(0, dtype=dtype).set_(storage, 0, (64 // dtype.itemsize,), (1,))
     assert len(tensor) == 64 // dtype.itemsize
     assert same(over(tensor), tensor)
 
 
+@EITHER_WAY
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_every_kind_of_number_comes_over_to_the_last_bit(dtype: torch.dtype) -> None:
+def test_every_kind_of_number_comes_over_to_the_last_bit(dtype: torch.dtype, over: Over) -> None:
     special = [float("nan"), float("inf"), float("-inf"), -0.0, 5e-324, 1 / 3]
     assert same(over(torch.tensor(special, dtype=dtype)), torch.tensor(special, dtype=dtype))
 
 
+@EITHER_WAY
 @pytest.mark.parametrize(
     "shape", [(), (0,), (1,), (3, 0), (0, 3), (2, 3, 4), (1, 1, 1, 1)], ids=str
 )
-def test_a_tensor_of_any_shape_comes_over(shape: tuple[int, ...]) -> None:
+def test_a_tensor_of_any_shape_comes_over(shape: tuple[int, ...], over: Over) -> None:
     tensor = torch.rand(shape)
     assert same(over(tensor), tensor)
 
@@ -240,45 +272,51 @@ def views(draw: st.DrawFn) -> torch.Tensor:
     return tensor
 
 
+@EITHER_WAY
 @settings(deadline=None)
 @given(views())
-def test_a_view_comes_over_with_its_strides(tensor: torch.Tensor) -> None:
+def test_a_view_comes_over_with_its_strides(over: Over, tensor: torch.Tensor) -> None:
     again = over(tensor)
     assert same(again, tensor)
     assert again.tolist() == tensor.tolist()
 
 
+@EITHER_WAY
 @pytest.mark.parametrize("size", [8, INLINE_BYTES // 4, INLINE_BYTES // 4 + 1, LARGE // 4])
-def test_views_of_one_storage_stay_views_of_one(size: int) -> None:
+def test_views_of_one_storage_stay_views_of_one(size: int, over: Over) -> None:
     whole = torch.zeros(size)
     first, second = over((whole, whole[1:]))
     first[1] = 5.0
     assert second[0] == 5.0
 
 
+@EITHER_WAY
 @pytest.mark.parametrize("size", [8, LARGE])
-def test_one_tensor_twice_is_one_tensor_twice(size: int) -> None:
+def test_one_tensor_twice_is_one_tensor_twice(size: int, over: Over) -> None:
     tensor = torch.zeros(size)
     first, second = over([tensor, tensor])
     assert first is second
 
 
-def test_tensors_of_different_types_may_share_a_storage() -> None:
+@EITHER_WAY
+def test_tensors_of_different_types_may_share_a_storage(over: Over) -> None:
     whole = torch.zeros(4, dtype=torch.int32)
     first, second = over((whole, whole.view(torch.float32)))
     first[0] = 0x3F800000
     assert second[0] == 1.0
 
 
-def test_tensors_of_different_messages_share_nothing() -> None:
+@EITHER_WAY
+def test_tensors_of_different_messages_share_nothing(over: Over) -> None:
     tensor = torch.zeros(4)
     first, second = over(tensor), over(tensor)
     first[0] = 1
     assert tensor.tolist() == second.tolist() == [0.0] * 4
 
 
+@EITHER_WAY
 @pytest.mark.parametrize("size", [3, LARGE])
-def test_a_leaf_that_wants_a_gradient_still_wants_it(size: int) -> None:
+def test_a_leaf_that_wants_a_gradient_still_wants_it(size: int, over: Over) -> None:
     tensor = torch.ones(size, requires_grad=True)
     again = over(tensor)
     assert again.requires_grad and again.is_leaf
@@ -293,8 +331,9 @@ def test_a_tensor_within_a_graph_is_refused_with_the_way_out(size: int) -> None:
         dumps(tensor)
 
 
+@EITHER_WAY
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
-def test_a_sparse_tensor_comes_over() -> None:
+def test_a_sparse_tensor_comes_over(over: Over) -> None:
     tensor = torch.eye(3).to_sparse()
     assert torch.equal(over(tensor).to_dense(), tensor.to_dense())
 
@@ -312,7 +351,8 @@ def test_a_large_tensor_travels_outside_of_the_message() -> None:
     assert pickle.loads(frame).sum() == LARGE
 
 
-def test_an_array_comes_over_and_can_be_written_to() -> None:
+@EITHER_WAY
+def test_an_array_comes_over_and_can_be_written_to(over: Over) -> None:
     array = np.arange(6.0).reshape(2, 3)
     kept = array.copy()
     kept.flags.writeable = False
@@ -322,64 +362,152 @@ def test_an_array_comes_over_and_can_be_written_to() -> None:
         assert again.flags.writeable
 
 
-# --- channels ------------------------------------------------------------------------------------
+# --- lines ---------------------------------------------------------------------------------------
+
+
+class Line:
+    """A loader's lines and one worker's channel, both in this process."""
+
+    def __init__(self, lines: Lines, workers: int = 1) -> None:
+        self.lines = lines
+        self.ends = [lines.open(multiprocessing.get_context("fork")) for _ in range(workers)]
+        self.channels = [end.open() for end in self.ends]
+        self.channel = self.channels[0]
+
+    def answers(self) -> list[Answer]:
+        found = self.lines.wait([], PATIENCE_S)
+        assert found is not None, "no answer came"
+        return [self.lines.read(worker, frame) for worker, frame in found]
+
+    def close(self) -> None:
+        self.lines.hang_up()
+        for end in self.ends:
+            end.close()
+        self.channels.clear()
+        del self.channel
+
+
+LINES: dict[str, Callable[[], Lines]] = {
+    "queue": lambda: PacketLines(pinned=False),
+    "packets": lambda: PacketLines(pinned=True),
+    "pipes": PipeLines,
+}
+
+
+@pytest.fixture(params=LINES)
+def line(request: pytest.FixtureRequest) -> Iterator[Line]:
+    made = Line(LINES[request.param]())
+    yield made
+    made.close()
+    gc.collect()
+
+
+def to_whom(line: Line) -> int | None:
+    """Whom a request is for: a line with a queue gives it to anybody."""
+    return None if getattr(line.lines, "_pinned", True) is False else 0
+
+
+def arrived(step: int, payload: Any = None, worker: int = 0) -> Answer:
+    return Answer(1, step, worker, Outcome.ARRIVED, payload)
+
+
+def test_requests_come_whole_and_in_order(line: Line) -> None:
+    frames = [b"", b"a", bytes(1000), b"b"]
+    for frame in frames:
+        line.lines.post(to_whom(line), frame)
+        assert bytes(line.channel.receive()) == frame
+        line.channel.send(arrived(0), 0)
+        line.answers()
+
+
+def test_answers_come_whole_and_in_order(line: Line) -> None:
+    for step, payload in enumerate([None, "a", bytes(LARGE), torch.arange(LARGE // 4)]):
+        line.lines.post(to_whom(line), b"")
+        line.channel.receive()
+        sender = Thread(target=line.channel.send, args=(arrived(step, payload), 0))
+        sender.start()
+        [answer] = line.answers()
+        sender.join()
+        assert (answer.run, answer.step, answer.worker) == (1, step, 0)
+        assert_identical(answer.payload, payload)
+        assert answer.bytes >= (LARGE if step > 1 else 0) and answer.busy_ns > 0
+
+
+def test_a_request_of_any_length_comes_whole(line: Line) -> None:
+    for length in (1, SHORT_BYTES, SHORT_BYTES + 1, LARGE, LARGE):
+        frame = os.urandom(length)
+        sender = Thread(target=line.lines.post, args=(to_whom(line), frame))
+        sender.start()
+        assert bytes(line.channel.receive()) == frame
+        sender.join()
+        line.channel.send(arrived(0), 0)
+        line.answers()
+
+
+def test_a_loader_is_never_held_up_by_requests_that_nobody_reads(line: Line) -> None:
+    frames = [bytes([step % 251]) * (step % 3000) for step in range(3000)]
+    for frame in frames:
+        line.lines.post(to_whom(line), frame)
+    for frame in frames:
+        assert bytes(line.channel.receive()) == frame
+        line.channel.send(arrived(0), 0)
+        line.answers()
+
+
+def test_the_loader_hanging_up_is_an_end_of_file(line: Line) -> None:
+    line.lines.hang_up()
+    with pytest.raises(EOFError):
+        line.channel.receive()
+    with pytest.raises(EOFError):
+        line.channel.send(arrived(0), 0)
+
+
+def test_a_worker_that_is_gone_is_no_answer_and_no_timeout(line: Line) -> None:
+    assert line.lines.wait([], 0.0) is None
+    line.lines.post(to_whom(line), b"")
+    line.channel.receive()
+    line.channel.send(arrived(7), 0)
+    line.ends[0].close()
+    assert [answer.step for answer in line.answers()] == [7]
+    assert line.lines.wait([], PATIENCE_S) == []
+    line.lines.post(to_whom(line), b"nobody reads this")
+
+
+def test_whoever_is_idle_takes_the_next_task_from_the_queue() -> None:
+    line = Line(PacketLines(pinned=False), workers=3)
+    frames = [bytes([step]) for step in range(9)]
+    for frame in frames:
+        line.lines.post(None, frame)
+    order = [2, 0, 0, 1, 2, 2, 2, 1, 0]
+    assert [bytes(line.channels[worker].receive()) for worker in order] == frames
+    line.close()
+
+
+def test_pipes_keep_tasks_until_a_worker_has_little_to_do() -> None:
+    line = Line(PipeLines(), workers=2)
+    for step in range(6):
+        line.lines.post(None, bytes([step]))
+    quick, slow = line.channels
+    for step in (0, 2):
+        assert quick.receive() == bytes([step])
+        quick.send(arrived(step), 0)
+        line.answers()
+    assert [slow.receive(), slow.receive()] == [b"\x01", b"\x03"]
+    assert [quick.receive(), quick.receive()] == [b"\x04", b"\x05"]
+    line.close()
+
+
+# --- the outbox ----------------------------------------------------------------------------------
+
+Pipe = tuple["Connection[Any, Any]", "Connection[Any, Any]"]
 
 
 @pytest.fixture
-def line() -> Iterator[tuple[Connection[Any, Any], Connection[Any, Any]]]:
+def pipe() -> Iterator[Pipe]:
     ours, theirs = multiprocessing.Pipe()
     yield ours, theirs
     ours.close()
     theirs.close()
-    gc.collect()
-
-
-Line = tuple["Connection[Any, Any]", "Connection[Any, Any]"]
-
-
-def test_messages_come_whole_and_in_order(line: Line) -> None:
-    one, other = Channel(line[0]), Channel(line[1])
-    messages = [b"", b"a", bytes(1000), b"b"]
-    for message in messages:
-        one.send(message)
-    assert [other.receive() for _ in messages] == messages
-
-
-def test_a_message_larger_than_the_pipe_comes_whole(line: Line) -> None:
-    message = os.urandom(LARGE)
-    sender = Thread(target=Channel(line[0]).send, args=(message,))
-    sender.start()
-    assert Channel(line[1]).receive() == message
-    sender.join()
-
-
-def test_the_other_end_being_closed_is_an_end_of_file(line: Line) -> None:
-    channel = Channel(line[0])
-    line[1].close()
-    with pytest.raises(EOFError):
-        channel.receive()
-    with pytest.raises(EOFError):
-        channel.send(b"x")
-
-
-def test_what_was_sent_before_the_end_is_still_received(line: Line) -> None:
-    Channel(line[0]).send(b"last words")
-    line[0].close()
-    channel = Channel(line[1])
-    assert channel.receive() == b"last words"
-    with pytest.raises(EOFError):
-        channel.receive()
-
-
-def test_the_end_with_words_unread_is_an_end_of_file_too(line: Line) -> None:
-    channel = Channel(line[0])
-    channel.send(b"never read")
-    line[1].close()
-    with pytest.raises(EOFError):
-        channel.receive()
-
-
-# --- the outbox ----------------------------------------------------------------------------------
 
 
 def unread(connection: Connection[Any, Any]) -> list[bytes]:
@@ -390,42 +518,42 @@ def unread(connection: Connection[Any, Any]) -> list[bytes]:
     return found
 
 
-def test_small_requests_are_sent_at_once_and_in_order(line: Line) -> None:
-    outbox = Outbox(line[0])
-    requests = [bytes([number]) * 10 for number in range(50)]
+def test_small_requests_are_sent_at_once_and_in_order(pipe: Pipe) -> None:
+    outbox = Outbox(pipe[0])
+    requests = [bytes([number]) * 10 for number in range(20)]
     for request in requests:
         outbox.post(request)
-    assert unread(line[1]) == requests
+    assert unread(pipe[1]) == requests
 
 
-def test_requests_that_might_fill_the_pipe_wait_for_answers(line: Line) -> None:
-    outbox = Outbox(line[0])
+def test_requests_that_might_fill_the_pipe_wait_for_answers(pipe: Pipe) -> None:
+    outbox = Outbox(pipe[0])
     requests = [bytes([number]) * 20_000 for number in range(4)]
     for request in requests:
         outbox.post(request)
     for request in requests:
-        assert unread(line[1]) == [request]
+        assert unread(pipe[1]) == [request]
         outbox.answered()
-    assert unread(line[1]) == []
+    assert unread(pipe[1]) == []
 
 
-def test_a_small_request_does_not_overtake_a_large_one(line: Line) -> None:
-    outbox = Outbox(line[0])
+def test_a_small_request_does_not_overtake_a_large_one(pipe: Pipe) -> None:
+    outbox = Outbox(pipe[0])
     for request in (b"first", b"second" * 10_000, b"third"):
         outbox.post(request)
-    assert unread(line[1]) == [b"first"]
+    assert unread(pipe[1]) == [b"first"]
     reader = Thread(target=outbox.answered)
     reader.start()
-    assert line[1].recv_bytes() == b"second" * 10_000
+    assert pipe[1].recv_bytes() == b"second" * 10_000
     reader.join()
     outbox.answered()
-    assert unread(line[1]) == [b"third"]
+    assert unread(pipe[1]) == [b"third"]
 
 
-def test_a_request_of_any_size_goes_through_to_a_worker_that_reads(line: Line) -> None:
-    outbox = Outbox(line[0])
+def test_a_request_of_any_size_goes_through_to_a_worker_that_reads(pipe: Pipe) -> None:
+    outbox = Outbox(pipe[0])
     received: list[bytes] = []
-    reader = Thread(target=lambda: received.append(line[1].recv_bytes()))
+    reader = Thread(target=lambda: received.append(pipe[1].recv_bytes()))
     reader.start()
     outbox.post(bytes(LARGE))
     reader.join()

@@ -42,10 +42,21 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Budgeted:
+    """From now on the window may hold this many tasks, and this many bytes of batches."""
+
+    tasks: int
+    #: None: any number
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Arrived:
     """The batch of a step is here."""
 
     step: int
+    #: memory that it takes until it is delivered; 0 where nobody counts
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +73,7 @@ class Ended:
     step: int
 
 
-Event = Union[Started, Wanted, Skipped, Arrived, Failed, Ended]
+Event = Union[Started, Wanted, Skipped, Budgeted, Arrived, Failed, Ended]
 
 
 # --- instructions --------------------------------------------------------------------------------
@@ -72,7 +83,8 @@ Event = Union[Started, Wanted, Skipped, Arrived, Failed, Ended]
 class Send:
     """Give a task to a worker."""
 
-    worker: int
+    #: None: to whichever is idle first
+    worker: int | None
     task: Task
 
 

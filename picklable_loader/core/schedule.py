@@ -7,18 +7,23 @@ engine keeps it, the schedule only knows that the step has arrived.
 
 One schedule serves any number of workers, none included: ``num_workers=0`` is one worker that is
 given a task only when the consumer asks (``lazy``).
+
+The *budget* is how many tasks the window may hold. In-order delivery needs a deep window: while the
+head of the line is slow, everybody else works on what comes after it, and stands idle once the
+window is full. So it may grow (``most``) whenever that is seen to happen, and only then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from ..errors import InvalidTransition
 from .events import (
     Arrived,
+    Budgeted,
     Deliver,
     Drop,
     Ended,
@@ -70,11 +75,15 @@ class Policy:
 
     #: how many workers there are, from 1
     workers: int = 1
-    #: the window never holds more tasks than this, from 1
+    #: the window holds no more tasks than this at first, from 1
     budget: int = 1
+    #: it may grow to this many while workers idle because the head of the line is slow
+    most: int = 0
+    #: nothing is sent while batches that wait for delivery take this many bytes; None: no bound
+    bytes: int | None = None
     #: False: batches are delivered as they arrive
     in_order: bool = True
-    #: tasks go to the workers in turn; otherwise to the one that has fewest
+    #: tasks go to the workers in turn; otherwise to whichever is idle first
     pinned: bool = False
     #: draw only when the consumer asks (num_workers=0)
     lazy: bool = False
@@ -83,8 +92,10 @@ class Policy:
 @dataclass(slots=True)
 class _Entry:
     task: Task
-    worker: int
+    worker: int | None
     phase: Phase = Phase.SENT
+    #: memory that its batch takes, once it is here
+    bytes: int = 0
 
 
 class Schedule:
@@ -101,16 +112,24 @@ class Schedule:
         self.policy = policy
         #: batches delivered in this epoch; never decreases
         self.delivered = delivered
-        #: drawn and not delivered, by step, ascending; never more than ``policy.budget``
+        #: the window's largest size; the policy's, until it grows or the user sets it
+        self.budget = policy.budget
+        #: the same in bytes of batches that have arrived
+        self.bytes = policy.bytes
+        #: drawn and not delivered, by step, ascending; never more than ``budget`` once drawn
         self._window: dict[int, _Entry] = {}
         #: skipped while a worker had them; disjoint from the window
         self._forgotten: dict[int, _Entry] = {}
         #: steps in the window that arrived or failed, in that order
         self._ready: list[int] = []
-        #: per worker, tasks sent and not answered: in the window (SENT) or forgotten
-        self._loads = [0 for _ in range(policy.workers)]
+        #: tasks sent and not answered: in the window (SENT) or forgotten
+        self._under_way = 0
+        #: what the batches in the window that have arrived take together
+        self.held_bytes = 0
+        #: the largest batch so far
+        self._largest = 0
         #: workers whose stream has no more data; they are given no task
-        self._ended: set[int] = set()
+        self._ended: set[int | None] = set()
         #: the worker whose turn it is, once a stream has ended (until then: step modulo workers)
         self._turn = 0
         #: the consumer waits for a batch
@@ -123,6 +142,7 @@ class Schedule:
             Started: self._started,
             Wanted: self._wanted,
             Skipped: self._skipped,
+            Budgeted: self._budgeted,
             Arrived: self._answered,
             Failed: self._answered,
             Ended: self._answered,
@@ -152,6 +172,16 @@ class Schedule:
         """The tasks that were drawn and not delivered, in order of their steps."""
         return tuple(entry.task for entry in self._window.values())
 
+    @property
+    def under_way(self) -> int:
+        """Tasks that were sent and not answered."""
+        return self._under_way
+
+    @property
+    def waiting(self) -> int:
+        """Batches that have arrived, or failed, and wait for delivery."""
+        return len(self._ready)
+
     def remaining(self) -> int | None:
         """Batches that are still to be delivered; None where the sampler has no length."""
         left = 0 if self._exhausted else self.plan.remaining()
@@ -175,7 +205,7 @@ class Schedule:
         if entry is None:
             raise InvalidTransition(Phase.GONE.value, type(event).__name__, step)
         entry.phase = _move(entry.phase, event, step)
-        self._loads[entry.worker] -= 1
+        self._under_way -= 1
         if type(event) is Ended:
             self._ended.add(entry.worker)
         if forgotten:
@@ -186,7 +216,18 @@ class Schedule:
             self._refill_eagerly(out)
         else:
             self._ready.append(step)
+            if type(event) is Arrived:
+                entry.bytes = event.bytes
+                self.held_bytes += event.bytes
+                self._largest = max(self._largest, event.bytes)
+        if self.bytes is not None:
+            self._refill_eagerly(out)
         self._serve(out)
+
+    def _budgeted(self, event: Budgeted, out: list[Instruction]) -> None:
+        self.budget, self.bytes = event.tasks, event.bytes
+        self.policy = replace(self.policy, budget=event.tasks, most=0, bytes=event.bytes)
+        self._refill_eagerly(out)
 
     def _skipped(self, event: Skipped, out: list[Instruction]) -> None:
         passed = 0
@@ -197,6 +238,7 @@ class Schedule:
                 self._forgotten[step] = entry
             else:
                 self._ready.remove(step)
+                self.held_bytes -= entry.bytes
                 out.append(Drop(step))
             passed += 1
         if not self._exhausted:
@@ -214,6 +256,7 @@ class Schedule:
         if step is not None:
             entry = self._window.pop(step)
             self._ready.remove(step)
+            self.held_bytes -= entry.bytes
             failed = entry.phase is Phase.FAILED
             entry.phase = _move(entry.phase, _WANTED, step)
             self.delivered += 1
@@ -229,6 +272,17 @@ class Schedule:
                 self._fault = None
             else:
                 out.append(Finish())
+        elif self._idle_for_the_head():
+            self.budget = min(self.budget + self.policy.workers, self.policy.most)
+            self._refill_eagerly(out)
+
+    def _idle_for_the_head(self) -> bool:
+        """Workers idle, the window being full and its head slow, and it may grow."""
+        return (
+            len(self._window) >= self.budget < self.policy.most
+            and self._under_way < self.policy.workers
+            and (self.budget + self.policy.workers) * self._largest <= _GROWS_TO_BYTES
+        )
 
     def _next_ready(self) -> int | None:
         if not self._ready:
@@ -244,8 +298,8 @@ class Schedule:
 
     def _refill(self, out: list[Instruction]) -> None:
         """Draw tasks up to the budget and hand them out."""
-        while len(self._window) < self.policy.budget and not self._exhausted:
-            if self._fault is not None:
+        while len(self._window) < self.budget and not self._exhausted:
+            if self._fault is not None or not self._has_room():
                 return
             if len(self._ended) == self.policy.workers:
                 self._exhausted = True
@@ -258,15 +312,19 @@ class Schedule:
             except Exception as error:  # the user's sampler; what was drawn before comes first
                 self._fault = error
                 return
-            worker = self._choose(task.step)
+            worker = self._choose(task.step) if self.policy.pinned else None
             self._window[task.step] = _Entry(task, worker)
-            self._loads[worker] += 1
+            self._under_way += 1
             out.append(Send(worker, task))
+
+    def _has_room(self) -> bool:
+        """Another task keeps to the bound in bytes: one batch a worker above it at most."""
+        if self.bytes is None or not self._window:
+            return True
+        return self.held_bytes < self.bytes and self._under_way < self.policy.workers
 
     def _choose(self, step: int) -> int:
         workers = self.policy.workers
-        if not self.policy.pinned:
-            return self._loads.index(min(self._loads))
         worker = self._turn if self._ended else step % workers
         while worker in self._ended:
             worker = (worker + 1) % workers
@@ -277,7 +335,6 @@ class Schedule:
 
     def validate(self) -> None:
         """Raise AssertionError unless every invariant beside the fields holds."""
-        assert len(self._window) <= self.policy.budget
         assert list(self._window) == sorted(self._window)
         assert all(entry.task.step == step for step, entry in self._window.items())
         assert not self._window.keys() & self._forgotten.keys()
@@ -285,14 +342,19 @@ class Schedule:
         here = {s for s, e in self._window.items() if e.phase in (Phase.ARRIVED, Phase.FAILED)}
         assert here == set(self._ready) and len(here) == len(self._ready)
         assert all(e.phase is Phase.SENT for s, e in self._window.items() if s not in here)
-        loads = [0] * self.policy.workers
-        for entry in (*self._window.values(), *self._forgotten.values()):
-            loads[entry.worker] += entry.phase in (Phase.SENT, Phase.FORGOTTEN)
-        assert loads == self._loads
+        entries = (*self._window.values(), *self._forgotten.values())
+        waited_for = [e for e in entries if e.phase in (Phase.SENT, Phase.FORGOTTEN)]
+        assert len(waited_for) == self._under_way
+        assert self.held_bytes == sum(entry.bytes for entry in self._window.values())
+        assert all((entry.worker is None) != self.policy.pinned for entry in entries)
         assert self.policy.pinned or not self._ended or self.policy.workers == 1
 
 
 _WANTED = Wanted()
+
+#: the window grows by itself only as far as its batches, were all as large as the largest, would
+#: take this many bytes
+_GROWS_TO_BYTES = 512 * 1024 * 1024
 
 
 def _move(phase: Phase, event: Event, step: int) -> Phase:

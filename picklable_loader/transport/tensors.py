@@ -1,7 +1,9 @@
-"""Tensors in messages: small ones within the message, others through torch's shared memory.
+"""Tensors and arrays in messages: small ones within the message, large ones where they fit best.
 
 Torch makes a file of shared memory for every storage and hands its descriptor over a socket:
-about 330 µs each. Below a few dozen kilobytes copying the bytes twice is much cheaper.
+about 330 µs each. Below a few dozen kilobytes copying the bytes twice is much cheaper; above, they
+stand in the worker's arena, where it has one, and otherwise travel in torch's way. So does what is
+no plain memory: sparse and quantised tensors, those on other devices.
 """
 
 from __future__ import annotations
@@ -16,40 +18,73 @@ import numpy as np
 import torch
 import torch.multiprocessing  # noqa: F401  (registers torch's reductions with ForkingPickler)
 
-__all__ = ["INLINE_BYTES", "dumps"]
+__all__ = ["INLINE_BYTES", "dump", "dumps"]
 
-#: Storages up to this size travel within the message.
+#: Buffers up to this size travel within the message.
 INLINE_BYTES = 64 * 1024
+
+#: told of each large buffer; True keeps it within the message
+Aside = Callable[[pickle.PickleBuffer], bool]
 
 
 def dumps(obj: Any) -> bytes:
     """Pickle an object for a process of this loader; ``pickle.loads`` reads it."""
+    return dump(obj)[0]
+
+
+def dump(obj: Any, aside: Aside | None = None) -> tuple[bytes, int]:
+    """Pickle an object for a process of this loader.
+
+    Args:
+        obj: what to pickle.
+        aside: puts a large buffer elsewhere, and returns False, or True to keep it; ``None``
+            sends large tensors in torch's way.
+
+    Returns:
+        Bytes for ``pickle.loads``, which wants the buffers that were put aside, in their order;
+        and how many bytes travel in torch's way.
+    """
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(obj)
-    return buffer.getvalue()
+    pickler = _Pickler(buffer, aside)
+    pickler.dump(obj)
+    return buffer.getvalue(), pickler.by_torch_bytes
 
 
-class _Pickler(ForkingPickler):
-    """Python's pickler for messages between processes, with small tensors inline."""
+class _Pickler(pickle.Pickler):
+    """Python's pickler, with the reductions that people have registered for messages."""
 
-    def __init__(self, buffer: io.BytesIO) -> None:
-        super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
-        self.dispatch_table: Any
-        self._by_torch: Callable[[torch.Tensor], Any] = self.dispatch_table[torch.Tensor]
-        self.dispatch_table[torch.Tensor] = self._reduce
-        self.dispatch_table[np.ndarray] = _reduce_array
+    def __init__(self, buffer: io.BytesIO, aside: Aside | None) -> None:
+        super().__init__(buffer, pickle.HIGHEST_PROTOCOL, buffer_callback=aside)
+        self._aside = aside
         #: storages that are in the message already: two views of one stay views of one
-        self._inline: dict[int, _Bytes] = {}
+        self._memory: dict[int, _Memory] = {}
+        self.by_torch_bytes = 0
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is torch.Tensor:
+            return self._reduce(obj)
+        if kind is np.ndarray:
+            return _reduce_array(obj)
+        by_process = _REDUCTIONS.get(kind)
+        return NotImplemented if by_process is None else by_process(obj)
 
     def _reduce(self, tensor: torch.Tensor) -> Any:
-        if not _is_small_and_plain(tensor):
-            return self._by_torch(tensor)
-        storage = tensor.untyped_storage()
-        inline = self._inline.get(storage._cdata)
-        if inline is None:
-            inline = self._inline[storage._cdata] = _Bytes(storage)
+        storage = tensor.untyped_storage() if _is_plain(tensor) else None
+        if storage is None or (self._aside is None and storage.nbytes() > INLINE_BYTES):
+            # What is not strided is made of tensors that are, which come here as well.
+            if tensor.layout is torch.strided:
+                self.by_torch_bytes += tensor.numel() * tensor.element_size()
+            return _REDUCTIONS[torch.Tensor](tensor)
+        memory = self._memory.get(storage._cdata)
+        if memory is None:
+            memory = self._memory[storage._cdata] = _Memory(storage)
         layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-        return _rebuild, (inline, tensor.dtype, layout, tensor.requires_grad)
+        return _rebuild, (memory, tensor.dtype, layout, tensor.requires_grad)
+
+
+#: multiprocessing's and torch's; people add to it by ``ForkingPickler.register``
+_REDUCTIONS: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
@@ -57,7 +92,7 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     return array.__reduce_ex__(5) if array.flags.writeable else array.__reduce__()
 
 
-class _Bytes:
+class _Memory:
     """The bytes of a storage; unpickled as a storage of their own."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
@@ -71,7 +106,7 @@ class _Bytes:
         return _storage, (pickle.PickleBuffer(data),)
 
 
-def _is_small_and_plain(tensor: torch.Tensor) -> bool:
+def _is_plain(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
         and tensor.device.type == "cpu"
@@ -81,11 +116,10 @@ def _is_small_and_plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_neg()
         and tensor.is_leaf
         and not tensor._backward_hooks
-        and tensor.untyped_storage().nbytes() <= INLINE_BYTES
     )
 
 
-def _storage(data: bytearray) -> torch.UntypedStorage:
+def _storage(data: Any) -> torch.UntypedStorage:
     return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch.multiprocessing
 from torch._C import _set_worker_signal_handlers
 
-from ..transport.channel import Channel
+from ..transport.lines import WorkersEnd
 from .fetch import Job
 from .serve import Post, serve
 
@@ -17,17 +16,16 @@ __all__ = ["work"]
 
 
 def work(
-    connection: Connection[Any, Any],
-    inherited: Iterable[Connection[Any, Any]],
+    line: WorkersEnd,
+    inherited: Iterable[Any],
     job: Job,
     post: Post,
 ) -> None:
     """Serve until the loader closes its end, or dies, which closes it as well.
 
     Args:
-        connection: this worker's end.
-        inherited: the loader's ends that a forked process has been given copies of. As long as
-            one is open here, the worker it belongs to cannot see that the loader is gone.
+        line: this worker's end.
+        inherited: the loader's ends of all lines, which a forked process has been given copies of.
         job: what to do with tasks.
         post: this worker's place among the others.
     """
@@ -37,6 +35,6 @@ def work(
     # Prints a line when the process dies of SIGBUS, SIGSEGV and the like.
     _set_worker_signal_handlers()
     try:
-        serve(Channel(connection), job, post)
+        serve(line.open(), job, post)
     except (EOFError, KeyboardInterrupt):
         pass  # nobody listens any more; Ctrl-C in a terminal reaches the loader as well

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,8 +16,9 @@ from torch.utils.data._utils import worker as torch_worker
 from ..core.events import Task
 from ..datapipes import seeded
 from ..randomness import RNGS, capture_all
-from ..transport.channel import Channel
-from ..transport.frames import Answer, Begin, Outcome, Request, encode_answer, read_request
+from ..transport.frames import Answer, Begin, Outcome, Request, read_request
+from ..transport.lines import Channel
+from .collate import collate_into
 from .fetch import Fetcher, Job, StreamEnded, make_fetcher, tell_epoch
 from .seeding import set_current
 
@@ -39,13 +41,15 @@ class Post:
 def serve(channel: Channel, job: Job, post: Post) -> None:
     """Answer requests until the other end of the channel is closed."""
     torch.set_num_threads(1)
+    collate_into(channel.allocate)
     worker = _Worker(job, post)
     while True:
         try:
-            request = read_request(channel.receive())
+            frame = channel.receive()
         except EOFError:
             return
-        channel.send(encode_answer(worker.answer(request)))
+        began_ns = time.perf_counter_ns()
+        channel.send(worker.answer(read_request(frame)), began_ns)
 
 
 class _Worker:
@@ -58,6 +62,8 @@ class _Worker:
         self._post = post
         self._where = f"in DataLoader worker process {post.worker}"
         self._fetcher: Fetcher | None = None
+        #: the loader's run that the worker has begun
+        self._run: int | None = None
         #: what went wrong at the start: the answer to the next request, as in torch
         self._trouble: ExceptionWrapper | None = None
         self._seed()
@@ -76,7 +82,8 @@ class _Worker:
 
     def answer(self, request: Request) -> Answer:
         """Do what is asked; no exception of people's code leaves this."""
-        if request.begin is not None:
+        if request.begin is not None and request.run != self._run:
+            self._run = request.run
             self._begin(request.begin)
         outcome, payload = self._fetch(request.task)
         states = None

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from picklable_loader.core.cursor import Cursor
 from picklable_loader.core.events import (
     Arrived,
+    Budgeted,
     Deliver,
     Drop,
     Ended,
@@ -51,19 +52,19 @@ def plan_of(length: int, batch_size: int = 1, drop_last: bool = False) -> Plan:
 def test_a_lazy_schedule_sends_one_task_when_it_is_wanted() -> None:
     schedule = Schedule(plan_of(2), Policy(lazy=True))
     assert schedule.handle(Started()) == []
-    assert schedule.handle(Wanted()) == [Send(0, Task(0, [0], 0))]
+    assert schedule.handle(Wanted()) == [Send(None, Task(0, [0], 0))]
     assert schedule.handle(Arrived(0)) == [Deliver(0)]
-    assert schedule.handle(Wanted()) == [Send(0, Task(1, [1], 1))]
+    assert schedule.handle(Wanted()) == [Send(None, Task(1, [1], 1))]
     assert schedule.handle(Failed(1)) == [Raise(1)]
     assert schedule.handle(Wanted()) == [Finish()]
 
 
 def test_the_window_is_filled_at_the_start_and_before_each_delivery() -> None:
     schedule = Schedule(plan_of(5), Policy(workers=2, budget=2))
-    sent = [Send(0, Task(0, [0], 0)), Send(1, Task(1, [1], 1))]
+    sent = [Send(None, Task(0, [0], 0)), Send(None, Task(1, [1], 1))]
     assert schedule.handle(Started()) == sent
     assert schedule.handle(Arrived(0)) == []
-    assert schedule.handle(Wanted()) == [Send(0, Task(2, [2], 2)), Deliver(0)]
+    assert schedule.handle(Wanted()) == [Send(None, Task(2, [2], 2)), Deliver(0)]
 
 
 def test_a_batch_that_is_early_waits_for_the_head_of_the_line() -> None:
@@ -85,7 +86,7 @@ def test_out_of_order_a_batch_is_delivered_as_it_arrives() -> None:
 def test_a_skipped_task_that_a_worker_has_is_awaited_and_dropped() -> None:
     schedule = Schedule(plan_of(2), Policy(workers=1, budget=1))
     schedule.handle(Started())
-    assert schedule.handle(Skipped(1)) == [Send(0, Task(1, [1], 1))]
+    assert schedule.handle(Skipped(1)) == [Send(None, Task(1, [1], 1))]
     assert schedule.handle(Arrived(0)) == [Drop(0)]
     assert schedule.delivered == 1
 
@@ -109,12 +110,12 @@ def test_what_the_sampler_raises_waits_for_what_was_drawn_before() -> None:
 
     plan = Plan(Failing(Numbers(4)), Grouping(Unit.SAMPLE_OF_BATCH))
     schedule = Schedule(plan, Policy(workers=1, budget=3))
-    assert schedule.handle(Started()) == [Send(0, Task(0, [0], 0))]
+    assert schedule.handle(Started()) == [Send(None, Task(0, [0], 0))]
     schedule.handle(Arrived(0))
     assert schedule.handle(Wanted()) == [Deliver(0)]
     [fault] = schedule.handle(Wanted())
     assert isinstance(fault, Fault) and isinstance(fault.error, KeyError)
-    assert schedule.handle(Wanted())[0] == Send(0, Task(1, [2], 1))
+    assert schedule.handle(Wanted())[0] == Send(None, Task(1, [2], 1))
 
 
 @pytest.mark.parametrize("event", [Arrived(0), Failed(0), Ended(0)])
@@ -139,10 +140,90 @@ def test_every_phase_but_the_last_has_a_way_on() -> None:
     assert {start for start, _ in TRANSITIONS} == set(Phase) - {Phase.GONE}
 
 
+# --- budget --------------------------------------------------------------------------------------
+
+
+def test_the_window_grows_while_workers_idle_because_its_head_is_slow() -> None:
+    schedule = Schedule(plan_of(20), Policy(workers=2, budget=2, most=5))
+    schedule.handle(Started())
+    schedule.handle(Wanted())
+    grown = [Send(None, Task(step, [step], step)) for step in (2, 3)]
+    assert schedule.handle(Arrived(1)) == grown
+    assert (schedule.handle(Arrived(2)), schedule.budget) == ([], 4)
+    assert schedule.handle(Arrived(3)) == [Send(None, Task(4, [4], 4))]
+    assert (schedule.handle(Arrived(4)), schedule.budget) == ([], 5)
+
+
+def test_the_window_does_not_grow_while_the_consumer_is_the_slow_one() -> None:
+    schedule = Schedule(plan_of(20), Policy(workers=2, budget=2, most=8))
+    schedule.handle(Started())
+    schedule.handle(Arrived(0))
+    for step in range(1, 6):
+        assert schedule.handle(Arrived(step)) == []
+        assert len(schedule.handle(Wanted())) == 2
+    assert schedule.budget == 2
+
+
+def test_the_window_does_not_grow_for_batches_that_would_fill_the_memory() -> None:
+    schedule = Schedule(plan_of(20), Policy(workers=2, budget=2, most=8))
+    schedule.handle(Started())
+    schedule.handle(Wanted())
+    assert schedule.handle(Arrived(1, bytes=200 * 2**20)) == []
+    assert schedule.budget == 2
+
+
+def test_a_bound_in_bytes_holds_tasks_back_and_lets_the_head_proceed() -> None:
+    schedule = Schedule(plan_of(20), Policy(workers=2, budget=8, bytes=100))
+    assert len(schedule.handle(Started())) == 2
+    assert len(schedule.handle(Arrived(1, bytes=99))) == 1
+    assert schedule.handle(Arrived(2, bytes=1)) == []
+    assert schedule.handle(Wanted()) == []
+    assert schedule.handle(Arrived(0, bytes=500)) == [Deliver(0)]
+    more = [Send(None, Task(step, [step], step)) for step in (3, 4)]
+    assert schedule.handle(Wanted()) == [*more, Deliver(1)]
+    assert schedule.held_bytes == 1
+
+
+def test_a_bound_of_no_bytes_fetches_one_batch_at_a_time() -> None:
+    schedule = Schedule(plan_of(3), Policy(workers=4, budget=8, bytes=0))
+    assert schedule.handle(Started()) == [Send(None, Task(0, [0], 0))]
+    assert schedule.handle(Arrived(0, bytes=7)) == []
+    assert schedule.handle(Wanted()) == [Send(None, Task(1, [1], 1)), Deliver(0)]
+
+
+def test_a_new_budget_takes_effect_at_once_and_ends_the_growing() -> None:
+    schedule = Schedule(plan_of(20), Policy(workers=1, budget=1, most=8))
+    schedule.handle(Started())
+    assert len(schedule.handle(Budgeted(3))) == 2
+    schedule.handle(Budgeted(1))
+    schedule.handle(Wanted())
+    assert schedule.handle(Arrived(0)) == [Deliver(0)]
+    assert (len(schedule.window()), schedule.budget) == (2, 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(0, 40), st.lists(st.integers(0, 30)))
+def test_what_waits_is_never_more_than_a_batch_a_worker_above_the_bound(
+    workers: int, budget: int, bound: int, sizes: list[int]
+) -> None:
+    policy = Policy(workers=workers, budget=budget, bytes=bound)
+    world = World(Schedule(plan_of(len(sizes)), policy))
+    for turn, _ in enumerate(sizes):
+        for step in sorted(world.under_way, reverse=bool(turn % 2)):
+            world.under_way.remove(step)
+            world.tell(Arrived(step, sizes[step]))
+            assert world.schedule.held_bytes <= bound + workers * max(sizes)
+        world.tell(Wanted())
+    world.finish()
+    assert world.delivered == list(range(len(sizes)))
+
+
 POLICIES = st.builds(
     Policy,
     workers=st.integers(1, 4),
     budget=st.integers(1, 8),
+    most=st.integers(0, 12),
+    bytes=st.none() | st.integers(0, 12),
     in_order=st.booleans(),
     pinned=st.booleans(),
 ) | st.just(Policy(lazy=True))
@@ -157,9 +238,12 @@ class World:
         self.delivered: list[int] = []
         self.skipped = 0
         self.over = False
+        #: a window that was larger than a new budget may only shrink
+        self.largest_window = 0
         self.tell(Started())
 
     def tell(self, event: Any) -> None:
+        self.largest_window = max(self.largest_window, len(self.schedule.window()))
         for instruction in self.schedule.handle(event):
             match instruction:
                 case Send(_, task):
@@ -169,12 +253,13 @@ class World:
                 case Finish():
                     self.over = True
         self.schedule.validate()
-        assert len(self.schedule.window()) <= self.schedule.policy.budget
+        assert len(self.schedule.window()) <= max(self.schedule.budget, self.largest_window)
+        self.largest_window = min(self.largest_window, len(self.schedule.window()))
 
     def answer(self, choice: int, failed: bool) -> None:
         if self.under_way:
             step = self.under_way.pop(choice % len(self.under_way))
-            self.tell(Failed(step) if failed else Arrived(step))
+            self.tell(Failed(step) if failed else Arrived(step, 1 + choice))
 
     def finish(self) -> None:
         while not self.over:
@@ -184,7 +269,10 @@ class World:
 
 
 ACTIONS = st.lists(
-    st.tuples(st.sampled_from(["want", "answer", "fail", "pickle"]), st.integers(0, 7)), max_size=60
+    st.tuples(
+        st.sampled_from(["want", "answer", "fail", "pickle", "budget", "bytes"]), st.integers(0, 7)
+    ),
+    max_size=60,
 )
 
 
@@ -199,6 +287,8 @@ def test_every_task_is_delivered_exactly_once_whatever_happens(
             world.tell(Wanted())
         elif action == "pickle":
             world.schedule = pickle.loads(pickle.dumps(world.schedule))
+        elif action in ("budget", "bytes"):
+            world.tell(Budgeted(1 + choice, choice if action == "bytes" else None))
         else:
             world.answer(choice, action == "fail")
     world.finish()

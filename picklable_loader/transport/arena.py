@@ -1,0 +1,282 @@
+"""Arena: memory that one process writes batches to and another one reads them from.
+
+It is one file in memory (``memfd``), mapped by both sides and grown in segments. The *writer* puts
+a batch's large buffers into *regions* of it, and the message that follows names them. The *reader*
+makes arrays over them; when the last thing that can see one is gone, it says so in the *ledger*, a
+byte for each region at the file's beginning, and the writer uses the region again: its pages are
+warm, so that neither side pays for a page fault.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .blocks import PAGE, Blocks
+from .forks import Forks
+
+__all__ = ["Arena", "ArenaFull", "ArenaReader", "Region", "new_memory"]
+
+Bytes = npt.NDArray[np.uint8]
+
+#: One byte for each region that is with the reader: GIVEN by the writer, RETURNED by the reader.
+_SLOTS = 1024 * PAGE
+_GIVEN, _RETURNED = 1, 2
+_RETURNED_BYTE = bytes([_RETURNED])
+
+#: The first segment's size; later ones double the whole. Memory is used only as far as it is
+#: written to, and each mapping costs a descriptor, so segments are few and large.
+_SEGMENT = 64 * 1024 * 1024
+
+#: batches between two looks at whether memory can be given back, and the share above the peak of
+#: what was in use since that is kept
+_LOOK_EVERY = 64
+_KEPT = 1.25
+
+
+class ArenaFull(OSError):
+    """There is no memory, or no slot in the ledger, for another region."""
+
+
+class Region(NamedTuple):
+    """Where a buffer stands, as a message tells it."""
+
+    slot: int
+    start: int
+    length: int
+    #: the segment that it is in
+    segment: int
+    segment_length: int
+
+
+@dataclass(slots=True, eq=False)
+class _Owned:
+    """The writer's view of a region."""
+
+    region: Region
+    #: lives as long as anything of this process can see the region
+    here: weakref.ref[Bytes] | None
+    #: the reader has it
+    there: bool = False
+
+
+def new_memory() -> int:
+    """The descriptor of a new arena's file.
+
+    Raises:
+        OSError: the system has no such files, or no more descriptors.
+    """
+    fd = os.memfd_create("picklable_loader", os.MFD_CLOEXEC)
+    os.ftruncate(fd, _SLOTS)
+    return fd
+
+
+class Arena:
+    """The writer's side.
+
+    Args:
+        fd: the file's descriptor, which stays the caller's.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._ledger = mmap.mmap(fd, _SLOTS)
+        self._blocks = Blocks()
+        self._maps: dict[int, mmap.mmap] = {}
+        self._end = _SLOTS
+        self._by_slot: dict[int, _Owned] = {}
+        self._by_address: dict[int, _Owned] = {}
+        self._free_slots: list[int] = []
+        self._slots_used = 0
+        self._looks = 0
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes, at most."""
+        return self._blocks.warm
+
+    def allocate(self, length: int) -> Bytes:
+        """New memory, to be written to here and sent by `give`; freed when nothing sees it.
+
+        Raises:
+            ArenaFull: there is none.
+        """
+        if not self._free_slots and self._slots_used == _SLOTS:
+            raise ArenaFull(f"all {_SLOTS} regions are in use")
+        start = self._blocks.take(length)
+        if start is None:
+            self._grow(length)
+            start = self._blocks.take(length)
+            assert start is not None
+        segment, segment_length = self._blocks.segment_of(start)
+        array = np.frombuffer(self._maps[segment], np.uint8, length, start - segment)
+        region = Region(self._new_slot(), start, length, segment, segment_length)
+        owned = _Owned(region, None)
+        address = _address(array)
+        owned.here = weakref.ref(array, lambda _: self._unseen(owned, address))
+        self._by_slot[region.slot] = owned
+        self._by_address[address] = owned
+        return array
+
+    def give(self, data: memoryview | Bytes) -> Region:
+        """Hand a buffer over to the reader: as it is if it was allocated here, else as a copy.
+
+        Raises:
+            ArenaFull: there is no memory for a copy.
+        """
+        source = np.frombuffer(data, np.uint8)
+        owned = self._by_address.get(_address(source))
+        # What the reader has already may have been changed there since.
+        if owned is None or owned.there or owned.region.length != len(source):
+            copy = self.allocate(len(source))
+            copy[:] = source
+            owned = self._by_address[_address(copy)]
+        owned.there = True
+        self._ledger[owned.region.slot] = _GIVEN
+        return owned.region
+
+    def withdraw(self, regions: list[Region]) -> None:
+        """Take back what was given and never sent."""
+        for region in regions:
+            self._take_back(region.slot)
+
+    def collect(self) -> None:
+        """Take back what the reader has returned; give memory back that is not needed."""
+        ledger, used = self._ledger, self._slots_used
+        slot = ledger.find(_RETURNED_BYTE, 0, used)
+        while slot >= 0:
+            self._take_back(slot)
+            slot = ledger.find(_RETURNED_BYTE, slot + 1, used)
+        self._looks += 1
+        if self._looks >= _LOOK_EVERY:
+            self._looks = 0
+            self._shrink()
+
+    def close(self) -> None:
+        """Nothing is written any more. What was given stays valid."""
+        self._by_slot.clear()
+        self._by_address.clear()
+        self._maps.clear()
+        self._ledger.close()
+
+    def _take_back(self, slot: int) -> None:
+        self._ledger[slot] = 0
+        owned = self._by_slot[slot]
+        owned.there = False
+        if owned.here is None:
+            self._free(owned)
+
+    def _unseen(self, owned: _Owned, address: int) -> None:
+        owned.here = None
+        self._by_address.pop(address, None)
+        if not owned.there:
+            self._free(owned)
+
+    def _free(self, owned: _Owned) -> None:
+        self._by_slot.pop(owned.region.slot, None)
+        self._free_slots.append(owned.region.slot)
+        self._blocks.give(owned.region.start)
+
+    def _new_slot(self) -> int:
+        if self._free_slots:
+            return self._free_slots.pop()
+        self._slots_used += 1
+        return self._slots_used - 1
+
+    def _grow(self, length: int) -> None:
+        whole = -(-length // PAGE) * PAGE
+        size = max(whole, _SEGMENT, self._end - _SLOTS)
+        try:
+            os.ftruncate(self._fd, self._end + size)
+            self._maps[self._end] = mmap.mmap(self._fd, size, offset=self._end)
+        except (OSError, ValueError) as error:
+            raise ArenaFull(f"no memory for {size} bytes more: {error}") from error
+        self._blocks.extend(self._end, size)
+        self._end += size
+
+    def _shrink(self) -> None:
+        wanted = int(self._blocks.peak * _KEPT) + _SEGMENT // 16
+        self._blocks.rest()
+        for start, length in self._blocks.surplus(wanted):
+            segment, _ = self._blocks.segment_of(start)
+            self._maps[segment].madvise(mmap.MADV_REMOVE, start - segment, length)
+
+
+class _Loan(weakref.ref[Any]):
+    """Watches the array over a region that is with the reader."""
+
+    __slots__ = ("slot",)
+    slot: int
+
+
+class ArenaReader:
+    """The reader's side.
+
+    Args:
+        fd: the file's descriptor, which stays the caller's.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._owner = os.getpid()
+        self._maps: dict[int, mmap.mmap] = {}
+        self._ledger: mmap.mmap | None = None
+        #: by slot, what was opened and can still be seen
+        self._loans: dict[int, _Loan] = {}
+        #: gone here, and still visible to a process that was forked
+        self._kept: set[int] = set()
+        self._forks = Forks(self._loans)
+
+    def open(self, region: Region) -> Bytes:
+        """An array over a region. When nothing sees it any more, the region is returned."""
+        if self._kept:
+            self._return_kept()
+        if self._ledger is None:
+            self._ledger = mmap.mmap(self._fd, _SLOTS)
+        segment = self._maps.get(region.segment)
+        if segment is None:
+            segment = mmap.mmap(self._fd, region.segment_length, offset=region.segment)
+            self._maps[region.segment] = segment
+        offset = region.start - region.segment
+        array = np.frombuffer(segment, np.uint8, region.length, offset)
+        loan = _Loan(array, self._unseen)
+        loan.slot = region.slot
+        self._loans[region.slot] = loan
+        return array
+
+    def close(self) -> None:
+        """Nobody waits for what is returned. What was opened stays valid."""
+        self._loans.clear()
+        self._kept.clear()
+        self._maps.clear()
+        self._ledger = None
+        self._forks.forget()
+
+    def _unseen(self, loan: _Loan) -> None:
+        if os.getpid() != self._owner:
+            return  # a forked copy is gone; the region is its owner's
+        del self._loans[loan.slot]
+        if self._forks.see(loan.slot):
+            self._kept.add(loan.slot)
+        else:
+            self._return(loan.slot)
+
+    def _return_kept(self) -> None:
+        for slot in [slot for slot in self._kept if not self._forks.see(slot)]:
+            self._kept.discard(slot)
+            self._return(slot)
+
+    def _return(self, slot: int) -> None:
+        assert self._ledger is not None
+        self._ledger[slot] = _RETURNED
+
+
+def _address(array: Bytes) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

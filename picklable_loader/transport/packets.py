@@ -1,0 +1,231 @@
+"""PacketLines: a task queue that the kernel keeps, and an arena for each worker.
+
+The queue is one pair of sockets whose reading end all workers share. Reading takes exactly one
+whole message, so that idle workers pull tasks: there is no lock that a dead worker could hold, no
+thread that feeds it, and the load is balanced by itself. Each worker answers over a socket of its
+own, over which it is given the tasks that are for it alone.
+
+No message is longer than a few dozen kilobytes: what is longer stands in an arena. So a worker
+never waits for long in the middle of a message, and the loader, which does not wait at all when it
+sends, keeps what a full socket does not take.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing import context as processes
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+from . import lines
+from .arena import Arena, ArenaReader, new_memory
+from .frames import SHORT_BYTES, Answer, encode_answer, pack_region, read_answer, unpack_region
+from .lines import Frames
+
+__all__ = ["PacketChannel", "PacketEnd", "PacketLines", "packets_work_here"]
+
+#: the first byte of a request: it follows, or the region where it stands does
+_HERE, _ASIDE = b"h", b"a"
+
+#: room for every message: what is short, and its header
+_LONGEST = SHORT_BYTES + 1024
+
+
+def packets_work_here() -> bool:
+    """This system has what it takes."""
+    if not hasattr(os, "memfd_create") or not hasattr(socket, "SOCK_SEQPACKET"):
+        return False
+    try:
+        os.close(new_memory())
+        for end in _pair():
+            end.close()
+    except OSError:
+        return False
+    return True
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+class PacketChannel:
+    """The worker's side.
+
+    Args:
+        tasks: where requests come from.
+        line: where answers go to.
+        arena: the memory that this worker writes to.
+        requests: the memory that long requests stand in.
+    """
+
+    def __init__(
+        self, tasks: socket.socket, line: socket.socket, arena: int, requests: int
+    ) -> None:
+        self._tasks = tasks
+        self._line = line
+        self._arena = Arena(arena)
+        self._requests = ArenaReader(requests)
+        self.allocate = self._arena.allocate
+
+    def receive(self) -> bytes | memoryview:
+        try:
+            frame = self._tasks.recv(_LONGEST)
+        except OSError:
+            raise EOFError from None
+        if not frame:
+            raise EOFError
+        self._arena.collect()
+        if frame[:1] == _HERE:
+            return memoryview(frame)[1:]
+        return self._requests.open(unpack_region(frame[1:])).data
+
+    def send(self, answer: Answer, began_ns: int) -> None:
+        try:
+            self._line.send(encode_answer(answer, self._arena, began_ns))
+        except OSError:
+            raise EOFError from None
+
+
+class PacketEnd:
+    """What a worker is given."""
+
+    def __init__(
+        self, tasks: socket.socket, line: socket.socket, arena: int, requests: int
+    ) -> None:
+        self._tasks = tasks
+        self._line = line
+        self._arena = arena
+        self._requests = requests
+
+    def open(self) -> PacketChannel:
+        return PacketChannel(self._tasks, self._line, self._arena, self._requests)
+
+    def close(self) -> None:
+        """Close the worker's end of its line; the rest belongs to the loader."""
+        self._line.close()
+
+    def __reduce__(self) -> Any:
+        assert processes.get_spawning_popen() is not None, "only on the way to a process"
+        descriptors = (DupFd(self._arena), DupFd(self._requests))
+        return _received, (self._tasks, self._line, *descriptors)
+
+
+def _received(tasks: socket.socket, line: socket.socket, arena: Any, requests: Any) -> PacketEnd:
+    return PacketEnd(tasks, line, arena.detach(), requests.detach())
+
+
+class PacketLines:
+    """The loader's side.
+
+    Args:
+        pinned: all tasks are for a certain worker; the queue is not used.
+    """
+
+    def __init__(self, pinned: bool) -> None:
+        self._pinned = pinned
+        self._queue, self._queues_end = _pair()
+        self._owned = [self._queue, self._queues_end]
+        lines.loaders_ends.add(self._queue)
+        self._memory = [new_memory()]
+        #: where requests stand that are too long for a message
+        self._requests = Arena(self._memory[0])
+        self._lines: list[socket.socket] = []
+        self._readers: list[ArenaReader] = []
+        #: by socket, requests that it did not take yet
+        self._unsent: dict[socket.socket, deque[bytes]] = {}
+        self._poll = select.poll()
+        self._workers: dict[int, int] = {}
+        self._watched: set[int] = set()
+
+    def open(self, context: Any) -> PacketEnd:
+        ours, theirs = _pair()
+        ours.setblocking(False)
+        lines.loaders_ends.add(ours)
+        arena = new_memory()
+        self._memory.append(arena)
+        self._workers[ours.fileno()] = len(self._lines)
+        self._poll.register(ours, select.POLLIN)
+        self._lines.append(ours)
+        self._readers.append(ArenaReader(arena))
+        tasks = theirs if self._pinned else self._queues_end
+        return PacketEnd(tasks, theirs, arena, self._memory[0])
+
+    def post(self, worker: int | None, frame: bytes) -> None:
+        line = self._queue if worker is None else self._lines[worker]
+        if len(frame) <= SHORT_BYTES:
+            packet = _HERE + frame
+        else:
+            self._requests.collect()
+            packet = _ASIDE + pack_region(self._requests.give(memoryview(frame)))
+        waiting = self._unsent.get(line)
+        if waiting or not _taken(line, packet):
+            self._unsent.setdefault(line, deque()).append(packet)
+
+    def wait(self, sentinels: Sequence[int], timeout_s: float | None) -> Frames | None:
+        for sentinel in sentinels:
+            if sentinel not in self._watched:
+                self._watched.add(sentinel)
+                self._poll.register(sentinel, select.POLLIN)
+        ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
+        if not ready:
+            return None
+        answers = []
+        for fd, _ in ready:
+            worker = self._workers.get(fd)
+            if worker is not None:
+                frame = _received_from(self._lines[worker])
+                if frame:
+                    answers.append((worker, frame))
+        if self._unsent:
+            self._send_on()
+        return answers
+
+    def read(self, worker: int, frame: bytes) -> Answer:
+        return read_answer(frame, self._readers[worker].open)
+
+    def hang_up(self) -> None:
+        for line in (self._queue, *self._lines):
+            try:
+                line.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the worker has closed its end
+        with lines.guard:
+            for line in (*self._owned, *self._lines):
+                line.close()
+        for reader in self._readers:
+            reader.close()
+        self._requests.close()
+        for fd in self._memory:
+            os.close(fd)
+        self._lines.clear()
+        self._memory.clear()
+        self._unsent.clear()
+
+    def _send_on(self) -> None:
+        for line, waiting in list(self._unsent.items()):
+            while waiting and _taken(line, waiting[0]):
+                waiting.popleft()
+            if not waiting:
+                del self._unsent[line]
+
+
+def _taken(line: socket.socket, packet: bytes) -> bool:
+    """Send it, unless the socket is full; to a dead worker, it is lost."""
+    try:
+        line.send(packet, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # noticed by those who wait
+    return True
+
+
+def _received_from(line: socket.socket) -> bytes:
+    try:
+        return line.recv(_LONGEST)
+    except OSError:
+        return b""

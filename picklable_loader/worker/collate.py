@@ -1,0 +1,62 @@
+"""Collate: torch's default, which in a worker stacks samples straight into the memory of a batch.
+
+Torch's own makes a file of shared memory for each tensor. Here a large tensor stands in the
+worker's arena from its beginning, and a small one in ordinary memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data._utils import collate
+
+from ..transport.tensors import INLINE_BYTES
+
+__all__ = ["collate_into"]
+
+#: torch's own way with tensors
+_by_torch: Any = collate.collate_tensor_fn
+
+
+def collate_into(allocate: Callable[[int], Any] | None) -> None:
+    """From now on ``default_collate`` of this process uses such memory; None: torch's.
+
+    A way with tensors that somebody else has put into torch's map stays.
+    """
+    ways: Any = collate.default_collate_fn_map
+    way = ways.get(torch.Tensor)
+    if way is _by_torch or getattr(way, "func", None) is _stack:
+        ways[torch.Tensor] = partial(_stack, allocate)
+
+
+def _stack(
+    allocate: Callable[[int], Any] | None,
+    batch: Sequence[torch.Tensor],
+    *,
+    collate_fn_map: Any = None,
+) -> torch.Tensor:
+    """A batch of tensors as one, in the memory that it will be sent in."""
+    first = batch[0]
+    length = len(batch) * first.numel() * first.itemsize
+    small = length <= INLINE_BYTES
+    if (allocate is None and not small) or not all(map(_is_plain, batch)):
+        by_torch: torch.Tensor = _by_torch(batch, collate_fn_map=collate_fn_map)
+        return by_torch
+    if small or allocate is None:
+        out = torch.empty((len(batch), *first.shape), dtype=first.dtype)
+    else:
+        out = torch.frombuffer(allocate(length), dtype=first.dtype).view(-1, *first.shape)
+    return torch.stack(list(batch), 0, out=out)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and not tensor.is_nested
+    )

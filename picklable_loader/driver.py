@@ -47,8 +47,6 @@ class Driver:
         self._waited_ns = 0
         #: what the next epoch has from this one; None where there are no workers
         self.kept: Kept | None = None
-        #: the epoch that set_epoch has told their datasets
-        self._told: int | None = None
 
     @property
     def at_work(self) -> bool:
@@ -64,11 +62,9 @@ class Driver:
         """Let the engine work on a run, and fetch ahead; starts workers where there are none."""
         if self._engine is None:
             self._engine = make_engine(loader, run)
-            self._told = run.announced
         self.kept = Kept(run.base_seed, run.schedule.policy)
         self._todo.clear()
-        self._engine.begin(run.begin(self._told), run.worker_states)
-        self._told = run.announced
+        self._engine.begin(run.begin(), run.worker_states)
         self._run = run
         self._todo.extend(run.schedule.handle(Started()))
         self._carry_out()

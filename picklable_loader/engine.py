@@ -277,7 +277,7 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
     context = loader.multiprocessing_context or multiprocessing.get_context()
     init = datapipes.sharding(loader.dataset, loader.worker_init_fn)
     posts = [
-        Post(worker, loader.num_workers, run.base_seed, init, run.shared_seed)
+        Post(worker, loader.num_workers, run.base_seed, init, run.shared_seed, run.announced)
         for worker in range(loader.num_workers)
     ]
     pool = Pool(context, loader._pl.job(), posts, _lines(loader))

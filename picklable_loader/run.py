@@ -92,14 +92,9 @@ class Run:
     def step(self) -> int:
         return self.schedule.delivered
 
-    def begin(self, told: int | None) -> Begin:
-        """The epoch, as workers are told of it.
-
-        Args:
-            told: the epoch that their datasets were told by set_epoch before.
-        """
-        news = None if self.announced == told else self.announced
-        return Begin(self.base_seed, news, self.shared_seed)
+    def begin(self) -> Begin:
+        """The epoch, as workers are told of it."""
+        return Begin(self.base_seed, self.announced, self.shared_seed)
 
     def cursor(self, live: bool) -> Cursor:
         """Where the run stands.

@@ -49,7 +49,7 @@ class Begin:
     """An epoch begins."""
 
     base_seed: int
-    #: the epoch to tell the dataset, by its set_epoch
+    #: the epoch to tell the dataset, by its set_epoch, unless it was told
     announced: int | None = None
     #: DataPipes: the seed that all workers share
     shared_seed: int | None = None
@@ -66,7 +66,7 @@ class Request:
     begin: Begin | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take several times as long to make
 class Answer:
     """What became of a task."""
 

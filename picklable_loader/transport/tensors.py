@@ -56,8 +56,8 @@ class _Pickler(pickle.Pickler):
     def __init__(self, buffer: io.BytesIO, aside: Aside | None) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL, buffer_callback=aside)
         self._aside = aside
-        #: storages that are in the message already: two views of one stay views of one
-        self._memory: dict[int, _Memory] = {}
+        #: by storage, the first tensor over it: two views of one stay views of one
+        self._firsts: dict[int, torch.Tensor] = {}
         self.by_torch_bytes = 0
 
     def reducer_override(self, obj: Any) -> Any:
@@ -70,17 +70,41 @@ class _Pickler(pickle.Pickler):
         return NotImplemented if by_process is None else by_process(obj)
 
     def _reduce(self, tensor: torch.Tensor) -> Any:
-        storage = tensor.untyped_storage() if _is_plain(tensor) else None
-        if storage is None or (self._aside is None and storage.nbytes() > INLINE_BYTES):
-            # What is not strided is made of tensors that are, which come here as well.
-            if tensor.layout is torch.strided:
-                self.by_torch_bytes += tensor.numel() * tensor.element_size()
-            return _REDUCTIONS[torch.Tensor](tensor)
-        memory = self._memory.get(storage._cdata)
-        if memory is None:
-            memory = self._memory[storage._cdata] = _Memory(storage)
-        layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-        return _rebuild, (memory, tensor.dtype, layout, tensor.requires_grad)
+        try:
+            array: Any = tensor.numpy()  # of most plain tensors, and of nothing else
+        except (RuntimeError, TypeError):
+            return self._reduce_carefully(tensor)
+        storage = tensor.untyped_storage()
+        nbytes = storage.nbytes()
+        first = self._firsts.setdefault(storage._cdata, tensor)
+        if first is not tensor:
+            return _alias, (first, _DTYPES[tensor.dtype], *_layout(tensor))
+        if not nbytes or nbytes != array.nbytes or not array.flags.c_contiguous:
+            return self._reduce_storage(tensor, storage)
+        if self._aside is None and nbytes > INLINE_BYTES:
+            return self._by_torch(tensor)
+        return _whole, (pickle.PickleBuffer(array), _DTYPES[tensor.dtype], array.shape)
+
+    def _reduce_carefully(self, tensor: torch.Tensor) -> Any:
+        if not _is_plain(tensor):
+            return self._by_torch(tensor)
+        storage = tensor.untyped_storage()
+        first = self._firsts.setdefault(storage._cdata, tensor)
+        if first is not tensor:
+            return _alias, (first, _DTYPES[tensor.dtype], *_layout(tensor), tensor.requires_grad)
+        return self._reduce_storage(tensor, storage)
+
+    def _reduce_storage(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> Any:
+        if self._aside is None and storage.nbytes() > INLINE_BYTES:
+            return self._by_torch(tensor)
+        layout = (*_layout(tensor), tensor.requires_grad)
+        return _part, (_data(storage), _DTYPES[tensor.dtype], *layout)
+
+    def _by_torch(self, tensor: torch.Tensor) -> Any:
+        # What is not strided is made of tensors that are, which come here as well.
+        if tensor.layout is torch.strided:
+            self.by_torch_bytes += tensor.numel() * tensor.element_size()
+        return _REDUCTIONS[torch.Tensor](tensor)
 
 
 #: multiprocessing's and torch's; people add to it by ``ForkingPickler.register``
@@ -90,20 +114,6 @@ _REDUCTIONS: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     # Protocol 5 keeps an array read-only; torch's workers give one that can be written to.
     return array.__reduce_ex__(5) if array.flags.writeable else array.__reduce__()
-
-
-class _Memory:
-    """The bytes of a storage; unpickled as a storage of their own."""
-
-    def __init__(self, storage: torch.UntypedStorage) -> None:
-        self.storage = storage
-
-    def __reduce__(self) -> Any:
-        if not self.storage.nbytes():
-            return torch.UntypedStorage, (0,)
-        view = torch.empty(0, dtype=torch.uint8).set_(self.storage)
-        data: Any = view.numpy()
-        return _storage, (pickle.PickleBuffer(data),)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -119,13 +129,57 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _storage(data: Any) -> torch.UntypedStorage:
-    return torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
+def _layout(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
 
 
-def _rebuild(
-    storage: torch.UntypedStorage, dtype: torch.dtype, layout: tuple[Any, ...], requires_grad: bool
+def _data(storage: torch.UntypedStorage) -> pickle.PickleBuffer | None:
+    """A storage's bytes; None if it has none."""
+    if not storage.nbytes():
+        return None
+    view: Any = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return pickle.PickleBuffer(view)
+
+
+# --- what a message is unpickled with ------------------------------------------------------------
+
+#: Types by their number in a message; both sides run the same torch.
+_TYPES = sorted({each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str)
+_DTYPES = {dtype: number for number, dtype in enumerate(_TYPES)}
+
+
+def _whole(data: Any, dtype: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """A tensor that is all of its storage, in its natural order."""
+    tensor = torch.frombuffer(data, dtype=_TYPES[dtype])
+    return tensor if len(shape) == 1 else tensor.resize_(shape)
+
+
+def _part(
+    data: Any,
+    dtype: int,
+    offset: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    requires_grad: bool = False,
 ) -> torch.Tensor:
-    tensor = torch.empty(0, dtype=dtype).set_(storage, *layout)
-    tensor.requires_grad_(requires_grad)
-    return tensor
+    """A tensor that sees some of its storage, in some order."""
+    if data is None:
+        storage = torch.UntypedStorage(0)
+    else:
+        storage = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
+    tensor = torch.empty(0, dtype=_TYPES[dtype]).set_(storage, offset, shape, stride)
+    return tensor.requires_grad_(requires_grad)
+
+
+def _alias(
+    first: torch.Tensor,
+    dtype: int,
+    offset: int,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    requires_grad: bool = False,
+) -> torch.Tensor:
+    """A tensor over the storage of another one."""
+    storage = first.untyped_storage()
+    tensor = torch.empty(0, dtype=_TYPES[dtype]).set_(storage, offset, shape, stride)
+    return tensor.requires_grad_(requires_grad)

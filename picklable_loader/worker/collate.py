@@ -42,7 +42,7 @@ def _stack(
     first = batch[0]
     length = len(batch) * first.numel() * first.itemsize
     small = length <= INLINE_BYTES
-    if (allocate is None and not small) or not all(map(_is_plain, batch)):
+    if (allocate is None and not small) or not _is_plain(first):
         by_torch: torch.Tensor = _by_torch(batch, collate_fn_map=collate_fn_map)
         return by_torch
     if small or allocate is None:
@@ -57,6 +57,5 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         type(tensor) is torch.Tensor
         and tensor.layout is torch.strided
         and tensor.device.type == "cpu"
-        and not tensor.requires_grad
         and not tensor.is_nested
     )

@@ -36,6 +36,8 @@ class Post:
     worker_init_fn: Callable[[int], object] | None = None
     #: DataPipes: the seed that all workers share, for the first epoch
     shared_seed: int | None = None
+    #: the epoch that the dataset was told before the worker was given its copy
+    announced: int | None = None
 
 
 def serve(channel: Channel, job: Job, post: Post) -> None:
@@ -64,6 +66,8 @@ class _Worker:
         self._fetcher: Fetcher | None = None
         #: the loader's run that the worker has begun
         self._run: int | None = None
+        #: the epoch that its copy of the dataset was told
+        self._announced = post.announced
         #: what went wrong at the start: the answer to the next request, as in torch
         self._trouble: ExceptionWrapper | None = None
         self._seed()
@@ -107,7 +111,8 @@ class _Worker:
         try:
             if begin.shared_seed is not None:
                 self._job = replace(self._job, dataset=seeded(self._job.dataset, begin.shared_seed))
-            if begin.announced is not None:
+            if begin.announced not in (None, self._announced):
+                self._announced = begin.announced
                 tell_epoch(self._job.dataset, begin.announced)
             for name, state in (begin.states or {}).items():
                 RNGS[name].restore(state)

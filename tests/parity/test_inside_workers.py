@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import multiprocessing
 import os
@@ -223,6 +224,8 @@ def test_worker_init_fn_runs_once_for_persistent_workers_and_once_an_epoch_for_o
             )
             for _ in range(3):
                 list(loader)
+            del loader  # a worker that was given nothing may still be at its beginning
+            gc.collect()
             counts.append(starts.clone())
         return counts
 

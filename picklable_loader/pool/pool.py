@@ -19,6 +19,7 @@ from ..worker.fetch import Job
 from ..worker.main import work
 from ..worker.serve import Post
 from .ladder import retire
+from .preload import preload
 
 __all__ = ["Pool"]
 
@@ -46,6 +47,7 @@ class Pool:
         self._lines = lines
         #: retires the workers when the pool is gone, at the latest when the interpreter ends
         self.retire = weakref.finalize(self, _retire, os.getpid(), lines, self._processes)
+        preload(context)
         try:
             for post in posts:
                 self._start(context, job, post)

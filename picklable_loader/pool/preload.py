@@ -19,7 +19,7 @@ def preload(context: BaseContext) -> None:
     """Have the fork server import what workers need; without effect on one that is running."""
     if context.get_start_method() != "forkserver":
         return
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     # A program's own list stays; there is no public way to read it.
     wanted = list(getattr(server, "_preload_modules", ["__main__"]))
     if _WORKER not in wanted:

@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 READY := $(VENV)/ready
+# what is tested over pipes as well, as on a system that has no arenas
+ABOUT_WORKERS := $(addprefix tests/,laws parity test_iterator.py test_state_dict.py \
+	test_seeding.py test_odd_use.py test_batch_at_and_skip.py)
 SOURCES := picklable_loader tests benchmarks docs setup.py
 
 .PHONY: demo test lint types format benchmark clean
@@ -15,6 +18,7 @@ demo: $(READY)
 # Most tests wait for processes most of the time: more of them at once than there are cores.
 test: lint types
 	$(BIN)/python -m pytest -q -n 3
+	$(BIN)/python -m pytest -q -n 3 --portable $(ABOUT_WORKERS)
 
 lint: $(READY)
 	$(BIN)/black --check --line-length 100 $(SOURCES)

@@ -26,6 +26,19 @@ multiprocessing.resource_tracker.ensure_running()
 multiprocessing.forkserver.ensure_running()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--portable", action="store_true", help="without the arena transport")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def the_transport_is_the_one_asked_for(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With ``--portable``, "auto" finds a system that cannot do without pipes."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("--portable"):
+            patch.setattr("picklable_loader.engine.packets_work_here", lambda: False)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def modules_are_not_searched_for_garbage() -> Iterator[None]:
     """Looking for garbage after each test would take most of the time."""

@@ -483,17 +483,19 @@ def test_whoever_is_idle_takes_the_next_task_from_the_queue() -> None:
     line.close()
 
 
-def test_pipes_keep_tasks_until_a_worker_has_little_to_do() -> None:
+def test_over_pipes_a_task_goes_to_the_worker_that_has_fewest() -> None:
     line = Line(PipeLines(), workers=2)
-    for step in range(6):
+    for step in range(4):
         line.lines.post(None, bytes([step]))
     quick, slow = line.channels
     for step in (0, 2):
         assert quick.receive() == bytes([step])
         quick.send(arrived(step), 0)
         line.answers()
-    assert [slow.receive(), slow.receive()] == [b"\x01", b"\x03"]
+    for step in (4, 5):
+        line.lines.post(None, bytes([step]))
     assert [quick.receive(), quick.receive()] == [b"\x04", b"\x05"]
+    assert [slow.receive(), slow.receive()] == [b"\x01", b"\x03"]
     line.close()
 
 

@@ -105,13 +105,11 @@ class Outbox:
 
 
 class PipeLines:
-    """The loader's side: requests for anybody wait here until a worker has little to do."""
+    """The loader's side: a request for anybody goes to the worker that has fewest."""
 
     def __init__(self) -> None:
         self._connections: list[Connection[Any, Any]] = []
         self._outboxes: list[Outbox] = []
-        #: for whichever worker is idle first
-        self._queue: deque[bytes] = deque()
 
     def open(self, context: Any) -> PipeEnd:
         ours, theirs = context.Pipe()
@@ -122,10 +120,10 @@ class PipeLines:
 
     def post(self, worker: int | None, frame: bytes) -> None:
         if worker is None:
-            self._queue.append(frame)
-            self._share()
+            outbox = min(self._outboxes, key=lambda outbox: outbox.load)
         else:
-            self._outboxes[worker].post(frame)
+            outbox = self._outboxes[worker]
+        outbox.post(frame)
 
     def wait(self, sentinels: Sequence[int], timeout_s: float | None) -> Frames | None:
         ready = wait([*self._connections, *sentinels], timeout_s)
@@ -138,7 +136,6 @@ class PipeLines:
                 if frame is not None:
                     answers.append((worker, frame))
                     self._outboxes[worker].answered()
-        self._share()
         return answers
 
     def read(self, worker: int, frame: bytes) -> Answer:
@@ -149,14 +146,6 @@ class PipeLines:
             _hang_up(connection)
         self._connections.clear()
         self._outboxes.clear()
-
-    def _share(self) -> None:
-        # One to work on and one to go on with: what is left goes to whoever is done first.
-        while self._queue:
-            outbox = min(self._outboxes, key=lambda outbox: outbox.load)
-            if outbox.load > 1:
-                return
-            outbox.post(self._queue.popleft())
 
 
 def _hang_up(connection: Connection[Any, Any]) -> None:

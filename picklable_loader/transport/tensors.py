@@ -70,6 +70,8 @@ class _Pickler(pickle.Pickler):
         return NotImplemented if by_process is None else by_process(obj)
 
     def _reduce(self, tensor: torch.Tensor) -> Any:
+        if tensor.requires_grad:
+            return self._reduce_carefully(tensor)
         try:
             array: Any = tensor.numpy()  # of most plain tensors, and of nothing else
         except (RuntimeError, TypeError):

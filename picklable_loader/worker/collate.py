@@ -18,7 +18,7 @@ from ..transport.tensors import INLINE_BYTES
 __all__ = ["collate_into"]
 
 #: torch's own way with tensors
-_by_torch: Any = collate.collate_tensor_fn
+_by_torch: Callable[..., torch.Tensor] = collate.collate_tensor_fn
 
 
 def collate_into(allocate: Callable[[int], Any] | None) -> None:
@@ -43,13 +43,15 @@ def _stack(
     length = len(batch) * first.numel() * first.itemsize
     small = length <= INLINE_BYTES
     if (allocate is None and not small) or not _is_plain(first):
-        by_torch: torch.Tensor = _by_torch(batch, collate_fn_map=collate_fn_map)
-        return by_torch
+        return _by_torch(batch, collate_fn_map=collate_fn_map)
     if small or allocate is None:
         out = torch.empty((len(batch), *first.shape), dtype=first.dtype)
     else:
         out = torch.frombuffer(allocate(length), dtype=first.dtype).view(-1, *first.shape)
-    return torch.stack(list(batch), 0, out=out)
+    try:
+        return torch.stack(list(batch), 0, out=out)
+    except (RuntimeError, TypeError):  # what cannot be joined is refused in torch's words
+        return _by_torch(batch, collate_fn_map=collate_fn_map)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -11,6 +11,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,24 @@ multiprocessing.forkserver.ensure_running()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--portable", action="store_true", help="without the arena transport")
+
+
+#: processes that this one has started
+_started: set[int] = set()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def processes_are_known() -> Iterator[None]:
+    start = BaseProcess.start
+
+    def start_and_note(process: BaseProcess) -> None:
+        start(process)
+        assert process.pid is not None
+        _started.add(process.pid)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BaseProcess, "start", start_and_note)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -87,18 +106,14 @@ def _descriptors() -> set[str]:
 
 
 def _shared_memory() -> set[str]:
-    """Blocks of shared memory but those of other programs that are running."""
+    """Blocks of shared memory that this process or one that it has started has made.
+
+    Other tests run at the same time, some of which kill torch's workers: those leave theirs.
+    """
     folder = Path("/dev/shm")
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    # Semaphores are of torch's loaders, under test in another process: ours has none.
+    made = {os.getpid(), *_started}
     return {
-        name for name in names if not name.startswith("sem.") and not _is_another_programs(name)
+        path.name
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (maker := re.match(r"torch_(\d+)_", path.name)) and int(maker[1]) in made
     }
-
-
-def _is_another_programs(name: str) -> bool:
-    made_by = re.match(r"torch_(\d+)_", name)
-    if made_by is None or int(made_by[1]) == os.getpid():
-        return False
-    ours = {child.pid for child in multiprocessing.active_children()}
-    return int(made_by[1]) not in ours and Path(f"/proc/{made_by[1]}").exists()

@@ -5,9 +5,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 READY := $(VENV)/ready
-SOURCES := picklable_loader tests benchmarks docs setup.py
+# Options of the benchmarks, for example BENCH="--only tiny-2 large --rounds 7".
+BENCH ?=
+SOURCES := picklable_loader tests docs setup.py
 
-.PHONY: demo test lint types format benchmark clean
+.PHONY: demo test lint types format bench clean
 
 demo: $(READY)
 	$(BIN)/python -m picklable_loader demo
@@ -28,11 +30,12 @@ format: $(READY)
 	$(BIN)/black --quiet --line-length 100 $(SOURCES)
 	$(BIN)/isort --quiet $(SOURCES)
 
-benchmark: $(READY)
-	$(BIN)/python benchmarks/compare.py
+# Every measurement has a process of its own; all of them take about half an hour of a quiet machine.
+bench: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m benchmarks $(BENCH)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .hypothesis demo_output
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .hypothesis demo_output bench_output
 
 # torch comes first and alone: a requirement that merely allows a newer one would bring gigabytes.
 $(READY): requirements.txt setup.cfg Makefile

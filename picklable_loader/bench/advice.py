@@ -13,6 +13,8 @@ __all__ = ["Advice", "advise"]
 _ENOUGH = 0.95
 #: busy for so much of the time, workers are what limits
 _FULL = 0.85
+#: waiting for so little of the time, training steps are what limits
+_SELDOM = 0.05
 #: torch's and our usual budget, for each worker
 _USUAL = 2
 
@@ -40,32 +42,27 @@ def advise(study: Study) -> Advice:
     best = max(trial.rate for trial in trials.values())
     number = min(n for n, trial in trials.items() if trial.rate >= _ENOUGH * best)
     chosen = trials[number]
-    reasons = (_why_so_many(study, chosen, best), *_why_this_budget(chosen))
+    reasons = (_why_so_many(study, chosen), *_why_this_budget(chosen))
     if chosen.budget is None:
         return Advice(number, None, None, reasons)
     return Advice(number, chosen.budget, chosen.budget * chosen.batch_bytes, reasons)
 
 
-def _why_so_many(study: Study, chosen: Trial, best: float) -> str:
-    number = chosen.num_workers
-    if chosen.busy is None:
-        return "Workers gain nothing here: a batch costs less than it takes to bring it over."
-    if study.step_s and best * study.step_s >= _ENOUGH:
-        return "The training step is what takes the time: more workers would wait for it."
-    if chosen.busy >= _FULL and number >= study.cores:
-        return (
-            f"Its workers are busy {chosen.busy:.0%} of the time and there is no core for another: "
-            "only a cheaper dataset would be faster."
-        )
+def _why_so_many(study: Study, chosen: Trial) -> str:
+    if study.left_out:
+        return "There was no time to try all numbers: give it more --seconds."
+    if chosen.busy is None or chosen.waited is None:
+        return "No number of workers is faster: batches cost little, or the cores have other work."
+    busy, waited = f"Its workers are busy {chosen.busy:.0%} of the time", f"{chosen.waited:.0%}"
+    if study.step_s and chosen.waited <= _SELDOM:
+        return f"Training steps wait for batches {waited} of the time: faster ones would not help."
+    if chosen.busy >= _FULL and chosen.num_workers >= study.cores:
+        return f"{busy} and there is no core for another: only a cheaper dataset would be faster."
     if chosen.busy >= _FULL:
-        return (
-            f"Its workers are busy {chosen.busy:.0%} of the time, and more of them gained nothing: "
-            "they share something, such as the disk or the processor."
-        )
-    return (
-        f"Its workers are busy {chosen.busy:.0%} of the time: what limits is the way of the "
-        "batches through this process, which more workers do not shorten."
-    )
+        return f"{busy}, but more of them gained nothing: they share a disk, or the cores."
+    if study.step_s:
+        return f"{busy}, training steps wait for them {waited} of it; more of them gained little."
+    return f"{busy}: what limits is the batches' way through this process, which has one core."
 
 
 def _why_this_budget(chosen: Trial) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def _by_workers(study: Study) -> list[str]:
         rows.append(_row(f"{number:>29d}", f"{trial.rate:,.1f}", busy, budget))
     if study.left_out:
         numbers = ", ".join(map(str, study.left_out))
-        rows.append(f"No time was left for num_workers={numbers}: give it more --seconds.")
+        rows.append(f"No time was left for num_workers={numbers}.")
     return rows
 
 

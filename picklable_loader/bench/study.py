@@ -52,14 +52,16 @@ class Study:
         """
         numbers = candidates(self.cores, self.subject.loader.num_workers)
         share = self._seconds / (_ROUNDS * len(SIDES) + len(numbers))
-        end = time.perf_counter() + self._seconds
+        end, took = time.perf_counter() + self._seconds, 0.0
         for turn in range(_ROUNDS):
-            if turn and time.perf_counter() > end - len(numbers) * share:
-                break  # its batches are slow: the time is for the rest
+            began = time.perf_counter()
+            if turn and began + took > end - len(numbers) * share:
+                break  # its batches are slow: what time is left is for the numbers of workers
             for side in SIDES[:: -1 if turn % 2 else 1]:
                 trial = try_out(self.subject.build(side), share, self.step_s)
                 self.compared[side].append(trial)
                 say(_line(side, trial))
+            took = time.perf_counter() - began
         for number in numbers:
             if self.by_workers and time.perf_counter() > end:
                 self.left_out.append(number)

@@ -15,8 +15,8 @@ from .subject import BenchError
 
 __all__ = ["Trial", "try_out"]
 
-#: batches that are timed at least, however long they take
-_LEAST = 2
+#: batches for each worker that are not timed, as workers had made them before: torch's window
+_AHEAD = 2
 
 _NOTHING = object()
 
@@ -28,7 +28,7 @@ class Trial:
     Attributes:
         num_workers: how many it had.
         first_s: seconds from ``iter()`` to the first batch.
-        batches: how many came after it, in any number of epochs.
+        batches: how many were timed, in any number of epochs.
         seconds: that these took, training steps included.
         batch_bytes: size of the arrays in the first batch.
         busy: part of these seconds, from 0 to 1, that its workers were busy; None if not known.
@@ -56,25 +56,22 @@ def try_out(loader: TorchDataLoader[Any], seconds: float, step_s: float) -> Tria
 
     Args:
         loader: is as good as new afterwards, but for its sampler's random numbers.
-        seconds: how long, the start of workers included; at least a few batches come.
+        seconds: how long, about; half of it at least is for what is timed, from two batches on.
         step_s: seconds that a training step takes, in which this process does nothing else.
 
     Raises:
         BenchError: it delivers nothing, or raises.
     """
-    iterator = None
+    pass_ = _Pass(loader, step_s)
     try:
         begin = time.perf_counter()
-        iterator = iter(loader)
-        batch = next(iterator, _NOTHING)
-        if batch is _NOTHING:
-            raise BenchError(_NO_BATCH)
-        first_s, before = time.perf_counter() - begin, _stats(iterator)
-        size = _size(batch)
-        del batch
-        iterator, batches = _go_on(loader, iterator, begin + seconds, step_s)
-        taken = time.perf_counter() - begin - first_s
-        after = _stats(iterator)
+        size = _size(pass_.next())
+        first_s = time.perf_counter() - begin
+        pass_.go_on(_AHEAD * loader.num_workers)
+        before, began = pass_.stats(), time.perf_counter()
+        end = max(begin + seconds, began + seconds / 2)
+        batches = pass_.go_on(max(2, loader.num_workers), end)
+        taken, after = time.perf_counter() - began, pass_.stats()
     except BenchError:
         raise
     except Exception as error:
@@ -83,8 +80,7 @@ def try_out(loader: TorchDataLoader[Any], seconds: float, step_s: float) -> Tria
             f"num_workers={loader.num_workers}."
         ) from error
     finally:
-        if isinstance(iterator, LoaderIterator):
-            iterator.close()
+        pass_.close()
     known = _told(before, after, taken) if loader.num_workers else {}
     return Trial(loader.num_workers, first_s, batches, taken, size, **known)
 
@@ -99,28 +95,57 @@ _ONE_EPOCH = (
 )
 
 
-def _go_on(
-    loader: TorchDataLoader[Any], iterator: Any, deadline: float, step_s: float
-) -> tuple[Any, int]:
-    """Batches until the time is up; returns the iterator that is at work then, and how many."""
-    batches, again = 0, False
-    while True:
-        before = batches
-        for _ in iterator:
+class _Pass:
+    """A consumer, who begins a new epoch when one is over.
+
+    Args:
+        loader: what it iterates over.
+        step_s: seconds that it takes for a batch.
+    """
+
+    def __init__(self, loader: TorchDataLoader[Any], step_s: float) -> None:
+        self._loader = loader
+        self._step_s = step_s
+        self._iterator: Any = None
+
+    def next(self) -> Any:
+        """The next batch.
+
+        Raises:
+            BenchError: there is none, in a whole epoch.
+        """
+        begun = self._iterator is not None
+        if begun:
+            batch = next(self._iterator, _NOTHING)
+            if batch is not _NOTHING:
+                return batch
+            self._iterator = None  # its workers end before the next ones start, as after a for loop
+        self._iterator = iter(self._loader)
+        batch = next(self._iterator, _NOTHING)
+        if batch is _NOTHING:
+            raise BenchError(_ONE_EPOCH if begun else _NO_BATCH)
+        return batch
+
+    def go_on(self, least: int, end: float = 0.0) -> int:
+        """Take batches until it is that late, and so many at least; returns how many."""
+        batches = 0
+        while batches < least or time.perf_counter() < end:
+            self.next()
             batches += 1
-            if step_s:
-                time.sleep(step_s)
-            if batches >= _LEAST and time.perf_counter() > deadline:
-                return iterator, batches
-        if again and batches == before:
-            raise BenchError(_ONE_EPOCH)
-        again = True
-        del iterator  # as a for loop does: its workers end before the next ones start
-        iterator = iter(loader)
+            if self._step_s:
+                time.sleep(self._step_s)
+        return batches
 
+    def stats(self) -> Stats | None:
+        """What its iterator tells; None if that is torch's."""
+        iterator = self._iterator
+        return iterator.stats() if isinstance(iterator, LoaderIterator) else None
 
-def _stats(iterator: Any) -> Stats | None:
-    return iterator.stats() if isinstance(iterator, LoaderIterator) else None
+    def close(self) -> None:
+        """Retire the workers."""
+        if isinstance(self._iterator, LoaderIterator):
+            self._iterator.close()
+        self._iterator = None
 
 
 def _told(before: Stats | None, after: Stats | None, seconds: float) -> dict[str, Any]:

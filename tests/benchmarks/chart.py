@@ -16,7 +16,11 @@ from .summary import OURS, THEIRS, Row
 
 __all__ = ["draw"]
 
-_LOOK = {OURS: RESUMED["picklable_loader"], "torchdata": SEEN["missed"]}
+_LOOK = {
+    THEIRS: RESUMED["torch"],
+    "torchdata": SEEN["missed"],
+    OURS: RESUMED["picklable_loader"],
+}
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
@@ -55,8 +59,8 @@ def _row(axes: Any, place: int, row: Row) -> None:
         return
     look = _LOOK[OURS]
     axes.barh(place, ours - 1, left=1, height=0.52, color=look, alpha=0.28, lw=0)
-    _dot(axes, place, row, OURS, size=7)
-    _dot(axes, place, row, "torchdata", size=5)
+    for side, size in ((THEIRS, 0), ("torchdata", 5), (OURS, 7)):
+        _dot(axes, place, row, side, size)
     target = row.target_times_better()
     axes.plot([target] * 2, [place - 0.36, place + 0.36], color=INK, lw=1.6)
     missed = row.reached() is False
@@ -66,7 +70,7 @@ def _row(axes: Any, place: int, row: Row) -> None:
         (9, 0),
         textcoords="offset points",
         va="center",
-        color=RESUMED["torch"] if missed else look,
+        color=_LOOK[THEIRS] if missed else look,
         fontweight="bold",
     )
 
@@ -93,10 +97,10 @@ def _scale(axes: Any, rows: list[Row]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     drawn = [(*_values(row), row.target_times_better()) for row in rows]
     values = [value for ends in drawn for value in ends if value]
-    axes.set_xlim(min([0.4, *(value * 0.8 for value in values)]), max([4, *values]) * 2.4)
+    axes.set_xlim(min([0.4, *(value * 0.8 for value in values)]), max([4, *values]) * 3.2)
     axes.grid(axis="x", color=PALE, lw=0.6, alpha=0.7)
     axes.set_axisbelow(True)
-    axes.axvline(1, color=RESUMED[THEIRS], lw=1.4)
+    axes.axvline(1, color=_LOOK[THEIRS], lw=0.9)
     axes.set_yticks(range(len(rows)), [row.figure.name for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
@@ -107,7 +111,7 @@ def _scale(axes: Any, rows: list[Row]) -> None:
 def _legend(axes: Any) -> None:
     axes.plot([], [], "-o", color=_LOOK[OURS], ms=7, label="picklable_loader, worst to best")
     axes.plot([], [], "-o", color=_LOOK["torchdata"], ms=5, label="torchdata, worst to best")
-    axes.plot([], [], color=RESUMED[THEIRS], lw=1.4, label="torch (or not saving a state)")
+    axes.plot([], [], color=_LOOK[THEIRS], lw=1.4, label="torch (or no state saved)")
     axes.plot([], [], "|", color=INK, ms=11, mew=1.6, label="target")
     place = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.4}
     axes.legend(frameon=False, ncols=4, columnspacing=1.6, **place)

@@ -8,9 +8,11 @@ READY := $(VENV)/ready
 # what is tested over pipes as well, as on a system that has no arenas
 ABOUT_WORKERS := $(addprefix tests/,laws parity test_iterator.py test_state_dict.py \
 	test_seeding.py test_odd_use.py test_batch_at_and_skip.py)
-SOURCES := picklable_loader tests benchmarks docs setup.py
+# Options of the benchmarks, for example BENCH="--only tiny-2 large --rounds 7".
+BENCH ?=
+SOURCES := picklable_loader tests docs setup.py
 
-.PHONY: demo test lint types format benchmark clean
+.PHONY: demo test lint types format bench clean
 
 demo: $(READY)
 	$(BIN)/python -m picklable_loader demo
@@ -32,11 +34,12 @@ format: $(READY)
 	$(BIN)/black --quiet --line-length 100 $(SOURCES)
 	$(BIN)/isort --quiet $(SOURCES)
 
-benchmark: $(READY)
-	$(BIN)/python benchmarks/compare.py
+# Every measurement has a process of its own; all of them take about half an hour of a quiet machine.
+bench: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m benchmarks $(BENCH)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .hypothesis demo_output
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .hypothesis demo_output bench_output
 
 # torch comes first and alone: a requirement that merely allows a newer one would bring gigabytes.
 $(READY): requirements.txt setup.cfg Makefile

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+from .bench import command as bench
 from .demo import command as demo
 
 __all__ = ["main"]
@@ -26,7 +27,7 @@ class Command(Protocol):
         """
 
 
-COMMANDS: dict[str, Command] = {"demo": demo}
+COMMANDS: dict[str, Command] = {"demo": demo, "bench": bench}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,1 @@
+"""``python -m picklable_loader bench``: your own loader, measured."""

@@ -9,6 +9,7 @@ from array import array
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from ..errors import (
@@ -108,6 +109,7 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[D
     ]
 
 
+@lru_cache(maxsize=16)  # who saves at every step asks for the same state again and again
 def pack_words(data: bytes) -> str:
     """Bytes as text, half as long where they are 32-bit numbers in 64-bit fields.
 

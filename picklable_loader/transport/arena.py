@@ -60,8 +60,8 @@ class _Owned:
     """The writer's view of a region."""
 
     region: Region
-    #: lives as long as anything of this process can see the region
-    here: weakref.ref[Bytes] | None
+    #: lives as long as anything of this process can see the region; None: nothing can
+    here: weakref.ref[Bytes] | None = None
     #: the reader has it
     there: bool = False
 
@@ -107,20 +107,9 @@ class Arena:
         Raises:
             ArenaFull: there is none.
         """
-        if not self._free_slots and self._slots_used == _SLOTS:
-            raise ArenaFull(f"all {_SLOTS} regions are in use")
-        start = self._blocks.take(length)
-        if start is None:
-            self._grow(length)
-            start = self._blocks.take(length)
-            assert start is not None
-        segment, segment_length = self._blocks.segment_of(start)
-        array = np.frombuffer(self._maps[segment], np.uint8, length, start - segment)
-        region = Region(self._new_slot(), start, length, segment, segment_length)
-        owned = _Owned(region, None)
+        array, owned = self._new(length)
         address = _address(array)
         owned.here = weakref.ref(array, lambda _: self._unseen(owned, address))
-        self._by_slot[region.slot] = owned
         self._by_address[address] = owned
         return array
 
@@ -131,12 +120,11 @@ class Arena:
             ArenaFull: there is no memory for a copy.
         """
         source = np.frombuffer(data, np.uint8)
-        owned = self._by_address.get(_address(source))
+        owned = self._by_address.get(_address(source)) if self._by_address else None
         # What the reader has already may have been changed there since.
         if owned is None or owned.there or owned.region.length != len(source):
-            copy = self.allocate(len(source))
+            copy, owned = self._new(len(source))
             copy[:] = source
-            owned = self._by_address[_address(copy)]
         owned.there = True
         self._ledger[owned.region.slot] = _GIVEN
         return owned.region
@@ -164,6 +152,20 @@ class Arena:
         self._by_address.clear()
         self._maps.clear()
         self._ledger.close()
+
+    def _new(self, length: int) -> tuple[Bytes, _Owned]:
+        if not self._free_slots and self._slots_used == _SLOTS:
+            raise ArenaFull(f"all {_SLOTS} regions are in use")
+        start = self._blocks.take(length)
+        if start is None:
+            self._grow(length)
+            start = self._blocks.take(length)
+            assert start is not None
+        segment, segment_length = self._blocks.segment_of(start)
+        array = np.frombuffer(self._maps[segment], np.uint8, length, start - segment)
+        owned = _Owned(Region(self._new_slot(), start, length, segment, segment_length))
+        self._by_slot[owned.region.slot] = owned
+        return array, owned
 
     def _take_back(self, slot: int) -> None:
         self._ledger[slot] = 0

@@ -374,11 +374,15 @@ def quantised(tensor: torch.Tensor) -> Any:
 # --- the default collate_fn ----------------------------------------------------------------------
 
 
+#: those that torch's default collate_fn takes
+BYTES = (torch.uint8, torch.int8, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2)
+NOT_COLLATED = ("torch.q", "torch.bits")
+
 COLLATED: dict[str, Callable[[int, int], Any]] = {
     **{
         str(dtype).removeprefix("torch."): lambda i, n, dtype=dtype: bits(n, dtype)
         for dtype in DTYPES
-        if not str(dtype).startswith(("torch.q", "torch.bits"))
+        if dtype in BYTES or (dtype.itemsize > 1 and not str(dtype).startswith(NOT_COLLATED))
     },
     "no dimension": lambda i, n: torch.tensor(i),
     "empty": lambda i, n: torch.empty(0, n),
@@ -545,7 +549,7 @@ BATCHES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(BATCHES)
 def test_any_nesting_comes_through_an_arena_as_it_was_and_as_in_torchs_way(batch: Any) -> None:
     fd = new_memory()

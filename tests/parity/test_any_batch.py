@@ -1,0 +1,571 @@
+"""Any batch, small or large, by either transport: what torch's workers give, sharing included."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import os
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from picklable_loader.transport.arena import Arena, ArenaReader, new_memory
+from picklable_loader.transport.frames import (
+    Answer,
+    Outcome,
+    encode_answer,
+    read_answer,
+)
+from picklable_loader.transport.tensors import INLINE_BYTES
+
+from .identical import assert_identical
+from .sides import OURS, TORCH, Make
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Sparse"),
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
+    pytest.mark.filterwarnings("ignore:ComplexHalf support"),
+    pytest.mark.filterwarnings("ignore:.*[Qq]uantiz"),
+    pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
+]
+
+TRANSPORTS = pytest.mark.parametrize("transport", ["arena", "portable"])
+
+#: elements: a batch of a few bytes, and one that is no message for a pipe
+SMALL, LARGE = 6, 60_000
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+@dataclasses.dataclass
+class Sample:
+    name: str
+    pixels: torch.Tensor
+
+
+class Marked(torch.Tensor):
+    """A tensor subclass."""
+
+
+class Table(dict[str, Any]):
+    pass
+
+
+class Plain:
+    """An object of people's own, with tensors and arrays in it."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+
+def ramp(n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.arange(n, dtype=torch.float32).fmod(120).to(dtype)
+
+
+def bits(n: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of any type at all."""
+    tensor = torch.arange(n * dtype.itemsize, dtype=torch.int64).fmod(2).to(torch.uint8)
+    return torch.empty(0, dtype=dtype).set_(tensor.untyped_storage(), 0, (n,), (1,))
+
+
+def records(n: int) -> np.ndarray[Any, Any]:
+    array = np.zeros(n, dtype=[("a", "i4"), ("b", "f8", (2,)), ("c", "U3")])
+    array["a"], array["c"] = np.arange(n), "xyz"
+    return array
+
+
+def objects(n: int) -> np.ndarray[Any, Any]:
+    array = np.empty(n, dtype=object)
+    array[:] = [None, "text", 3] * (n // 3)
+    return array
+
+
+def picture(n: int) -> Any:
+    image = pytest.importorskip("PIL.Image")
+    return image.fromarray(np.arange(n, dtype=np.uint8).reshape(2, -1), "L")
+
+
+def read_only(n: int) -> np.ndarray[Any, Any]:
+    array = np.arange(n)
+    array.flags.writeable = False
+    return array
+
+
+def shared(n: int) -> dict[str, torch.Tensor]:
+    base = ramp(n)
+    return {"tail": base[2:], "base": base, "grid": base.view(2, -1), "again": base, "b": base[::2]}
+
+
+def within(n: int) -> Any:
+    base = ramp(n)
+    return [{"x": (base, [base[1:]])}, Point(base.view(torch.int32), Sample("s", base[:1]))]
+
+
+DTYPES = sorted({each for each in vars(torch).values() if isinstance(each, torch.dtype)}, key=str)
+
+TENSORS: dict[str, Callable[[int], Any]] = {
+    **{
+        str(dtype).removeprefix("torch."): lambda n, dtype=dtype: bits(n, dtype)
+        for dtype in DTYPES
+        if not str(dtype).startswith("torch.q")
+    },
+    "no dimension": lambda n: torch.tensor(n),
+    "empty": lambda n: torch.empty(0, n),
+    "empty view": lambda n: ramp(n)[n:],
+    "transposed": lambda n: ramp(n).view(2, -1).t(),
+    "strided": lambda n: ramp(n)[1::3],
+    "expanded": lambda n: ramp(n)[:, None].expand(n, 2),
+    "one element expanded": lambda n: torch.tensor(1.5).expand(n, 2),
+    "channels last": lambda n: ramp(n).view(1, 3, 2, -1).to(memory_format=torch.channels_last),
+    "a row": lambda n: ramp(n).view(2, -1)[1],
+    "gradient": lambda n: ramp(n).requires_grad_(),
+    "detached": lambda n: (ramp(n).requires_grad_() * 2).detach(),
+    "conjugate": lambda n: torch.complex(ramp(n), ramp(n)).conj(),
+    "negative": lambda n: torch.complex(ramp(n), ramp(n)).conj().imag,
+    "real part": lambda n: torch.complex(ramp(n), ramp(n)).real,
+    "parameter": lambda n: torch.nn.Parameter(ramp(n)),
+    "frozen parameter": lambda n: torch.nn.Parameter(ramp(n), requires_grad=False),
+    "buffer": lambda n: torch.nn.Buffer(ramp(n)),
+    "subclass": lambda n: ramp(n).as_subclass(Marked),
+    "sparse": lambda n: ramp(n).to_sparse(),
+    "sparse rows": lambda n: ramp(n).view(2, -1).to_sparse_csr(),
+    "nested": lambda n: torch.nested.nested_tensor([ramp(n), ramp(n + 1)]),
+    "meta": lambda n: torch.empty(n, device="meta").shape,
+    "from numpy": lambda n: torch.from_numpy(np.arange(n)),
+    "in shared memory": lambda n: ramp(n).share_memory_(),
+    "list": lambda n: [ramp(n), ramp(n + 1)],
+}
+
+ARRAYS: dict[str, Callable[[int], Any]] = {
+    **{
+        f"array of {code}": lambda n, code=code: np.arange(n).astype(code)
+        for code in "?bBhHiIlLefdFD"
+    },
+    "Fortran": lambda n: np.asfortranarray(np.arange(n).reshape(2, -1)),
+    "sliced": lambda n: np.arange(n)[::3],
+    "backwards": lambda n: np.arange(n)[::-1],
+    "no dimension": lambda n: np.array(n),
+    "empty": lambda n: np.empty((0, n)),
+    "text": lambda n: np.array(["a", "bcd"] * n),
+    "bytes": lambda n: np.array([b"a", b"bcd"] * n),
+    "raw": lambda n: np.zeros(n, dtype="V5"),
+    "objects": objects,
+    "records": records,
+    "a field": lambda n: records(n)["b"],
+    "recarray": lambda n: records(n).view(np.recarray),
+    "masked": lambda n: np.ma.masked_array(np.arange(n), np.arange(n) % 2),
+    "dates": lambda n: np.arange(n).astype("datetime64[D]"),
+    "times": lambda n: np.arange(n).astype("timedelta64[s]"),
+    "read-only": read_only,
+    "broadcast": lambda n: np.broadcast_to(np.arange(3), (n, 3)),
+    "scalars": lambda n: [np.float32(n), np.int8(1), np.bool_(True), np.str_("a"), records(n)[1]],
+    "same twice": lambda n: (lambda array: [array, array])(np.arange(n)),
+    "two views": lambda n: (lambda array: [array, array[1:], array.reshape(2, -1)])(np.arange(n)),
+}
+
+OBJECTS: dict[str, Callable[[int], Any]] = {
+    "nothing": lambda n: None,
+    "numbers": lambda n: [list(range(n)), 2 ** (8 * n), 1.5, float("nan"), 2 + 3j, True],
+    "text": lambda n: ["gr\u00fc\u00dfe" * n, "caf\udce9", "a\0b"],
+    "strings": lambda n: [f"text {i}" for i in range(n)],
+    "bytes": lambda n: [b"\0\xff" * n, bytearray(b"ab" * n), b""],
+    "tuples": lambda n: ((), (n,), ((n, "a"), [None] * n)),
+    "named tuple": lambda n: Point(ramp(n), Point("a", np.arange(n))),
+    "dataclass": lambda n: Sample("s" * n, ramp(n)),
+    "dict": lambda n: {"a": ramp(n), 1: "b", None: [n], (1, 2): {"x": {"y": ramp(n)}}},
+    "ordered dict": lambda n: collections.OrderedDict([("b", n), ("a", ramp(n))]),
+    "default dict": lambda n: collections.defaultdict(list, {"a": [ramp(n)]}),
+    "deque": lambda n: collections.deque(["a" * n, 2], maxlen=3),
+    "subclass of dict": lambda n: Table(a=ramp(n)),
+    "set": lambda n: {n},
+    "date": lambda n: datetime.date(2020, 1, 1),
+    "picture": picture,
+    "errors": lambda n: repr(ValueError("a value" * n)),
+    "packed": lambda n: tuple(torch.nn.utils.rnn.pack_sequence([ramp(n), ramp(n)])),
+    "many kinds": lambda n: [ramp(n), np.arange(n), ramp(n).to_sparse(), "a" * n, objects(n)],
+    "forty tensors": lambda n: [ramp(n // 2 + k) for k in range(40)],
+}
+
+SHARING: dict[str, Callable[[int], Any]] = {
+    "views": shared,
+    "views in depth": within,
+    "same twice": lambda n: (lambda tensor: [tensor, tensor])(ramp(n)),
+    "views of several types": lambda n: (lambda t: [t, t.view(torch.int8), t.view(torch.int32)])(
+        ramp(n)
+    ),
+    "parts of a whole": lambda n: list(ramp(n).view(2, -1).unbind()),
+    "leaf and its data": lambda n: (lambda t: [t, t.detach()])(ramp(n).requires_grad_()),
+}
+
+#: A plain tensor stands in the arena, and what shares its storage goes in torch's way.
+SHARING_OF_KINDS: dict[str, Callable[[int], Any]] = {
+    "tensor and parameter": lambda n: (lambda t: [t, torch.nn.Parameter(t)])(ramp(n)),
+    "parameter and tensor": lambda n: (lambda t: [torch.nn.Parameter(t), t])(ramp(n)),
+    "tensor and subclass": lambda n: (lambda t: [t, t.as_subclass(Marked)])(ramp(n)),
+    "subclass and tensor": lambda n: (lambda t: [t.as_subclass(Marked), t])(ramp(n)),
+    "tensor and conjugate": lambda n: (lambda t: [t, t.conj()])(torch.complex(ramp(n), ramp(n))),
+    "conjugate and tensor": lambda n: (lambda t: [t.conj(), t])(torch.complex(ramp(n), ramp(n))),
+    "tensor and storage": lambda n: (lambda t: [t, t.untyped_storage()])(ramp(n)),
+}
+
+
+class Cases:
+    """Each sample is another case."""
+
+    def __init__(self, cases: dict[str, Callable[[int], Any]], n: int) -> None:
+        self.cases = list(cases.values())
+        self.n = n
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.cases[index](self.n)
+
+
+def keep(batch: Any) -> Any:
+    return batch
+
+
+def parts(thing: Any) -> Iterator[Any]:
+    """All tensors, storages and arrays within a batch, in order."""
+    if isinstance(thing, (torch.Tensor, torch.UntypedStorage, np.ndarray)):
+        yield thing
+    elif isinstance(thing, dict):
+        for value in thing.values():
+            yield from parts(value)
+    elif isinstance(thing, (list, tuple, collections.deque)):
+        for value in thing:
+            yield from parts(value)
+    elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        yield from parts(vars(thing))
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def sharing(batch: Any) -> list[Any]:
+    """For each part: what it sees of its memory, and the first part that sees the same memory."""
+    seen: dict[int, int] = {}
+    facts: list[Any] = []
+    for place, part in enumerate(parts(batch)):
+        if isinstance(part, np.ndarray):
+            facts.append((part.strides, part.flags.writeable, part.flags.aligned))
+        elif isinstance(part, torch.UntypedStorage):
+            facts.append((part.nbytes(), seen.setdefault(part.data_ptr(), place)))
+        elif has_memory(part):
+            storage = part.untyped_storage()
+            first = seen.setdefault(storage.data_ptr(), place) if storage.nbytes() else None
+            facts.append((part.storage_offset(), storage.nbytes(), first))
+        else:
+            facts.append(str(part.layout))
+    return facts
+
+
+def can_be_written(batch: Any) -> list[bool]:
+    """Each tensor is changed in place, and what comes of it is seen by all that share it."""
+    seen = []
+    for part in parts(batch):
+        if isinstance(part, torch.Tensor) and has_memory(part) and not part.requires_grad:
+            if part.numel() and not part.is_conj() and not part.is_neg():
+                data = part.as_subclass(torch.Tensor)
+                raw = torch.empty(0, dtype=torch.uint8).set_(data.untyped_storage())
+                raw[-1] ^= 1
+                seen.append(bool(raw[-1]))
+    return seen
+
+
+def differences(
+    cases: dict[str, Callable[[int], Any]], n: int, transport: str, **options: Any
+) -> list[str]:
+    """What of a worker's batches is not as under torch."""
+    options = {"collate_fn": keep, "num_workers": 1, "batch_size": None, **options}
+    found: list[str] = []
+    expected = iter(TORCH(Cases(cases, n), **options))  # type: ignore[arg-type]
+    ours = iter(OURS(Cases(cases, n), transport=transport, **options))  # type: ignore[call-arg]
+    for name in cases:
+        here, there = said(lambda: next(ours)), said(lambda: next(expected))
+        try:
+            assert_identical(here, there, name)
+            assert_identical(sharing(here), sharing(there), f"sharing({name})")
+            assert_identical(can_be_written(here), can_be_written(there), f"write({name})")
+        except Exception as error:
+            found.append(f"{name}: {error!r}"[:300])
+            traceback.clear_frames(error.__traceback__)
+    return found
+
+
+SIZES = pytest.mark.parametrize("n", [SMALL, LARGE], ids=["small", "large"])
+
+
+@TRANSPORTS
+@SIZES
+@pytest.mark.parametrize("kind", ["tensors", "arrays", "objects", "sharing"])
+def test_whatever_a_worker_sends_arrives_as_under_torch(kind: str, n: int, transport: str) -> None:
+    table = {"tensors": TENSORS, "arrays": ARRAYS, "objects": OBJECTS, "sharing": SHARING}[kind]
+    assert differences(table, n, transport) == []
+
+
+@TRANSPORTS
+@SIZES
+@pytest.mark.parametrize("name", SHARING_OF_KINDS)
+def test_a_tensor_and_what_is_no_plain_tensor_still_share_their_storage(
+    name: str, n: int, transport: str
+) -> None:
+    assert differences({name: SHARING_OF_KINDS[name]}, n, transport) == []
+
+
+@TRANSPORTS
+@SIZES
+def test_objects_of_peoples_own_arrive_with_all_that_is_in_them(n: int, transport: str) -> None:
+    def observe(make: Make, **options: Any) -> Any:
+        made = {"own": lambda n: Plain(x=ramp(n), y=[np.arange(n)], z=Sample("s", ramp(n)))}
+        data = Cases(made, n)
+        [batch] = make(data, batch_size=None, collate_fn=keep, num_workers=1, **options)
+        return type(batch), vars(batch)
+
+    assert_identical(observe(OURS, transport=transport), observe(TORCH))
+
+
+@TRANSPORTS
+@SIZES
+def test_without_batches_samples_are_converted_as_under_torch(n: int, transport: str) -> None:
+    cases = {**SHARING, **ARRAYS, **OBJECTS}
+    convert = torch.utils.data._utils.collate.default_convert
+    assert differences(cases, n, transport, collate_fn=convert) == []
+
+
+@TRANSPORTS
+@SIZES
+@pytest.mark.parametrize("kind", [torch.quint8, torch.qint8, torch.qint32], ids=str)
+def test_quantised_tensors_arrive_or_fail_as_under_torch(
+    kind: torch.dtype, n: int, transport: str
+) -> None:
+    def observe(make: Make, **options: Any) -> Any:
+        cases = {
+            "tensor": lambda n: torch.quantize_per_tensor(ramp(n), 0.5, 3, kind),
+            "after it": lambda n: ramp(n),
+        }
+        data = Cases(cases, n)
+        iterator = iter(make(data, batch_size=None, collate_fn=keep, num_workers=1, **options))
+        first = said(lambda: quantised(next(iterator)))
+        return first, next(iterator)
+
+    assert_identical(observe(OURS, transport=transport), observe(TORCH))
+
+
+def quantised(tensor: torch.Tensor) -> Any:
+    return tensor.dtype, tensor.stride(), tensor.int_repr(), tensor.q_scale(), tensor.dequantize()
+
+
+# --- the default collate_fn ----------------------------------------------------------------------
+
+
+#: those that torch's default collate_fn takes
+BYTES = (torch.uint8, torch.int8, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2)
+NOT_COLLATED = ("torch.q", "torch.bits")
+
+COLLATED: dict[str, Callable[[int, int], Any]] = {
+    **{
+        str(dtype).removeprefix("torch."): lambda i, n, dtype=dtype: bits(n, dtype)
+        for dtype in DTYPES
+        if dtype in BYTES or (dtype.itemsize > 1 and not str(dtype).startswith(NOT_COLLATED))
+    },
+    "no dimension": lambda i, n: torch.tensor(i),
+    "empty": lambda i, n: torch.empty(0, n),
+    "transposed": lambda i, n: ramp(n).view(2, -1).t(),
+    "strided": lambda i, n: ramp(n)[i::3],
+    "expanded": lambda i, n: ramp(n)[:, None].expand(n, 2),
+    "channels last": lambda i, n: (
+        ramp(n).view(1, 3, 2, -1).to(memory_format=torch.channels_last) + i
+    ),
+    "subclass": lambda i, n: ramp(n).as_subclass(Marked),
+    "first of them a subclass": lambda i, n: ramp(n) if i else ramp(n).as_subclass(Marked),
+    "last of them a subclass": lambda i, n: ramp(n).as_subclass(Marked) if i else ramp(n),
+    "frozen parameter": lambda i, n: torch.nn.Parameter(ramp(n), requires_grad=False),
+    "arrays": lambda i, n: np.arange(n) + i,
+    "Fortran": lambda i, n: np.asfortranarray(np.arange(n).reshape(2, -1)),
+    "arrays of no dimension": lambda i, n: np.array(i),
+    "numpy numbers": lambda i, n: np.float32(i),
+    "mixed float types": lambda i, n: ramp(n, (torch.float32, torch.float64, torch.float16)[i]),
+    "mixed, float first": lambda i, n: ramp(n, torch.int64 if i else torch.float32),
+    "mixed, whole first": lambda i, n: ramp(n, torch.float32 if i else torch.int64),
+    "mixed, truth first": lambda i, n: ramp(n, torch.float32 if i else torch.bool),
+    "mixed, complex last": lambda i, n: ramp(n, torch.complex64 if i else torch.float32),
+    "sizes differ": lambda i, n: ramp(n + i),
+    "dimensions differ": lambda i, n: ramp(n).view(1, -1) if i else ramp(n),
+    "one is empty": lambda i, n: ramp(n if i else 0),
+    "gradient": lambda i, n: ramp(n).requires_grad_(),
+    "gradient of the last": lambda i, n: ramp(n).requires_grad_(i == 2),
+    "objects": lambda i, n: object,
+    "text arrays": lambda i, n: np.array(["a"]),
+    "lists of different lengths": lambda i, n: [1] * (i + 1),
+    "sparse": lambda i, n: ramp(n).to_sparse(),
+    "dict": lambda i, n: {"x": ramp(n) + i, "y": {"z": i, "w": (1.5, "a")}},
+    "missing key": lambda i, n: {"x": 1, str(i): 2},
+    "named tuple": lambda i, n: Point(ramp(n), np.arange(n)),
+    "text": lambda i, n: f"text {i}" * n,
+    "bytes": lambda i, n: b"b" * n,
+    "numbers": lambda i, n: (i, i + 0.5, i > 1, 2**40),
+    "same twice": lambda i, n: (lambda t: (t, t))(ramp(n)),
+    "forty tensors": lambda i, n: {str(k): ramp(n // 2 + k) for k in range(40)},
+}
+
+
+class Threes:
+    """Three samples of each case."""
+
+    def __init__(self, n: int) -> None:
+        self.cases = list(COLLATED.values())
+        self.n = n
+
+    def __getitem__(self, index: int) -> Any:
+        return self.cases[index // 3](index % 3, self.n)
+
+
+def said(call: Callable[[], Any]) -> Any:
+    """The value, or the kind of what was raised, and what torch says of it at the end."""
+    try:
+        return call()
+    except Exception as error:
+        traceback.clear_frames(error.__traceback__)
+        return type(error), str(error).strip().splitlines()[-1]
+
+
+@TRANSPORTS
+@SIZES
+def test_the_default_collate_fn_joins_any_samples_or_fails_as_under_torch(
+    n: int, transport: str
+) -> None:
+    batches = [[3 * case + i for i in range(3)] for case in range(len(COLLATED))]
+    options: dict[str, Any] = {"batch_sampler": batches, "num_workers": 1}
+    ours = iter(OURS(Threes(n), transport=transport, **options))  # type: ignore[call-arg,arg-type]
+    theirs = iter(TORCH(Threes(n), **options))  # type: ignore[arg-type]
+    found: list[str] = []
+    for name in COLLATED:
+        here, there = said(lambda: next(ours)), said(lambda: next(theirs))
+        try:
+            assert_identical(here, there, name)
+            assert_identical(sharing(here), sharing(there), f"sharing({name})")
+        except Exception as error:
+            found.append(f"{name}: {error!r}"[:300])
+            traceback.clear_frames(error.__traceback__)
+    assert found == []
+
+
+@TRANSPORTS
+@SIZES
+def test_a_way_with_tensors_that_somebody_put_into_torchs_table_stays_theirs(
+    n: int, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def join(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return {"joined": torch.cat(list(batch)), "of": len(batch)}
+
+    table = torch.utils.data._utils.collate.default_collate_fn_map
+    monkeypatch.setitem(table, torch.Tensor, join)
+
+    def observe(make: Make, **options: Any) -> Any:
+        data = Cases({str(i): lambda n, i=i: {"x": ramp(n) + i} for i in range(4)}, n)
+        return list(make(data, 2, num_workers=1, **options))
+
+    found = observe(OURS, transport=transport)
+    assert found[0]["x"]["of"] == 2
+    assert_identical(found, observe(TORCH))
+
+
+@TRANSPORTS
+def test_a_way_that_a_worker_puts_into_torchs_table_counts_from_then_on(transport: str) -> None:
+    def observe(make: Make, **options: Any) -> Any:
+        data = Cases({str(i): ramp for i in range(4)}, LARGE)
+        return list(make(data, 2, num_workers=1, worker_init_fn=count_instead, **options))
+
+    found = observe(OURS, transport=transport)
+    assert found == [2, 2]
+    assert_identical(found, observe(TORCH))
+
+
+def count_instead(worker: int) -> None:
+    table = torch.utils.data._utils.collate.default_collate_fn_map
+    table[torch.Tensor] = lambda batch, *, collate_fn_map=None: len(batch)
+
+
+# --- any nesting ---------------------------------------------------------------------------------
+
+#: elements of a float64: below and above what travels within the message
+COUNTS = st.sampled_from([0, 1, 5, INLINE_BYTES // 8, INLINE_BYTES // 8 + 1, INLINE_BYTES // 4])
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> torch.Tensor:
+    dtype = draw(st.sampled_from([torch.float64, torch.int16, torch.bool, torch.bfloat16]))
+    tensor = torch.arange(draw(COUNTS)).fmod(99).to(dtype)
+    if tensor.numel() > 3:  # `assert_identical` cannot look at an empty one with a stride
+        tensor = tensor[draw(st.integers(0, 3)) :: draw(st.integers(1, 3))]
+    if draw(st.booleans()) and tensor.numel() % 2 == 0:
+        tensor = tensor.view(-1, 2).t() if tensor.is_contiguous() else tensor
+    return tensor.requires_grad_(tensor.is_floating_point() and draw(st.booleans()))
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
+    code = draw(st.sampled_from(["f8", "i2", "?", "U2", "M8[s]", "i4,f8"]))
+    array = np.zeros(draw(COUNTS), dtype=code)[:: draw(st.sampled_from([1, 1, 2, -1]))]
+    return array
+
+
+LEAVES = (
+    tensors()
+    | arrays()
+    | st.none()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=5)
+    | st.sampled_from(["x" * 40_000, b"y" * 70_000])
+)
+BATCHES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=4)
+        | st.builds(Point, inner, inner)
+        | st.builds(lambda thing: [thing, thing], inner)
+    ),
+    max_leaves=10,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(BATCHES)
+def test_any_nesting_comes_through_an_arena_as_it_was_and_as_in_torchs_way(batch: Any) -> None:
+    fd = new_memory()
+    arena, reader = Arena(fd), ArenaReader(fd)
+    try:
+        answer = Answer(0, 0, 0, Outcome.ARRIVED, batch)
+        first = read_answer(encode_answer(answer, arena), reader.open)
+        second = read_answer(encode_answer(answer, arena), reader.open)
+        assert first.outcome is Outcome.ARRIVED
+        by_torch = pickle.loads(ForkingPickler.dumps(batch))
+        assert_identical(first.payload, by_torch)
+        assert_identical(sharing(first.payload), sharing(by_torch))
+        can_be_written(first.payload)  # whoever has one of them sees nothing of that in the other
+        assert_identical(second.payload, by_torch)
+        del first, second
+        arena.collect()
+        assert arena._blocks.in_use == 0
+    finally:
+        os.close(fd)

@@ -1,0 +1,401 @@
+"""Budget, bytes, transport and schedule: how much is fetched ahead, and never what is delivered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from picklable_loader import DataLoader
+
+#: bytes of each sample of `Gated`
+BYTES = 200_000
+
+
+class Gate:
+    """Tasks that wait for a permit, and a note of each one that was begun."""
+
+    def __init__(self) -> None:
+        self._begun, self._begin = os.pipe()
+        self._permits, self._permit = os.pipe()
+        self._pass()
+
+    def _pass(self) -> None:
+        os.set_blocking(self._begun, True)
+
+    def enter(self, index: int) -> None:
+        """In a worker: say so, and wait until one may go on."""
+        os.write(self._begin, bytes([index]))
+        assert os.read(self._permits, 1)
+
+    def begun(self, count: int) -> list[int]:
+        """Wait until so many more have begun; which they are."""
+        found = b""
+        while len(found) < count:
+            found += os.read(self._begun, count - len(found))
+        return sorted(found)
+
+    def open(self, count: int = 250) -> None:
+        os.write(self._permit, b"!" * count)
+
+    def close(self) -> None:
+        for end in (self._begun, self._begin, self._permits, self._permit):
+            os.close(end)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.open()
+    made.close()
+
+
+class Gated:
+    """Samples of which those that are named wait at a gate."""
+
+    def __init__(self, gate: Gate, waiting: range = range(250), length: int = 60) -> None:
+        self.gate, self.waiting, self.length = gate, waiting, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index in self.waiting:
+            self.gate.enter(index)
+        return torch.full((BYTES,), index, dtype=torch.uint8)
+
+
+class Drawn:
+    """A sampler that says how many indices were drawn from it."""
+
+    def __init__(self, length: int) -> None:
+        self.length, self.drawn = length, 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(self.length):
+            self.drawn += 1
+            yield index
+
+
+class Noisy:
+    """Samples with random numbers in them, and of different lengths."""
+
+    def __len__(self) -> int:
+        return 37
+
+    def __getitem__(self, index: int) -> Any:
+        return index, torch.rand(3 + 9000 * (index % 4)), np.random.rand()
+
+
+def keep(batch: Any) -> Any:
+    return batch
+
+
+def loader(dataset: Any, batch_size: Any = None, **options: Any) -> Any:
+    return DataLoader(dataset, batch_size, collate_fn=keep, **{"num_workers": 1, **options})
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, error, text",
+    [
+        ({"prefetch_budget": 0}, ValueError, "prefetch_budget should be from 1"),
+        ({"prefetch_budget": -3}, ValueError, "prefetch_budget should be from 1"),
+        ({"prefetch_budget": "many"}, ValueError, 'prefetch_budget should be "auto"'),
+        ({"prefetch_budget": 1.5}, TypeError, "prefetch_budget should be a whole number"),
+        ({"prefetch_budget": True}, TypeError, "prefetch_budget should be a whole number"),
+        ({"prefetch_bytes": -1}, ValueError, "prefetch_bytes should be from 0"),
+        ({"prefetch_bytes": "a lot"}, ValueError, "prefetch_bytes should be like"),
+        ({"prefetch_bytes": "512"}, ValueError, "prefetch_bytes should be like"),
+        ({"prefetch_bytes": "-1MB"}, ValueError, "prefetch_bytes should be like"),
+        ({"prefetch_bytes": 1.5}, TypeError, "prefetch_bytes should be a whole number"),
+        ({"prefetch_bytes": True}, TypeError, "prefetch_bytes should be a whole number"),
+        ({"transport": "pigeon"}, ValueError, "transport should be one of 'auto', 'arena'"),
+        ({"transport": None}, ValueError, "transport should be one of"),
+        ({"schedule": "random"}, ValueError, "schedule should be one of"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_at_once(
+    options: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        loader(range(3), **options)
+
+
+@pytest.mark.parametrize("budget", ["auto", None, 0, "many", 1.5, True])
+def test_a_live_iterator_refuses_what_is_no_budget_and_goes_on(budget: Any) -> None:
+    iterator = iter(loader(range(20), prefetch_budget=3))
+    with pytest.raises((ValueError, TypeError), match="prefetch_budget"):
+        iterator.prefetch_budget = budget
+    assert iterator.prefetch_budget == 3
+    assert list(iterator) == list(range(20))
+
+
+def test_a_budget_may_be_one_of_numpys_numbers() -> None:
+    iterator = iter(loader(range(20), prefetch_budget=np.int64(3), prefetch_bytes=np.int32(10**6)))
+    iterator.prefetch_budget = np.int16(4)
+    assert iterator.prefetch_budget == 4
+    assert list(iterator) == list(range(20))
+
+
+# --- what is delivered ---------------------------------------------------------------------------
+
+OPTIONS: list[dict[str, Any]] = [
+    {"prefetch_budget": 1},
+    {"prefetch_budget": 50},
+    {"prefetch_budget": "auto"},
+    {"prefetch_factor": 1},
+    {"prefetch_budget": 3, "prefetch_factor": 7},
+    {"prefetch_bytes": 0},
+    {"prefetch_bytes": 1},
+    {"prefetch_bytes": "0.1 MB", "prefetch_budget": 20},
+    {"prefetch_bytes": "1GiB"},
+    {"schedule": "balanced"},
+    {"schedule": "round_robin"},
+    {"schedule": "round_robin", "prefetch_bytes": 0, "prefetch_budget": 1},
+    {"transport": "arena"},
+    {"transport": "portable"},
+    {"transport": "portable", "prefetch_bytes": 0},
+    {"transport": "portable", "schedule": "round_robin", "prefetch_budget": 50},
+]
+
+
+def flat(batches: Any) -> list[Any]:
+    return [
+        (index, tensor.tolist(), number) for batch in batches for index, tensor, number in batch
+    ]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_no_batch_depends_on_how_far_ahead_or_by_which_way_it_was_fetched(workers: int) -> None:
+    expected = flat(loader(Noisy(), 3, shuffle=True, seed=3, num_workers=0))
+    for options in OPTIONS:
+        found = flat(loader(Noisy(), 3, shuffle=True, seed=3, num_workers=workers, **options))
+        assert found == expected, options
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_in_any_order_each_batch_still_comes_once(options: dict[str, Any]) -> None:
+    found = flat(loader(Noisy(), 3, in_order=False, seed=3, num_workers=2, **options))
+    assert sorted(found) == sorted(flat(loader(Noisy(), 3, seed=3, num_workers=0)))
+
+
+def test_a_budget_that_changes_all_the_time_changes_no_batch() -> None:
+    expected = flat(loader(Noisy(), 2, shuffle=True, seed=3, num_workers=0))
+    iterator = iter(loader(Noisy(), 2, shuffle=True, seed=3, num_workers=2, prefetch_bytes=50_000))
+    found = []
+    for step, batch in enumerate(iterator):
+        found.append(batch)
+        iterator.prefetch_budget = 1 + 7 * step % 11
+    assert flat(found) == expected
+
+
+@pytest.mark.parametrize("seeding", ["batch", "worker"])
+def test_without_workers_nothing_is_drawn_ahead_whatever_the_budget(seeding: Any) -> None:
+    sampler = Drawn(20)
+    options: dict[str, Any] = {"sampler": sampler, "num_workers": 0, "seeding": seeding}
+    iterator = iter(loader(range(20), prefetch_budget=8, prefetch_bytes=0, **options))
+    assert (next(iterator), sampler.drawn) == (0, 1)
+    iterator.prefetch_budget = 5
+    assert (next(iterator), sampler.drawn) == (1, 2)
+    assert list(iterator) == list(range(2, 20))
+
+
+# --- how many are under way ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget", [1, 2, 5])
+def test_no_more_tasks_are_drawn_than_the_budget_says(budget: int, gate: Gate) -> None:
+    sampler = Drawn(20)
+    iterator = iter(loader(Gated(gate), sampler=sampler, prefetch_budget=budget))
+    assert gate.begun(1) == [0]
+    assert (sampler.drawn, iterator.prefetch_budget) == (budget, budget)
+    assert iterator.stats().under_way == budget
+    gate.open(1)
+    assert int(next(iterator)[0]) == 0
+    assert gate.begun(1) == [1]
+    assert sampler.drawn == budget + 1
+    gate.open()
+    assert len(list(iterator)) == 19
+    iterator.close()
+
+
+def test_a_larger_budget_sends_more_at_once_and_a_smaller_one_waits(gate: Gate) -> None:
+    sampler = Drawn(40)
+    iterator = iter(loader(Gated(gate), sampler=sampler, num_workers=4, prefetch_budget=1))
+    assert gate.begun(1) == [0]
+    iterator.prefetch_budget = 4
+    assert gate.begun(3) == [1, 2, 3]
+    iterator.prefetch_budget = 2
+    gate.open(4)
+    for step in range(2):
+        assert int(next(iterator)[0]) == step
+        assert sampler.drawn == 4
+    assert int(next(iterator)[0]) == 2
+    assert sampler.drawn == 5
+    gate.open()
+    assert [int(batch[0]) for batch in iterator] == list(range(3, 40))
+
+
+def test_a_budget_that_was_set_stays_in_the_next_epoch_of_persistent_workers() -> None:
+    fed = loader(range(20), prefetch_budget=2, persistent_workers=True)
+    iterator = iter(fed)
+    iterator.prefetch_budget = 7
+    assert list(iterator) == list(range(20))
+    assert iter(fed).prefetch_budget == 7
+
+
+def test_the_budget_is_twice_the_workers_unless_a_prefetch_factor_is_given() -> None:
+    assert iter(loader(range(50), num_workers=3)).prefetch_budget == 6
+    assert iter(loader(range(50), num_workers=3, prefetch_factor=5)).prefetch_budget == 15
+    both = loader(range(50), num_workers=3, prefetch_factor=5, prefetch_budget=2)
+    assert iter(both).prefetch_budget == 2
+
+
+def test_the_budget_grows_to_eight_times_the_workers_while_the_head_is_slow(gate: Gate) -> None:
+    iterator = iter(loader(Gated(gate, waiting=range(1)), num_workers=2))
+    gate.begun(1)
+    # The other worker does all that it is given; next() sees that it idles, and that the head is
+    # not there. It comes when all that may be fetched ahead has been.
+    last = GateKeeper(gate, iterator)
+    assert int(next(last)[0]) == 0
+    assert iterator.prefetch_budget == 16
+    assert [int(batch[0]) for batch in iterator] == list(range(1, 60))
+
+
+class GateKeeper:
+    """Opens a gate as soon as the iterator has grown as far as it may."""
+
+    def __init__(self, gate: Gate, iterator: Any) -> None:
+        self.gate, self.iterator = gate, iterator
+
+    def __next__(self) -> Any:
+        engine = self.iterator.driver._engine
+        wait = engine.wait
+
+        def watch() -> Any:
+            if self.iterator.run.schedule.waiting == 15:
+                self.gate.open(1)
+            return wait()
+
+        engine.wait = watch
+        try:
+            return next(self.iterator)
+        finally:
+            del engine.wait
+
+
+def test_the_budget_does_not_grow_while_the_head_is_as_fast_as_the_rest(gate: Gate) -> None:
+    iterator = iter(loader(Gated(gate), num_workers=1))
+    for step in range(60):
+        assert gate.begun(1) == [step]
+        gate.open(1)
+        assert int(next(iterator)[0]) == step
+        assert iterator.prefetch_budget == 2
+    assert next(iterator, None) is None
+
+
+def test_a_budget_that_was_given_does_not_grow(gate: Gate) -> None:
+    sampler = Drawn(60)
+    data = Gated(gate, waiting=range(1))
+    iterator = iter(loader(data, sampler=sampler, num_workers=2, prefetch_budget=4))
+    gate.begun(1)
+    engine = iterator.driver._engine
+    while iterator.run.schedule.waiting < 3:
+        iterator.driver.tell(engine.wait())
+    gate.open(1)
+    assert (int(next(iterator)[0]), iterator.prefetch_budget, sampler.drawn) == (0, 4, 5)
+    assert len(list(iterator)) == 59
+
+
+# --- how many bytes wait -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", ["balanced", "round_robin"])
+@pytest.mark.parametrize("transport", ["arena", "portable"])
+@pytest.mark.parametrize("bound", [0, 1, BYTES, 3 * BYTES, 5 * BYTES + 1])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_no_more_bytes_wait_than_the_bound_and_a_batch_a_worker(
+    workers: int, bound: int, transport: str, schedule: str, gate: Gate
+) -> None:
+    data = Gated(gate, waiting=range(0))
+    options: dict[str, Any] = {"transport": transport, "schedule": schedule}
+    iterator = iter(
+        loader(data, num_workers=workers, prefetch_budget=30, prefetch_bytes=bound, **options)
+    )
+    highest = 0
+    for step, batch in enumerate(iterator):
+        assert int(batch[0]) == int(batch[-1]) == step
+        del batch
+        highest = max(highest, iterator.stats().waiting_bytes)
+    assert step == 59 and iterator.stats().waiting_bytes == 0
+    # A message takes a few hundred bytes beside its batch.
+    assert highest <= bound + workers * (BYTES + 1000)
+
+
+def test_nothing_waits_for_room_when_the_head_itself_is_what_is_missing(gate: Gate) -> None:
+    data = Gated(gate, waiting=range(1))
+    iterator = iter(loader(data, num_workers=2, prefetch_budget=30, prefetch_bytes=2 * BYTES))
+    gate.begun(1)
+    engine = iterator.driver._engine
+    while iterator.stats().waiting_bytes < 2 * BYTES:
+        iterator.driver.tell(engine.wait())
+    held = iterator.stats()
+    assert held.waiting_bytes <= 4 * BYTES and held.under_way <= 2
+    gate.open(1)
+    assert [int(batch[0]) for batch in iterator] == list(range(60))
+
+
+@pytest.mark.parametrize(
+    "text, count",
+    [
+        ("0B", 0),
+        ("512MiB", 512 * 2**20),
+        ("1.5 GB", 1_500_000_000),
+        ("2kb", 2000),
+        ("1KiB", 1024),
+        (" 3 TiB ", 3 * 2**40),
+    ],
+)
+def test_bytes_may_be_given_as_text(text: str, count: int) -> None:
+    iterator = iter(loader(range(3), prefetch_bytes=text))
+    assert iterator.run.schedule.bytes == count
+    assert list(iterator) == [0, 1, 2]
+
+
+# --- stats ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stats_count_every_task_and_end_with_nothing_under_way(workers: int) -> None:
+    iterator = iter(loader(range(50), num_workers=workers, persistent_workers=workers > 0))
+    for done, _ in enumerate(iterator, 1):
+        stats = iterator.stats()
+        assert stats.under_way + stats.waiting <= stats.prefetch_budget
+        assert sum(worker.tasks for worker in stats.workers) >= done
+        if workers:
+            assert stats.waited_s >= 0 and all(
+                worker.busy_s > 0 or not worker.tasks for worker in stats.workers
+            )
+    after = iterator.stats()
+    assert len(after.workers) in (0, max(workers, 1))
+    assert (after.under_way, after.waiting, after.waiting_bytes) == (0, 0, 0)
+
+
+def test_stats_name_the_processes_and_what_their_arenas_take(gate: Gate) -> None:
+    iterator = iter(loader(Gated(gate, waiting=range(0)), num_workers=1, transport="arena"))
+    kept = [next(iterator) for _ in range(20)]
+    [worker] = iterator.stats().workers
+    assert worker.pid in iterator.driver._engine.pids
+    assert worker.tasks >= 20 and worker.arena_bytes >= 20 * BYTES
+    assert [int(batch[-1]) for batch in kept] == list(range(20))

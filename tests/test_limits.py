@@ -1,0 +1,142 @@
+"""Limits: few descriptors, next to no shared memory, files that may not grow, a killed parent."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import picklable_loader
+
+ROOT = Path(picklable_loader.__file__).parents[1]
+
+KEEPS = """
+import resource, sys
+import torch
+from {module} import DataLoader
+
+class Filled:
+    def __len__(self):
+        return 1000
+    def __getitem__(self, index):
+        return torch.full(({size},), float(index))
+
+def limit(worker):
+    {in_worker}
+
+if __name__ == "__main__":
+    {here}
+    {sharing}
+    kept = list(DataLoader(Filled(), 1, num_workers=2, worker_init_fn=limit))
+    assert all(bool((batch == step).all()) for step, batch in enumerate(kept)), "wrong content"
+    print(len(kept))
+"""
+
+NOFILE = "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))"
+FSIZE = "resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 20, 16 << 20))"
+BY_NAME = "torch.multiprocessing.set_sharing_strategy('file_system')"
+
+
+def program(module: str, size: int = 20_000, **parts: str) -> str:
+    return KEEPS.format(
+        module=module, size=size, **{"in_worker": "pass", "here": "", "sharing": "", **parts}
+    )
+
+
+def run(text: str, *before: str) -> Any:
+    command = [*before, sys.executable, "-W", "ignore", "-c", text]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
+
+
+def test_a_thousand_batches_are_kept_with_64_descriptors() -> None:
+    done = run(program("picklable_loader", here=NOFILE))
+    assert (done.returncode, done.stdout) == (0, "1000\n"), done.stderr
+
+
+def test_torch_has_not_enough_descriptors_at_the_same_place() -> None:
+    assert run(program("torch.utils.data", here=NOFILE)).returncode != 0
+
+
+#: a new world of mounts, in which /dev/shm is small
+SMALL = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"', "-"]
+
+
+def can_make_it_small() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*SMALL, "true"], capture_output=True).returncode == 0
+
+
+needs_mounts = pytest.mark.skipif(
+    not can_make_it_small(), reason="this system does not let us mount a small /dev/shm"
+)
+
+
+@needs_mounts
+def test_a_thousand_batches_are_kept_with_a_megabyte_in_dev_shm() -> None:
+    done = run(program("picklable_loader"), *SMALL)
+    assert (done.returncode, done.stdout) == (0, "1000\n"), done.stderr
+
+
+@needs_mounts
+def test_torch_has_not_enough_shared_memory_at_the_same_place() -> None:
+    assert run(program("torch.utils.data"), *SMALL).returncode != 0
+
+
+@pytest.mark.parametrize("module", ["torch.utils.data", "picklable_loader"])
+def test_workers_whose_files_may_not_be_large_still_send_batches_that_are_small(
+    module: str,
+) -> None:
+    done = run(program(module, size=100_000, in_worker=FSIZE, sharing=BY_NAME))
+    assert (done.returncode, done.stdout) == (0, "1000\n"), done.stderr
+
+
+KILLED = """
+import os, sys, torch
+from picklable_loader import DataLoader
+
+class Large:
+    def __len__(self):
+        return 10_000
+    def __getitem__(self, index):
+        return torch.full((100_000,), float(os.getpid()), dtype=torch.float64)
+
+if __name__ == "__main__":
+    loader = DataLoader(
+        Large(), 4, num_workers=3, schedule="round_robin", multiprocessing_context=sys.argv[1]
+    )
+    kept = [batch for batch, _ in zip(loader, range(6))]
+    iterator = iter(loader)
+    print(*{int(next(iterator)[0, 0]) for _ in range(6)}, flush=True)
+    for batch in iterator:
+        kept = [*kept[-20:], batch]
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_parent_that_is_killed_in_mid_epoch_leaves_nothing(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(KILLED)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(script), method],
+        stdout=subprocess.PIPE,
+        env=environment,
+    )
+    with process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        workers = [os.pidfd_open(pid) for pid in pids]
+        process.kill()
+    gone = [bool(select.select([worker], [], [], 20.0)[0]) for worker in workers]
+    for worker in workers:
+        os.close(worker)
+    assert gone == [True] * 3
+    made_here = tuple(f"torch_{pid}_" for pid in (process.pid, *pids))
+    assert [name for name in os.listdir("/dev/shm") if name.startswith(made_here)] == []

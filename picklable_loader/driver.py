@@ -101,6 +101,7 @@ class Driver:
         assert self._run is not None, "start() comes first"
         self._todo.extend(self._run.schedule.handle(event))
         self._carry_out()
+        self.kept = Kept(self._run.base_seed, self._run.schedule.policy)
 
     def stats(self) -> Stats:
         """What was counted since the workers were started."""

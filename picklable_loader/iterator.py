@@ -13,7 +13,7 @@ from .anatomy import is_iterable, position, remaining
 from .core.events import Budgeted
 from .core.snapshot import from_plain
 from .driver import Driver
-from .options import AtEpochEnd, check_budget
+from .options import AtEpochEnd, check_budget, whole_number
 from .pinning import pin
 from .run import Run
 from .saved import alone, from_the_start, next_epoch, snapshot
@@ -169,7 +169,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
 
     @prefetch_budget.setter
     def prefetch_budget(self, budget: int) -> None:
-        check_budget(budget)
+        check_budget(whole_number("prefetch_budget", budget))
         self.start()
         self._driver.tell(Budgeted(budget, self._live_run().schedule.bytes))
 

@@ -74,7 +74,7 @@ def test_what_was_allocated_here_is_sent_without_a_copy(pair: Pair) -> None:
     array[:] = 7
     region = pair.writer.give(array)
     del array
-    assert pair.writer._blocks.in_use == MEGABYTE
+    assert collected(pair) == MEGABYTE
     assert (pair.reader.open(region) == 7).all()
     assert collected(pair) == 0
 
@@ -83,9 +83,9 @@ def test_what_nobody_sends_is_free_when_nobody_sees_it(pair: Pair) -> None:
     array = pair.writer.allocate(MEGABYTE)
     tensor = torch.from_numpy(array)[5:]
     del array
-    assert pair.writer._blocks.in_use == MEGABYTE
+    assert collected(pair) == MEGABYTE
     del tensor
-    assert pair.writer._blocks.in_use == 0
+    assert collected(pair) == 0
 
 
 def test_what_was_sent_and_is_kept_by_the_writer_is_sent_again_as_a_copy(pair: Pair) -> None:

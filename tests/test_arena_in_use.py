@@ -282,41 +282,6 @@ def test_what_was_made_of_a_batch_stays(moved: Callable[[Any], Any]) -> None:
     assert all(is_batch(batch, step) for step, batch in enumerate(kept))
 
 
-ARRAY_OF_A_TENSOR_THAT_MOVED = """
-import gc, multiprocessing, sys, torch
-from multiprocessing.reduction import ForkingPickler
-from {module} import DataLoader
-
-class Filled:
-    def __len__(self):
-        return 40
-    def __getitem__(self, index):
-        return torch.full((50_000,), float(index))
-
-if __name__ == "__main__":
-    iterator = iter(DataLoader(Filled(), 1, num_workers=1))
-    next(iterator)
-    batch = next(iterator)
-    array = batch.numpy()
-    {move}
-    for other in iterator:
-        del other
-    gc.collect()
-    print(float(array.min()), float(array.max()), flush=True)
-"""
-
-
-@pytest.mark.parametrize("move", ["batch.share_memory_()", "ForkingPickler.dumps(batch)"])
-@pytest.mark.parametrize("module", ["torch.utils.data", "picklable_loader"])
-def test_an_array_of_a_tensor_stays_when_the_tensor_moves_into_shared_memory(
-    module: str, move: str
-) -> None:
-    """In another process, as what should not happen is a segmentation fault."""
-    program = ARRAY_OF_A_TENSOR_THAT_MOVED.format(module=module, move=move)
-    done = run(program)
-    assert (done.returncode, done.stdout) == (0, "1.0 1.0\n"), done.stderr
-
-
 def run(program: str, *arguments: str, before: list[str] | None = None) -> Any:
     command = [*(before or []), sys.executable, "-W", "ignore", "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)

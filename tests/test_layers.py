@@ -31,7 +31,7 @@ LAYERS = {
         "randomness",
         "datapipes",
     },
-    "pool": {"transport", "transport.frames", "transport.lines", "worker"},
+    "pool": {"transport.forks", "transport.frames", "transport.lines", "worker"},
 }
 
 

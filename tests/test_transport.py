@@ -299,6 +299,25 @@ def test_one_tensor_twice_is_one_tensor_twice(size: int, over: Over) -> None:
 
 
 @EITHER_WAY
+def test_of_a_large_storage_only_what_is_seen_is_sent(over: Over) -> None:
+    whole = torch.arange(LARGE, dtype=torch.float64)
+    for view in (whole[70:80], whole[1001:2001:10], whole[5:5], whole.view(-1, 64)[3:5, ::7]):
+        again = over(view)
+        assert torch.equal(again, view) and again.stride() == view.stride()
+        assert again.untyped_storage().nbytes() < 20_000
+
+
+@EITHER_WAY
+def test_views_that_see_little_of_one_storage_still_share_it(over: Over) -> None:
+    whole = torch.zeros(LARGE)
+    first, second, third = over((whole[10:20], whole[15:30], whole.view(torch.int32)[12:14]))
+    first[5] = 1.0
+    assert second[0] == 1.0
+    second[:] = 2.0
+    assert third.tolist() == [0, 0] and first[5:].tolist() == [2.0] * 5
+
+
+@EITHER_WAY
 def test_tensors_of_different_types_may_share_a_storage(over: Over) -> None:
     whole = torch.zeros(4, dtype=torch.int32)
     first, second = over((whole, whole.view(torch.float32)))

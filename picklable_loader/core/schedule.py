@@ -225,6 +225,8 @@ class Schedule:
         self._serve(out)
 
     def _budgeted(self, event: Budgeted, out: list[Instruction]) -> None:
+        if self.policy.lazy:
+            return  # one at a time, when the consumer asks
         self.budget, self.bytes = event.tasks, event.bytes
         self.policy = replace(self.policy, budget=event.tasks, most=0, bytes=event.bytes)
         self._refill_eagerly(out)

@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
-from ..transport import lines as transport
+from ..transport.forks import guard
 from ..transport.frames import Answer
 from ..transport.lines import Lines
 from ..worker.fetch import Job
@@ -98,12 +98,12 @@ class Pool:
         return self._lines.read(worker, frame)
 
     def _start(self, context: BaseContext, job: Job, post: Post) -> None:
-        with transport.guard:
+        # A fork while an end is half open, or half closed, would give a worker a copy that it does
+        # not know of.
+        with guard:
             end = self._lines.open(context)
-            forked = context.get_start_method() == "fork"
-            inherited = list(transport.loaders_ends) if forked else []
             process = context.Process(  # type: ignore[attr-defined]
-                target=work, args=(end, inherited, job, post), daemon=True
+                target=work, args=(end, job, post), daemon=True
             )
             try:
                 process.start()

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -64,6 +66,8 @@ class _Owned:
     here: weakref.ref[Bytes] | None = None
     #: the reader has it
     there: bool = False
+    #: where it is, if it was allocated and not copied
+    address: int = 0
 
 
 def new_memory() -> int:
@@ -95,6 +99,11 @@ class Arena:
         self._free_slots: list[int] = []
         self._slots_used = 0
         self._looks = 0
+        self._owner = os.getpid()
+        #: a worker may make batches in several threads
+        self._lock = threading.Lock()
+        #: regions that nothing here can see any more
+        self._unseen: deque[_Owned] = deque()
 
     @property
     def bytes(self) -> int:
@@ -107,10 +116,12 @@ class Arena:
         Raises:
             ArenaFull: there is none.
         """
-        array, owned = self._new(length)
-        address = _address(array)
-        owned.here = weakref.ref(array, lambda _: self._unseen(owned, address))
-        self._by_address[address] = owned
+        with self._lock:
+            array, owned = self._new(length)
+            owned.address = _address(array)
+            self._by_address[owned.address] = owned
+            # What a collection tells, at any moment and in any thread, is only noted.
+            owned.here = weakref.ref(array, lambda _: self._unseen.append(owned))
         return array
 
     def give(self, data: memoryview | Bytes) -> Region:
@@ -120,31 +131,35 @@ class Arena:
             ArenaFull: there is no memory for a copy.
         """
         source = np.frombuffer(data, np.uint8)
-        owned = self._by_address.get(_address(source)) if self._by_address else None
-        # What the reader has already may have been changed there since.
-        if owned is None or owned.there or owned.region.length != len(source):
-            copy, owned = self._new(len(source))
-            copy[:] = source
-        owned.there = True
-        self._ledger[owned.region.slot] = _GIVEN
-        return owned.region
+        with self._lock:
+            owned = self._by_address.get(_address(source)) if self._by_address else None
+            # What the reader has already may have been changed there since.
+            if owned is None or owned.there or owned.region.length != len(source):
+                copy, owned = self._new(len(source))
+                copy[:] = source
+            owned.there = True
+            self._ledger[owned.region.slot] = _GIVEN
+            return owned.region
 
     def withdraw(self, regions: list[Region]) -> None:
         """Take back what was given and never sent."""
-        for region in regions:
-            self._take_back(region.slot)
+        with self._lock:
+            for region in regions:
+                self._take_back(region.slot)
 
     def collect(self) -> None:
         """Take back what the reader has returned; give memory back that is not needed."""
-        ledger, used = self._ledger, self._slots_used
-        slot = ledger.find(_RETURNED_BYTE, 0, used)
-        while slot >= 0:
-            self._take_back(slot)
-            slot = ledger.find(_RETURNED_BYTE, slot + 1, used)
-        self._looks += 1
-        if self._looks >= _LOOK_EVERY:
-            self._looks = 0
-            self._shrink()
+        with self._lock:
+            ledger, used = self._ledger, self._slots_used
+            slot = ledger.find(_RETURNED_BYTE, 0, used)
+            while slot >= 0:
+                self._take_back(slot)
+                slot = ledger.find(_RETURNED_BYTE, slot + 1, used)
+            self._free_unseen()
+            self._looks += 1
+            if self._looks >= _LOOK_EVERY:
+                self._looks = 0
+                self._shrink()
 
     def close(self) -> None:
         """Nothing is written any more. What was given stays valid."""
@@ -154,6 +169,9 @@ class Arena:
         self._ledger.close()
 
     def _new(self, length: int) -> tuple[Bytes, _Owned]:
+        if os.getpid() != self._owner:
+            raise ArenaFull("the arena is its parent's")
+        self._free_unseen()
         if not self._free_slots and self._slots_used == _SLOTS:
             raise ArenaFull(f"all {_SLOTS} regions are in use")
         start = self._blocks.take(length)
@@ -174,11 +192,14 @@ class Arena:
         if owned.here is None:
             self._free(owned)
 
-    def _unseen(self, owned: _Owned, address: int) -> None:
-        owned.here = None
-        self._by_address.pop(address, None)
-        if not owned.there:
-            self._free(owned)
+    def _free_unseen(self) -> None:
+        """Free what this process saw last, unless the reader has it."""
+        while self._unseen:
+            owned = self._unseen.popleft()
+            owned.here = None
+            self._by_address.pop(owned.address, None)
+            if not owned.there:
+                self._free(owned)
 
     def _free(self, owned: _Owned) -> None:
         self._by_slot.pop(owned.region.slot, None)
@@ -193,12 +214,17 @@ class Arena:
 
     def _grow(self, length: int) -> None:
         whole = -(-length // PAGE) * PAGE
-        size = max(whole, _SEGMENT, self._end - _SLOTS)
         try:
-            os.ftruncate(self._fd, self._end + size)
-            self._maps[self._end] = mmap.mmap(self._fd, size, offset=self._end)
-        except (OSError, ValueError) as error:
-            raise ArenaFull(f"no memory for {size} bytes more: {error}") from error
+            self._extend(max(whole, _SEGMENT, self._end - _SLOTS))
+        except (OSError, ValueError):
+            try:  # as much as is needed may still be possible
+                self._extend(whole)
+            except (OSError, ValueError) as error:
+                raise ArenaFull(f"no memory for {length} bytes more: {error}") from error
+
+    def _extend(self, size: int) -> None:
+        os.ftruncate(self._fd, self._end + size)
+        self._maps[self._end] = mmap.mmap(self._fd, size, offset=self._end)
         self._blocks.extend(self._end, size)
         self._end += size
 
@@ -263,20 +289,22 @@ class ArenaReader:
     def _unseen(self, loan: _Loan) -> None:
         if os.getpid() != self._owner:
             return  # a forked copy is gone; the region is its owner's
-        del self._loans[loan.slot]
+        self._loans.pop(loan.slot, None)
         if self._forks.see(loan.slot):
             self._kept.add(loan.slot)
         else:
             self._return(loan.slot)
 
     def _return_kept(self) -> None:
-        for slot in [slot for slot in self._kept if not self._forks.see(slot)]:
-            self._kept.discard(slot)
-            self._return(slot)
+        for slot in list(self._kept):
+            if not self._forks.see(slot):
+                self._kept.discard(slot)
+                self._return(slot)
 
     def _return(self, slot: int) -> None:
-        assert self._ledger is not None
-        self._ledger[slot] = _RETURNED
+        ledger = self._ledger
+        if ledger is not None:  # None: it was closed meanwhile
+            ledger[slot] = _RETURNED
 
 
 def _address(array: Bytes) -> int:

@@ -1,18 +1,48 @@
-"""Forks: which processes that were forked from this one can still see a region.
+"""Forks: what a process that is forked from this one may see, and what it must let go of.
 
 A forked child shares the mappings, and so everything that its parent held at that moment. It has
 one end of a pipe as well, which the system closes when it ends (or executes another program): as
 long as nobody has, what it can see must not be written to.
+
+It also has copies of the loader's ends of all lines. Unless it closes them, a worker cannot see
+that its loader is gone.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import threading
 import weakref
 from collections.abc import Collection
+from typing import Any
 
-__all__ = ["Forks"]
+__all__ = ["Forks", "guard", "loaders_ends"]
+
+#: The loader's ends of all lines of this process.
+loaders_ends: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class _Guard:
+    """Held while this process forks, and while anything changes that a child has a copy of.
+
+    Re-entrant, as a collection may change something anywhere; a child has a new lock.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def renew(self) -> None:
+        self._lock = threading.RLock()
+
+
+guard = _Guard()
 
 
 class _Children:
@@ -25,14 +55,18 @@ class _Children:
         except OSError:  # no more descriptors: taken for alive for ever
             self._ours = self._theirs = -1
 
+    @property
+    def open(self) -> bool:
+        """The next child may be one of them."""
+        return self._theirs >= 0
+
     def alive(self) -> bool:
         """One of them is. There will be no more of them."""
         if self._ours < 0:
             return True
-        if self._theirs >= 0:
+        if self.open:
             os.close(self._theirs)
             self._theirs = -1
-            _newest[:] = []
         line = select.poll()
         line.register(self._ours, select.POLLIN)
         return not line.poll(0)
@@ -58,41 +92,69 @@ class Forks:
         _all.add(self)
 
     def see(self, slot: int) -> bool:
-        """A child that lives can see the slot."""
+        """A child that lives, or is about to, can see the slot."""
         if not self._seen:
             return False
-        for children in [children for children in self._seen if not children.alive()]:
-            del self._seen[children]
-        return any(slot in slots for slots in self._seen.values())
+        with guard:
+            if _forking:
+                return True
+            self._forget_the_dead()
+            return any(slot in slots for slots in self._seen.values())
 
     def forget(self) -> None:
         """Nothing is asked any more."""
-        self._seen.clear()
+        with guard:
+            self._seen.clear()
 
     def note(self) -> None:
         """The process is about to fork."""
         if self._held:
-            children = _next_children()
-            self._seen[children] = self._seen.get(children, set()) | set(self._held)
+            self._forget_the_dead(keep=_next_children())
+            self._seen.setdefault(_next_children(), set()).update(list(self._held))
+
+    def _forget_the_dead(self, keep: _Children | None = None) -> None:
+        for children in list(self._seen):
+            if children is not keep and not children.alive():
+                del self._seen[children]
 
 
 _all: weakref.WeakSet[Forks] = weakref.WeakSet()
 #: those that the next child will belong to
-_newest: list[weakref.ref[_Children]] = []
+_newest: weakref.ref[_Children] | None = None
+#: between the noting and the child's birth
+_forking = False
 
 
 def _next_children() -> _Children:
-    children = _newest[0]() if _newest else None
-    if children is None:
+    global _newest
+    children = None if _newest is None else _newest()
+    if children is None or not children.open:
         children = _Children()
-        _newest[:] = [weakref.ref(children)]
+        _newest = weakref.ref(children)
     return children
 
 
 def _before() -> None:
+    global _forking
+    guard.__enter__()
     for forks in list(_all):
         forks.note()
+    _forking = True
+
+
+def _in_parent() -> None:
+    global _forking
+    _forking = False
+    guard.__exit__()
+
+
+def _in_child() -> None:
+    global _forking, _newest
+    _forking, _newest = False, None
+    guard.renew()
+    for end in list(loaders_ends):
+        end.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_child=_newest.clear)
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -126,19 +126,14 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
     """
     outcome = answer.outcome
     try:
-        body, regions, weight = _dump((answer.payload, answer.states), arena)
+        aside, count, weight, rest = _encode((answer.payload, answer.states), arena)
     except Exception:
         outcome = Outcome.FAILED
-        body, regions, weight = _dump((_failure(answer), answer.states), arena)
-    rest = b"".join((*(_REGION.pack(*region) for region in regions), body))
-    weight += len(rest) + sum(region.length for region in regions)
-    aside = arena is not None and len(rest) > SHORT_BYTES
-    if arena is not None and aside:
-        rest = _REGION.pack(*arena.give(memoryview(rest)))
+        aside, count, weight, rest = _encode((_failure(answer), answer.states), arena)
     busy = 0 if began_ns is None else time.perf_counter_ns() - began_ns
     held = 0 if arena is None else arena.bytes
     run, step, worker = answer.run, answer.step, answer.worker
-    header = _HEADER.pack(run, step, worker, outcome, aside, len(regions), busy, weight, held)
+    header = _HEADER.pack(run, step, worker, outcome, aside, count, busy, weight, held)
     return header + rest
 
 
@@ -179,29 +174,52 @@ def unpack_region(data: bytes | memoryview) -> Region:
     return Region(*_REGION.unpack(data))
 
 
-def _dump(payload: Any, arena: Arena | None) -> tuple[bytes, list[Region], int]:
-    """A pickle, the regions that its large buffers stand in, and the bytes that are elsewhere."""
+def _encode(content: Any, arena: Arena | None) -> tuple[bool, int, int, bytes]:
+    """What follows the header.
+
+    Returns:
+        Whether it stands in the arena; how many regions it lists; how much memory all takes; and
+        it, or the region where it is.
+    """
     regions: list[Region] = []
+    try:
+        body, elsewhere = _dump(content, arena, regions)
+        rest = b"".join((*(_REGION.pack(*region) for region in regions), body))
+        weight = elsewhere + len(rest) + sum(region.length for region in regions)
+        if arena is None or len(rest) <= SHORT_BYTES:
+            return False, len(regions), weight, rest
+        return True, len(regions), weight, _REGION.pack(*arena.give(memoryview(rest)))
+    except BaseException as error:
+        if arena is not None:
+            arena.withdraw(regions)
+        if not isinstance(error, ArenaFull):
+            raise
+        body, elsewhere = dump(content)  # large tensors may still find room in torch's way
+        if len(body) > SHORT_BYTES:
+            raise
+        return False, 0, elsewhere + len(body), body
+
+
+def _dump(content: Any, arena: Arena | None, regions: list[Region]) -> tuple[bytes, int]:
+    """A pickle, whose large buffers are given to the arena, and the bytes that are elsewhere."""
     if arena is None:
-        body, elsewhere = dump(payload)
-        return body, regions, elsewhere
+        return dump(content)
 
     def aside(buffer: pickle.PickleBuffer) -> bool:
         try:
             data = buffer.raw()
-            if data.nbytes <= INLINE_BYTES:
-                return True
-            regions.append(arena.give(data))
-        except (ArenaFull, BufferError):  # a buffer that is in pieces is pickle's to judge
+        except BufferError:  # a buffer that is in pieces is pickle's to judge
             return True
+        if data.nbytes <= INLINE_BYTES:
+            return True
+        regions.append(arena.give(data))
         return False
 
-    try:
-        body, elsewhere = dump(payload, aside)
-    except BaseException:
+    def withdraw() -> None:
         arena.withdraw(regions)
-        raise
-    return body, regions, elsewhere
+        regions.clear()
+
+    return dump(content, aside, withdraw)
 
 
 def _failure(answer: Answer) -> ExceptionWrapper:

@@ -6,15 +6,12 @@ kernel keeps and an arena for each worker.
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .frames import Answer
 
-__all__ = ["Channel", "Frames", "Lines", "WorkersEnd", "loaders_ends"]
+__all__ = ["Channel", "Frames", "Lines", "WorkersEnd"]
 
 
 #: answers, each with its worker
@@ -73,21 +70,3 @@ class Lines(Protocol):
 
     def hang_up(self) -> None:
         """Let the workers see that the loader is gone, whoever else has copies of its ends."""
-
-
-#: The loader's ends of all lines of this process. A forked worker closes its copies: as long as
-#: one is open there, the worker that it leads to cannot see that the loader is gone.
-loaders_ends: weakref.WeakSet[Any] = weakref.WeakSet()
-
-#: Held while a worker is started or an end closed: a fork in between would give a worker, under
-#: the number of an end to be closed there, its own one. Re-entrant, as a collection may close one.
-guard = threading.RLock()
-
-
-def _new_guard() -> None:
-    global guard
-    guard = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_guard)

@@ -21,8 +21,8 @@ from multiprocessing import context as processes
 from multiprocessing.reduction import DupFd
 from typing import Any
 
-from . import lines
 from .arena import Arena, ArenaReader, new_memory
+from .forks import guard, loaders_ends
 from .frames import SHORT_BYTES, Answer, encode_answer, pack_region, read_answer, unpack_region
 from .lines import Frames
 
@@ -84,8 +84,9 @@ class PacketChannel:
         return self._requests.open(unpack_region(frame[1:])).data
 
     def send(self, answer: Answer, began_ns: int) -> None:
+        frame = encode_answer(answer, self._arena, began_ns)
         try:
-            self._line.send(encode_answer(answer, self._arena, began_ns))
+            self._line.send(frame)
         except OSError:
             raise EOFError from None
 
@@ -129,7 +130,7 @@ class PacketLines:
         self._pinned = pinned
         self._queue, self._queues_end = _pair()
         self._owned = [self._queue, self._queues_end]
-        lines.loaders_ends.add(self._queue)
+        loaders_ends.add(self._queue)
         self._memory = [new_memory()]
         #: where requests stand that are too long for a message
         self._requests = Arena(self._memory[0])
@@ -144,7 +145,7 @@ class PacketLines:
     def open(self, context: Any) -> PacketEnd:
         ours, theirs = _pair()
         ours.setblocking(False)
-        lines.loaders_ends.add(ours)
+        loaders_ends.add(ours)
         arena = new_memory()
         self._memory.append(arena)
         self._workers[ours.fileno()] = len(self._lines)
@@ -193,7 +194,7 @@ class PacketLines:
                 line.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # the worker has closed its end
-        with lines.guard:
+        with guard:
             for line in (*self._owned, *self._lines):
                 line.close()
         for reader in self._readers:

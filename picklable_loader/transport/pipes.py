@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from . import lines
+from .forks import guard, loaders_ends
 from .frames import Answer, encode_answer, read_answer
 from .lines import Frames
 
@@ -113,7 +113,7 @@ class PipeLines:
 
     def open(self, context: Any) -> PipeEnd:
         ours, theirs = context.Pipe()
-        lines.loaders_ends.add(ours)
+        loaders_ends.add(ours)
         self._connections.append(ours)
         self._outboxes.append(Outbox(ours))
         return PipeEnd(theirs)
@@ -155,7 +155,7 @@ def _hang_up(connection: Connection[Any, Any]) -> None:
                 line.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # the worker has closed its end
-    with lines.guard:
+    with guard:
         connection.close()
 
 

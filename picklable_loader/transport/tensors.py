@@ -32,32 +32,58 @@ def dumps(obj: Any) -> bytes:
     return dump(obj)[0]
 
 
-def dump(obj: Any, aside: Aside | None = None) -> tuple[bytes, int]:
+def dump(
+    obj: Any, aside: Aside | None = None, again: Callable[[], object] = bool
+) -> tuple[bytes, int]:
     """Pickle an object for a process of this loader.
 
     Args:
         obj: what to pickle.
         aside: puts a large buffer elsewhere, and returns False, or True to keep it; ``None``
             sends large tensors in torch's way.
+        again: called when all has to be done once more; what was put aside is not needed then.
 
     Returns:
         Bytes for ``pickle.loads``, which wants the buffers that were put aside, in their order;
         and how many bytes travel in torch's way.
     """
-    buffer = io.BytesIO()
-    pickler = _Pickler(buffer, aside)
-    pickler.dump(obj)
-    return buffer.getvalue(), pickler.by_torch_bytes
+    whole: set[int] = set()
+    by_torch: set[int] = set()
+    while True:
+        buffer = io.BytesIO()
+        pickler = _Pickler(buffer, aside, whole, by_torch)
+        try:
+            pickler.dump(obj)
+        except _Again:
+            again()
+            continue
+        return buffer.getvalue(), pickler.by_torch_bytes
+
+
+class _Again(Exception):
+    """What was known of a storage when it was pickled first has turned out to be too little."""
 
 
 class _Pickler(pickle.Pickler):
-    """Python's pickler, with the reductions that people have registered for messages."""
+    """Python's pickler, with the reductions that people have registered for messages.
 
-    def __init__(self, buffer: io.BytesIO, aside: Aside | None) -> None:
+    Args:
+        buffer: where the pickle goes.
+        aside: see `dump`.
+        whole: storages of which more is seen than by one tensor alone.
+        by_torch: storages that something sees which travels in torch's way.
+    """
+
+    def __init__(
+        self, buffer: io.BytesIO, aside: Aside | None, whole: set[int], by_torch: set[int]
+    ) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL, buffer_callback=aside)
         self._aside = aside
-        #: by storage, the first tensor over it: two views of one stay views of one
-        self._firsts: dict[int, torch.Tensor] = {}
+        self._whole = whole
+        self._by_torch = by_torch
+        #: by storage, the first tensor over it, and the bytes of it that it was pickled with;
+        #: two views of one storage stay views of one
+        self._firsts: dict[int, tuple[torch.Tensor, int, int]] = {}
         self.by_torch_bytes = 0
 
     def reducer_override(self, obj: Any) -> Any:
@@ -66,48 +92,61 @@ class _Pickler(pickle.Pickler):
             return self._reduce(obj)
         if kind is np.ndarray:
             return _reduce_array(obj)
+        if isinstance(obj, _SEES_A_STORAGE):
+            self._note_torchs(obj)
         by_process = _REDUCTIONS.get(kind)
         return NotImplemented if by_process is None else by_process(obj)
 
     def _reduce(self, tensor: torch.Tensor) -> Any:
-        if tensor.requires_grad:
-            return self._reduce_carefully(tensor)
+        array = _as_array(tensor)
+        if array is None and not _is_plain(tensor):
+            return self._in_torchs_way(tensor)
+        storage = tensor.untyped_storage()
+        key, nbytes = storage._cdata, storage.nbytes()
+        if key in self._by_torch:
+            return self._in_torchs_way(tensor)
+        if key in self._firsts:
+            return self._reduce_alias(tensor, key)
+        start, end = 0, nbytes
+        if nbytes > INLINE_BYTES and key not in self._whole:
+            start, end = _seen(tensor)
+            if 2 * (end - start) > nbytes:
+                start, end = 0, nbytes
+        if self._aside is None and end - start > INLINE_BYTES:
+            return self._in_torchs_way(tensor)
+        self._firsts[key] = tensor, start, end
+        if array is not None and 0 < array.nbytes == end - start and array.flags.c_contiguous:
+            return _whole, (pickle.PickleBuffer(array), _DTYPES[tensor.dtype], array.shape)
+        return _part, (_data(storage, start, end), *_layout(tensor, start))
+
+    def _reduce_alias(self, tensor: torch.Tensor, key: int) -> Any:
+        first, start, end = self._firsts[key]
+        low, high = _seen(tensor)
+        if low < start or high > end:
+            self._whole.add(key)
+            raise _Again
+        return _alias, (first, *_layout(tensor, start))
+
+    def _note_torchs(self, obj: Any) -> None:
+        """Something that is no plain tensor shares its storage in torch's way alone."""
         try:
-            array: Any = tensor.numpy()  # of most plain tensors, and of nothing else
-        except (RuntimeError, TypeError):
-            return self._reduce_carefully(tensor)
-        storage = tensor.untyped_storage()
-        nbytes = storage.nbytes()
-        first = self._firsts.setdefault(storage._cdata, tensor)
-        if first is not tensor:
-            return _alias, (first, _DTYPES[tensor.dtype], *_layout(tensor))
-        if not nbytes or nbytes != array.nbytes or not array.flags.c_contiguous:
-            return self._reduce_storage(tensor, storage)
-        if self._aside is None and nbytes > INLINE_BYTES:
-            return self._by_torch(tensor)
-        return _whole, (pickle.PickleBuffer(array), _DTYPES[tensor.dtype], array.shape)
+            storage = obj.untyped_storage() if isinstance(obj, torch.Tensor) else obj
+            key = getattr(storage, "_untyped_storage", storage)._cdata
+        except (RuntimeError, NotImplementedError):
+            return  # it has none
+        self._by_torch.add(key)
+        if key in self._firsts:
+            raise _Again
 
-    def _reduce_carefully(self, tensor: torch.Tensor) -> Any:
-        if not _is_plain(tensor):
-            return self._by_torch(tensor)
-        storage = tensor.untyped_storage()
-        first = self._firsts.setdefault(storage._cdata, tensor)
-        if first is not tensor:
-            return _alias, (first, _DTYPES[tensor.dtype], *_layout(tensor), tensor.requires_grad)
-        return self._reduce_storage(tensor, storage)
-
-    def _reduce_storage(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> Any:
-        if self._aside is None and storage.nbytes() > INLINE_BYTES:
-            return self._by_torch(tensor)
-        layout = (*_layout(tensor), tensor.requires_grad)
-        return _part, (_data(storage), _DTYPES[tensor.dtype], *layout)
-
-    def _by_torch(self, tensor: torch.Tensor) -> Any:
+    def _in_torchs_way(self, tensor: torch.Tensor) -> Any:
+        self._note_torchs(tensor)
         # What is not strided is made of tensors that are, which come here as well.
         if tensor.layout is torch.strided:
             self.by_torch_bytes += tensor.numel() * tensor.element_size()
         return _REDUCTIONS[torch.Tensor](tensor)
 
+
+_SEES_A_STORAGE = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 
 #: multiprocessing's and torch's; people add to it by ``ForkingPickler.register``
 _REDUCTIONS: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
@@ -131,16 +170,42 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     )
 
 
-def _layout(tensor: torch.Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    return int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
-
-
-def _data(storage: torch.UntypedStorage) -> pickle.PickleBuffer | None:
-    """A storage's bytes; None if it has none."""
-    if not storage.nbytes():
+def _as_array(tensor: torch.Tensor) -> Any:
+    """A tensor as numpy sees it; None for most that are not plain, and for some that are."""
+    try:
+        return None if tensor.requires_grad else tensor.numpy()
+    except (RuntimeError, TypeError):
         return None
-    view: Any = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
-    return pickle.PickleBuffer(view)
+
+
+#: a tensor of any type may begin at a multiple of this
+_ALIGNED = 64
+
+
+def _seen(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where the bytes of its storage begin and end that a tensor sees."""
+    offset, size = tensor.storage_offset(), tensor.itemsize
+    start = int(offset * size) // _ALIGNED * _ALIGNED
+    if not tensor.numel():
+        return start, int(offset * size)
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
+    return start, int((offset + last + 1) * size)
+
+
+def _data(storage: torch.UntypedStorage, start: int, end: int) -> pickle.PickleBuffer | None:
+    """Some bytes of a storage; None for none."""
+    if start == end:
+        return None
+    view = torch.empty(0, dtype=torch.uint8).set_(storage, start, (end - start,), (1,))
+    data: Any = view.numpy()
+    return pickle.PickleBuffer(data)
+
+
+def _layout(tensor: torch.Tensor, start: int) -> tuple[Any, ...]:
+    """A tensor's type, place after ``start``, shape, strides, and whether it wants a gradient."""
+    offset = tensor.storage_offset() - start // tensor.itemsize
+    shape, stride = tuple(tensor.shape), tensor.stride()
+    return _DTYPES[tensor.dtype], offset, shape, stride, tensor.requires_grad
 
 
 # --- what a message is unpickled with ------------------------------------------------------------
@@ -162,7 +227,7 @@ def _part(
     offset: int,
     shape: tuple[int, ...],
     stride: tuple[int, ...],
-    requires_grad: bool = False,
+    requires_grad: bool,
 ) -> torch.Tensor:
     """A tensor that sees some of its storage, in some order."""
     if data is None:
@@ -179,7 +244,7 @@ def _alias(
     offset: int,
     shape: tuple[int, ...],
     stride: tuple[int, ...],
-    requires_grad: bool = False,
+    requires_grad: bool,
 ) -> torch.Tensor:
     """A tensor over the storage of another one."""
     storage = first.untyped_storage()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data._utils import collate
 
+from ..transport.arena import ArenaFull
 from ..transport.tensors import INLINE_BYTES
 
 __all__ = ["collate_into"]
@@ -44,13 +45,13 @@ def _stack(
     small = length <= INLINE_BYTES
     if (allocate is None and not small) or not _is_plain(first):
         return _by_torch(batch, collate_fn_map=collate_fn_map)
-    if small or allocate is None:
-        out = torch.empty((len(batch), *first.shape), dtype=first.dtype)
-    else:
-        out = torch.frombuffer(allocate(length), dtype=first.dtype).view(-1, *first.shape)
     try:
+        if small or allocate is None:
+            out = torch.empty((len(batch), *first.shape), dtype=first.dtype)
+        else:
+            out = torch.frombuffer(allocate(length), dtype=first.dtype).view(-1, *first.shape)
         return torch.stack(list(batch), 0, out=out)
-    except (RuntimeError, TypeError):  # what cannot be joined is refused in torch's words
+    except (RuntimeError, TypeError, ArenaFull):  # what cannot be joined is refused in its words
         return _by_torch(batch, collate_fn_map=collate_fn_map)
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import torch.multiprocessing
 from torch._C import _set_worker_signal_handlers
 
@@ -17,7 +14,6 @@ __all__ = ["work"]
 
 def work(
     line: WorkersEnd,
-    inherited: Iterable[Any],
     job: Job,
     post: Post,
 ) -> None:
@@ -25,12 +21,9 @@ def work(
 
     Args:
         line: this worker's end.
-        inherited: the loader's ends of all lines, which a forked process has been given copies of.
         job: what to do with tasks.
         post: this worker's place among the others.
     """
-    for end in inherited:
-        end.close()
     torch.multiprocessing._set_thread_name("pt_data_worker")  # what `top` shows, as under torch
     # Prints a line when the process dies of SIGBUS, SIGSEGV and the like.
     _set_worker_signal_handlers()

@@ -69,6 +69,10 @@ def _mappings(found: Mapping[Any, Any], expected: Mapping[Any, Any], path: str) 
         assert_identical(found[key], expected[key], f"{path}[{key!r}]")
 
 
+def _storages(found: torch.UntypedStorage, expected: torch.UntypedStorage, path: str) -> None:
+    assert found.tolist() == expected.tolist(), f"{path} holds other bytes"
+
+
 def _floats(found: float, expected: float, path: str) -> None:
     same = found == expected or (math.isnan(found) and math.isnan(expected))
     assert same, f"{path} is {found!r}, should be {expected!r}"
@@ -87,6 +91,7 @@ _PARTS = {
 _COMPARISONS: list[tuple[Any, Callable[[Any, Any, str], None]]] = [
     (torch.Tensor, _tensors),
     (np.ndarray, _arrays),
+    (torch.UntypedStorage, _storages),
     (
         torch.Size,
         lambda found, expected, path: _floats(hash(found), hash(expected), path),

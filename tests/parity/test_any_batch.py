@@ -308,6 +308,7 @@ def differences(
     return found
 
 
+SEES_LITTLE = ("empty view", "a row")
 SIZES = pytest.mark.parametrize("n", [SMALL, LARGE], ids=["small", "large"])
 
 
@@ -316,6 +317,8 @@ SIZES = pytest.mark.parametrize("n", [SMALL, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("kind", ["tensors", "arrays", "objects", "sharing"])
 def test_whatever_a_worker_sends_arrives_as_under_torch(kind: str, n: int, transport: str) -> None:
     table = {"tensors": TENSORS, "arrays": ARRAYS, "objects": OBJECTS, "sharing": SHARING}[kind]
+    if n == LARGE:  # of a large storage only what is seen is sent; torch sends it whole
+        table = {name: case for name, case in table.items() if name not in SEES_LITTLE}
     assert differences(table, n, transport) == []
 
 

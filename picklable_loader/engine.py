@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from . import datapipes
 from .core.events import Arrived, Ended, Event, Failed, Task
+from .errors import UsageError
 from .pinning import warn_about_pinning
 from .pool.pool import Pool
 from .randomness import Isolated
@@ -285,6 +286,14 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
 
 
 def _lines(loader: DataLoader[Any]) -> Lines:
-    if loader._pl.options.transport == "portable" or not packets_work_here():
+    wish = loader._pl.options.transport
+    if wish == "portable":
         return PipeLines()
-    return PacketLines(loader._pl.pinned)
+    if packets_work_here():
+        return PacketLines(loader._pl.pinned)
+    if wish == "arena":
+        raise UsageError(
+            'transport="arena" needs memfd_create and SOCK_SEQPACKET, which this system does not '
+            'have, or refuses for want of descriptors; transport="auto" does without'
+        )
+    return PipeLines()

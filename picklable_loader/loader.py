@@ -67,7 +67,8 @@ class DataLoader(TorchDataLoader[_T]):
             and before StopIteration. ``"stop"``: the pass delivers nothing, and warns.
             ``"next"``: it goes straight to the next epoch.
         transport: how batches come from the workers. ``"arena"``: through memory that both sides
-            map, with a task queue that the kernel keeps. ``"portable"``: pipes, and torch's shared
+            map, with a task queue that the kernel keeps; ``iter`` raises `UsageError` where the
+            system cannot do that. ``"portable"``: pipes, and torch's shared
             memory. ``"auto"``: the arena where the system has what it takes (Linux).
         prefetch_budget: batches under way or waiting for delivery, over all workers, from 1.
             ``"auto"``: 2 times num_workers, and up to 8 times while workers idle because the next

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from picklable_loader import DataLoader
+from picklable_loader.errors import UsageError
 
 #: bytes of each sample of `Gated`
 BYTES = 200_000
@@ -399,3 +400,12 @@ def test_stats_name_the_processes_and_what_their_arenas_take(gate: Gate) -> None
     assert worker.pid in iterator.driver._engine.pids
     assert worker.tasks >= 20 and worker.arena_bytes >= 20 * BYTES
     assert [int(batch[-1]) for batch in kept] == list(range(20))
+
+
+def test_an_arena_that_was_asked_for_and_cannot_be_had_is_an_error_that_names_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("picklable_loader.engine.packets_work_here", lambda: False)
+    with pytest.raises(UsageError, match='transport="auto"'):
+        iter(DataLoader(range(4), num_workers=1, transport="arena"))
+    assert [int(batch) for batch in DataLoader(range(4), num_workers=1)] == [0, 1, 2, 3]

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from picklable_loader.transport import arena as arenas
 from picklable_loader.transport.arena import Arena, ArenaFull, ArenaReader, new_memory
@@ -235,7 +235,7 @@ class Child:
     def tell(self) -> Any:
         os.write(self._ask, b"!")
         os.waitpid(self._pid, 0)
-        found = pickle.loads(os.read(self._answer, 1000))
+        found = pickle.loads(os.read(self._answer, 60_000))
         os.close(self._ask)
         os.close(self._answer)
         return found
@@ -289,7 +289,7 @@ def test_children_that_are_forked_together_need_one_pipe(pair: Pair) -> None:
 
 
 class ArenaMachine(RuleBasedStateMachine):
-    """A writer that sends, caches and drops, and a reader that keeps what it likes."""
+    """A writer that sends, caches and drops, and a reader that keeps what it likes, and forks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -298,6 +298,8 @@ class ArenaMachine(RuleBasedStateMachine):
         #: what each side can see, and what must stand there
         self.kept: list[tuple[Any, int]] = []
         self.cached: list[tuple[Any, int]] = []
+        #: processes that were forked, each with what it must still see when it ends
+        self.children: list[tuple[Child, list[tuple[int, int]]]] = []
 
     def _next(self) -> int:
         self.number = (self.number + 1) % 251
@@ -340,6 +342,19 @@ class ArenaMachine(RuleBasedStateMachine):
         if self.cached:
             del self.cached[place % len(self.cached)]
 
+    @precondition(lambda self: len(self.children) < 3)
+    @rule()
+    def fork(self) -> None:
+        kept = list(self.kept)
+        child = Child(lambda: [(int(array[0]), int(array[-1])) for array, _ in kept])
+        self.children.append((child, [(number, number) for _, number in kept]))
+
+    @rule()
+    def a_child_ends(self) -> None:
+        if self.children:
+            child, expected = self.children.pop(0)
+            assert child.tell() == expected
+
     @rule(times=st.integers(1, 70))
     def collect(self, times: int) -> None:
         for _ in range(times):
@@ -352,7 +367,10 @@ class ArenaMachine(RuleBasedStateMachine):
         self.pair.writer._blocks.validate()
 
     def teardown(self) -> None:
+        while self.children:
+            self.a_child_ends()
         self.kept.clear()
+        self.pair.send(bytes(1))  # the reader looks for what its children have left
         self.cached.clear()
         for _ in range(2 * arenas._LOOK_EVERY):
             self.pair.writer.collect()

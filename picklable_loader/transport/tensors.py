@@ -117,7 +117,7 @@ class _Pickler(pickle.Pickler):
         self._firsts[key] = tensor, start, end
         if array is not None and 0 < array.nbytes == end - start and array.flags.c_contiguous:
             return _whole, (pickle.PickleBuffer(array), _DTYPES[tensor.dtype], array.shape)
-        return _part, (_data(storage, start, end), *_layout(tensor, start))
+        return _over, (_data(storage, start, end), *_layout(tensor, start))
 
     def _reduce_alias(self, tensor: torch.Tensor, key: int) -> Any:
         first, start, end = self._firsts[key]
@@ -125,7 +125,7 @@ class _Pickler(pickle.Pickler):
         if low < start or high > end:
             self._whole.add(key)
             raise _Again
-        return _alias, (first, *_layout(tensor, start))
+        return _over, (first, *_layout(tensor, start))
 
     def _note_torchs(self, obj: Any) -> None:
         """Something that is no plain tensor shares its storage in torch's way alone."""
@@ -221,32 +221,20 @@ def _whole(data: Any, dtype: int, shape: tuple[int, ...]) -> torch.Tensor:
     return tensor if len(shape) == 1 else tensor.resize_(shape)
 
 
-def _part(
-    data: Any,
+def _over(
+    source: Any,
     dtype: int,
     offset: int,
     shape: tuple[int, ...],
     stride: tuple[int, ...],
     requires_grad: bool,
 ) -> torch.Tensor:
-    """A tensor that sees some of its storage, in some order."""
-    if data is None:
+    """A tensor that sees some bytes, none (None), or some of another tensor's storage."""
+    if source is None:
         storage = torch.UntypedStorage(0)
+    elif isinstance(source, torch.Tensor):
+        storage = source.untyped_storage()
     else:
-        storage = torch.frombuffer(data, dtype=torch.uint8).untyped_storage()
-    tensor = torch.empty(0, dtype=_TYPES[dtype]).set_(storage, offset, shape, stride)
-    return tensor.requires_grad_(requires_grad)
-
-
-def _alias(
-    first: torch.Tensor,
-    dtype: int,
-    offset: int,
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-    requires_grad: bool,
-) -> torch.Tensor:
-    """A tensor over the storage of another one."""
-    storage = first.untyped_storage()
+        storage = torch.frombuffer(source, dtype=torch.uint8).untyped_storage()
     tensor = torch.empty(0, dtype=_TYPES[dtype]).set_(storage, offset, shape, stride)
     return tensor.requires_grad_(requires_grad)

@@ -1,11 +1,15 @@
 """A PyTorch ``DataLoader`` whose iterator can be pickled in mid-epoch and goes on exactly there."""
 
-from .errors import LoaderError
-from .iterator import LoaderIterator
-from .loader import DataLoader
-from .samplers import register_order
-from .version import __version__
-from .worker.seeding import current_seed
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import LoaderError
+    from .iterator import LoaderIterator
+    from .loader import DataLoader
+    from .samplers import register_order
+    from .version import __version__
+    from .worker.seeding import current_seed
 
 __all__ = [
     "DataLoader",
@@ -15,3 +19,26 @@ __all__ = [
     "current_seed",
     "register_order",
 ]
+
+#: Where each name is. It is looked up when it is wanted: a worker that is spawned imports this
+#: package for its own part of it, and has no use for the rest.
+_PLACES = {
+    "DataLoader": "loader",
+    "LoaderError": "errors",
+    "LoaderIterator": "iterator",
+    "__version__": "version",
+    "current_seed": "worker.seeding",
+    "register_order": "samplers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

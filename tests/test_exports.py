@@ -85,13 +85,13 @@ def test_the_public_names_are_these() -> None:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_name_is_documented(name: str) -> None:
-    text = inspect.getdoc(vars(picklable_loader)[name])
+    text = inspect.getdoc(getattr(picklable_loader, name))
     assert text and text.splitlines()[0].rstrip().endswith((".", ":"))
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_name_is_annotated(name: str) -> None:
-    for _, function in functions_of(vars(picklable_loader)[name]):
+    for _, function in functions_of(getattr(picklable_loader, name)):
         signature = inspect.signature(function)
         named = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
         assert all(p.annotation is not inspect.Parameter.empty for p in named), function
@@ -100,7 +100,7 @@ def test_a_public_name_is_annotated(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_class_has_documented_methods(name: str) -> None:
-    thing = vars(picklable_loader)[name]
+    thing = getattr(picklable_loader, name)
     bare = [
         member
         for member, function in functions_of(thing)
@@ -111,7 +111,7 @@ def test_a_public_class_has_documented_methods(name: str) -> None:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_name_is_found_where_it_says_that_it_is(name: str) -> None:
-    thing = vars(picklable_loader)[name]
+    thing = getattr(picklable_loader, name)
     home = importlib.import_module(thing.__module__)
     assert vars(home)[thing.__qualname__] is thing
     assert name in vars(home)["__all__"]
@@ -152,7 +152,7 @@ def test_an_import_loads_no_optional_package() -> None:
     loaded = run(
         "import json, sys, torch\n"
         "before = set(sys.modules)  # torch itself loads some of them where they are installed\n"
-        "import picklable_loader\n"
+        "from picklable_loader import *\n"
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
     assert "picklable_loader.loader" in loaded
@@ -162,7 +162,7 @@ def test_an_import_loads_no_optional_package() -> None:
 def test_an_import_starts_no_process_and_no_thread() -> None:
     alive = run(
         "import json, multiprocessing, os, threading\n"
-        "import picklable_loader\n"
+        "from picklable_loader import *\n"
         "children = [open(f'/proc/self/task/{t}/children').read().split()"
         " for t in os.listdir('/proc/self/task')]\n"
         "print(json.dumps([sum(children, []), len(multiprocessing.active_children()),"
@@ -182,7 +182,7 @@ def test_an_import_moves_no_random_number_generator() -> None:
         "    random.seed(1), np.random.seed(1), torch.manual_seed(1)\n"
         "seed(); before = [draw(), draw()]\n"
         "seed(); first = draw()\n"
-        "import picklable_loader\n"
+        "from picklable_loader import *\n"
         "print(json.dumps([before, [first, draw()]]))"
     )
     assert before == after

@@ -287,13 +287,16 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
 
 def _lines(loader: DataLoader[Any]) -> Lines:
     wish = loader._pl.options.transport
-    if wish == "portable":
+    if wish == "portable" or (wish == "auto" and default_transport() == "portable"):
         return PipeLines()
-    if packets_work_here():
-        return PacketLines(loader._pl.pinned)
-    if wish == "arena":
+    if not packets_work_here():
         raise UsageError(
             'transport="arena" needs memfd_create and SOCK_SEQPACKET, which this system does not '
             'have, or refuses for want of descriptors; transport="auto" does without'
         )
-    return PipeLines()
+    return PacketLines(loader._pl.pinned)
+
+
+def default_transport() -> str:
+    """What ``transport="auto"`` means on this system."""
+    return "arena" if packets_work_here() else "portable"

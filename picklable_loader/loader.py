@@ -72,7 +72,8 @@ class DataLoader(TorchDataLoader[_T]):
             memory. ``"auto"``: the arena where the system has what it takes (Linux).
         prefetch_budget: batches under way or waiting for delivery, over all workers, from 1.
             ``"auto"``: 2 times num_workers, and up to 8 times while workers idle because the next
-            batch in order is a slow one. ``None``: ``prefetch_factor`` times num_workers, or
+            batch in order is a slow one (not with a sampler, or a generator, of your own, which
+            would be drawn from earlier). ``None``: ``prefetch_factor`` times num_workers, or
             ``"auto"`` if that is not given either.
         prefetch_bytes: no more is fetched while batches that wait for delivery take this much,
             an int or text such as ``"512MiB"``; what workers are at comes on top, at most a batch

@@ -245,8 +245,10 @@ def _policy(loader: DataLoader[Any]) -> Policy:
     wish, most = options.prefetch_budget, 0
     if wish == "auto":
         wish = 2 * workers
-        # Other samplers may notice how far ahead of the consumer they are drawn from.
-        most = 8 * workers if is_known(anatomy(loader).sampler) else 0
+        # Other samplers may notice how far ahead of the consumer they are drawn from; so may those
+        # who look at the generator that they gave, or use it for something else.
+        unnoticed = is_known(anatomy(loader).sampler) and not generators(loader)
+        most = 8 * workers if unnoticed else 0
     return Policy(
         workers=workers,
         budget=operator.index(wish or workers * (loader.prefetch_factor or 1)),

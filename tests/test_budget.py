@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import RandomSampler
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import UsageError
@@ -316,6 +317,28 @@ def test_a_budget_that_was_given_does_not_grow(gate: Gate) -> None:
         iterator.driver.tell(engine.wait())
     gate.open(1)
     assert (int(next(iterator)[0]), iterator.prefetch_budget, sampler.drawn) == (0, 4, 5)
+    assert len(list(iterator)) == 59
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda: {"sampler": Drawn(60)},
+        lambda: {"sampler": RandomSampler(range(60), generator=torch.Generator())},
+        lambda: {"shuffle": True, "generator": torch.Generator()},
+    ],
+    ids=["a sampler", "a sampler's generator", "a generator"],
+)
+def test_the_budget_does_not_grow_where_the_program_could_see_it(options: Any, gate: Gate) -> None:
+    first = int(next(iter(loader(range(60), **options()))))
+    data = Gated(gate, waiting=range(first, first + 1))
+    iterator = iter(loader(data, num_workers=2, **options()))
+    gate.begun(1)
+    engine = iterator.driver._engine
+    while iterator.run.schedule.waiting < 3:
+        iterator.driver.tell(engine.wait())
+    gate.open(1)
+    assert (int(next(iterator)[0]), iterator.prefetch_budget) == (first, 4)
     assert len(list(iterator)) == 59
 
 

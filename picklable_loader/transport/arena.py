@@ -27,9 +27,9 @@ __all__ = ["Arena", "ArenaFull", "ArenaReader", "Region", "new_memory"]
 
 Bytes = npt.NDArray[np.uint8]
 
-#: One byte for each region that is with the reader: GIVEN by the writer, RETURNED by the reader.
+#: One byte for each region: the reader sets it, and the writer clears it when it has seen that.
 _SLOTS = 1024 * PAGE
-_GIVEN, _RETURNED = 1, 2
+_RETURNED = 1
 _RETURNED_BYTE = bytes([_RETURNED])
 
 #: The first segment's size; later ones double the whole. Memory is used only as far as it is
@@ -138,7 +138,6 @@ class Arena:
                 copy, owned = self._new(len(source))
                 copy[:] = source
             owned.there = True
-            self._ledger[owned.region.slot] = _GIVEN
             return owned.region
 
     def withdraw(self, regions: list[Region]) -> None:

@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--portable", action="store_true", help="without the arena transport")
 
 
-#: processes that this one has started
+#: processes that the test at hand has started: a system gives numbers out again before long
 _started: set[int] = set()
 
 
@@ -70,6 +70,7 @@ def modules_are_not_searched_for_garbage() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No child process, descriptor or shared memory of this process outlives a test."""
+    _started.clear()
     descriptors, shared = _descriptors(), _shared_memory()
     yield
     gc.collect()
@@ -106,7 +107,7 @@ def _descriptors() -> set[str]:
 
 
 def _shared_memory() -> set[str]:
-    """Blocks of shared memory that this process or one that it has started has made.
+    """Blocks of shared memory that this process or one that the test has started has made.
 
     Other tests run at the same time, some of which kill torch's workers: those leave theirs.
     """

@@ -115,7 +115,7 @@ class _Pickler(pickle.Pickler):
         if self._aside is None and end - start > INLINE_BYTES:
             return self._in_torchs_way(tensor)
         self._firsts[key] = tensor, start, end
-        if array is not None and 0 < array.nbytes == end - start and array.flags.c_contiguous:
+        if array is not None and 0 < array.nbytes == end - start and _is_dense(tensor, array):
             return _whole, (pickle.PickleBuffer(array), _DTYPES[tensor.dtype], array.shape)
         return _over, (_data(storage, start, end), *_layout(tensor, start))
 
@@ -176,6 +176,15 @@ def _as_array(tensor: torch.Tensor) -> Any:
         return None if tensor.requires_grad else tensor.numpy()
     except (RuntimeError, TypeError):
         return None
+
+
+def _is_dense(tensor: torch.Tensor, array: np.ndarray[Any, Any]) -> bool:
+    """Does each step follow from the shape? Where there is one element only, any step will do."""
+    if not array.flags.c_contiguous:
+        return False
+    return (
+        1 not in array.shape or tensor.stride() == torch.empty(array.shape, device="meta").stride()
+    )
 
 
 #: a tensor of any type may begin at a multiple of this

@@ -515,8 +515,7 @@ COUNTS = st.sampled_from([0, 1, 5, INLINE_BYTES // 8, INLINE_BYTES // 8 + 1, INL
 def tensors(draw: st.DrawFn) -> torch.Tensor:
     dtype = draw(st.sampled_from([torch.float64, torch.int16, torch.bool, torch.bfloat16]))
     tensor = torch.arange(draw(COUNTS)).fmod(99).to(dtype)
-    if tensor.numel() > 3:  # `assert_identical` cannot look at an empty one with a stride
-        tensor = tensor[draw(st.integers(0, 3)) :: draw(st.integers(1, 3))]
+    tensor = tensor[draw(st.integers(0, 3)) :: draw(st.integers(1, 3))]
     if draw(st.booleans()) and tensor.numel() % 2 == 0:
         tensor = tensor.view(-1, 2).t() if tensor.is_contiguous() else tensor
     return tensor.requires_grad_(tensor.is_floating_point() and draw(st.booleans()))
@@ -552,7 +551,7 @@ BATCHES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=300)
 @given(BATCHES)
 def test_any_nesting_comes_through_an_arena_as_it_was_and_as_in_torchs_way(batch: Any) -> None:
     fd = new_memory()

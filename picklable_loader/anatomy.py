@@ -41,6 +41,8 @@ class Anatomy:
 
     #: None for iterable-style data
     sampler: Any
+    #: there is an order for samplers of this kind
+    known: bool
     grouping: Grouping
     #: torch's loader itself calls iter() of the sampler, at once; a BatchSampler does so later
     opened_by_loader: bool
@@ -71,16 +73,20 @@ def anatomy(loader: DataLoader[Any]) -> Anatomy:
     if is_iterable(loader):
         size = loader.batch_size
         unit = Unit.SAMPLE if size is None else Unit.SAMPLE_OF_BATCH
-        return Anatomy(None, Grouping(unit, size or 1), False)
+        return Anatomy(None, True, Grouping(unit, size or 1), False)
     if batch_sampler is None:
-        return Anatomy(loader.sampler, Grouping(Unit.SAMPLE), True)
+        return _around(loader.sampler, Grouping(Unit.SAMPLE), True)
     if isinstance(batch_sampler, BatchSampler) and _plain(batch_sampler):
         unit, size = Unit.SAMPLE_OF_BATCH, batch_sampler.batch_size
         grouping = Grouping(unit, size, batch_sampler.drop_last)
         if not batch_sampler.drop_last:
             grouping = cast(Grouping, _LiveGrouping(batch_sampler))
-        return Anatomy(batch_sampler.sampler, grouping, False)
-    return Anatomy(batch_sampler, Grouping(Unit.BATCH), True)
+        return _around(batch_sampler.sampler, grouping, False)
+    return _around(batch_sampler, Grouping(Unit.BATCH), True)
+
+
+def _around(sampler: Any, grouping: Grouping, opened_by_loader: bool) -> Anatomy:
+    return Anatomy(sampler, is_known(sampler), grouping, opened_by_loader)
 
 
 def _plain(batch_sampler: BatchSampler) -> bool:
@@ -94,13 +100,13 @@ def generators(loader: DataLoader[Any]) -> dict[str, torch.Generator]:
     return {name: generator for name, generator in given.items() if generator is not None}
 
 
-def fingerprint(loader: DataLoader[Any]) -> dict[str, Any]:
+def fingerprint(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[str, Any]:
     """The properties that must be the same where a state is loaded."""
-    parts = anatomy(loader)
+    parts = parts or anatomy(loader)
     fits: dict[str, Any] = {
         "dataset_length": None if is_iterable(loader) else _length(loader.dataset),
         "sampler": "iterable-style dataset" if is_iterable(loader) else describe(parts.sampler),
-        "sampler_length": _length(parts.sampler) if is_known(parts.sampler) else None,
+        "sampler_length": _length(parts.sampler) if parts.known else None,
         "batch_size": parts.grouping.batch_size,
         "batches_from": parts.grouping.unit.value,
         "drop_last": loader.drop_last,
@@ -125,8 +131,8 @@ def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
 
 def built(loader: DataLoader[Any]) -> Frozen:
     """The attributes of a loader's custom sampler."""
-    sampler = anatomy(loader).sampler
-    return {} if is_iterable(loader) or is_known(sampler) else freeze(sampler, loader.dataset)
+    parts = anatomy(loader)
+    return {} if parts.known else freeze(parts.sampler, loader.dataset)
 
 
 def check_order(loader: DataLoader[Any], state: dict[str, Any]) -> None:
@@ -147,20 +153,18 @@ def position(loader: DataLoader[Any], state: dict[str, Any], at_epoch_end: str) 
     return state["epoch"], state["step"]
 
 
-def unstarted(loader: DataLoader[Any]) -> dict[str, Any]:
+def unstarted(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[str, Any]:
     """What must be known of a sampler whose iteration is yet to begin."""
-    sampler = anatomy(loader).sampler
-    if is_iterable(loader):
-        return {}
-    if not is_known(sampler):
-        return memory(sampler, loader._pl.source, started=loader._pl.run is not None)
-    told = getattr(sampler, "epoch", None)
+    parts = parts or anatomy(loader)
+    if not parts.known:
+        return memory(parts.sampler, loader._pl.source, started=loader._pl.run is not None)
+    told = getattr(parts.sampler, "epoch", None)
     return {"attributes": {"epoch": ["plain", told]}} if isinstance(told, int) else {}
 
 
-def draws_from(loader: DataLoader[Any]) -> set[str]:
+def draws_from(parts: Anatomy) -> set[str]:
     """The global generators that a loader's sampler may draw from, now or later."""
-    return set() if is_iterable(loader) or is_known(anatomy(loader).sampler) else set(RNGS)
+    return set() if parts.known else set(RNGS)
 
 
 def _length(dataset: Any) -> int | None:

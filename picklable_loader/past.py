@@ -18,7 +18,7 @@ from .errors import CannotSaveError, UsageError
 from .freeze import changed, freeze
 from .options import whole_number
 from .randomness import Isolated
-from .samplers import is_known, make_order
+from .samplers import make_order
 from .source import Setting
 from .worker.fetch import Job, make_fetcher, tell_epoch
 from .worker.seeding import set_current
@@ -68,7 +68,7 @@ def _task(loader: DataLoader[Any], cursor: Cursor, live: Order | None, step: int
     sampler, alike = parts.sampler, None
     elsewhere = cursor.order is None and loader._pl.options.seed is not None
     setting = Setting(loader._pl.source.apart(cursor.rng), cursor.epoch, cursor.order, elsewhere)
-    if is_known(sampler):
+    if parts.known:
         order = make_order(sampler, setting)
     else:
         sampler = _copied(loader, sampler)

@@ -24,7 +24,7 @@ from .core.snapshot import to_plain
 from .options import count_bytes
 from .plain import decode, encode_any
 from .randomness import RNGS, Universe
-from .samplers import is_known, make_order
+from .samplers import make_order
 from .source import Setting, Source, random_int64
 from .transport.frames import Begin
 from .worker.fetch import tell_epoch
@@ -65,6 +65,7 @@ class Run:
         # Its loader has the run; an iterator that has it has the loader as well.
         self._loader: DataLoader[Any] = weakref.proxy(loader)
         self._parts = anatomy(loader)
+        self._fits: dict[str, Any] | None = None
         self._source: Source = loader._pl.source
         self._source.generators = generators(loader)
         self.epoch = epoch if cursor is None else cursor.epoch
@@ -115,7 +116,7 @@ class Run:
                 window = tuple(Task(task.step, None, task.position) for task in pending)
         order = self._order_state(live)
         follows = order is not None and FOLLOWS in order
-        untouched = order is None or is_known(self._parts.sampler)
+        untouched = order is None or self._parts.known
         return Cursor(
             epoch=self.epoch,
             step=self.step,
@@ -124,7 +125,7 @@ class Run:
             window=tuple(Task(t.step, encode_any(t.indices), t.position) for t in window),
             base_seed=self.base_seed,
             order=order,
-            sampler=unstarted(self._loader) if untouched else {},
+            sampler=unstarted(self._loader, self._parts) if untouched else {},
             rng=self._source.state(self._moved(), live, follows),
             workers=self._workers_as_text(),
             announced=self.announced,
@@ -136,12 +137,16 @@ class Run:
             rng=self._source.state(self._moved()),
             announced=self._loader._pl.announced,
             workers=self._workers_as_text(),
-            sampler=unstarted(self._loader),
+            sampler=unstarted(self._loader, self._parts),
         )
 
     def snapshot(self, live: bool) -> dict[str, Any]:
         """The saved form of where the run stands; see `cursor`."""
-        return to_plain(self.cursor(live), fingerprint(self._loader))
+        if self._fits is None:
+            self._fits = fingerprint(self._loader, self._parts)
+        # Of what a run was begun with, only this may still be changed.
+        self._fits["batch_size"] = self._parts.grouping.batch_size
+        return to_plain(self.cursor(live), self._fits)
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -229,7 +234,7 @@ class Run:
         inline_worker = (
             self._loader._pl.options.seeding == "worker" and not self._loader.num_workers
         )
-        return set(RNGS) if inline_worker else draws_from(self._loader)
+        return set(RNGS) if inline_worker else draws_from(self._parts)
 
     def _workers_as_text(self) -> dict[str, Any]:
         return {
@@ -247,7 +252,7 @@ def _policy(loader: DataLoader[Any]) -> Policy:
         wish = 2 * workers
         # Other samplers may notice how far ahead of the consumer they are drawn from; so may those
         # who look at the generator that they gave, or use it for something else.
-        unnoticed = is_known(anatomy(loader).sampler) and not generators(loader)
+        unnoticed = anatomy(loader).known and not generators(loader)
         most = 8 * workers if unnoticed else 0
     return Policy(
         workers=workers,

@@ -13,7 +13,6 @@ from .core.seeds import next_base_seed
 from .core.snapshot import to_plain
 from .errors import CannotSaveError
 from .run import Run
-from .samplers import is_known
 
 if TYPE_CHECKING:
     from .iterator import LoaderIterator
@@ -33,13 +32,14 @@ __all__ = [
 def beginning(loader: DataLoader[Any], epoch: int) -> dict[str, Any]:
     """The state at the start of an epoch, of a loader that stands between two."""
     loader._pl.source.generators = generators(loader)
+    parts = anatomy(loader)
     cursor = Cursor(
         epoch,
-        rng=loader._pl.source.state(draws_from(loader)),
+        rng=loader._pl.source.state(draws_from(parts)),
         announced=loader._pl.announced,
-        sampler=unstarted(loader),
+        sampler=unstarted(loader, parts),
     )
-    return to_plain(cursor, fingerprint(loader))
+    return to_plain(cursor, fingerprint(loader, parts))
 
 
 def snapshot(
@@ -117,8 +117,7 @@ def alone(iterator: LoaderIterator[Any]) -> dict[str, Any]:
     saved = iterator.__getstate__()
     loader: DataLoader[Any] = saved["loader"]
     memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
-    sampler = anatomy(loader).sampler
-    if is_iterable(loader) or is_known(sampler):
+    if anatomy(loader).known:
         kept = getattr(loader.sampler, "__dict__", {}).values()
         memo.update({id(value): value for value in kept if not isinstance(value, torch.Generator)})
     copied = copy.copy(loader)

@@ -43,10 +43,10 @@ def _strided(found: torch.Tensor, expected: torch.Tensor, path: str) -> None:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    plain = tensor.detach().resolve_conj().resolve_neg().as_subclass(torch.Tensor).flatten()
-    # A new tensor, as one element counts as contiguous whatever its stride is.
-    dense = plain.clone(memory_format=torch.contiguous_format)
-    return dense.view(torch.uint8).numpy().tobytes()
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().as_subclass(torch.Tensor)
+    flat = plain.flatten()
+    # One element counts as contiguous whatever its stride is.
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy().tobytes()
 
 
 def _arrays(found: np.ndarray, expected: np.ndarray, path: str) -> None:

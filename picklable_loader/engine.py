@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import datapipes
-from .core.events import Arrived, Ended, Event, Failed, Task
+from .core.events import Arrived, Ended, Event, Failed
+from .core.task import Task
 from .errors import UsageError
 from .pinning import warn_about_pinning
 from .pool.pool import Pool
@@ -157,6 +158,10 @@ class InlineEngine:
             set_current(before)
 
 
+#: a worker that has waited for this part of a task's time, or longer, might have done more
+_IDLE_PART = 8
+
+
 class PoolEngine:
     """Fetches in worker processes.
 
@@ -237,9 +242,11 @@ class PoolEngine:
             self._events.append(Ended(answer.step))
             return
         self._answers[answer.step] = answer
-        failed = answer.outcome is Outcome.FAILED
-        step = answer.step
-        self._events.append(Failed(step) if failed else Arrived(step, answer.bytes))
+        if answer.outcome is Outcome.FAILED:
+            self._events.append(Failed(answer.step))
+            return
+        idled = answer.idle_ns > answer.busy_ns // _IDLE_PART
+        self._events.append(Arrived(answer.step, answer.bytes, idled))
 
 
 def _with_states(begin: Begin | None, states: Any) -> Begin | None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from .anatomy import anatomy, is_iterable
 from .core.cursor import Cursor
-from .core.events import Task
 from .core.order import Order
 from .core.plan import Plan
 from .core.seeds import base_seed
 from .core.snapshot import from_plain
+from .core.task import Task
 from .custom import CustomOrder, prepare
 from .errors import CannotSaveError, UsageError
 from .freeze import changed, freeze

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from .core.snapshot import pack_words, unpack_words
+from .core.words import pack_words, unpack_words
 from .errors import DamagedStateError
 from .twister import WORDS, read_words, write_words
 

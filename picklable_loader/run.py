@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from .anatomy import anatomy, draws_from, fingerprint, generators, is_iterable, unstarted
 from .chunks import FOLLOWS
 from .core.cursor import Cursor
-from .core.events import Task
 from .core.order import EndlessOrder, Order
 from .core.plan import Plan, Unit
 from .core.schedule import Policy, Schedule
 from .core.seeds import base_seed, next_base_seed
 from .core.snapshot import to_plain
+from .core.task import Task
 from .options import count_bytes
 from .plain import decode, encode_any
 from .randomness import RNGS, Universe

@@ -60,8 +60,10 @@ def gate() -> Iterator[Gate]:
 class Gated:
     """Samples of which those that are named wait at a gate."""
 
-    def __init__(self, gate: Gate, waiting: range = range(250), length: int = 60) -> None:
-        self.gate, self.waiting, self.length = gate, waiting, length
+    def __init__(
+        self, gate: Gate, waiting: range = range(250), length: int = 60, size: int = BYTES
+    ) -> None:
+        self.gate, self.waiting, self.length, self.size = gate, waiting, length, size
 
     def __len__(self) -> int:
         return self.length
@@ -69,7 +71,7 @@ class Gated:
     def __getitem__(self, index: int) -> torch.Tensor:
         if index in self.waiting:
             self.gate.enter(index)
-        return torch.full((BYTES,), index, dtype=torch.uint8)
+        return torch.full((self.size,), index, dtype=torch.uint8)
 
 
 class Drawn:
@@ -298,8 +300,9 @@ class GateKeeper:
 
 
 def test_the_budget_does_not_grow_while_the_head_is_as_fast_as_the_rest(gate: Gate) -> None:
-    iterator = iter(loader(Gated(gate), num_workers=1))
-    for step in range(60):
+    # Not so small that a worker that was idle for a moment is reason enough.
+    iterator = iter(loader(Gated(gate, length=20, size=8 * 2**20), num_workers=1))
+    for step in range(20):
         assert gate.begun(1) == [step]
         gate.open(1)
         assert int(next(iterator)[0]) == step

@@ -16,15 +16,15 @@ IMPURE = {
 }  # fmt: skip
 
 #: within core, each may see only those before it (and errors)
-CORE = ["events", "seeds", "order", "plan", "cursor", "schedule", "snapshot"]
+CORE = ["words", "task", "events", "seeds", "order", "plan", "cursor", "schedule", "snapshot"]
 
 #: what a package may see of the others
 LAYERS = {
     "core": {"errors"},
-    "transport": {"core.events"},
+    "transport": {"core.task"},
     "worker": {
         "core",
-        "core.events",
+        "core.task",
         "core.seeds",
         "transport",
         "errors",

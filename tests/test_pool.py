@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from picklable_loader.core.events import Task
+from picklable_loader.core.task import Task
 from picklable_loader.pool.ladder import retire
 from picklable_loader.pool.pool import Pool
 from picklable_loader.transport.frames import (

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from parity.identical import assert_identical
 from torch._utils import ExceptionWrapper
 
-from picklable_loader.core.events import Task
+from picklable_loader.core.task import Task
 from picklable_loader.transport import frames
 from picklable_loader.transport.arena import Arena, ArenaReader, new_memory
 from picklable_loader.transport.frames import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .events import Task
+from .task import Task
 
 __all__ = ["Cursor"]
 

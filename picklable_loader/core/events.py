@@ -1,4 +1,4 @@
-"""The vocabulary of the schedule: tasks, what happened (events), what is to be done (instructions).
+"""The vocabulary of the schedule: what happened (events), what is to be done (instructions).
 
 All are values: they compare with ``==`` and pickle.
 """
@@ -6,20 +6,9 @@ All are values: they compare with ``==`` and pickle.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Union
 
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One batch to be fetched."""
-
-    #: number of the task within the epoch, from 0
-    step: int
-    #: what the dataset is asked for: a list of indices, one index, or None (iterable-style)
-    indices: Any
-    #: how many samples the epoch's order has before this task's first one
-    position: int
-
+from .task import Task
 
 # --- events --------------------------------------------------------------------------------------
 
@@ -57,6 +46,8 @@ class Arrived:
     step: int
     #: memory that it takes until it is delivered; 0 where nobody counts
     bytes: int = 0
+    #: its worker had nothing to do before, for a time that counts beside that of the task
+    idled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from .events import Task
 from .order import Order
+from .task import Task
 
 __all__ = ["Grouping", "Plan", "Unit"]
 

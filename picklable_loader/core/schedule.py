@@ -10,7 +10,9 @@ given a task only when the consumer asks (``lazy``).
 
 The *budget* is how many tasks the window may hold. In-order delivery needs a deep window: while the
 head of the line is slow, everybody else works on what comes after it, and stands idle once the
-window is full. So it may grow (``most``) whenever that is seen to happen, and only then.
+window is full. So it may grow (``most``) whenever that is seen to happen. Where batches are so
+small that a deep window costs nothing, it also grows when a worker was idle for another reason:
+the consumer is fast, but not awake at once.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ from .events import (
     Send,
     Skipped,
     Started,
-    Task,
     Wanted,
 )
 from .plan import Plan
+from .task import Task
 
 __all__ = ["TRANSITIONS", "Phase", "Policy", "Schedule"]
 
@@ -77,7 +79,7 @@ class Policy:
     workers: int = 1
     #: the window holds no more tasks than this at first, from 1
     budget: int = 1
-    #: it may grow to this many while workers idle because the head of the line is slow
+    #: it may grow to this many while workers idle
     most: int = 0
     #: nothing is sent while batches that wait for delivery take this many bytes; None: no bound
     bytes: int | None = None
@@ -220,6 +222,8 @@ class Schedule:
                 entry.bytes = event.bytes
                 self.held_bytes += event.bytes
                 self._largest = max(self._largest, event.bytes)
+                if event.idled and self._may_grow(_SMALL_BYTES):
+                    self._grow(out)
         if self.bytes is not None:
             self._refill_eagerly(out)
         self._serve(out)
@@ -274,17 +278,20 @@ class Schedule:
                 self._fault = None
             else:
                 out.append(Finish())
-        elif self._idle_for_the_head():
-            self.budget = min(self.budget + self.policy.workers, self.policy.most)
-            self._refill_eagerly(out)
+        elif self._idle_for_the_head() and self._may_grow(_LARGE_BYTES):
+            self._grow(out)
 
     def _idle_for_the_head(self) -> bool:
-        """Workers idle, the window being full and its head slow, and it may grow."""
-        return (
-            len(self._window) >= self.budget < self.policy.most
-            and self._under_way < self.policy.workers
-            and (self.budget + self.policy.workers) * self._largest <= _GROWS_TO_BYTES
-        )
+        """Workers idle, the window being full and its head slow."""
+        return len(self._window) >= self.budget and self._under_way < self.policy.workers
+
+    def _may_grow(self, most_bytes: int) -> bool:
+        grown = self.budget + self.policy.workers
+        return self.budget < self.policy.most and grown * self._largest <= most_bytes
+
+    def _grow(self, out: list[Instruction]) -> None:
+        self.budget = min(self.budget + self.policy.workers, self.policy.most)
+        self._refill_eagerly(out)
 
     def _next_ready(self) -> int | None:
         if not self._ready:
@@ -355,8 +362,9 @@ class Schedule:
 _WANTED = Wanted()
 
 #: the window grows by itself only as far as its batches, were all as large as the largest, would
-#: take this many bytes
-_GROWS_TO_BYTES = 512 * 1024 * 1024
+#: take this many bytes: behind a slow head, and whenever a worker idles
+_LARGE_BYTES = 512 * 1024 * 1024
+_SMALL_BYTES = 16 * 1024 * 1024
 
 
 def _move(phase: Phase, event: Event, step: int) -> Phase:

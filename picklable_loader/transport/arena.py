@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .blocks import PAGE, Blocks
 from .forks import Forks
 
 __all__ = ["Arena", "ArenaFull", "ArenaReader", "Region", "new_memory"]
 
-Bytes = npt.NDArray[np.uint8]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 #: One byte for each region: the reader sets it, and the writer clears it when it has seen that.
 _SLOTS = 1024 * PAGE

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch._utils import ExceptionWrapper
 
-from ..core.events import Task
+from ..core.task import Task
 from .arena import Arena, ArenaFull, Region
 from .tensors import INLINE_BYTES, dump, dumps
 
@@ -84,6 +84,8 @@ class Answer:
     bytes: int = 0
     #: memory that the worker's arena takes
     arena_bytes: int = 0
+    #: nanoseconds that the worker has waited for it, after the task before
+    idle_ns: int = 0
 
     def open(self) -> Any:
         """The batch; raises what fetching it raised."""
@@ -95,8 +97,8 @@ class Answer:
 
 
 #: run, step, worker, outcome, whether the rest is in the arena, how many regions the batch has,
-#: busy_ns, bytes, arena_bytes
-_HEADER = struct.Struct("<qqiBBiqqq")
+#: busy_ns, bytes, arena_bytes, idle_ns
+_HEADER = struct.Struct("<qqiBBiqqqq")
 _REGION = struct.Struct("<iqqqq")
 
 #: What follows the header is in the message itself up to this size; no socket is too small for it.
@@ -133,8 +135,8 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
     busy = 0 if began_ns is None else time.perf_counter_ns() - began_ns
     held = 0 if arena is None else arena.bytes
     run, step, worker = answer.run, answer.step, answer.worker
-    header = _HEADER.pack(run, step, worker, outcome, aside, count, busy, weight, held)
-    return header + rest
+    figures = busy, weight, held, answer.idle_ns
+    return _HEADER.pack(run, step, worker, outcome, aside, count, *figures) + rest
 
 
 def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None) -> Answer:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.events import Task
+from ..core.task import Task
 from .seeding import Seeder
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..core import seeds
-from ..core.events import Task
+from ..core.task import Task
 from ..errors import UsageError
 from ..randomness import seed_all
 

@@ -13,7 +13,7 @@ import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import worker as torch_worker
 
-from ..core.events import Task
+from ..core.task import Task
 from ..datapipes import seeded
 from ..randomness import RNGS, capture_all
 from ..transport.frames import Answer, Begin, Outcome, Request, read_request
@@ -45,13 +45,17 @@ def serve(channel: Channel, job: Job, post: Post) -> None:
     torch.set_num_threads(1)
     collate_into(channel.allocate)
     worker = _Worker(job, post)
+    done_ns: int | None = None
     while True:
         try:
             frame = channel.receive()
         except EOFError:
             return
         began_ns = time.perf_counter_ns()
-        channel.send(worker.answer(read_request(frame)), began_ns)
+        answer = worker.answer(read_request(frame))
+        answer.idle_ns = 0 if done_ns is None else began_ns - done_ns
+        channel.send(answer, began_ns)
+        done_ns = time.perf_counter_ns()
 
 
 class _Worker:

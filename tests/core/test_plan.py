@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picklable_loader.core.events import Task
 from picklable_loader.core.order import EndlessOrder, Order, SequenceOrder
 from picklable_loader.core.plan import Grouping, Plan, Unit
+from picklable_loader.core.task import Task
 
 
 class Walked:

@@ -24,13 +24,13 @@ from picklable_loader.core.events import (
     Send,
     Skipped,
     Started,
-    Task,
     Wanted,
 )
 from picklable_loader.core.order import SequenceOrder
 from picklable_loader.core.plan import Grouping, Plan, Unit
 from picklable_loader.core.schedule import TRANSITIONS, Phase, Policy, Schedule
 from picklable_loader.core.snapshot import from_plain, to_plain
+from picklable_loader.core.task import Task
 from picklable_loader.errors import InvalidTransition
 
 
@@ -152,6 +152,23 @@ def test_the_window_grows_while_workers_idle_because_its_head_is_slow() -> None:
     assert (schedule.handle(Arrived(2)), schedule.budget) == ([], 4)
     assert schedule.handle(Arrived(3)) == [Send(None, Task(4, [4], 4))]
     assert (schedule.handle(Arrived(4)), schedule.budget) == ([], 5)
+
+
+def test_the_window_grows_for_small_batches_whenever_a_worker_has_idled() -> None:
+    schedule = Schedule(plan_of(20), Policy(workers=2, budget=2, most=5))
+    schedule.handle(Started())
+    schedule.handle(Wanted())
+    grown = [Send(None, Task(step, [step], step)) for step in (2, 3)]
+    assert schedule.handle(Arrived(1, bytes=1000, idled=True)) == grown
+    assert schedule.handle(Arrived(2, bytes=1000, idled=True)) == [Send(None, Task(4, [4], 4))]
+    assert schedule.budget == 5
+
+
+def test_the_window_does_not_grow_for_a_worker_that_idles_after_large_batches() -> None:
+    schedule = Schedule(plan_of(20), Policy(workers=2, budget=2, most=5))
+    schedule.handle(Started())
+    schedule.handle(Arrived(0, bytes=5 * 2**20, idled=True))
+    assert schedule.budget == 2
 
 
 def test_the_window_does_not_grow_while_the_consumer_is_the_slow_one() -> None:

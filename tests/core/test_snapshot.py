@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from picklable_loader.core.cursor import Cursor
-from picklable_loader.core.events import Task
-from picklable_loader.core.snapshot import VERSION, from_plain, pack_words, to_plain, unpack_words
+from picklable_loader.core.snapshot import VERSION, from_plain, to_plain
+from picklable_loader.core.task import Task
+from picklable_loader.core.words import pack_words, unpack_words
 from picklable_loader.errors import (
     DamagedStateError,
     ForeignStateError,

@@ -1,0 +1,20 @@
+"""Task: one batch that is to be fetched. All that workers see of the core, besides seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Task"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One batch to be fetched."""
+
+    #: number of the task within the epoch, from 0
+    step: int
+    #: what the dataset is asked for: a list of indices, one index, or None (iterable-style)
+    indices: Any
+    #: how many samples the epoch's order has before this task's first one
+    position: int

@@ -6,7 +6,6 @@ The protocol is torchdata's, which Hugging Face's datasets have as well: ``state
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 __all__ = ["is_stateful", "iterate", "save"]
@@ -37,13 +36,13 @@ def save(dataset: Any, iterator: Any) -> dict[str, Any]:
     return {name: state for name, state in states.items() if state is not _NONE}
 
 
-def iterate(dataset: Any, states: dict[str, Any]) -> Iterator[Any]:
+def iterate(dataset: Any, states: dict[str, Any]) -> Any:
     """Go on with an iteration: the dataset's state, then ``iter``, then the iterator's state."""
     if "dataset" in states:
         dataset.load_state_dict(states["dataset"])
-    iterator = iter(dataset)
+    iterator: Any = iter(dataset)
     if "iterator" in states:
-        iterator.load_state_dict(states["iterator"])  # type: ignore[attr-defined]
+        iterator.load_state_dict(states["iterator"])
     return iterator
 
 

@@ -113,8 +113,10 @@ def fingerprint(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[s
         "seeding": loader._pl.options.seeding,
         "seed": loader._pl.options.seed,
     }
-    if is_iterable(loader) or loader._pl.options.seeding == "worker":
+    if loader._pl.options.seeding == "worker":
         fits["num_workers"] = loader.num_workers
+    if loader._pl.streamed:
+        fits["dataset"] = type(loader.dataset).__qualname__
     return fits
 
 

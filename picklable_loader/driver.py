@@ -64,7 +64,7 @@ class Driver:
             self._engine = make_engine(loader, run)
         self.kept = Kept(run.base_seed, run.schedule.policy)
         self._todo.clear()
-        self._engine.begin(run.begin(), run.worker_states)
+        self._engine.begin(run.begin(), run.worker_states, run.openings())
         self._run = run
         self._todo.extend(run.schedule.handle(Started()))
         self._carry_out()
@@ -156,6 +156,9 @@ class Driver:
             case Fault(error):
                 raise error
             case Finish():
+                run = self._run
+                assert run is not None
+                run.last_marks = {**run.schedule.last_marks(), **engine.last_marks()}
                 raise StopIteration
             case _:
                 raise AssertionError(f"{instruction} answers Wanted only")

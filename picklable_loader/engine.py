@@ -8,10 +8,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from torch.utils.data._utils import worker as torch_worker
 
 from . import datapipes
 from .core.events import Arrived, Ended, Event, Failed
+from .core.streams import Place
 from .core.task import Task
 from .errors import UsageError
 from .pinning import warn_about_pinning
@@ -22,9 +25,9 @@ from .transport.frames import Answer, Begin, Outcome, Request, encode_request
 from .transport.lines import Lines
 from .transport.packets import PacketLines, packets_work_here
 from .transport.pipes import PipeLines
-from .worker.fetch import Fetcher, Job, StreamEnded, make_fetcher
+from .worker.fetch import Job, StreamEnded
+from .worker.replica import Copies, Post, Replica
 from .worker.seeding import set_current
-from .worker.serve import Post
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -33,18 +36,25 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "InlineEngine", "PoolEngine", "make_engine"]
 
 
+_T = TypeVar("_T")
+
+
 class Engine(Protocol):
     """What fetches batches."""
 
     #: it cannot go on: a worker has died
     broken: bool
 
-    def begin(self, begin: Begin, states: dict[str, Any]) -> None:
+    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> None:
         """An epoch begins; whatever is under way for an earlier one is forgotten.
 
         Args:
             begin: the epoch.
             states: the workers' generators, by worker, to go on with (``seeding="worker"``).
+            places: by stream, where it goes on; the others begin the epoch.
+
+        Raises:
+            ResumeError: a stream cannot go on from there; others say so in ``wait``.
         """
 
     def send(self, worker: int | None, task: Task) -> None:
@@ -59,6 +69,9 @@ class Engine(Protocol):
 
     def take(self, step: int) -> Answer:
         """What came for a step; it is forgotten here."""
+
+    def last_marks(self) -> dict[int, Any]:
+        """By stream, what the next epoch finds its dataset in, where it can be said at once."""
 
     def workers(self) -> tuple[WorkerStats, ...]:
         """What each worker did."""
@@ -90,48 +103,55 @@ class InlineEngine:
 
     Args:
         job: what to do with tasks.
+        post: who would do them, if there were a worker.
         world: makes the context in which people's code runs.
     """
 
     broken = False
 
-    def __init__(self, job: Job, world: Callable[[], AbstractContextManager[Any]]) -> None:
-        self._job = job
+    def __init__(
+        self, job: Job, post: Post, world: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
         self._world = world
         self._tasks: deque[Task] = deque()
         self._results: dict[int, Answer] = {}
-        self._fetcher: Fetcher | None = None
         self._seed = 0
         self._clock = _Clock()
+        copies = Copies(job, several=(post.streams or 1) > 1)
+        #: one of which nothing tells that it is one, or as many as there are streams
+        bare = post.streams is None
+        self._replicas = [Replica(copies.next(), post, n, bare) for n in range(post.streams or 1)]
+        self._started = bare
 
-    def begin(self, begin: Begin, states: dict[str, Any]) -> None:
+    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> None:
         self._tasks.clear()
         self._results.clear()
         self._seed = begin.base_seed
-        before = set_current(self._seed)
-        try:
-            with self._world():
-                self._fetcher = make_fetcher(self._job, begin.base_seed)
-        finally:
-            set_current(before)
+        self._inside(self._begin, begin, places)
 
     def send(self, worker: int | None, task: Task) -> None:
         self._tasks.append(task)
 
     def wait(self) -> Event:
         # The task is taken off only when it is done: Ctrl-C loses nothing.
-        step = self._tasks[0].step
+        task = self._tasks[0]
         began_ns = time.perf_counter_ns()
-        outcome, payload = self._fetch(self._tasks[0])
+        outcome, payload, mark = self._inside(self._fetch, task, began_ns)
         self._clock.add(time.perf_counter_ns() - began_ns)
         self._tasks.popleft()
         if outcome is Outcome.ENDED:
-            return Ended(step)
-        self._results[step] = Answer(0, step, 0, outcome, payload)
-        return Arrived(step) if outcome is Outcome.ARRIVED else Failed(step)
+            return Ended(task.step, mark)
+        self._results[task.step] = Answer(0, task.step, 0, outcome, payload)
+        if outcome is Outcome.FAILED:
+            return Failed(task.step, mark)
+        return Arrived(task.step, mark=mark)
 
     def take(self, step: int) -> Answer:
         return self._results.pop(step)
+
+    def last_marks(self) -> dict[int, Any]:
+        marks = self._inside(lambda: [replica.last_mark() for replica in self._replicas])
+        return {stream: mark for stream, mark in enumerate(marks) if mark is not None}
 
     def workers(self) -> tuple[WorkerStats, ...]:
         return (self._clock.stats(os.getpid()),)
@@ -139,23 +159,36 @@ class InlineEngine:
     def close(self) -> None:
         self._tasks.clear()
         self._results.clear()
-        self._fetcher = None
+        self._replicas.clear()
 
-    def _fetch(self, task: Task) -> tuple[Outcome, Any]:
-        fetcher = self._fetcher
-        assert fetcher is not None, "begin() comes first"
-        before = set_current(self._seed)
+    def _fetch(self, task: Task, began_ns: int) -> tuple[Outcome, Any, Any]:
+        replica = self._replicas[task.stream or 0]
         try:
-            with self._world():
-                return Outcome.ARRIVED, fetcher.fetch(task)
+            batch = replica.fetch(task)
         except StreamEnded:
-            return Outcome.ENDED, None
+            return Outcome.ENDED, None, replica.last_mark()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return Outcome.FAILED, error
+            return Outcome.FAILED, error, replica.mark(began_ns)
+        return Outcome.ARRIVED, batch, replica.mark(began_ns)
+
+    def _begin(self, begin: Begin, places: dict[int, Place]) -> None:
+        for stream, replica in enumerate(self._replicas):
+            if not self._started:
+                replica.start()
+            replica.begin(begin, places.get(stream))
+        self._started = True
+
+    def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Run people's code, which leaves no trace in this process."""
+        before, info = set_current(self._seed), torch_worker._worker_info
+        try:
+            with self._world():
+                return act(*arguments)
         finally:
             set_current(before)
+            torch_worker._worker_info = info
 
 
 #: a worker that has waited for this part of a task's time, or longer, might have done more
@@ -176,8 +209,11 @@ class PoolEngine:
         self._timeout_s = timeout_s
         self._run = 0
         self._begin: Begin | None = None
-        #: workers that have not been told of the epoch, and the states they are to go on with
-        self._untold: dict[int, Any] = {}
+        #: the workers' generators and the streams' places that they are to go on with
+        self._states: dict[str, Any] = {}
+        self._places: dict[int, Place] = {}
+        #: streams that have been told of the epoch
+        self._told: set[int] = set()
         self._answers: dict[int, Answer] = {}
         self._events: deque[Event] = deque()
         self._clocks = [_Clock() for _ in pool.pids]
@@ -187,19 +223,24 @@ class PoolEngine:
         """The workers' process numbers."""
         return self._pool.pids
 
-    def begin(self, begin: Begin, states: dict[str, Any]) -> None:
+    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> None:
         self._run += 1
         self._begin = begin
+        self._states, self._places = states, places
+        self._told.clear()
         self._answers.clear()
         self._events.clear()
-        self._untold = {worker: states.get(str(worker)) for worker in range(len(self.pids))}
 
     def send(self, worker: int | None, task: Task) -> None:
+        begin, place, stream = self._begin, None, task.stream
         # Whoever takes a task from the queue may not have heard of the epoch.
-        begin = self._begin if worker is None else None
-        if worker in self._untold:
-            begin = _with_states(self._begin, self._untold.pop(worker))
-        self._pool.post(worker, encode_request(Request(self._run, task, begin)))
+        if stream is not None:
+            begin = None
+            if stream not in self._told:
+                self._told.add(stream)
+                begin = _with_states(self._begin, self._states.get(str(worker)))
+                place = self._places.get(stream)
+        self._pool.post(worker, encode_request(Request(self._run, task, begin, place)))
 
     def wait(self) -> Event:
         while not self._events:
@@ -216,6 +257,9 @@ class PoolEngine:
 
     def take(self, step: int) -> Answer:
         return self._answers.pop(step)
+
+    def last_marks(self) -> dict[int, Any]:
+        return {}
 
     def workers(self) -> tuple[WorkerStats, ...]:
         return tuple(clock.stats(pid) for clock, pid in zip(self._clocks, self.pids))
@@ -238,15 +282,21 @@ class PoolEngine:
         clock.arena_bytes = answer.arena_bytes
         if answer.run != self._run:
             return
-        if answer.outcome is Outcome.ENDED:
-            self._events.append(Ended(answer.step))
-            return
-        self._answers[answer.step] = answer
-        if answer.outcome is Outcome.FAILED:
-            self._events.append(Failed(answer.step))
-            return
-        idled = answer.idle_ns > answer.busy_ns // _IDLE_PART
-        self._events.append(Arrived(answer.step, answer.bytes, idled))
+        if answer.outcome is Outcome.REFUSED:
+            self.broken = True
+            raise answer.payload
+        self._events.append(_event(answer))
+        if answer.outcome is not Outcome.ENDED:
+            self._answers[answer.step] = answer
+
+
+def _event(answer: Answer) -> Event:
+    if answer.outcome is Outcome.ENDED:
+        return Ended(answer.step, answer.mark)
+    if answer.outcome is Outcome.FAILED:
+        return Failed(answer.step, answer.mark)
+    idled = answer.idle_ns > answer.busy_ns // _IDLE_PART
+    return Arrived(answer.step, answer.bytes, idled, answer.mark)
 
 
 def _with_states(begin: Begin | None, states: Any) -> Begin | None:
@@ -271,10 +321,14 @@ def _inline_engine(loader: DataLoader[Any], run: Run) -> Engine:
     if loader.timeout != 0:
         raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
     datapipes.shard(loader.dataset)
-    if run.shared_seed is not None:
-        datapipes.seeded(loader.dataset, run.shared_seed)
     in_torchs_way = loader._pl.options.seeding == "worker"
-    return InlineEngine(loader._pl.job(), loader._pl.source.globals if in_torchs_way else Isolated)
+    world = loader._pl.source.globals if in_torchs_way else Isolated
+    streams = run.streams
+    # Torch's worker information is not there with num_workers=0, unless there must be streams.
+    given = streams if streams > 1 or loader._pl.options.num_streams is not None else None
+    init = loader.worker_init_fn if given else None
+    post = Post(0, 1, run.base_seed, init, None, run.announced, given)
+    return InlineEngine(loader._pl.job(), post, world)
 
 
 def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
@@ -284,9 +338,10 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
         )
     context = loader.multiprocessing_context or multiprocessing.get_context()
     init = datapipes.sharding(loader.dataset, loader.worker_init_fn)
+    streams, workers = run.streams or None, loader.num_workers
     posts = [
-        Post(worker, loader.num_workers, run.base_seed, init, run.shared_seed, run.announced)
-        for worker in range(loader.num_workers)
+        Post(worker, workers, run.base_seed, init, run.shared_seed, run.announced, streams)
+        for worker in range(workers)
     ]
     pool = Pool(context, loader._pl.job(), posts, _lines(loader))
     return PoolEngine(pool, loader.timeout)

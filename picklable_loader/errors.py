@@ -9,6 +9,7 @@
     │   ├── NewerStateError           was written by a later version of this package
     │   └── ForeignStateError         was written by another loader
     ├── CannotSaveError (TypeError)   an object of the user's that cannot be saved exactly
+    ├── ResumeError (RuntimeError)    a stream of the dataset cannot go on from its saved state
     ├── UsageError (RuntimeError)     a call that has no meaning at this moment
     └── InvalidTransition             a bug of ours: please report it
 
@@ -35,6 +36,7 @@ __all__ = [
     "LoaderWarning",
     "NewerStateError",
     "ReplayWarning",
+    "ResumeError",
     "StateError",
     "StateMismatch",
     "UsageError",
@@ -160,6 +162,29 @@ class CannotSaveError(LoaderError, TypeError):
 
     def __str__(self) -> str:
         return f"{self.what} cannot be saved: {self.reason}. {self.advice}"
+
+
+class ResumeError(LoaderError, RuntimeError):
+    """A stream of the dataset cannot go on from its saved state; the state is as it was.
+
+    Attributes:
+        stream: number of the stream.
+        dataset: the dataset's class.
+        reason: what went wrong in it.
+    """
+
+    def __init__(self, stream: int, dataset: str, reason: str) -> None:
+        super().__init__(stream, dataset, reason)
+        self.stream = stream
+        self.dataset = dataset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"stream {self.stream} of the dataset {self.dataset} cannot go on from its saved "
+            f"state: {self.reason}. No batch is lost: mend the dataset, or load the state into a "
+            "loader over the data that it was saved with."
+        )
 
 
 class UsageError(LoaderError, RuntimeError):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import datapipes
 from .anatomy import anatomy, built, check_order, fingerprint, generators, is_iterable
 from .core.seeds import base_seed
+from .core.streams import Place
 from .custom import prepare
 from .driver import Driver
 from .fitting import fit
@@ -20,6 +21,7 @@ from .options import AtEpochEnd, Options, check_choice
 from .run import Run
 from .saved import beginning
 from .source import Source
+from .stateful import is_stateful
 from .worker.fetch import Job, tell_epoch
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ class Inner:
         #: the newest run, which state_dict reports even when its iterator is gone
         self.run: Run | None = None
         self.newest_ref: weakref.ref[LoaderIterator[Any]] | None = None
+        #: by stream, what the next epoch finds the dataset in, if it lives on
+        self.carried: dict[int, Any] = {}
         #: persistent workers, and the iterator that has them
         self.driver: Driver | None = None
         self.kept: weakref.ref[LoaderIterator[Any]] | None = None
@@ -78,9 +82,21 @@ class Inner:
         return self._loader.persistent_workers and self._loader.num_workers > 0
 
     @property
+    def streamed(self) -> bool:
+        """Streams with places of their own serve the tasks."""
+        return is_iterable(self._loader) or is_stateful(self._loader.dataset)
+
+    @property
+    def streams(self) -> int:
+        """How many a new epoch begins with; 0 for data that has no state."""
+        if not self.streamed:
+            return 0
+        return self.options.num_streams or self._loader.num_workers or 1
+
+    @property
     def pinned(self) -> bool:
         """Each batch has its worker."""
-        if is_iterable(self._loader) or self.options.seeding == "worker":
+        if self.streamed or self.options.seeding == "worker":
             return True
         return self.options.schedule == "round_robin"
 
@@ -100,7 +116,18 @@ class Inner:
             drop_last=loader.drop_last,
             seeding=self.options.seeding,
             seed_hooks=self.options.seed_hooks,
+            batch_size=loader.batch_size or 1,
+            mark_every=self._mark_every(),
+            stateful=is_stateful(loader.dataset) and not is_iterable(loader),
         )
+
+    def _mark_every(self) -> int | None:
+        every = self.options.snapshot_every_n_steps
+        if every != "auto":
+            return every
+        # A worker that lives on is not asked for its state when the epoch is over; that of the
+        # last batch has to be known.
+        return 1 if self.lives_on and not is_iterable(self._loader) else None
 
     def beginning(self) -> dict[str, Any]:
         """The state at the start of the epoch that begins next."""
@@ -118,6 +145,20 @@ class Inner:
         self.next_epoch = iterator.epoch + 1
         if self.lives_on:
             self.driver, self.kept = iterator.driver, self.newest_ref
+
+    def run_ends(self, run: Run) -> None:
+        """Note in what state the run leaves the dataset, if that is there in the next epoch."""
+        self.carried = {}
+        if self.lives_on or not self._loader.num_workers:
+            if not is_iterable(self._loader):
+                places = enumerate(run.schedule.places())
+                self.carried = {at: p.mark for at, p in places if p.marked == p.given}
+            self.carried.update(run.last_marks)
+
+    def carried_places(self) -> list[Place]:
+        """Where the streams stand at the start of the next epoch, if not at their beginning."""
+        places = [Place(mark=self.carried.get(stream)) for stream in range(self.streams)]
+        return places if self.carried else []
 
     def run_begins(self, run: Run) -> None:
         """Note the newest run."""

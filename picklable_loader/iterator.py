@@ -13,10 +13,11 @@ from .anatomy import is_iterable, position, remaining
 from .core.events import Budgeted
 from .core.snapshot import from_plain
 from .driver import Driver
+from .marks import replayed
 from .options import AtEpochEnd, check_budget, whole_number
 from .pinning import pin
 from .run import Run
-from .saved import alone, from_the_start, next_epoch, snapshot
+from .saved import alone, next_epoch, snapshot
 from .stats import Stats
 from .transport.frames import Answer
 from .warn import empty_epoch, longer_than_promised, replay
@@ -50,7 +51,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self._state: dict[str, Any] | None = None
         self._finished = False
         self._closed = False
-        #: batches of an iterable-style dataset that are to be fetched again and dropped
+        #: batches that are fetched again, which the user is yet to be told
         self._replay = 0
         #: what to do if there is nothing left; None: this is not the first batch after a resume
         self._at_epoch_end: AtEpochEnd | None = None
@@ -62,7 +63,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
     @property
     def step(self) -> int:
         """Batches delivered in this epoch; one that raised an exception counts."""
-        return max(self._replay, self._position()[1])
+        return self._position()[1]
 
     @property
     def epoch(self) -> int:
@@ -136,8 +137,8 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
     def skip(self, count: int) -> int:
         """Pass over the next batches without fetching them.
 
-        With an iterable-style dataset they have to be fetched and are dropped. With
-        ``seeding="worker"`` the workers' random numbers do not move.
+        With an iterable-style dataset, or one that has a state, they have to be fetched and are
+        dropped. With ``seeding="worker"`` the workers' random numbers do not move.
 
         Args:
             count: how many, from 0.
@@ -153,7 +154,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self.start()
         if self._finished or self._closed:
             return 0
-        if is_iterable(self.loader):
+        if self.loader._pl.streamed:
             return sum(1 for _ in zip(range(count), self))
         passed = self._driver.skip(count)
         if passed:
@@ -191,7 +192,9 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             return
         if self._run is None:
             self._build_run()
-        self._driver.start(self.loader, self._live_run())
+        run = self._live_run()
+        self._replay = replayed(run.openings().values())
+        self._driver.start(self.loader, run)
 
     def close(self) -> None:
         """Retire the workers; ``next`` raises StopIteration from now on.
@@ -225,8 +228,8 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             sampler are.
 
         Raises:
-            CannotSaveError: the sampler's iterator, or iterable-style data that is delivered out
-                of order, cannot be saved exactly; the text names the way out.
+            CannotSaveError: the sampler's iterator, or a stream of the dataset, cannot be saved
+                exactly; the text names the way out.
         """
         if self._finished:
             if self._run is None:
@@ -289,7 +292,6 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         self._driver.rest()
         self._finished = self._closed = False
         self._at_epoch_end = at_epoch_end
-        self._replay = state["step"] if state and is_iterable(self.loader) else 0
 
     def _fresh_run(self) -> None:
         loader = self.loader
@@ -302,8 +304,6 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         """The run of the state that was loaded."""
         state = self._state or self.loader._pl.beginning()
         cursor, _ = from_plain(state)
-        if is_iterable(self.loader):
-            cursor = from_the_start(cursor)
         self._run = Run(self.loader, cursor=cursor, kept=self._driver.kept)
         self._run.unmoved = state
         self._state = None
@@ -319,7 +319,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             raise StopIteration
         try:
             self.start()
-            self._replay_delivered()
+            self._tell_of_replay()
             answer = self._advance()
         except StopIteration:
             if self._goes_to_next_epoch():
@@ -336,13 +336,17 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
             raise
         return self._hand_over(answer)
 
+    def _tell_of_replay(self) -> None:
+        if self._replay:
+            count, self._replay = self._replay, 0
+            replay(count, self.epoch, type(self.loader.dataset).__qualname__)
+
     def _advance(self) -> Answer:
         """The driver's next answer, noted in the run."""
         answer = self._driver.advance()
         run = self._live_run()
-        if not self._replay:
-            run.unmoved = None
-            self._at_epoch_end = None
+        run.unmoved = None
+        self._at_epoch_end = None
         if answer.states is not None:
             run.worker_states[str(answer.worker)] = answer.states
         return answer
@@ -355,15 +359,6 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         if loader.pin_memory:
             payload = pin(payload)
         return payload  # type: ignore[no-any-return]
-
-    def _replay_delivered(self) -> None:
-        if not self._replay:
-            return
-        run = self._live_run()
-        replay(self._replay - run.step, run.epoch)
-        while run.step < self._replay:
-            self._advance()
-        self._replay = 0
 
     def _goes_to_next_epoch(self) -> bool:
         """Nothing was left of a resumed epoch: tell so, or go on with the next one."""
@@ -384,6 +379,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         run = self._live_run()
         run.finished = True
         run.unmoved = None
+        self.loader._pl.run_ends(run)
         if not self.loader.persistent_workers:
             self._driver.stop()
 
@@ -391,9 +387,5 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         """Give up the workers; the next call starts new ones, on the tasks that were under way."""
         run = self._run
         self._driver.stop()
-        if run is None:
-            return
-        if is_iterable(self.loader):
-            self._resume(run.snapshot(live=True), None)
-        else:
+        if run is not None:
             run.restart()

@@ -15,7 +15,7 @@ from .inner import Inner
 from .iterator import LoaderIterator
 from .options import AtEpochEnd, Options, Scheduling, Seeding, Transport, whole_number
 from .past import batch_at
-from .saved import check_savable, next_epoch
+from .saved import next_epoch
 from .warn import dropped_state
 from .worker.fetch import tell_epoch
 
@@ -78,6 +78,13 @@ class DataLoader(TorchDataLoader[_T]):
         prefetch_bytes: no more is fetched while batches that wait for delivery take this much,
             an int or text such as ``"512MiB"``; what workers are at comes on top, at most a batch
             each. ``None``: any amount.
+        num_streams: how many replicas of an iterable-style dataset (or of a map-style one that
+            has ``state_dict``) the data is read through, from 1. The order of the data depends
+            on this number alone, and not on that of the processes. ``None``: one for each worker,
+            as in torch.
+        snapshot_every_n_steps: after how many batches of a stream its state is taken, from 1; the
+            batches since are fetched again on resume. ``"auto"``: as often as a hundredth of the
+            time that fetching takes allows, and about each second of it.
 
     Raises:
         ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
@@ -115,6 +122,8 @@ class DataLoader(TorchDataLoader[_T]):
         transport: Transport = "auto",
         prefetch_budget: int | Literal["auto"] | None = None,
         prefetch_bytes: int | str | None = None,
+        num_streams: int | None = None,
+        snapshot_every_n_steps: int | Literal["auto"] = "auto",
     ) -> None:
         super().__init__(
             dataset,
@@ -146,6 +155,8 @@ class DataLoader(TorchDataLoader[_T]):
             transport,
             prefetch_budget,
             prefetch_bytes,
+            num_streams,
+            snapshot_every_n_steps,
         )
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
@@ -154,6 +165,7 @@ class DataLoader(TorchDataLoader[_T]):
         self.seed_hooks, self.at_epoch_end = seed_hooks, at_epoch_end
         self.transport = transport
         self.prefetch_budget, self.prefetch_bytes = prefetch_budget, prefetch_bytes
+        self.num_streams, self.snapshot_every_n_steps = num_streams, snapshot_every_n_steps
         #: all that is ours and no argument
         self._pl = Inner(self, options)
         self._pl.remember_origin()
@@ -258,7 +270,6 @@ class DataLoader(TorchDataLoader[_T]):
             return next_epoch(self, run)
         if run.unmoved is not None:
             return copy.deepcopy(run.unmoved)
-        check_savable(self, run)
         return run.snapshot(live=False)
 
     def load_state_dict(

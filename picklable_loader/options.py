@@ -33,6 +33,8 @@ class Options:
     transport: Transport = "auto"
     prefetch_budget: int | Literal["auto"] | None = None
     prefetch_bytes: int | str | None = None
+    num_streams: int | None = None
+    snapshot_every_n_steps: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         if self.seed is not None:
@@ -43,6 +45,14 @@ class Options:
         check_choice("transport", self.transport, get_args(Transport))
         check_budget(self.prefetch_budget)
         count_bytes(self.prefetch_bytes)
+        if self.num_streams is not None:
+            check_count("num_streams", self.num_streams)
+        if self.snapshot_every_n_steps != "auto":
+            check_count("snapshot_every_n_steps", self.snapshot_every_n_steps)
+        if self.seeding == "worker" and self.num_streams is not None:
+            raise ValueError(
+                'seeding="worker" has one stream for each worker: num_streams cannot be given'
+            )
         if self.seeding == "worker" and self.schedule == "balanced":
             raise ValueError(
                 'seeding="worker" needs schedule="round_robin": a worker\'s random numbers run on '
@@ -66,6 +76,12 @@ def whole_number(name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{name} should be a whole number, got {name}={value!r}") from None
+
+
+def check_count(name: str, count: Any) -> None:
+    """Raise ValueError or TypeError unless it is a whole number from 1."""
+    if whole_number(name, count) < 1:
+        raise ValueError(f"{name} should be from 1, got {name}={count}")
 
 
 def check_budget(budget: Any) -> None:

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 from .anatomy import anatomy, draws_from, fingerprint, generators, is_iterable, unstarted
 from .chunks import FOLLOWS
 from .core.cursor import Cursor
-from .core.order import EndlessOrder, Order
+from .core.order import Order
 from .core.plan import Plan, Unit
 from .core.schedule import Policy, Schedule
 from .core.seeds import base_seed, next_base_seed
 from .core.snapshot import to_plain
+from .core.streams import Place, StreamPlan
 from .core.task import Task
+from .marks import read, savable
 from .options import count_bytes
 from .plain import decode, encode_any
 from .randomness import RNGS, Universe
@@ -76,12 +78,20 @@ class Run:
                 tell_epoch(loader.dataset, cursor.announced)
             loader._pl.announced = cursor.announced
         self.shared_seed = self._shared_seed(cursor)
-        self.order = self._make_order(cursor)
+        #: None: iterable-style data
+        self.order = None if is_iterable(loader) else self._make_order(cursor)
         self.base_seed = self._base_seed(cursor, kept)
         self._open_again(cursor, kept)
         #: by worker, the states of its generators after the last batch that was delivered from it
         self.worker_states = _worker_states(cursor)
-        self.schedule = self._schedule(cursor, kept.policy if kept else _policy(loader))
+        places = self._starting_places(cursor)
+        #: how many streams serve the tasks; 0: any worker may take any task
+        self.streams = len(places) or (loader.num_workers if loader._pl.pinned else 0)
+        #: once the run is over: what the next epoch finds the dataset in, by stream
+        self.last_marks: dict[int, Any] = {}
+        #: workers have to be told where their streams stand
+        self._goes_on = cursor is not None
+        self.schedule = self._schedule(cursor, kept.policy if kept else _policy(loader), places)
         #: all batches were delivered and the consumer was told so
         self.finished = False
         #: the state that this run was restored from, as long as nothing has moved
@@ -97,23 +107,19 @@ class Run:
         """The epoch, as workers are told of it."""
         return Begin(self.base_seed, self.announced, self.shared_seed)
 
+    def openings(self) -> dict[int, Place]:
+        """The streams that do not begin the epoch, each with its place."""
+        places = self.schedule.places() if self._goes_on else ()
+        return {stream: place for stream, place in enumerate(places) if place.mark or place.given}
+
     def cursor(self, live: bool) -> Cursor:
         """Where the run stands.
 
         Args:
             live: objects that only pickle can save may stand in it.
         """
-        plan = self.schedule.plan
-        pending = [*self.schedule.window(), *plan.backlog]
-        next_step, position, window = plan.next_step, plan.position, tuple(pending)
-        if self.order.seekable:
-            first = next_step - len(pending)
-            if [task.step for task in pending] == list(range(first, next_step)):
-                # Nothing was delivered out of order: these tasks can simply be drawn again.
-                position = pending[0].position if pending else position
-                next_step, window = first, ()
-            elif self._gives_again():
-                window = tuple(Task(task.step, None, task.position) for task in pending)
+        next_step, position, window = self._pending()
+        places = savable(self.schedule.places(), live)
         order = self._order_state(live)
         follows = order is not None and FOLLOWS in order
         untouched = order is None or self._parts.known
@@ -122,7 +128,10 @@ class Run:
             step=self.step,
             next_step=next_step,
             position=position,
-            window=tuple(Task(t.step, encode_any(t.indices), t.position) for t in window),
+            window=tuple(self._as_saved(task) for task in window),
+            streams=tuple(
+                place.copy(since=[self._as_saved(task) for task in place.since]) for place in places
+            ),
             base_seed=self.base_seed,
             order=order,
             sampler=unstarted(self._loader, self._parts) if untouched else {},
@@ -130,6 +139,23 @@ class Run:
             workers=self._workers_as_text(),
             announced=self.announced,
         )
+
+    def _pending(self) -> tuple[int, int, tuple[Task, ...]]:
+        """The order's next step and position, and the tasks that it has given before that."""
+        plan = self.schedule.plan
+        if self.order is None:
+            return self.step, 0, ()  # streams know their places
+        pending = [*self.schedule.window(), *plan.backlog]
+        first, position = plan.next_step - len(pending), plan.position
+        in_order = [task.step for task in pending] == list(range(first, plan.next_step))
+        if self.order.seekable and in_order:
+            # Nothing was delivered out of order: these tasks can simply be drawn again.
+            return first, pending[0].position if pending else position, ()
+        return plan.next_step, position, tuple(pending)
+
+    def _as_saved(self, task: Task) -> Task:
+        again = self.order is not None and self.order.seekable and self._gives_again()
+        return Task(task.step, None if again else encode_any(task.indices), task.position)
 
     def after(self) -> Cursor:
         """What the run, now that it is over, leaves to the next one."""
@@ -152,15 +178,17 @@ class Run:
 
     def restart(self) -> None:
         """Have every task that is under way done again, by workers that know nothing."""
-        plan = self.schedule.plan
-        plan.backlog.extendleft(reversed(self.schedule.window()))
-        self.schedule = Schedule(plan, self.schedule.policy, self.step)
+        plan, places = self.schedule.plan, self.schedule.places()
+        if self.order is None:
+            plan = StreamPlan(places, self._wish())
+        else:
+            plan.backlog.extendleft(reversed(self.schedule.window()))
+        self.schedule = Schedule(plan, self.schedule.policy, self.step, places)
+        self._goes_on = True
 
     # --- building --------------------------------------------------------------------------------
 
     def _make_order(self, cursor: Cursor | None) -> Order:
-        if is_iterable(self._loader):
-            return EndlessOrder()
         saved = None if cursor is None else cursor.order
         if saved is None and cursor is not None and self._source.seed is not None:
             self._loader._pl.tell_samplers(self.epoch)
@@ -186,7 +214,7 @@ class Run:
         if self._loader.num_workers and kept is None and fresh:
             # So it does with the seed that DataPipes share, which it then drops.
             self._loader._pl.draw_shared_seed(self.epoch)
-            if self._parts.opened_by_loader:
+            if self._parts.opened_by_loader and self.order is not None:
                 self.order.open()
 
     def _shared_seed(self, cursor: Cursor | None) -> int | None:
@@ -197,20 +225,41 @@ class Run:
     def _order_state(self, live: bool) -> dict[str, Any] | None:
         if self.shared_seed is not None:
             return {"shared_seed": self.shared_seed}
-        return self.order.state(live)
+        return None if self.order is None else self.order.state(live)
 
-    def _schedule(self, cursor: Cursor | None, policy: Policy) -> Schedule:
+    def _starting_places(self, cursor: Cursor | None) -> list[Place]:
+        inner = self._loader._pl
+        if cursor is None or not (cursor.streams or cursor.step):
+            return [Place(mark=inner.carried.get(at)) for at in range(inner.streams)]
+        if cursor.streams:
+            return read(cursor.streams)
+        # A state of an earlier version: torch's order tells how many each stream had given.
+        each, more = divmod(cursor.step, inner.streams or 1)
+        return [Place(each + (at < more)) for at in range(inner.streams)]
+
+    def _wish(self) -> Any:
+        """What each task of iterable-style data asks for."""
+        grouping = self._parts.grouping
+        return None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
+
+    def _schedule(self, cursor: Cursor | None, policy: Policy, places: list[Place]) -> Schedule:
         loader, grouping = self._loader, self._parts.grouping
         if loader._pl.options.seeding == "worker" and not loader.num_workers:
             self._keep_apart()
+        step = 0 if cursor is None else cursor.step
+        if self.order is None:
+            return Schedule(StreamPlan(places, self._wish()), policy, step, places)
+        streams = self.streams
         if cursor is None:
-            return Schedule(Plan(self.order, grouping), policy)
-        backlog = tuple(self._given_again(task) for task in cursor.window)
+            return Schedule(Plan(self.order, grouping, streams=streams), policy, 0, places)
+        backlog = tuple(self._given_again(task, streams) for task in cursor.window)
+        for stream, place in enumerate(places):
+            place.since = [self._given_again(task, streams) for task in place.since]
         if self.order.seekable:
             by_item = grouping.unit is Unit.BATCH
             self.order.seek(cursor.next_step if by_item else cursor.position)
-        plan = Plan(self.order, grouping, cursor.next_step, cursor.position, backlog)
-        return Schedule(plan, policy, cursor.step)
+        plan = Plan(self.order, grouping, cursor.next_step, cursor.position, backlog, streams)
+        return Schedule(plan, policy, step, places)
 
     def _keep_apart(self) -> None:
         # seeding="worker" in this process: the dataset draws from the program's own generators,
@@ -221,13 +270,15 @@ class Run:
     def _gives_again(self) -> bool:
         return self._parts.grouping.unit is not Unit.BATCH
 
-    def _given_again(self, task: Task) -> Task:
+    def _given_again(self, task: Task, streams: int) -> Task:
+        assert self.order is not None
+        stream = task.step % streams if streams else None
         if task.indices is not None or not self.order.seekable:
-            return Task(task.step, decode(task.indices), task.position)
+            return Task(task.step, decode(task.indices), task.position, stream)
         self.order.seek(task.position)
         indices = self.order.take(self._parts.grouping.batch_size)
         alone = self._parts.grouping.unit is Unit.SAMPLE
-        return Task(task.step, indices[0] if alone else indices, task.position)
+        return Task(task.step, indices[0] if alone else indices, task.position, stream)
 
     def _moved(self) -> set[str]:
         """The global generators that later draws may come from."""
@@ -260,7 +311,6 @@ def _policy(loader: DataLoader[Any]) -> Policy:
         most=most,
         bytes=count_bytes(options.prefetch_bytes),
         in_order=loader.in_order,
-        pinned=loader._pl.pinned,
     )
 
 

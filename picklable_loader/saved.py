@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .anatomy import anatomy, draws_from, fingerprint, generators, is_iterable, unstarted
+from .anatomy import anatomy, draws_from, fingerprint, generators, unstarted
 from .core.cursor import Cursor
 from .core.seeds import next_base_seed
 from .core.snapshot import to_plain
 from .errors import CannotSaveError
+from .marks import savable
 from .run import Run
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "alone",
     "beginning",
-    "check_savable",
-    "from_the_start",
     "next_epoch",
     "snapshot",
     "without_objects",
@@ -54,7 +53,6 @@ def snapshot(
         return without_objects(state or loader._pl.beginning(), live)
     if run.unmoved is not None and "iterator" not in (run.unmoved["order"] or ()):
         return copy.deepcopy(run.unmoved)
-    check_savable(loader, run)
     return run.snapshot(live)
 
 
@@ -71,24 +69,9 @@ def next_epoch(loader: DataLoader[Any], run: Run) -> dict[str, Any]:
         workers=left.workers if lives_on else {},
         sampler=left.sampler,
         announced=left.announced,
+        streams=savable(loader._pl.carried_places(), live=False),
     )
     return to_plain(cursor, fingerprint(loader))
-
-
-def from_the_start(cursor: Cursor) -> Cursor:
-    """The beginning of the cursor's epoch."""
-    order, rng, base = cursor.order, cursor.rng, cursor.base_seed
-    return Cursor(cursor.epoch, base_seed=base, order=order, rng=rng, announced=cursor.announced)
-
-
-def check_savable(loader: DataLoader[Any], run: Run) -> None:
-    """Raise CannotSaveError if a run cannot be saved exactly."""
-    if is_iterable(loader) and loader.num_workers > 1 and not loader.in_order and run.step:
-        raise CannotSaveError(
-            "an iterator over iterable-style data with in_order=False",
-            "which batches were delivered depends on timing, and they cannot be replayed",
-            "Use in_order=True",
-        )
 
 
 def without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:

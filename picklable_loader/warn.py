@@ -32,11 +32,12 @@ def empty_epoch(epoch: int) -> None:
     )
 
 
-def replay(count: int, epoch: int) -> None:
+def replay(count: int, epoch: int, dataset: str) -> None:
     """Batches of iterable-style data have to be fetched again."""
     warnings.warn(
-        f"an iterable-style dataset is resumed by replay: {count} batches of epoch {epoch} are "
-        "fetched again and dropped; a map-style dataset is resumed at once",
+        f"the dataset {dataset} has no state, and is resumed by replay: {count} batches of epoch "
+        f"{epoch} are fetched again and dropped. Give the dataset, or its iterator, state_dict and "
+        "load_state_dict, and it goes on at once",
         ReplayWarning,
         stacklevel=_depth(),
     )

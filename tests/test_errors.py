@@ -19,9 +19,8 @@ from torch.utils.data import IterableDataset
 
 from picklable_loader import DataLoader, current_seed, errors, warn
 from picklable_loader.core.events import Arrived
-from picklable_loader.core.order import EndlessOrder
-from picklable_loader.core.plan import Grouping, Plan, Unit
 from picklable_loader.core.schedule import Policy, Schedule
+from picklable_loader.core.streams import Place, StreamPlan
 from picklable_loader.errors import (
     CannotSaveError,
     DamagedStateError,
@@ -33,6 +32,7 @@ from picklable_loader.errors import (
     LoaderWarning,
     NewerStateError,
     ReplayWarning,
+    ResumeError,
     StateError,
     StateMismatch,
     UsageError,
@@ -62,6 +62,10 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
     (
         CannotSaveError("the sampler", "it has no state", "Do this."),
         {"what": "the sampler", "reason": "it has no state", "advice": "Do this."},
+    ),
+    (
+        ResumeError(3, "Lines", "KeyError: 'at'"),
+        {"stream": 3, "dataset": "Lines", "reason": "KeyError: 'at'"},
     ),
     (InvalidTransition("sent", "Wanted", 7), {"phase": "sent", "event": "Wanted", "step": 7}),
 ]
@@ -300,15 +304,6 @@ def test_the_samplers_iterator_that_only_pickle_saves_is_no_part_of_a_state_dict
         again.state_dict()
 
 
-def test_a_stream_that_is_delivered_out_of_order_cannot_be_saved() -> None:
-    loader = DataLoader(NoisyStream(), 2, num_workers=2, in_order=False)
-    with iter(loader) as iterator:
-        next(iterator)
-        for attempt in (iterator.state_dict, loader.state_dict, lambda: pickle.dumps(iterator)):
-            with pytest.raises(CannotSaveError, match="in_order=True"):
-                attempt()
-
-
 def test_the_seed_of_a_batch_is_asked_for_while_there_is_one() -> None:
     with pytest.raises(UsageError, match="while a batch is being fetched"):
         current_seed()
@@ -344,7 +339,7 @@ def test_a_batch_that_nobody_knows_cannot_be_had_and_the_error_says_why(
 
 
 def test_an_event_that_has_no_meaning_is_a_bug_of_ours() -> None:
-    schedule = Schedule(Plan(EndlessOrder(), Grouping(Unit.SAMPLE)), Policy())
+    schedule = Schedule(StreamPlan([Place()], None), Policy())
     with pytest.raises(InvalidTransition) as raised:
         schedule.handle(Arrived(3))
     assert (raised.value.step, raised.value.event) == (3, "Arrived")
@@ -456,7 +451,11 @@ def test_a_warning_can_be_turned_into_an_error_and_the_pass_goes_on() -> None:
     "call, category, text",
     [
         (lambda: warn.empty_epoch(3), EmptyEpochWarning, "epoch 3.*epoch 4"),
-        (lambda: warn.replay(2, 3), ReplayWarning, "2 batches of epoch 3.*map-style"),
+        (
+            lambda: warn.replay(2, 3, "D"),
+            ReplayWarning,
+            "D has no.*2 batches of epoch 3.*state_dict",
+        ),
         (lambda: warn.dropped_state(1, 3), LoaderWarning, r"set_epoch\(1\).*epoch 3"),
         (lambda: warn.longer_than_promised("d", 1, 2, 0), UserWarning, "d was reported to be 1"),
     ],

@@ -16,20 +16,25 @@ IMPURE = {
 }  # fmt: skip
 
 #: within core, each may see only those before it (and errors)
-CORE = ["words", "task", "events", "seeds", "order", "plan", "cursor", "schedule", "snapshot"]
+CORE = [
+    "words", "task", "events", "seeds", "order", "plan", "streams", "cursor", "schedule",
+    "snapshot",
+]  # fmt: skip
 
 #: what a package may see of the others
 LAYERS = {
     "core": {"errors"},
-    "transport": {"core.task"},
+    "transport": {"core.streams", "core.task"},
     "worker": {
         "core",
+        "core.streams",
         "core.task",
         "core.seeds",
         "transport",
         "errors",
         "randomness",
         "datapipes",
+        "stateful",
     },
     "pool": {"transport.forks", "transport.frames", "transport.lines", "worker"},
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .streams import Place
 from .task import Task
 
 __all__ = ["Cursor"]
@@ -36,5 +37,7 @@ class Cursor:
     rng: dict[str, Any] = field(default_factory=dict)
     #: states of the workers' random number generators, by worker (``seeding="worker"`` only)
     workers: dict[str, Any] = field(default_factory=dict)
+    #: where the streams stand; empty where there are none, or they begin the epoch
+    streams: tuple[Place, ...] = ()
     #: the epoch that ``set_epoch`` has last told the dataset; None if it was never called
     announced: int | None = None

@@ -6,7 +6,7 @@ All are values: they compare with ``==`` and pickle.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 
 from .task import Task
 
@@ -48,6 +48,8 @@ class Arrived:
     bytes: int = 0
     #: its worker had nothing to do before, for a time that counts beside that of the task
     idled: bool = False
+    #: the state of the stream after it; None if it was not taken
+    mark: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Failed:
     """Fetching a step raised an exception, which is here."""
 
     step: int
+    #: as in `Arrived`
+    mark: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class Ended:
     """The stream that was to serve a step has no more data."""
 
     step: int
+    #: the state that the next epoch finds the dataset in
+    mark: Any = None
 
 
 Event = Union[Started, Wanted, Skipped, Budgeted, Arrived, Failed, Ended]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["EndlessOrder", "Order", "SequenceOrder"]
+__all__ = ["Order", "SequenceOrder"]
 
 
 @runtime_checkable
@@ -70,27 +70,6 @@ class SequenceOrder:
 
     def length(self) -> int | None:
         return len(self._make() if self._sequence is None else self._sequence)
-
-    def state(self, live: bool) -> dict[str, Any] | None:
-        return None
-
-
-class EndlessOrder:
-    """``None`` for ever: what torch's loader asks an iterable-style dataset for."""
-
-    seekable = True
-
-    def open(self) -> None:
-        pass
-
-    def take(self, count: int) -> list[Any]:
-        return [None] * count
-
-    def seek(self, position: int) -> None:
-        pass
-
-    def length(self) -> int | None:
-        return None
 
     def state(self, live: bool) -> dict[str, Any] | None:
         return None

@@ -44,6 +44,7 @@ class Plan:
         next_step: number of the next task.
         position: samples before the next task.
         backlog: tasks that were drawn before and are to come first, in order of their steps.
+        streams: how many streams serve the tasks in turn; 0: any worker may take any of them.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Plan:
         next_step: int = 0,
         position: int = 0,
         backlog: Iterable[Task] = (),
+        streams: int = 0,
     ) -> None:
         self.order = order
         self.grouping = grouping
@@ -61,6 +63,7 @@ class Plan:
         self.position = position
         #: steps below ``next_step`` only, ascending
         self.backlog = deque(backlog)
+        self._streams = streams
 
     def draw(self) -> Task:
         """The next task.
@@ -75,7 +78,8 @@ class Plan:
         if not items or (grouping.drop_last and len(items) < grouping.batch_size):
             raise StopIteration
         indices = items if grouping.unit is Unit.SAMPLE_OF_BATCH else items[0]
-        task = Task(self.next_step, indices, self.position)
+        stream = self.next_step % self._streams if self._streams else None
+        task = Task(self.next_step, indices, self.position, stream)
         self.next_step += 1
         self.position += self._samples(indices)
         return task
@@ -101,6 +105,9 @@ class Plan:
                 break
             passed += 1
         return passed
+
+    def end(self, stream: int) -> None:
+        """Streams of map-style data do not end before the order does."""
 
     def remaining(self) -> int | None:
         """How many tasks are still to be drawn; None where the sampler has no length."""

@@ -17,7 +17,7 @@ the consumer is fast, but not awake at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -41,6 +41,7 @@ from .events import (
     Wanted,
 )
 from .plan import Plan
+from .streams import Place, StreamPlan
 from .task import Task
 
 __all__ = ["TRANSITIONS", "Phase", "Policy", "Schedule"]
@@ -85,8 +86,6 @@ class Policy:
     bytes: int | None = None
     #: False: batches are delivered as they arrive
     in_order: bool = True
-    #: tasks go to the workers in turn; otherwise to whichever is idle first
-    pinned: bool = False
     #: draw only when the consumer asks (num_workers=0)
     lazy: bool = False
 
@@ -94,10 +93,10 @@ class Policy:
 @dataclass(slots=True)
 class _Entry:
     task: Task
-    worker: int | None
     phase: Phase = Phase.SENT
-    #: memory that its batch takes, once it is here
+    #: memory that its batch takes, and the state of its stream after it, once it is here
     bytes: int = 0
+    mark: Any = None
 
 
 class Schedule:
@@ -107,9 +106,16 @@ class Schedule:
         plan: the epoch's tasks.
         policy: how they are handed out.
         delivered: batches of the epoch that were delivered before.
+        places: where each stream stands, if streams serve the tasks and have states.
     """
 
-    def __init__(self, plan: Plan, policy: Policy, delivered: int = 0) -> None:
+    def __init__(
+        self,
+        plan: Plan | StreamPlan,
+        policy: Policy,
+        delivered: int = 0,
+        places: Sequence[Place] = (),
+    ) -> None:
         self.plan = plan
         self.policy = policy
         #: batches delivered in this epoch; never decreases
@@ -130,10 +136,10 @@ class Schedule:
         self.held_bytes = 0
         #: the largest batch so far
         self._largest = 0
-        #: workers whose stream has no more data; they are given no task
-        self._ended: set[int | None] = set()
-        #: the worker whose turn it is, once a stream has ended (until then: step modulo workers)
-        self._turn = 0
+        #: where the streams stand; moves on delivery only
+        self._places = [place.copy() for place in places]
+        #: streams that have no more data, each with what its worker has said last
+        self._over: dict[int, Any] = {}
         #: the consumer waits for a batch
         self._wanting = False
         #: the plan has no more tasks
@@ -174,6 +180,19 @@ class Schedule:
         """The tasks that were drawn and not delivered, in order of their steps."""
         return tuple(entry.task for entry in self._window.values())
 
+    def places(self) -> tuple[Place, ...]:
+        """Where each stream stands; they do not move any more."""
+        left = {e.task.stream for e in self._window.values() if e.phase is not Phase.SENT}
+        over = self._over.keys() - left
+        return tuple(
+            place.copy(ended=place.ended or stream in over)
+            for stream, place in enumerate(self._places)
+        )
+
+    def last_marks(self) -> dict[int, Any]:
+        """By stream, the state that the next epoch finds its dataset in, if that was told."""
+        return {stream: mark for stream, mark in self._over.items() if mark is not None}
+
     @property
     def under_way(self) -> int:
         """Tasks that were sent and not answered."""
@@ -208,8 +227,9 @@ class Schedule:
             raise InvalidTransition(Phase.GONE.value, type(event).__name__, step)
         entry.phase = _move(entry.phase, event, step)
         self._under_way -= 1
+        entry.mark = event.mark
         if type(event) is Ended:
-            self._ended.add(entry.worker)
+            self._end(entry.task.stream, event.mark)
         if forgotten:
             del self._forgotten[step]
             out.append(Drop(step))
@@ -266,6 +286,9 @@ class Schedule:
             failed = entry.phase is Phase.FAILED
             entry.phase = _move(entry.phase, _WANTED, step)
             self.delivered += 1
+            if self._places and entry.task.stream is not None:
+                remember = type(self.plan) is Plan
+                self._places[entry.task.stream].deliver(entry.task, entry.mark, remember)
             self._wanting = False
             # Torch draws the next index before it returns a batch: a sampler that uses the global
             # random number generator must see the same state of it here.
@@ -302,16 +325,13 @@ class Schedule:
         return None if self._window[head].phase is Phase.SENT else head
 
     def _refill_eagerly(self, out: list[Instruction]) -> None:
-        if not self.policy.lazy:
+        if self._wanting or not self.policy.lazy:
             self._refill(out)
 
     def _refill(self, out: list[Instruction]) -> None:
         """Draw tasks up to the budget and hand them out."""
         while len(self._window) < self.budget and not self._exhausted:
             if self._fault is not None or not self._has_room():
-                return
-            if len(self._ended) == self.policy.workers:
-                self._exhausted = True
                 return
             try:
                 task = self.plan.draw()
@@ -321,10 +341,9 @@ class Schedule:
             except Exception as error:  # the user's sampler; what was drawn before comes first
                 self._fault = error
                 return
-            worker = self._choose(task.step) if self.policy.pinned else None
-            self._window[task.step] = _Entry(task, worker)
+            self._window[task.step] = _Entry(task)
             self._under_way += 1
-            out.append(Send(worker, task))
+            out.append(Send(self._worker_of(task), task))
 
     def _has_room(self) -> bool:
         """Another task keeps to the bound in bytes: one batch a worker above it at most."""
@@ -332,13 +351,13 @@ class Schedule:
             return True
         return self.held_bytes < self.bytes and self._under_way < self.policy.workers
 
-    def _choose(self, step: int) -> int:
-        workers = self.policy.workers
-        worker = self._turn if self._ended else step % workers
-        while worker in self._ended:
-            worker = (worker + 1) % workers
-        self._turn = (worker + 1) % workers
-        return worker
+    def _end(self, stream: int | None, mark: Any) -> None:
+        assert stream is not None, "only streams end"
+        self._over.setdefault(stream, mark)
+        self.plan.end(stream)
+
+    def _worker_of(self, task: Task) -> int | None:
+        return None if task.stream is None else task.stream % self.policy.workers
 
     # --- the invariants once more, as a check ----------------------------------------------------
 
@@ -355,8 +374,7 @@ class Schedule:
         waited_for = [e for e in entries if e.phase in (Phase.SENT, Phase.FORGOTTEN)]
         assert len(waited_for) == self._under_way
         assert self.held_bytes == sum(entry.bytes for entry in self._window.values())
-        assert all((entry.worker is None) != self.policy.pinned for entry in entries)
-        assert self.policy.pinned or not self._ended or self.policy.workers == 1
+        assert all(place.marked + len(place.since) <= place.given for place in self._places)
 
 
 _WANTED = Wanted()

@@ -6,6 +6,7 @@ The format is described in docs/state.md; golden files under tests/golden/ hold 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..errors import (
@@ -15,6 +16,7 @@ from ..errors import (
     NewerStateError,
 )
 from .cursor import Cursor
+from .streams import Place
 from .task import Task
 
 __all__ = [
@@ -41,7 +43,7 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         cursor: where the loader stands.
         fits: the loader's fingerprint: properties that must be the same on resume.
     """
-    return {
+    state = {
         "format": FORMAT,
         "version": VERSION,
         "epoch": cursor.epoch,
@@ -57,6 +59,9 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         "announced": cursor.announced,
         "fits": dict(fits),
     }
+    if cursor.streams:
+        state["streams"] = [_place(place, fits.get("batch_size")) for place in cursor.streams]
+    return state
 
 
 def from_plain(state: Mapping[str, Any]) -> tuple[Cursor, dict[str, Any]]:
@@ -84,6 +89,7 @@ def from_plain(state: Mapping[str, Any]) -> tuple[Cursor, dict[str, Any]]:
         rng=dict(_typed(state, "rng", dict)),
         workers=dict(_typed(state, "workers", dict)),
         announced=_count_or_none(state, "announced"),
+        streams=tuple(_places(state, fits.get("batch_size"), next_step)),
     )
     steps = [task.step for task in window]
     if steps != sorted(set(steps)) or any(at >= next_step for at in steps):
@@ -153,6 +159,35 @@ def _count(state: Mapping[str, Any], name: str) -> int:
 
 def _count_or_none(state: Mapping[str, Any], name: str) -> int | None:
     return None if state.get(name) is None else _count(state, name)
+
+
+# --- the streams ---------------------------------------------------------------------------------
+
+
+def _place(place: Place, batch_size: int | None) -> dict[str, Any]:
+    return {
+        "given": place.given,
+        "ended": place.ended,
+        "marked": place.marked,
+        "mark": place.mark,
+        "since": _packed(place.since, batch_size),
+    }
+
+
+def _places(state: Mapping[str, Any], batch_size: Any, next_step: int) -> Iterator[Place]:
+    forms = state.get("streams", [])
+    if type(forms) is not list:
+        raise DamagedStateError("streams", "a list", forms)
+    for stream, form in enumerate(forms):
+        field = f"streams[{stream}]"
+        if type(form) is not dict or type(form.get("ended")) is not bool:
+            raise DamagedStateError(field, "where a stream stands", form)
+        given, marked = _count(form, "given"), _count(form, "marked")
+        since = list(_unpacked(_typed(form, "since", list), batch_size, next_step))
+        if marked + len(since) > given:
+            raise DamagedStateError(f"{field}.marked", f"at most {given - len(since)}", marked)
+        tasks = [replace(task, stream=stream) for task in since]
+        yield Place(given, form["ended"], form.get("mark"), marked, tasks)
 
 
 # --- the window ----------------------------------------------------------------------------------

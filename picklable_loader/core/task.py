@@ -18,3 +18,5 @@ class Task:
     indices: Any
     #: how many samples the epoch's order has before this task's first one
     position: int
+    #: the stream that serves it; None: any worker may
+    stream: int | None = None

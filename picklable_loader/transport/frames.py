@@ -17,6 +17,7 @@ from typing import Any
 
 from torch._utils import ExceptionWrapper
 
+from ..core.streams import Place
 from ..core.task import Task
 from .arena import Arena, ArenaFull, Region
 from .tensors import INLINE_BYTES, dump, dumps
@@ -42,6 +43,7 @@ class Outcome(IntEnum):
     ARRIVED = 0  # the payload is the batch
     FAILED = 1  # the payload is torch's ExceptionWrapper
     ENDED = 2  # the stream has no more data; no payload
+    REFUSED = 3  # the stream cannot go on from its place; the payload is a ResumeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class Request:
     run: int
     task: Task
     begin: Begin | None = None
+    #: where the task's stream goes on, if it does not begin the epoch
+    place: Place | None = None
 
 
 @dataclass(slots=True)  # frozen ones take several times as long to make
@@ -78,6 +82,8 @@ class Answer:
     payload: Any
     #: the worker's generators afterwards (``seeding="worker"``)
     states: dict[str, Any] | None = None
+    #: the stream's mark afterwards
+    mark: Any = None
     #: nanoseconds that the worker was busy with it
     busy_ns: int = 0
     #: memory that it takes until it is delivered
@@ -109,12 +115,13 @@ def encode_request(request: Request) -> bytes:
     # Tuples: pickle is several times as fast with them as with dataclasses.
     task, begin = request.task, request.begin
     beginning = begin and (begin.base_seed, begin.announced, begin.shared_seed, begin.states)
-    return dumps((request.run, task.step, task.indices, task.position, beginning))
+    what = task.step, task.indices, task.position, task.stream
+    return dumps((request.run, what, beginning, request.place))
 
 
 def read_request(frame: bytes | memoryview) -> Request:
-    run, step, indices, position, beginning = pickle.loads(frame)
-    return Request(run, Task(step, indices, position), beginning and Begin(*beginning))
+    run, what, beginning, place = pickle.loads(frame)
+    return Request(run, Task(*what), beginning and Begin(*beginning), place)
 
 
 def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | None = None) -> bytes:
@@ -126,12 +133,12 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
             torch's way.
         began_ns: when the worker began with it, by ``time.perf_counter_ns``.
     """
-    outcome = answer.outcome
+    outcome, told = answer.outcome, (answer.states, answer.mark)
     try:
-        aside, count, weight, rest = _encode((answer.payload, answer.states), arena)
+        aside, count, weight, rest = _encode((answer.payload, *told), arena)
     except Exception:
         outcome = Outcome.FAILED
-        aside, count, weight, rest = _encode((_failure(answer), answer.states), arena)
+        aside, count, weight, rest = _encode((_failure(answer), *told), arena)
     busy = 0 if began_ns is None else time.perf_counter_ns() - began_ns
     held = 0 if arena is None else arena.bytes
     run, step, worker = answer.run, answer.step, answer.worker
@@ -159,13 +166,13 @@ def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None
                 rest = memoryview(open_region(Region(*_REGION.unpack(rest))))
             for place in range(0, count * _REGION.size, _REGION.size):
                 buffers.append(open_region(Region(*_REGION.unpack_from(rest, place))))
-        payload, states = pickle.loads(rest[count * _REGION.size :], buffers=buffers)
+        payload, states, mark = pickle.loads(rest[count * _REGION.size :], buffers=buffers)
     except (ConnectionError, FileNotFoundError, EOFError):
         raise
     except Exception:
         wrapper = ExceptionWrapper(where="while unpickling what a DataLoader worker had sent")
-        return Answer(run, step, worker, Outcome.FAILED, wrapper, None, *figures)
-    return Answer(run, step, worker, Outcome(outcome), payload, states, *figures)
+        return Answer(run, step, worker, Outcome.FAILED, wrapper, None, None, *figures)
+    return Answer(run, step, worker, Outcome(outcome), payload, states, mark, *figures)
 
 
 def pack_region(region: Region) -> bytes:

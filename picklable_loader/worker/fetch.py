@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..core.task import Task
@@ -18,6 +19,10 @@ __all__ = [
     "make_fetcher",
     "tell_epoch",
 ]
+
+
+#: gives the iterator over an iterable-style dataset
+Open = Callable[[], Any]
 
 
 class StreamEnded(Exception):
@@ -38,6 +43,17 @@ class Job:
     drop_last: bool = False
     seeding: str = "batch"
     seed_hooks: tuple[Callable[[int], object], ...] = ()
+    #: samples in a batch, of iterable-style data
+    batch_size: int = 1
+    #: a mark is taken after so many batches of a stream; None: as often as costs little
+    mark_every: int | None = None
+    #: the dataset has a state, though it is map-style
+    stateful: bool = False
+
+    @property
+    def streamed(self) -> bool:
+        """Streams serve the tasks, and have marks."""
+        return self.iterable or self.stateful
 
     def seeder(self, base_seed: int) -> Seeder:
         return Seeder(self.seeding, base_seed, self.seed_hooks)
@@ -45,6 +61,8 @@ class Job:
 
 class MapFetcher:
     """Fetches batches of a map-style dataset, of one epoch."""
+
+    iterator = None
 
     def __init__(self, job: Job, seeder: Seeder) -> None:
         self._job = job
@@ -85,14 +103,14 @@ class IterableFetcher:
     another stream ends, and steps are given to other streams, is a matter of timing.
     """
 
-    def __init__(self, job: Job, seeder: Seeder, stream: int) -> None:
+    def __init__(self, job: Job, seeder: Seeder, stream: int, opened: Open, given: int) -> None:
         self._job = job
         self._seeder = seeder
         self._stream = stream
-        self._given = 0
+        self._given = given
         self._ended = False
         seeder.before_stream(stream, 0)
-        self._iterator: Iterator[Any] = iter(job.dataset)
+        self.iterator = opened()
 
     def fetch(self, task: Task) -> Any:
         """The stream's next batch.
@@ -125,7 +143,7 @@ class IterableFetcher:
 
     def _next(self) -> Any:
         try:
-            return next(self._iterator)
+            return next(self.iterator)
         except StopIteration:
             self._ended = True
             raise StreamEnded from None
@@ -141,9 +159,23 @@ def tell_epoch(part: Any, epoch: int) -> None:
         set_epoch(epoch)
 
 
-def make_fetcher(job: Job, base_seed: int, stream: int = 0) -> Fetcher:
-    """The fetcher of one epoch; calls ``iter`` of an iterable-style dataset."""
+def make_fetcher(
+    job: Job, base_seed: int, stream: int = 0, opened: Open | None = None, given: int = 0
+) -> Fetcher:
+    """The fetcher of one epoch.
+
+    Args:
+        job: what to do with tasks.
+        base_seed: the epoch's.
+        stream: the stream's number.
+        opened: makes a dataset that has a state go on from there; gives the iterator, if there is
+            one. None: it simply begins.
+        given: how many batches of the epoch the stream has given by then.
+    """
     seeder = job.seeder(base_seed)
     if job.iterable:
-        return IterableFetcher(job, seeder, stream)
+        begun: Open = opened or partial(iter, job.dataset)
+        return IterableFetcher(job, seeder, stream, begun, given)
+    if opened is not None:
+        opened()
     return MapFetcher(job, seeder)

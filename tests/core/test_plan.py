@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picklable_loader.core.order import EndlessOrder, Order, SequenceOrder
+from picklable_loader.core.order import Order, SequenceOrder
 from picklable_loader.core.plan import Grouping, Plan, Unit
 from picklable_loader.core.task import Task
 
@@ -191,8 +191,6 @@ def plans(draw: st.DrawFn) -> Callable[[], Plan]:
         lambda: Walked(items),
         lambda: Walked(items, says_length=False),
     ]
-    if unit is not Unit.BATCH:
-        orders.append(EndlessOrder)
     order = draw(st.sampled_from(orders))
     kept = draw(st.sets(st.integers(0, 3)))
 
@@ -286,7 +284,7 @@ def test_less_than_nothing_never_remains() -> None:
 # --- orders --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", [sequence([1]), EndlessOrder(), Walked([1])])
+@pytest.mark.parametrize("order", [sequence([1]), Walked([1])])
 def test_each_order_keeps_the_protocol(order: Order) -> None:
     assert isinstance(order, Order)
 
@@ -350,29 +348,8 @@ def test_the_length_of_a_sequence_is_asked_anew_until_it_is_opened() -> None:
     assert order.length() == 2
 
 
-def test_an_endless_order_gives_none_for_ever() -> None:
-    order = EndlessOrder()
-    order.open()
-    assert order.take(3) == [None, None, None]
-    order.seek(10**12)
-    assert order.take(1) == [None]
-    assert order.length() is None
-
-
-def test_an_endless_plan_counts_samples_and_never_ends() -> None:
-    plan = Plan(EndlessOrder(), Grouping(Unit.SAMPLE_OF_BATCH, 3, drop_last=True))
-    assert plan.remaining() is None
-    assert plan.advance(10**9) == 10**9
-    assert plan.draw() == Task(10**9, [None, None, None], 3 * 10**9)
-
-
-def test_an_endless_plan_of_samples_asks_for_none() -> None:
-    plan = Plan(EndlessOrder(), Grouping(Unit.SAMPLE))
-    assert rest(plan, limit=2) == [Task(0, None, 0), Task(1, None, 1)]
-
-
 @pytest.mark.parametrize("live", [False, True])
 def test_orders_that_follow_from_their_position_have_no_state(live: bool) -> None:
-    for order in (sequence([1, 2]), EndlessOrder()):
-        order.take(1)
-        assert order.state(live) is None
+    order = sequence([1, 2])
+    order.take(1)
+    assert order.state(live) is None

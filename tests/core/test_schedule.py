@@ -91,15 +91,6 @@ def test_a_skipped_task_that_a_worker_has_is_awaited_and_dropped() -> None:
     assert schedule.delivered == 1
 
 
-def test_a_stream_that_has_ended_is_given_no_more_tasks() -> None:
-    schedule = Schedule(plan_of(9), Policy(workers=2, budget=2, pinned=True))
-    schedule.handle(Started())
-    assert schedule.handle(Ended(0)) == [Send(1, Task(2, [2], 2))]
-    assert schedule.handle(Ended(1)) == []
-    assert schedule.handle(Ended(2)) == []
-    assert schedule.handle(Wanted()) == [Finish()]
-
-
 def test_what_the_sampler_raises_waits_for_what_was_drawn_before() -> None:
     class Failing(SequenceOrder):
         def take(self, count: int) -> list[Any]:
@@ -242,7 +233,6 @@ POLICIES = st.builds(
     most=st.integers(0, 12),
     bytes=st.none() | st.integers(0, 12),
     in_order=st.booleans(),
-    pinned=st.booleans(),
 ) | st.just(Policy(lazy=True))
 
 

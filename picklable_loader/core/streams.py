@@ -1,0 +1,97 @@
+"""Streams: replicas of a dataset that stand somewhere, each at a place of its own.
+
+A stream is one replica of an iterable-style dataset with its iteration, or of a map-style dataset
+that has a state. It is tied to no process. The schedule moves its place when a batch of it is
+delivered, and only then; what the worker has said of its state by that time is the *mark*.
+
+Torch takes the batches of an iterable-style dataset from its workers in turn, and passes over those
+that have no more. Batch ``n`` of stream ``s`` is step ``n * streams + s`` here. In ascending order
+these are torch's batches, whichever stream ends when; steps of streams that have ended are void.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .task import Task
+
+__all__ = ["Place", "StreamPlan"]
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a stream stands."""
+
+    #: batches that were delivered from it in this epoch; one that raised counts
+    given: int = 0
+    #: it has no more than that
+    ended: bool = False
+    #: its state after ``marked`` of them; None: it is to begin the epoch anew
+    mark: Any = None
+    #: at most ``given``; what comes in between is fetched again by whoever goes on
+    marked: int = 0
+    #: map-style: the tasks in between
+    since: list[Task] = field(default_factory=list)
+
+    def deliver(self, task: Task, mark: Any, remember: bool) -> None:
+        """A batch of it was delivered.
+
+        Args:
+            task: which.
+            mark: the stream's state after it; None if it was not taken.
+            remember: the task is needed to fetch the batch again.
+        """
+        self.given += 1
+        if mark is not None:
+            self.mark, self.marked = mark, self.given
+            self.since.clear()
+        elif remember:
+            self.since.append(task)
+
+    def copy(self, **changes: Any) -> Place:
+        """One that does not move with this one."""
+        return replace(self, **{"since": list(self.since), **changes})
+
+
+class StreamPlan:
+    """The tasks of an epoch of iterable-style data.
+
+    Args:
+        places: where each stream stands.
+        indices: what every task asks for.
+    """
+
+    def __init__(self, places: Sequence[Place], indices: Any) -> None:
+        self._indices = indices
+        #: by stream, the number of its next batch; none where it has ended
+        self._next = {at: place.given for at, place in enumerate(places) if not place.ended}
+        self._streams = len(places)
+        #: nothing is ever given back: whoever goes on begins with the places
+        self.backlog: deque[Task] = deque()
+        self.next_step = self.position = 0
+
+    def draw(self) -> Task:
+        """The next task.
+
+        Raises:
+            StopIteration: every stream has ended.
+        """
+        if not self._next:
+            raise StopIteration
+        batch, stream = min((batch, stream) for stream, batch in self._next.items())
+        self._next[stream] += 1
+        return Task(batch * self._streams + stream, self._indices, 0, stream)
+
+    def end(self, stream: int) -> None:
+        """A stream has no more data."""
+        self._next.pop(stream, None)
+
+    def advance(self, steps: int) -> int:
+        """No batch can be passed over without fetching it."""
+        return 0
+
+    def remaining(self) -> None:
+        """Nobody knows how many batches there are."""

@@ -1,0 +1,85 @@
+"""Marks: what workers have said of their streams' states, as saved states hold it.
+
+A worker gives a mark as bytes, a pickle of a dict with these entries, or as the error that says why
+the state cannot be had:
+
+* ``"dataset"``, ``"iterator"``: what their ``state_dict`` returned;
+* ``"pickled"``: a pickle of the iterator, instead of these;
+* ``"rng"``: the worker's random number generators (``seeding="worker"``).
+
+A pickle of a loader's iterator keeps them as they are. A ``state_dict`` must hold no code: there
+the entries are plain values, and a pickled iterator is left out; its stream begins anew and is
+replayed.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .core.streams import Place
+from .errors import CannotSaveError, DamagedStateError
+from .plain import decode, encode_any
+from .randomness import RNGS, Universe
+
+__all__ = ["read", "replayed", "savable"]
+
+_STATES = ("dataset", "iterator")
+
+
+def savable(places: Iterable[Place], live: bool) -> tuple[Place, ...]:
+    """The places as a state holds them.
+
+    Args:
+        places: with the marks as they came.
+        live: objects that only pickle can save may stand in the state.
+
+    Raises:
+        CannotSaveError: what a worker has given instead of a mark.
+    """
+    return tuple(_savable(place, live) for place in places)
+
+
+def _savable(place: Place, live: bool) -> Place:
+    mark = place.mark
+    if isinstance(mark, CannotSaveError):
+        raise mark
+    if mark is None or live:
+        return place
+    entries = pickle.loads(mark)
+    if "pickled" in entries:
+        return place.copy(mark=None, marked=0)
+    form = {name: encode_any(entries[name]) for name in _STATES if name in entries}
+    if "rng" in entries:
+        form["rng"] = {name: RNGS[name].to_text(state) for name, state in entries["rng"].items()}
+    return place.copy(mark=form)
+
+
+def read(places: Sequence[Place]) -> list[Place]:
+    """The places of a saved state, with marks as workers take them.
+
+    Raises:
+        DamagedStateError: a mark is none.
+    """
+    return [place.copy(mark=_read(place.mark, at)) for at, place in enumerate(places)]
+
+
+def _read(mark: Any, stream: int) -> bytes | None:
+    if mark is None or type(mark) is bytes:
+        return mark
+    field = f"streams[{stream}].mark"
+    if type(mark) is not dict or not {*_STATES, "rng"}.issuperset(mark):
+        raise DamagedStateError(field, "states of a dataset and its iterator", mark)
+    try:
+        entries = {name: decode(mark[name]) for name in _STATES if name in mark}
+        if "rng" in mark:
+            entries["rng"] = Universe.from_text(mark["rng"]).states
+        return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DamagedStateError(field, "plain values", mark) from error
+
+
+def replayed(places: Iterable[Place]) -> int:
+    """How many batches are fetched again because nothing was known of their streams' states."""
+    return sum(place.given for place in places if place.mark is None and not place.ended)

@@ -1,0 +1,217 @@
+"""Mark: what is to be known of a stream so that another process can go on with it.
+
+It is had in the first of these ways that a dataset allows:
+
+1. by ``state_dict`` of the dataset, of its iterator, or of both;
+2. by pickle of the iterator, with the dataset by reference: of its attributes only those go along
+   that the iteration has changed;
+3. not at all (generators): the stream is replayed from its start.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import time
+from hashlib import blake2b
+from typing import Any
+
+from ..errors import CannotSaveError
+from ..randomness import RNGS, capture_all
+from ..stateful import is_stateful, iterate, save
+
+__all__ = ["Cadence", "Marker"]
+
+
+class Marker:
+    """Takes the marks of one stream, and goes on from them.
+
+    Args:
+        dataset: the stream's replica.
+        stream: its number, for errors.
+        iterable: the dataset is iterable-style.
+        seeding: the loader's; with ``"worker"`` random states are part of a mark.
+    """
+
+    def __init__(self, dataset: Any, stream: int, iterable: bool, seeding: str) -> None:
+        self._dataset = dataset
+        self._stream = stream
+        self._iterable = iterable
+        self._with_rng = seeding == "worker"
+        self._by_pickle: _ByPickle | None = None
+
+    def open(self, mark: bytes | None) -> Any:
+        """The dataset's iterator, as it was when the mark was taken; None for map-style data."""
+        entries = {} if mark is None else pickle.loads(mark)
+        if not self._iterable:
+            if "dataset" in entries:
+                self._dataset.load_state_dict(entries["dataset"])
+            iterator = None
+        else:
+            iterator = iterate(self._dataset, entries)
+            if _may_be_pickled(iterator) and not save_able(self._dataset, iterator):
+                self._by_pickle = _ByPickle(self._dataset)
+                if "pickled" in entries:
+                    iterator = self._by_pickle.read(entries["pickled"])
+        for name, state in entries.get("rng", {}).items():
+            RNGS[name].restore(state)
+        return iterator
+
+    def take(self, iterator: Any) -> bytes | CannotSaveError | None:
+        """The mark of where an iterator stands.
+
+        Returns:
+            A mark; None if the stream can only be replayed; or why it cannot be saved, which is
+            for those who ask for a state: it is no reason not to deliver the batch.
+        """
+        try:
+            entries = self._entries(iterator)
+            if not entries:
+                return None
+            if self._with_rng:
+                entries["rng"] = capture_all()
+            return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
+        except CannotSaveError as error:
+            return error
+        except Exception as error:  # whatever people's state_dict or __reduce__ raises
+            return self._refusal(f"{type(error).__name__}: {error}")
+
+    def take_last(self) -> bytes | CannotSaveError | None:
+        """The mark of a stream that has ended: what the next epoch finds the dataset in."""
+        if not is_stateful(self._dataset):
+            return None
+        try:
+            return pickle.dumps({"dataset": self._dataset.state_dict()}, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            return self._refusal(f"{type(error).__name__}: {error}")
+
+    def _entries(self, iterator: Any) -> dict[str, Any]:
+        if self._by_pickle is not None:
+            return self._by_pickle.write(iterator)
+        if not self._iterable:
+            return {"dataset": self._dataset.state_dict()}
+        entries = save(self._dataset, iterator)
+        empty = [name for name, state in entries.items() if state is None]
+        if empty:
+            raise self._refusal(f"state_dict() of the {empty[0]} returned None")
+        return entries
+
+    def _refusal(self, reason: str) -> CannotSaveError:
+        return CannotSaveError(
+            f"stream {self._stream} of the dataset {type(self._dataset).__qualname__}",
+            reason,
+            "state_dict() of the dataset and of its iterator should return what pickle can save",
+        )
+
+
+def save_able(dataset: Any, iterator: Any) -> bool:
+    """Either has a state of its own."""
+    return is_stateful(dataset) or is_stateful(iterator)
+
+
+def _may_be_pickled(iterator: Any) -> bool:
+    # Generators cannot be; an iterator of Python's own over a list would take the list along, and
+    # those of itertools can no longer be from Python 3.14 on.
+    return type(iterator).__module__ not in ("builtins", "itertools")
+
+
+class _ByPickle:
+    """Pickles of an iterator, with what it shares with its dataset."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._begun = {name: _digest(value) for name, value in self._attributes()}
+        self._refused = False
+
+    def write(self, iterator: Any) -> dict[str, Any]:
+        """The entry of a mark; none if pickle refuses the iterator."""
+        if self._refused:
+            return {}
+        changed = {
+            name: value
+            for name, value in self._attributes()
+            if name not in self._begun or _digest(value) != self._begun[name]
+        }
+        same = {id(value): name for name, value in self._attributes() if name not in changed}
+        buffer = io.BytesIO()
+        try:
+            _Pickler(buffer, self._dataset, same).dump((changed, iterator))
+        except Exception:  # whatever people's __reduce__ raises
+            self._refused = True
+            return {}
+        return {"pickled": buffer.getvalue()}
+
+    def read(self, pickled: bytes) -> Any:
+        """The iterator; the dataset's attributes are as they were then."""
+        changed, iterator = _Unpickler(io.BytesIO(pickled), self._dataset).load()
+        vars(self._dataset).update(changed)
+        return iterator
+
+    def _attributes(self) -> list[tuple[str, Any]]:
+        return list(getattr(self._dataset, "__dict__", {}).items())
+
+
+def _digest(value: Any) -> bytes | int:
+    """Tells whether a value has changed; of what cannot be pickled, whether it is another one."""
+    try:
+        return blake2b(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), digest_size=16).digest()
+    except Exception:  # whatever people's __reduce__ raises
+        return id(value)
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, buffer: io.BytesIO, dataset: Any, same: dict[int, str]) -> None:
+        super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
+        self._dataset = dataset
+        self._same = same
+
+    def persistent_id(self, obj: Any) -> str | None:
+        if obj is self._dataset:
+            return ""
+        # Small values are the same object by chance.
+        return None if isinstance(obj, _SMALL) else self._same.get(id(obj))
+
+
+_SMALL = (int, float, complex, bool, str, bytes, type(None), type)
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, buffer: io.BytesIO, dataset: Any) -> None:
+        super().__init__(buffer)
+        self._dataset = dataset
+
+    def persistent_load(self, name: str) -> Any:
+        return getattr(self._dataset, name) if name else self._dataset
+
+
+class Cadence:
+    """When a mark is to be taken.
+
+    Args:
+        every: after every so many batches, from 1; None: as often as a hundredth of the time that
+            fetching takes allows, and after a second of it even if that is more, up to a twentieth.
+    """
+
+    def __init__(self, every: int | None) -> None:
+        self._every = every
+        self._since = 0
+        self._busy_ns = 0
+        #: what the last mark has cost; the first batch is marked in any case
+        self._cost_ns = 0
+
+    def due(self, busy_ns: int) -> bool:
+        """Note that a batch took so long; should a mark be taken after it?"""
+        self._since += 1
+        self._busy_ns += busy_ns
+        if self._every is not None:
+            return self._since >= self._every
+        cheap, bearable = 100 * self._cost_ns, max(_SECOND_NS, 20 * self._cost_ns)
+        return self._busy_ns >= min(cheap, bearable)
+
+    def taken(self, began_ns: int) -> None:
+        """Note that a mark was taken, begun at that ``perf_counter_ns``."""
+        self._since = self._busy_ns = 0
+        self._cost_ns = time.perf_counter_ns() - began_ns
+
+
+_SECOND_NS = 1_000_000_000

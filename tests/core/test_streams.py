@@ -1,0 +1,197 @@
+"""Streams: torch's order of batches, whichever of them ends when; places move on delivery."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from picklable_loader.core.cursor import Cursor
+from picklable_loader.core.events import (
+    Arrived,
+    Deliver,
+    Ended,
+    Failed,
+    Finish,
+    Raise,
+    Send,
+    Started,
+    Wanted,
+)
+from picklable_loader.core.order import SequenceOrder
+from picklable_loader.core.plan import Grouping, Plan, Unit
+from picklable_loader.core.schedule import Policy, Schedule
+from picklable_loader.core.snapshot import from_plain, to_plain
+from picklable_loader.core.streams import Place, StreamPlan
+from picklable_loader.core.task import Task
+
+#: a batch, by its stream and its number within it
+Batch = tuple[int, int]
+
+
+def in_turn(lengths: Sequence[int]) -> list[Batch]:
+    """The batches of streams of these lengths, in torch's order."""
+    rounds = range(max(lengths, default=0))
+    return [(stream, at) for at in rounds for stream, length in enumerate(lengths) if at < length]
+
+
+class World:
+    """Workers that read streams of known lengths, each in its own time, and a consumer."""
+
+    def __init__(self, lengths: Sequence[int], policy: Policy, places: Sequence[Place]) -> None:
+        self.lengths = lengths
+        self.schedule = Schedule(StreamPlan(places, None), policy, 0, places)
+        self.queues: list[deque[Task]] = [deque() for _ in range(policy.workers)]
+        self.read = [place.given for place in places]
+        self.batches: dict[int, Batch] = {}
+        self.delivered: list[Batch] = []
+        self.over = False
+        self.tell(Started())
+
+    def tell(self, event: Any) -> None:
+        for instruction in self.schedule.handle(event):
+            match instruction:
+                case Send(worker, task):
+                    assert worker is not None
+                    self.queues[worker].append(task)
+                case Deliver(step) | Raise(step):
+                    self.delivered.append(self.batches.pop(step))
+                case Finish():
+                    self.over = True
+        self.schedule.validate()
+        assert len(self.schedule.window()) <= self.schedule.budget
+
+    def answer(self, choice: int, kind: Any = Arrived, marked: bool = False) -> None:
+        busy = [queue for queue in self.queues if queue]
+        if not busy:
+            return
+        task = busy[choice % len(busy)].popleft()
+        stream = task.stream
+        assert stream is not None
+        if self.read[stream] == self.lengths[stream]:
+            self.tell(Ended(task.step, ("end", stream)))
+            return
+        self.batches[task.step] = stream, self.read[stream]
+        self.read[stream] += 1
+        self.tell(kind(task.step, mark=[stream, self.read[stream]] if marked else None))
+
+    def finish(self) -> None:
+        while not self.over:
+            self.tell(Wanted())
+            while any(self.queues) and self.schedule._wanting:
+                self.answer(0)
+
+
+LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=5)
+POLICIES = st.builds(
+    Policy, workers=st.integers(1, 4), budget=st.integers(1, 8), in_order=st.booleans()
+) | st.just(Policy(lazy=True))
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["want", "answer", "fail", "mark", "pickle"]), st.integers(0, 7)),
+    max_size=50,
+)
+
+
+def act(world: World, actions: list[tuple[str, int]]) -> None:
+    for action, choice in actions:
+        if action == "want":
+            if not world.schedule._wanting and not world.over:
+                world.tell(Wanted())
+        elif action == "pickle":
+            world.schedule = pickle.loads(pickle.dumps(world.schedule))
+        else:
+            world.answer(choice, Failed if action == "fail" else Arrived, action == "mark")
+
+
+@settings(max_examples=200, deadline=None)
+@given(LENGTHS, POLICIES, ACTIONS)
+def test_batches_come_in_torchs_order_whichever_stream_ends_when(
+    lengths: list[int], policy: Policy, actions: list[tuple[str, int]]
+) -> None:
+    world = World(lengths, policy, [Place() for _ in lengths])
+    act(world, actions)
+    world.finish()
+    if policy.in_order:
+        assert world.delivered == in_turn(lengths)
+    assert sorted(world.delivered) == sorted(in_turn(lengths))
+    assert world.schedule.last_marks() == {s: ("end", s) for s in range(len(lengths))}
+
+
+@settings(max_examples=200, deadline=None)
+@given(LENGTHS, POLICIES, POLICIES, ACTIONS)
+def test_places_saved_at_any_point_go_on_under_any_number_of_workers(
+    lengths: list[int], policy: Policy, other: Policy, actions: list[tuple[str, int]]
+) -> None:
+    world = World(lengths, policy, [Place() for _ in lengths])
+    act(world, actions)
+    step = len(world.delivered)
+    cursor = Cursor(step=step, next_step=step, streams=world.schedule.places())
+    restored, _ = from_plain(json.loads(json.dumps(to_plain(cursor, {}))))
+    assert restored == cursor
+    again = World(lengths, other, restored.streams)
+    again.finish()
+    both = world.delivered + again.delivered
+    assert sorted(both) == sorted(in_turn(lengths))
+    if policy.in_order and other.in_order:
+        assert both == in_turn(lengths)
+
+
+@settings(max_examples=200, deadline=None)
+@given(LENGTHS, POLICIES, ACTIONS)
+def test_a_place_is_that_of_the_last_batch_delivered_and_its_mark_is_no_later(
+    lengths: list[int], policy: Policy, actions: list[tuple[str, int]]
+) -> None:
+    world = World(lengths, policy, [Place() for _ in lengths])
+    act(world, actions)
+    for stream, place in enumerate(world.schedule.places()):
+        given = [at for of, at in world.delivered if of == stream]
+        assert given == list(range(place.given))
+        assert place.marked <= place.given <= lengths[stream]
+        assert place.mark == ([stream, place.marked] if place.marked else None)
+        assert not place.ended or place.given == lengths[stream]
+
+
+def test_places_that_were_handed_out_do_not_move() -> None:
+    order = SequenceOrder(lambda: range(6))
+    plan = Plan(order, Grouping(Unit.SAMPLE), streams=2)
+    schedule = Schedule(plan, Policy(workers=1, budget=2), 0, [Place(), Place()])
+    schedule.handle(Started())
+    before = schedule.places()
+    schedule.handle(Arrived(0))
+    schedule.handle(Wanted())
+    assert before == (Place(), Place())
+    assert schedule.places()[0] == Place(1, since=[Task(0, 0, 0, 0)])
+
+
+def test_tasks_of_map_style_data_go_round_the_streams_and_are_kept_until_the_next_mark() -> None:
+    plan = Plan(SequenceOrder(lambda: range(8)), Grouping(Unit.SAMPLE), streams=2)
+    schedule = Schedule(plan, Policy(workers=2, budget=2), 0, [Place(), Place()])
+    sent = schedule.handle(Started())
+    for step in range(6):
+        schedule.handle(Arrived(step, mark="three" if step == 3 else None))
+        sent += [i for i in schedule.handle(Wanted()) if type(i) is Send]
+    assert [send.worker for send in sent if type(send) is Send] == [0, 1] * 4
+    even, odd = schedule.places()
+    assert [task.step for task in even.since] == [0, 2, 4]
+    assert (odd.mark, odd.marked, [task.step for task in odd.since]) == ("three", 2, [5])
+
+
+def test_more_streams_than_workers_share_them() -> None:
+    plan = StreamPlan([Place() for _ in range(5)], None)
+    sent = Schedule(plan, Policy(workers=2, budget=5)).handle(Started())
+    workers = [(send.worker, send.task.stream) for send in sent if type(send) is Send]
+    assert workers == [(0, 0), (1, 1), (0, 2), (1, 3), (0, 4)]
+
+
+def test_a_stream_that_is_behind_catches_up_first() -> None:
+    plan = StreamPlan([Place(3), Place(1), Place(9, ended=True)], None)
+    drawn = itertools.islice(iter(plan.draw, None), 6)
+    assert [(task.stream, task.step) for task in drawn if task] == [
+        (1, 4), (1, 7), (0, 9), (1, 10), (0, 12), (1, 13),
+    ]  # fmt: skip

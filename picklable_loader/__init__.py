@@ -5,16 +5,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import LoaderError
+    from .interleaving import Interleave
     from .iterator import LoaderIterator
     from .loader import DataLoader
     from .samplers import register_order
+    from .shuffling import ShuffleBuffer
     from .version import __version__
     from .worker.seeding import current_seed
 
 __all__ = [
     "DataLoader",
+    "Interleave",
     "LoaderError",
     "LoaderIterator",
+    "ShuffleBuffer",
     "__version__",
     "current_seed",
     "register_order",
@@ -24,8 +28,10 @@ __all__ = [
 #: package for its own part of it, and has no use for the rest.
 _PLACES = {
     "DataLoader": "loader",
+    "Interleave": "interleaving",
     "LoaderError": "errors",
     "LoaderIterator": "iterator",
+    "ShuffleBuffer": "shuffling",
     "__version__": "version",
     "current_seed": "worker.seeding",
     "register_order": "samplers",

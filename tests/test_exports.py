@@ -75,8 +75,10 @@ def run(program: str) -> Any:
 def test_the_public_names_are_these() -> None:
     assert picklable_loader.__all__ == [
         "DataLoader",
+        "Interleave",
         "LoaderError",
         "LoaderIterator",
+        "ShuffleBuffer",
         "__version__",
         "current_seed",
         "register_order",

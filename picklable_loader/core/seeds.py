@@ -11,6 +11,8 @@ from hashlib import blake2b
 __all__ = [
     "base_seed",
     "batch_seed",
+    "mixing_draw",
+    "mixing_seed",
     "next_base_seed",
     "order_seed",
     "sample_seed",
@@ -54,3 +56,13 @@ def sample_seed(base: int, position: int) -> int:
 def stream_seed(base: int, stream: int, ordinal: int) -> int:
     """What seeds them before the ``ordinal``-th batch of a stream (iterable-style data)."""
     return _hash(b"stream", base, stream, ordinal)
+
+
+def mixing_seed(purpose: str, seed: int, epoch: int, place: int) -> int:
+    """What a wrapper of iterable-style data draws from, in one iteration at one place."""
+    return _hash(b"mix " + purpose.encode(), seed, epoch, place)
+
+
+def mixing_draw(seed: int, number: int) -> int:
+    """That wrapper's ``number``-th draw, below 2**62."""
+    return _hash(b"draw", seed, number)

@@ -113,6 +113,7 @@ class InlineEngine:
         self, job: Job, post: Post, world: Callable[[], AbstractContextManager[Any]]
     ) -> None:
         self._world = world
+        self._stateful = job.stateful
         self._tasks: deque[Task] = deque()
         self._results: dict[int, Answer] = {}
         self._seed = 0
@@ -150,8 +151,10 @@ class InlineEngine:
         return self._results.pop(step)
 
     def last_marks(self) -> dict[int, Any]:
+        if not self._stateful:
+            return {}  # streams that end have said so
         marks = self._inside(lambda: [replica.last_mark() for replica in self._replicas])
-        return {stream: mark for stream, mark in enumerate(marks) if mark is not None}
+        return dict(enumerate(marks))
 
     def workers(self) -> tuple[WorkerStats, ...]:
         return (self._clock.stats(os.getpid()),)

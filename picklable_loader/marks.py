@@ -5,7 +5,8 @@ the state cannot be had:
 
 * ``"dataset"``, ``"iterator"``: what their ``state_dict`` returned;
 * ``"pickled"``: a pickle of the iterator, instead of these;
-* ``"rng"``: the worker's random number generators (``seeding="worker"``).
+* ``"rng"``: the worker's random number generators (``seeding="worker"``);
+* ``"over"``: the epoch has ended there, and the next one is to begin.
 
 A pickle of a loader's iterator keeps them as they are. A ``state_dict`` must hold no code: there
 the entries are plain values, and a pickled iterator is left out; its stream begins anew and is
@@ -51,6 +52,8 @@ def _savable(place: Place, live: bool) -> Place:
     if "pickled" in entries:
         return place.copy(mark=None, marked=0)
     form = {name: encode_any(entries[name]) for name in _STATES if name in entries}
+    if "over" in entries:
+        form["over"] = True
     if "rng" in entries:
         form["rng"] = {name: RNGS[name].to_text(state) for name, state in entries["rng"].items()}
     return place.copy(mark=form)
@@ -69,10 +72,12 @@ def _read(mark: Any, stream: int) -> bytes | None:
     if mark is None or type(mark) is bytes:
         return mark
     field = f"streams[{stream}].mark"
-    if type(mark) is not dict or not {*_STATES, "rng"}.issuperset(mark):
+    if type(mark) is not dict or not {*_STATES, "over", "rng"}.issuperset(mark):
         raise DamagedStateError(field, "states of a dataset and its iterator", mark)
     try:
         entries = {name: decode(mark[name]) for name in _STATES if name in mark}
+        if "over" in mark:
+            entries["over"] = True
         if "rng" in mark:
             entries["rng"] = Universe.from_text(mark["rng"]).states
         return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)

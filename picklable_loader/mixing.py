@@ -6,7 +6,7 @@ saved or to be turned back, and none of anybody else's is touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
@@ -89,7 +89,7 @@ def states_of(dataset: Any, iterator: Any) -> dict[str, Any]:
     return deepcopy(states)
 
 
-def reopen(dataset: Any, states: dict[str, Any]) -> Iterator[Any]:
+def reopen(dataset: Any, states: dict[str, Any]) -> Any:
     """The iteration that `states_of` has saved; the states stay the caller's."""
     return iterate(dataset, deepcopy(states))
 

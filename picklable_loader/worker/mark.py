@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import CannotSaveError
 from ..randomness import RNGS, capture_all
-from ..stateful import is_stateful, iterate, save
+from ..stateful import iterate, save
 
 __all__ = ["Cadence", "Marker"]
 
@@ -43,22 +43,21 @@ class Marker:
     def open(self, mark: bytes | None) -> Any:
         """The dataset's iterator, as it was when the mark was taken; None for map-style data."""
         entries = {} if mark is None else pickle.loads(mark)
-        if not self._iterable:
-            if "dataset" in entries:
-                self._dataset.load_state_dict(entries["dataset"])
-            iterator = None
-        else:
-            iterator = iterate(self._dataset, entries)
-            if _may_be_pickled(iterator) and not save_able(self._dataset, iterator):
-                self._by_pickle = _ByPickle(self._dataset)
-                if "pickled" in entries:
-                    iterator = self._by_pickle.read(entries["pickled"])
+        iterator = self._open(entries) if self._iterable else None
+        if not self._iterable and "dataset" in entries:
+            self._dataset.load_state_dict(entries["dataset"])
         for name, state in entries.get("rng", {}).items():
             RNGS[name].restore(state)
+        if "over" in entries and entries.keys() & {"iterator", "pickled"}:
+            return self._open({})  # that was an epoch's end; this is the next one
         return iterator
 
-    def take(self, iterator: Any) -> bytes | CannotSaveError | None:
+    def take(self, iterator: Any, over: bool = False) -> bytes | CannotSaveError | None:
         """The mark of where an iterator stands.
+
+        Args:
+            iterator: the dataset's; None for map-style data.
+            over: it has ended; the mark is for the next epoch.
 
         Returns:
             A mark; None if the stream can only be replayed; or why it cannot be saved, which is
@@ -70,20 +69,22 @@ class Marker:
                 return None
             if self._with_rng:
                 entries["rng"] = capture_all()
+            if over:
+                entries["over"] = True
             return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
         except CannotSaveError as error:
             return error
         except Exception as error:  # whatever people's state_dict or __reduce__ raises
             return self._refusal(f"{type(error).__name__}: {error}")
 
-    def take_last(self) -> bytes | CannotSaveError | None:
-        """The mark of a stream that has ended: what the next epoch finds the dataset in."""
-        if not is_stateful(self._dataset):
-            return None
-        try:
-            return pickle.dumps({"dataset": self._dataset.state_dict()}, pickle.HIGHEST_PROTOCOL)
-        except Exception as error:
-            return self._refusal(f"{type(error).__name__}: {error}")
+    def _open(self, entries: dict[str, Any]) -> Any:
+        iterator = iterate(self._dataset, entries)
+        self._by_pickle = None
+        if _may_be_pickled(iterator) and not _has_state(self._dataset, iterator):
+            self._by_pickle = _ByPickle(self._dataset)
+            if "pickled" in entries:
+                iterator = self._by_pickle.read(entries["pickled"])
+        return iterator
 
     def _entries(self, iterator: Any) -> dict[str, Any]:
         if self._by_pickle is not None:
@@ -104,9 +105,12 @@ class Marker:
         )
 
 
-def save_able(dataset: Any, iterator: Any) -> bool:
-    """Either has a state of its own."""
-    return is_stateful(dataset) or is_stateful(iterator)
+def _has_state(dataset: Any, iterator: Any) -> bool:
+    """Either has a state of its own; having the methods is not enough."""
+    try:
+        return bool(save(dataset, iterator))
+    except Exception:  # it has one, and something is wrong with it
+        return True
 
 
 def _may_be_pickled(iterator: Any) -> bool:

@@ -138,7 +138,9 @@ class Replica:
 
     def last_mark(self) -> Any:
         """What the next epoch finds the dataset in."""
-        return None if self._marker is None else self._marker.take_last()
+        if self._marker is None or self._fetcher is None:
+            return None
+        return self._marker.take(self._fetcher.iterator, over=True)
 
     def _go_on(self, begin: Begin, place: Place) -> None:
         assert self._marker is not None

@@ -1,0 +1,218 @@
+"""Iterable-style datasets of every kind that people write, each with noise from all generators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from picklable_loader import Interleave, ShuffleBuffer
+
+from .datasets import sample
+
+#: samples that all streams yield together
+LENGTH = 17
+
+
+def share(length: int = LENGTH) -> range:
+    """The indices that this stream yields; shares are uneven."""
+    info = get_worker_info()
+    return range(length) if info is None else range(info.id, length, info.num_workers)
+
+
+class Generated(IterableDataset[torch.Tensor]):
+    """Yields from a generator function: it can only be replayed."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for index in share():
+            yield sample(index)
+
+
+class ByClass(IterableDataset[torch.Tensor]):
+    """Its iterator is a class of the user's, which pickles and has no state_dict."""
+
+    def __init__(self) -> None:
+        self.table = [list(range(50))] * 3
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return Walk(self)
+
+
+class Walk:
+    """Refers to its dataset, which must not be pickled once more."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.left = dataset, list(share())
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        if not self.left:
+            raise StopIteration
+        return sample(self.dataset.table[0][self.left.pop(0)])
+
+
+class Noting(ByClass):
+    """Its iterator keeps what it needs on the dataset."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.left = list(share())
+        return NotingWalk(self)
+
+
+class NotingWalk:
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> NotingWalk:
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        if not self.dataset.left:
+            raise StopIteration
+        return sample(self.dataset.left.pop(0))
+
+
+class Itself(IterableDataset[torch.Tensor]):
+    """Is its own iterator, and pickles."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.left = list(share())
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        if not self.left:
+            raise StopIteration
+        return sample(self.left.pop(0))
+
+
+class StatefulItself(Itself):
+    """Is its own iterator, with a state; ``iter`` begins anew."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"left": self.left}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.left = state["left"]
+
+
+class StatefulDataset(IterableDataset[torch.Tensor]):
+    """As in the tutorial of torchdata: the dataset counts, and its iterator is a generator."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        indices = share()
+        for at in range(self.at, len(indices)):
+            self.at += 1
+            yield sample(indices[at])
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class StatefulIterator(IterableDataset[torch.Tensor]):
+    """Its iterator has a state, the dataset has none."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return StatefulWalk()
+
+
+class StatefulWalk:
+    def __init__(self) -> None:
+        self.indices, self.at = list(share()), 0
+
+    def __iter__(self) -> StatefulWalk:
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        if self.at == len(self.indices):
+            raise StopIteration
+        self.at += 1
+        return sample(self.indices[self.at - 1])
+
+    def state_dict(self) -> dict[str, Any]:
+        # Changes its keys and its shapes, and holds a tensor.
+        odd = {"odd": torch.arange(self.at)} if self.at % 2 else {"even": {"of": [self.at] * 3}}
+        return {"at": self.at, **odd}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert ("odd" in state) == bool(state["at"] % 2)
+        self.at = state["at"]
+
+
+class Both(StatefulIterator):
+    """Both have a state: the dataset counts its epochs, and counts them into its samples."""
+
+    def __init__(self) -> None:
+        self.epochs = 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.epochs += 1
+        return BothWalk(self.epochs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        # `iter` comes after this, and counts.
+        self.epochs = state["epochs"] - 1
+
+
+class BothWalk(StatefulWalk):
+    def __init__(self, epochs: int) -> None:
+        super().__init__()
+        self.epochs = epochs
+
+    def __next__(self) -> torch.Tensor:
+        return super().__next__() + 100 * self.epochs
+
+
+def shuffled() -> IterableDataset[Any]:
+    return ShuffleBuffer(StatefulIterator(), size=4, seed=1)
+
+
+def shuffled_generator() -> IterableDataset[Any]:
+    return ShuffleBuffer(Generated(), size=4, seed=1)
+
+
+def mixed() -> IterableDataset[Any]:
+    return Interleave([StatefulIterator(), ByClass()], weights=[1, 2], seed=3)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of dataset."""
+
+    make: Callable[[], IterableDataset[Any]]
+    #: a state_dict, which holds no code, goes on at once as well
+    stateful: bool = True
+    #: in the next epoch of the same process the dataset is another one
+    counts: bool = False
+
+    def __str__(self) -> str:
+        return self.make.__name__
+
+
+KINDS = [
+    Kind(Generated, stateful=False),
+    Kind(ByClass, stateful=False),
+    Kind(Noting, stateful=False),
+    Kind(Itself, stateful=False),
+    Kind(StatefulItself),
+    Kind(StatefulDataset),
+    Kind(StatefulIterator),
+    Kind(Both, counts=True),
+    Kind(shuffled),
+    Kind(shuffled_generator, stateful=False),
+    Kind(mixed, stateful=False),
+]

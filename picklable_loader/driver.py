@@ -60,13 +60,14 @@ class Driver:
 
     def start(self, loader: DataLoader[Any], run: Run) -> None:
         """Let the engine work on a run, and fetch ahead; starts workers where there are none."""
+        new_workers = self._engine is None and loader.num_workers > 0
         if self._engine is None:
             self._engine = make_engine(loader, run)
         self.kept = Kept(run.base_seed, run.schedule.policy)
         self._todo.clear()
-        self._engine.begin(run.begin(), run.worker_states, run.openings())
+        marks = self._engine.begin(run.begin(), run.worker_states, run.openings(new_workers))
         self._run = run
-        self._todo.extend(run.schedule.handle(Started()))
+        self._todo.extend(run.schedule.handle(Started(marks)))
         self._carry_out()
 
     def advance(self) -> Answer:

@@ -38,6 +38,9 @@ __all__ = ["Engine", "InlineEngine", "PoolEngine", "make_engine"]
 
 _T = TypeVar("_T")
 
+#: states of streams
+Marks = dict[int, Any]
+
 
 class Engine(Protocol):
     """What fetches batches."""
@@ -45,13 +48,16 @@ class Engine(Protocol):
     #: it cannot go on: a worker has died
     broken: bool
 
-    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> None:
+    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
         """An epoch begins; whatever is under way for an earlier one is forgotten.
 
         Args:
             begin: the epoch.
             states: the workers' generators, by worker, to go on with (``seeding="worker"``).
             places: by stream, where it goes on; the others begin the epoch.
+
+        Returns:
+            By stream, its state at the epoch's beginning, where that is known at once.
 
         Raises:
             ResumeError: a stream cannot go on from there; others say so in ``wait``.
@@ -70,7 +76,7 @@ class Engine(Protocol):
     def take(self, step: int) -> Answer:
         """What came for a step; it is forgotten here."""
 
-    def last_marks(self) -> dict[int, Any]:
+    def last_marks(self) -> Marks:
         """By stream, what the next epoch finds its dataset in, where it can be said at once."""
 
     def workers(self) -> tuple[WorkerStats, ...]:
@@ -124,11 +130,11 @@ class InlineEngine:
         self._replicas = [Replica(copies.next(), post, n, bare) for n in range(post.streams or 1)]
         self._started = bare
 
-    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> None:
+    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
         self._tasks.clear()
         self._results.clear()
         self._seed = begin.base_seed
-        self._inside(self._begin, begin, places)
+        return self._inside(self._begin, begin, places)
 
     def send(self, worker: int | None, task: Task) -> None:
         self._tasks.append(task)
@@ -150,7 +156,7 @@ class InlineEngine:
     def take(self, step: int) -> Answer:
         return self._results.pop(step)
 
-    def last_marks(self) -> dict[int, Any]:
+    def last_marks(self) -> Marks:
         if not self._stateful:
             return {}  # streams that end have said so
         marks = self._inside(lambda: [replica.last_mark() for replica in self._replicas])
@@ -176,12 +182,15 @@ class InlineEngine:
             return Outcome.FAILED, error, replica.mark(began_ns)
         return Outcome.ARRIVED, batch, replica.mark(began_ns)
 
-    def _begin(self, begin: Begin, places: dict[int, Place]) -> None:
+    def _begin(self, begin: Begin, places: dict[int, Place]) -> Marks:
         for stream, replica in enumerate(self._replicas):
             if not self._started:
                 replica.start()
             replica.begin(begin, places.get(stream))
         self._started = True
+        # The dataset is the program's own: a pickle of the loader finds it in mid-epoch.
+        marks = {stream: replica.first_mark() for stream, replica in enumerate(self._replicas)}
+        return {stream: mark for stream, mark in marks.items() if stream not in places}
 
     def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Run people's code, which leaves no trace in this process."""
@@ -226,13 +235,14 @@ class PoolEngine:
         """The workers' process numbers."""
         return self._pool.pids
 
-    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> None:
+    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
         self._run += 1
         self._begin = begin
         self._states, self._places = states, places
         self._told.clear()
         self._answers.clear()
         self._events.clear()
+        return {}
 
     def send(self, worker: int | None, task: Task) -> None:
         begin, place, stream = self._begin, None, task.stream
@@ -261,7 +271,7 @@ class PoolEngine:
     def take(self, step: int) -> Answer:
         return self._answers.pop(step)
 
-    def last_marks(self) -> dict[int, Any]:
+    def last_marks(self) -> Marks:
         return {}
 
     def workers(self) -> tuple[WorkerStats, ...]:

@@ -49,13 +49,13 @@ class Inner:
         #: a loaded state that the next ``iter`` goes on from, and its wish for an epoch's end
         self.resume: dict[str, Any] | None = None
         self.resume_at_end: AtEpochEnd | None = None
+        #: by stream, what the next epoch finds the dataset in, if it lives on
+        self.carried: dict[int, Any] = {}
         # What follows goes into no pickle.
         self.source = Source(options.seed, generators(loader), loader.dataset)
         #: the newest run, which state_dict reports even when its iterator is gone
         self.run: Run | None = None
         self.newest_ref: weakref.ref[LoaderIterator[Any]] | None = None
-        #: by stream, what the next epoch finds the dataset in, if it lives on
-        self.carried: dict[int, Any] = {}
         #: persistent workers, and the iterator that has them
         self.driver: Driver | None = None
         self.kept: weakref.ref[LoaderIterator[Any]] | None = None
@@ -213,4 +213,4 @@ class Inner:
         return self.source.draw("loader", lambda g: datapipes.draw_shared_seed(g, self._group))
 
 
-_SAVED = ("options", "next_epoch", "announced", "resume", "resume_at_end")
+_SAVED = ("options", "next_epoch", "announced", "resume", "resume_at_end", "carried")

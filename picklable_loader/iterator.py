@@ -193,7 +193,7 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         if self._run is None:
             self._build_run()
         run = self._live_run()
-        self._replay = replayed(run.openings().values())
+        self._replay = replayed(run.openings(new_workers=False).values())
         self._driver.start(self.loader, run)
 
     def close(self) -> None:

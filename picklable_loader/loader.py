@@ -182,7 +182,8 @@ class DataLoader(TorchDataLoader[_T]):
         inner = self._pl
         # With persistent workers torch gives the same object again.
         kept = inner.kept() if inner.lives_on and inner.kept is not None else None
-        iterator: LoaderIterator[_T] = kept or LoaderIterator(self, inner.driver)
+        iterator: LoaderIterator[_T]
+        iterator = LoaderIterator(self, inner.driver) if kept is None else kept
         before = inner.next_epoch, inner.run, inner.newest_ref
         try:
             iterator.begin(inner.resume, inner.resume_at_end)

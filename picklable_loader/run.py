@@ -107,9 +107,13 @@ class Run:
         """The epoch, as workers are told of it."""
         return Begin(self.base_seed, self.announced, self.shared_seed)
 
-    def openings(self) -> dict[int, Place]:
-        """The streams that do not begin the epoch, each with its place."""
-        places = self.schedule.places() if self._goes_on else ()
+    def openings(self, new_workers: bool) -> dict[int, Place]:
+        """The streams that do not simply begin the epoch, each with its place.
+
+        Args:
+            new_workers: their datasets have not seen the epoch before.
+        """
+        places = self.schedule.places() if self._goes_on or new_workers else ()
         return {stream: place for stream, place in enumerate(places) if place.mark or place.given}
 
     def cursor(self, live: bool) -> Cursor:

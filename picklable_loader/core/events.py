@@ -5,7 +5,8 @@ All are values: they compare with ``==`` and pickle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Union
 
 from .task import Task
@@ -16,6 +17,9 @@ from .task import Task
 @dataclass(frozen=True, slots=True)
 class Started:
     """The workers are ready to be given tasks."""
+
+    #: by stream, its state at the beginning of the epoch, where that is known already
+    marks: Mapping[int, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

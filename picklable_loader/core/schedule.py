@@ -183,9 +183,8 @@ class Schedule:
     def places(self) -> tuple[Place, ...]:
         """Where each stream stands; they do not move any more."""
         left = {e.task.stream for e in self._window.values() if e.phase is not Phase.SENT}
-        over = self._over.keys() - left
         return tuple(
-            place.copy(ended=place.ended or stream in over)
+            place.over(self._over[stream]) if stream in self._over.keys() - left else place.copy()
             for stream, place in enumerate(self._places)
         )
 
@@ -211,6 +210,9 @@ class Schedule:
     # --- one handler an event --------------------------------------------------------------------
 
     def _started(self, event: Started, out: list[Instruction]) -> None:
+        for stream, mark in event.marks.items():
+            if self._places and not self._places[stream].given:
+                self._places[stream].mark = mark
         if not self.policy.lazy:
             self._refill(out)
 

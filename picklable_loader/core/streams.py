@@ -51,6 +51,16 @@ class Place:
         elif remember:
             self.since.append(task)
 
+    def over(self, mark: Any) -> Place:
+        """The same place, now that it is known to be the last one.
+
+        Args:
+            mark: the stream's state at its end; None if it was not taken.
+        """
+        if mark is None:
+            return self.copy(ended=True)
+        return Place(self.given, True, mark, self.given)
+
     def copy(self, **changes: Any) -> Place:
         """One that does not move with this one."""
         return replace(self, **{"since": list(self.since), **changes})
@@ -66,8 +76,13 @@ class StreamPlan:
 
     def __init__(self, places: Sequence[Place], indices: Any) -> None:
         self._indices = indices
-        #: by stream, the number of its next batch; none where it has ended
-        self._next = {at: place.given for at, place in enumerate(places) if not place.ended}
+        #: By stream, the number of its next batch. One that has ended is asked once more, so that
+        #: its dataset is put where the next epoch finds it; but it is not replayed for that.
+        self._next = {
+            at: place.given
+            for at, place in enumerate(places)
+            if place.mark is not None or not place.ended
+        }
         self._streams = len(places)
         #: nothing is ever given back: whoever goes on begins with the places
         self.backlog: deque[Task] = deque()

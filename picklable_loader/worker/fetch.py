@@ -63,6 +63,7 @@ class MapFetcher:
     """Fetches batches of a map-style dataset, of one epoch."""
 
     iterator = None
+    ended = False
 
     def __init__(self, job: Job, seeder: Seeder) -> None:
         self._job = job
@@ -108,7 +109,7 @@ class IterableFetcher:
         self._seeder = seeder
         self._stream = stream
         self._given = given
-        self._ended = False
+        self.ended = False
         seeder.before_stream(stream, 0)
         self.iterator = opened()
 
@@ -118,14 +119,14 @@ class IterableFetcher:
         Raises:
             StreamEnded: there is none.
         """
-        if self._ended:
+        if self.ended:
             raise StreamEnded
         self._given += 1
         self._seeder.before_stream(self._stream, self._given)
         try:
             return self._fetch(task)
         except StopIteration:  # a collate_fn may raise it, too
-            self._ended = True
+            self.ended = True
             raise StreamEnded from None
 
     def _fetch(self, task: Task) -> Any:
@@ -136,7 +137,7 @@ class IterableFetcher:
             for _ in task.indices:
                 samples.append(self._next())
         except StreamEnded:
-            self._ended = True
+            self.ended = True
         if not samples or (self._job.drop_last and len(samples) < len(task.indices)):
             raise StreamEnded
         return self._job.collate_fn(samples)
@@ -145,7 +146,7 @@ class IterableFetcher:
         try:
             return next(self.iterator)
         except StopIteration:
-            self._ended = True
+            self.ended = True
             raise StreamEnded from None
 
 

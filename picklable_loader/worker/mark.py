@@ -39,16 +39,24 @@ class Marker:
         self._iterable = iterable
         self._with_rng = seeding == "worker"
         self._by_pickle: _ByPickle | None = None
+        #: the stream was opened where it has no more to give
+        self.over = False
 
-    def open(self, mark: bytes | None) -> Any:
-        """The dataset's iterator, as it was when the mark was taken; None for map-style data."""
+    def open(self, mark: bytes | None, begun: bool = False) -> Any:
+        """The dataset's iterator, as it was when the mark was taken; None for map-style data.
+
+        Args:
+            mark: the mark; None begins.
+            begun: it is one of the epoch at hand; otherwise of the end of the one before.
+        """
         entries = {} if mark is None else pickle.loads(mark)
+        self.over = "over" in entries and begun
         iterator = self._open(entries) if self._iterable else None
         if not self._iterable and "dataset" in entries:
             self._dataset.load_state_dict(entries["dataset"])
         for name, state in entries.get("rng", {}).items():
             RNGS[name].restore(state)
-        if "over" in entries and entries.keys() & {"iterator", "pickled"}:
+        if "over" in entries and not begun and entries.keys() & {"iterator", "pickled"}:
             return self._open({})  # that was an epoch's end; this is the next one
         return iterator
 

@@ -130,25 +130,35 @@ class Replica:
         if self._marker is None or self._fetcher is None:
             return None
         now_ns = time.perf_counter_ns()
-        if not self._cadence.due(now_ns - began_ns):
+        if not self._cadence.due(now_ns - began_ns) and not self._fetcher.ended:
             return None
-        mark = self._marker.take(self._fetcher.iterator)
+        # An incomplete batch is the last one; its dataset may have begun anew already.
+        mark = self._mark(self._fetcher.ended)
         self._cadence.taken(now_ns)
         return mark
 
+    def first_mark(self) -> Any:
+        """The stream's mark at its beginning."""
+        return self._mark(over=False)
+
     def last_mark(self) -> Any:
         """What the next epoch finds the dataset in."""
+        return self._mark(over=True)
+
+    def _mark(self, over: bool) -> Any:
         if self._marker is None or self._fetcher is None:
             return None
-        return self._marker.take(self._fetcher.iterator, over=True)
+        return self._marker.take(self._fetcher.iterator, over)
 
     def _go_on(self, begin: Begin, place: Place) -> None:
         assert self._marker is not None
-        opened, seed = partial(self._marker.open, place.mark), begin.base_seed
+        begun = place.ended or place.given > 0
+        opened, seed = partial(self._marker.open, place.mark, begun), begin.base_seed
         try:
             self._fetcher = make_fetcher(self._job, seed, self._number, opened, place.marked)
         except Exception as error:
             raise self._refusal(f"{type(error).__name__}: {error}") from error
+        self._fetcher.ended = self._marker.over
         for task in place.since or [_again(self._job)] * (place.given - place.marked):
             self._fetch_again(task, place)
 

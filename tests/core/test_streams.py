@@ -75,7 +75,7 @@ class World:
         stream = task.stream
         assert stream is not None
         if self.read[stream] == self.lengths[stream]:
-            self.tell(Ended(task.step, ("end", stream)))
+            self.tell(Ended(task.step, ["end", stream]))
             return
         self.batches[task.step] = stream, self.read[stream]
         self.read[stream] += 1
@@ -120,7 +120,7 @@ def test_batches_come_in_torchs_order_whichever_stream_ends_when(
     if policy.in_order:
         assert world.delivered == in_turn(lengths)
     assert sorted(world.delivered) == sorted(in_turn(lengths))
-    assert world.schedule.last_marks() == {s: ("end", s) for s in range(len(lengths))}
+    assert world.schedule.last_marks() == {s: ["end", s] for s in range(len(lengths))}
 
 
 @settings(max_examples=200, deadline=None)
@@ -153,8 +153,10 @@ def test_a_place_is_that_of_the_last_batch_delivered_and_its_mark_is_no_later(
         given = [at for of, at in world.delivered if of == stream]
         assert given == list(range(place.given))
         assert place.marked <= place.given <= lengths[stream]
-        assert place.mark == ([stream, place.marked] if place.marked else None)
-        assert not place.ended or place.given == lengths[stream]
+        if place.ended:
+            assert (place.given, place.mark) == (lengths[stream], ["end", stream])
+        else:
+            assert place.mark == ([stream, place.marked] if place.marked else None)
 
 
 def test_places_that_were_handed_out_do_not_move() -> None:

@@ -1,0 +1,156 @@
+"""The laws for iterable-style data: every kind of dataset, saved at every step, goes on exactly."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from picklable_loader import DataLoader
+
+from .observe import expected_warnings, seen, seen_next
+from .streams import KINDS, Kind
+
+BATCH_SIZE = 3
+
+
+@pytest.fixture(autouse=True)
+def as_many_workers_as_it_takes() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
+
+
+def loader(kind: Kind, num_workers: int = 0, **options: Any) -> DataLoader[Any]:
+    return DataLoader(kind.make(), BATCH_SIZE, num_workers=num_workers, seed=5, **options)
+
+
+@cache
+def whole(kind: Kind, num_workers: int, drop_last: bool = False, **options: Any) -> list[Any]:
+    """Three epochs of an uninterrupted run."""
+    make = loader(kind, num_workers, drop_last=drop_last, **options)
+    return [seen(iter(make)) for _ in range(3)]
+
+
+#: how an iterator is saved
+DOORS = {"pickle": pickle.dumps, "state": lambda iterator: iterator.state_dict()}
+
+
+def saved_at_every_step(iterator: Any) -> tuple[list[Any], list[dict[str, Any]]]:
+    """All batches, and what each door gives before each one and after the last."""
+    batches, saves = [], []
+    while True:
+        saves.append({name: door(iterator) for name, door in DOORS.items()})
+        try:
+            batches.append(seen_next(iterator))
+        except StopIteration:
+            return batches, saves
+
+
+def go_on(save: Any, kind: Kind, num_workers: int, **options: Any) -> Any:
+    """The iterator that goes on from what a door gave, without having begun."""
+    if isinstance(save, bytes):
+        iterator = pickle.loads(save)
+        iterator.loader.num_workers = num_workers
+        iterator.loader.prefetch_factor = 2 if num_workers else None
+        return iterator
+    make = loader(kind, num_workers, **options)
+    make.load_state_dict(save)
+    return iter(make)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("every", [1, 3, "auto"])
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 4])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_every_save_goes_on_without_workers(
+    kind: Kind, num_workers: int, every: int | str, drop_last: bool
+) -> None:
+    expected = whole(kind, num_workers, drop_last)[0]
+    options: dict[str, Any] = {"snapshot_every_n_steps": every, "drop_last": drop_last}
+    batches, saves = saved_at_every_step(iter(loader(kind, num_workers, **options)))
+    assert batches == expected, "saving has disturbed the run"
+    for step, save in enumerate(saves):
+        for door, content in save.items():
+            with expected_warnings():
+                assert seen(go_on(content, kind, 0, **options)) == expected[step:], (step, door)
+
+
+@pytest.mark.parametrize("others", [1, 2, 3, 8])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_what_was_saved_over_four_workers_goes_on_over_any_number(kind: Kind, others: int) -> None:
+    expected = whole(kind, 4)[0]
+    _, saves = saved_at_every_step(iter(loader(kind, 4)))
+    for (step, save), door in zip(enumerate(saves), itertools.cycle(DOORS)):
+        with expected_warnings():
+            again = go_on(save[door], kind, others)
+            assert seen(again) == expected[step:], (step, door)
+            if not kind.counts:
+                later = seen(iter(again.loader))
+                assert later == whole(kind, others)[1], "the epoch after that has its own streams"
+
+
+@pytest.mark.parametrize("num_workers, persistent", [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_saves_of_any_epoch_are_followed_by_the_epochs_of_an_uninterrupted_run(
+    kind: Kind, num_workers: int, persistent: bool
+) -> None:
+    options = {"persistent_workers": persistent}
+    make = loader(kind, num_workers, **options)
+    expected = [seen(iter(make)) for _ in range(4)]
+    make = loader(kind, num_workers, **options)
+    for epoch in range(2):
+        iterator = iter(make)
+        _, saves = saved_at_every_step(iterator)
+        after = {name: door(iterator) for name, door in DOORS.items()}
+        for step, save in [
+            *list(enumerate(saves))[::3],
+            (len(saves) - 1, saves[-1]),
+            (None, after),
+        ]:
+            for door, content in save.items():
+                with expected_warnings():
+                    again = go_on(content, kind, num_workers, **options)
+                    if step is not None:
+                        assert seen(again) == expected[epoch][step:], (epoch, step, door)
+                    if step is not None or door == "pickle":  # that of a finished pass is one
+                        again = iter(again.loader)
+                    assert seen(again) == expected[epoch + 1], (epoch, step, door)
+                    assert seen(iter(again.loader)) == expected[epoch + 2], (epoch, step, door)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_save_of_a_resumed_run_goes_on_as_well(kind: Kind, num_workers: int) -> None:
+    expected = whole(kind, 2)[0]
+    _, saves = saved_at_every_step(iter(loader(kind, 2)))
+    for (first, save), door in zip(enumerate(saves[:-1]), itertools.cycle(DOORS)):
+        with expected_warnings():
+            again = go_on(save[door], kind, num_workers)
+            at_once = DOORS[door](again)
+            assert seen(again, 1) == expected[first : first + 1]
+            later = DOORS[door](again)
+            for step, content in ((first, at_once), (first + 1, later)):
+                assert seen(go_on(content, kind, 0)) == expected[step:], (first, step, door)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_what_came_out_of_order_is_not_repeated_and_the_rest_is_not_lost(kind: Kind) -> None:
+    def rows(batches: list[Any]) -> list[Any]:
+        return sorted(row for batch in batches for row in batch)
+
+    expected = rows(whole(kind, 2)[0])
+    make = loader(kind, 2, in_order=False)
+    for taken in range(1, 7):
+        make.load_state_dict({})
+        iterator = iter(make)
+        before = seen(iterator, taken)
+        for content in (pickle.dumps(iterator), iterator.state_dict()):
+            with expected_warnings():
+                after = seen(go_on(content, kind, 0))
+            assert rows(before + after) == expected

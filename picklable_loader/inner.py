@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from . import datapipes
 from .anatomy import anatomy, built, check_order, fingerprint, generators, is_iterable
 from .core.seeds import base_seed
+from .core.snapshot import from_plain
 from .core.streams import Place
 from .custom import prepare
 from .driver import Driver
 from .fitting import fit
+from .marks import read
 from .options import AtEpochEnd, Options, check_choice
 from .run import Run
 from .saved import beginning
@@ -181,6 +183,7 @@ class Inner:
             accepted = fit(copy.deepcopy(state), fingerprint(loader), strict)
             self.source.check(accepted["rng"], accepted["workers"])
             check_order(loader, accepted)
+            read(from_plain(accepted)[0].streams)
         if not is_iterable(self._loader):
             prepare(anatomy(loader).sampler, accepted["sampler"], self.source)
         if accepted["announced"] is not None:

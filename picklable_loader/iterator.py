@@ -193,7 +193,8 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
         if self._run is None:
             self._build_run()
         run = self._live_run()
-        self._replay = replayed(run.openings(new_workers=False).values())
+        job, places = self.loader._pl.job(), run.openings(new_workers=False)
+        self._replay = replayed(places.values(), job.mark_every)
         self._driver.start(self.loader, run)
 
     def close(self) -> None:

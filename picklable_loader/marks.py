@@ -85,6 +85,12 @@ def _read(mark: Any, stream: int) -> bytes | None:
         raise DamagedStateError(field, "plain values", mark) from error
 
 
-def replayed(places: Iterable[Place]) -> int:
-    """How many batches are fetched again because nothing was known of their streams' states."""
-    return sum(place.given for place in places if place.mark is None and not place.ended)
+def replayed(places: Iterable[Place], every: int | None) -> int:
+    """How many batches are fetched again because their streams have no states.
+
+    Args:
+        places: where the streams go on.
+        every: the first mark is taken after so many batches; None: after the first.
+    """
+    unmarked = (place for place in places if place.mark is None and not place.ended)
+    return sum(place.given for place in unmarked if place.given >= (every or 1))

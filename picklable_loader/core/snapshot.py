@@ -182,7 +182,8 @@ def _places(state: Mapping[str, Any], batch_size: Any, next_step: int) -> Iterat
         field = f"streams[{stream}]"
         if type(form) is not dict or type(form.get("ended")) is not bool:
             raise DamagedStateError(field, "where a stream stands", form)
-        given, marked = _count(form, "given"), _count(form, "marked")
+        counts = {f"{field}.{name}": form.get(name) for name in ("given", "marked")}
+        given, marked = (_count(counts, name) for name in counts)
         since = list(_unpacked(_typed(form, "since", list), batch_size, next_step))
         if marked + len(since) > given:
             raise DamagedStateError(f"{field}.marked", f"at most {given - len(since)}", marked)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import time
 from hashlib import blake2b
 from typing import Any
 
@@ -220,10 +219,10 @@ class Cadence:
         cheap, bearable = 100 * self._cost_ns, max(_SECOND_NS, 20 * self._cost_ns)
         return self._busy_ns >= min(cheap, bearable)
 
-    def taken(self, began_ns: int) -> None:
-        """Note that a mark was taken, begun at that ``perf_counter_ns``."""
+    def taken(self, cost_ns: int) -> None:
+        """Note that a mark was taken, and what it has cost."""
         self._since = self._busy_ns = 0
-        self._cost_ns = time.perf_counter_ns() - began_ns
+        self._cost_ns = cost_ns
 
 
 _SECOND_NS = 1_000_000_000

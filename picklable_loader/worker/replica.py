@@ -134,7 +134,7 @@ class Replica:
             return None
         # An incomplete batch is the last one; its dataset may have begun anew already.
         mark = self._mark(self._fetcher.ended)
-        self._cadence.taken(now_ns)
+        self._cadence.taken(time.perf_counter_ns() - now_ns)
         return mark
 
     def first_mark(self) -> Any:

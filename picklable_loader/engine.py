@@ -60,7 +60,7 @@ class Engine(Protocol):
             By stream, its state at the epoch's beginning, where that is known at once.
 
         Raises:
-            ResumeError: a stream cannot go on from there; others say so in ``wait``.
+            StreamError: a stream cannot go on from there; others say so in ``wait``.
         """
 
     def send(self, worker: int | None, task: Task) -> None:

@@ -9,7 +9,7 @@
     │   ├── NewerStateError           was written by a later version of this package
     │   └── ForeignStateError         was written by another loader
     ├── CannotSaveError (TypeError)   an object of the user's that cannot be saved exactly
-    ├── ResumeError (RuntimeError)    a stream of the dataset cannot go on from its saved state
+    ├── StreamError (RuntimeError)    a stream of the dataset cannot go on from its saved state
     ├── UsageError (RuntimeError)     a call that has no meaning at this moment
     └── InvalidTransition             a bug of ours: please report it
 
@@ -36,7 +36,7 @@ __all__ = [
     "LoaderWarning",
     "NewerStateError",
     "ReplayWarning",
-    "ResumeError",
+    "StreamError",
     "StateError",
     "StateMismatch",
     "UsageError",
@@ -164,7 +164,7 @@ class CannotSaveError(LoaderError, TypeError):
         return f"{self.what} cannot be saved: {self.reason}. {self.advice}"
 
 
-class ResumeError(LoaderError, RuntimeError):
+class StreamError(LoaderError, RuntimeError):
     """A stream of the dataset cannot go on from its saved state; the state is as it was.
 
     Attributes:

@@ -101,8 +101,8 @@ def verify_resume(
             and a spread of others. After StopIteration is always one more.
         codecs: of ``"pickle"``, ``"cloudpickle"``, ``"deepcopy"``, ``"state_dict"``, ``"dill"``.
         num_workers: worker counts, if ``make_loader`` takes them; the first is the reference, and
-            the only one where a state holds for one count (``seeding="worker"``, iterable-style
-            data).
+            the only one where epochs depend on the count (``seeding="worker"``, iterable-style
+            data without ``num_streams``).
         fresh_process: resume in a fresh process as well. ``make_loader`` gets there by
             cloudpickle.
         max_steps: how many steps are tried if ``steps`` is None, from 4.
@@ -195,7 +195,8 @@ class _Subject:
         if not takes:
             return (None,)
         loader = self.make(wanted[0])
-        fixed = is_iterable(loader) or loader._pl.options.seeding == "worker"
+        options = loader._pl.options
+        fixed = options.seeding == "worker" or (is_iterable(loader) and not options.num_streams)
         return tuple(wanted[:1] if fixed else wanted)
 
     def uninterrupted(self, num_workers: int | None) -> list[Trace]:
@@ -243,7 +244,7 @@ class _Subject:
                 raise ResumeError(where, "state", "another one was read back", _BUG)
             return loader, [] if task.step < 0 else trace(loader, _quietly(loader), most)
         iterator = task.data if task.codec == "deepcopy" else _load(task, where)
-        return iterator.loader, trace(iterator.loader, iterator, most)
+        return iterator.loader, trace(iterator.loader, _quietly(iterator), most)
 
 
 def _set_generators(seed: int) -> None:
@@ -272,10 +273,10 @@ def _load(task: _Task, where: str) -> Any:
         raise ResumeError(where, "codec", repr(error), _CODEC) from error
 
 
-def _quietly(loader: DataLoader[Any]) -> Iterator[Any]:
+def _quietly(batches: Iterable[Any]) -> Iterator[Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an empty pass is what is expected at an epoch's end
-        yield from loader
+        warnings.simplefilter("ignore")  # an empty pass, or a replay, is what is expected
+        yield from batches
 
 
 def _places(batches: int, steps: Iterable[int] | None, most: int) -> list[int]:

@@ -32,9 +32,9 @@ from picklable_loader.errors import (
     LoaderWarning,
     NewerStateError,
     ReplayWarning,
-    ResumeError,
     StateError,
     StateMismatch,
+    StreamError,
     UsageError,
 )
 
@@ -64,7 +64,7 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
         {"what": "the sampler", "reason": "it has no state", "advice": "Do this."},
     ),
     (
-        ResumeError(3, "Lines", "KeyError: 'at'"),
+        StreamError(3, "Lines", "KeyError: 'at'"),
         {"stream": 3, "dataset": "Lines", "reason": "KeyError: 'at'"},
     ),
     (InvalidTransition("sent", "Wanted", 7), {"phase": "sent", "event": "Wanted", "step": 7}),

@@ -17,7 +17,7 @@ from laws.streams import Generated, StatefulDataset, StatefulIterator, StatefulW
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from picklable_loader import DataLoader
-from picklable_loader.errors import CannotSaveError, ReplayWarning, ResumeError, StateMismatch
+from picklable_loader.errors import CannotSaveError, ReplayWarning, StateMismatch, StreamError
 from picklable_loader.worker.mark import Cadence
 
 MS = 1_000_000
@@ -462,7 +462,7 @@ def test_a_load_state_dict_that_raises_names_stream_dataset_and_cause(num_worker
     again.load_state_dict(state)
     text = r"stream \d of the dataset Refusing.*ValueError: the shards are others now"
     for _ in range(2):
-        with pytest.raises(ResumeError, match=text):
+        with pytest.raises(StreamError, match=text):
             next(again)
         assert again.step == 2
     good = DataLoader(StatefulIterator(), 3, num_workers=num_workers)
@@ -480,7 +480,7 @@ def test_data_that_ends_before_its_state_is_an_error(num_workers: int) -> None:
     taken(iterator, 8)
     loader = make(Short())
     loader.load_state_dict(renamed(iterator.state_dict(), Short))
-    with pytest.raises(ResumeError, match=r"stream \d of the dataset Short.*ended before batch"):
+    with pytest.raises(StreamError, match=r"stream \d of the dataset Short.*ended before batch"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ReplayWarning)
             next(iter(loader))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from laws.streams import Generated, StatefulDataset, StatefulIterator
 from torch.utils.data import Dataset, Sampler, get_worker_info
 
 from picklable_loader import DataLoader, current_seed
@@ -80,6 +81,19 @@ class KnownGenerator(Noisy):
         return torch.tensor([index, rng.random()])
 
 
+class Unrepeatable(Generated):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for index in range(15):
+            yield torch.tensor([index, np.random.default_rng().random()])
+
+
+class Misplaced(StatefulDataset):
+    """Goes on one sample too late."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"] + 1
+
+
 class LooksAtTheWorker(Noisy):
     def __getitem__(self, index: int) -> torch.Tensor:
         worker = get_worker_info()
@@ -108,6 +122,15 @@ def test_what_resumes_exactly_passes(make: Any) -> None:
     assert "went on exactly" in str(report)
 
 
+@pytest.mark.parametrize("kind", [Generated, StatefulIterator])
+def test_streams_that_resume_exactly_pass_under_any_number_of_workers(kind: Any) -> None:
+    def make(num_workers: int) -> DataLoader[Any]:
+        return build(kind(), num_workers, num_streams=2)
+
+    report = verify_resume(make, steps=(0, 2, 6), num_workers=(0, 1, 3), fresh_process=False)
+    assert (report.batches, report.steps) == (6, (0, 2, 6))
+
+
 FAULTS: dict[str, tuple[Any, str, str]] = {
     "a sampler that reseeds": (
         lambda: build(Noisy(), sampler=Reseeding()),
@@ -118,6 +141,16 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         lambda: build(Noisy(), sampler=Forgetful()),
         "order",
         "forgets its position",
+    ),
+    "a stream that is not deterministic": (
+        lambda: build(Unrepeatable()),
+        "repeatability",
+        "current_seed()",
+    ),
+    "a stream that loses its place": (
+        lambda: build(Misplaced(), snapshot_every_n_steps=1),
+        "content",
+        "",
     ),
     "a counter": (lambda: build(Counting()), "content", "a counter"),
     "an unknown generator": (

@@ -43,7 +43,7 @@ class Outcome(IntEnum):
     ARRIVED = 0  # the payload is the batch
     FAILED = 1  # the payload is torch's ExceptionWrapper
     ENDED = 2  # the stream has no more data; no payload
-    REFUSED = 3  # the stream cannot go on from its place; the payload is a ResumeError
+    REFUSED = 3  # the stream cannot go on from its place; the payload is a StreamError
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from torch.utils.data._utils import worker as torch_worker
 from ..core.streams import Place
 from ..core.task import Task
 from ..datapipes import seeded
-from ..errors import ResumeError, UsageError
+from ..errors import StreamError, UsageError
 from ..randomness import RNGS
 from ..transport.frames import Begin
 from .fetch import Fetcher, Job, StreamEnded, make_fetcher, tell_epoch
@@ -91,7 +91,7 @@ class Replica:
         """An epoch begins, or goes on from a place.
 
         Raises:
-            ResumeError: it cannot go on from there.
+            StreamError: it cannot go on from there.
             Exception: what the dataset raises.
         """
         self.enter()
@@ -173,8 +173,8 @@ class Replica:
         except Exception:  # noqa: S110  the consumer was told when it happened first
             pass
 
-    def _refusal(self, reason: str) -> ResumeError:
-        return ResumeError(self._number, type(self._job.dataset).__qualname__, reason)
+    def _refusal(self, reason: str) -> StreamError:
+        return StreamError(self._number, type(self._job.dataset).__qualname__, reason)
 
     def _seed(self) -> None:
         """Seed as torch seeds its workers."""

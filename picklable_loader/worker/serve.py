@@ -9,7 +9,7 @@ import torch
 from torch._utils import ExceptionWrapper
 
 from ..core.task import Task
-from ..errors import ResumeError, UsageError
+from ..errors import StreamError, UsageError
 from ..randomness import capture_all
 from ..transport.frames import Answer, Outcome, Request, read_request
 from ..transport.lines import Channel
@@ -85,14 +85,14 @@ class _Worker:
         except Exception:
             self._trouble[stream] = ExceptionWrapper(where=self._where)
 
-    def _begin(self, stream: int, request: Request) -> ResumeError | None:
+    def _begin(self, stream: int, request: Request) -> StreamError | None:
         known = stream in self._replicas and request.run != self._runs.get(stream)
         if request.begin is None or not known:
             return None
         self._runs[stream] = request.run
         try:
             self._replicas[stream].begin(request.begin, request.place)
-        except ResumeError as error:
+        except StreamError as error:
             return error
         except Exception:
             self._trouble.setdefault(stream, ExceptionWrapper(where=self._where))

@@ -14,7 +14,7 @@ import pytest
 from picklable_loader import DataLoader
 
 from .observe import expected_warnings, seen, seen_next
-from .streams import KINDS, Kind
+from .streams import KINDS, ByClass, Kind
 
 BATCH_SIZE = 3
 
@@ -64,9 +64,14 @@ def go_on(save: Any, kind: Kind, num_workers: int, **options: Any) -> Any:
     return iter(make)
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("every", [1, 3, "auto"])
-@pytest.mark.parametrize("num_workers", [0, 1, 2, 4])
+#: num_workers, snapshot_every_n_steps, drop_last
+SETTINGS = [
+    (0, 1, False), (0, 3, True), (0, "auto", False), (1, 1, True), (1, 3, False),
+    (2, 1, False), (2, 3, False), (2, "auto", True), (4, 3, True), (4, "auto", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("num_workers, every, drop_last", SETTINGS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_every_save_goes_on_without_workers(
     kind: Kind, num_workers: int, every: int | str, drop_last: bool
@@ -79,6 +84,28 @@ def test_every_save_goes_on_without_workers(
         for door, content in save.items():
             with expected_warnings():
                 assert seen(go_on(content, kind, 0, **options)) == expected[step:], (step, door)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.stateful], ids=str)
+def test_under_torchs_seeding_the_random_numbers_of_each_worker_go_on(
+    kind: Kind, num_workers: int
+) -> None:
+    options: dict[str, Any] = {"seeding": "worker", "snapshot_every_n_steps": 2}
+    batches, saves = saved_at_every_step(iter(loader(kind, num_workers, **options)))
+    for step, save in enumerate(saves):
+        for content in save.values():
+            with expected_warnings():
+                assert seen(go_on(content, kind, num_workers, **options)) == batches[step:]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_streams_are_saved_and_go_on_under_every_start_method(method: str) -> None:
+    kind = next(kind for kind in KINDS if kind.make is ByClass)
+    options = {"multiprocessing_context": method}
+    batches, saves = saved_at_every_step(iter(loader(kind, 2, **options)))
+    assert batches == whole(kind, 2)[0]
+    assert seen(go_on(saves[3]["pickle"], kind, 2)) == batches[3:]
 
 
 @pytest.mark.parametrize("others", [1, 2, 3, 8])

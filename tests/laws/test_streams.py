@@ -66,8 +66,8 @@ def go_on(save: Any, kind: Kind, num_workers: int, **options: Any) -> Any:
 
 #: num_workers, snapshot_every_n_steps, drop_last
 SETTINGS = [
-    (0, 1, False), (0, 3, True), (0, "auto", False), (1, 1, True), (1, 3, False),
-    (2, 1, False), (2, 3, False), (2, "auto", True), (4, 3, True), (4, "auto", False),
+    (0, 1, False), (0, 3, True), (1, "auto", True), (2, 1, False), (2, 3, True),
+    (4, "auto", False),
 ]  # fmt: skip
 
 
@@ -108,12 +108,15 @@ def test_streams_are_saved_and_go_on_under_every_start_method(method: str) -> No
     assert seen(go_on(saves[3]["pickle"], kind, 2)) == batches[3:]
 
 
-@pytest.mark.parametrize("others", [1, 2, 3, 8])
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize(
+    "kind, others",
+    [*((kind, 3) for kind in KINDS), (KINDS[0], 1), (KINDS[6], 8), (KINDS[0], 8)],
+    ids=str,
+)
 def test_what_was_saved_over_four_workers_goes_on_over_any_number(kind: Kind, others: int) -> None:
     expected = whole(kind, 4)[0]
     _, saves = saved_at_every_step(iter(loader(kind, 4)))
-    for (step, save), door in zip(enumerate(saves), itertools.cycle(DOORS)):
+    for (step, save), door in zip([*enumerate(saves)][::3], itertools.cycle(DOORS)):
         with expected_warnings():
             again = go_on(save[door], kind, others)
             assert seen(again) == expected[step:], (step, door)
@@ -135,11 +138,8 @@ def test_saves_of_any_epoch_are_followed_by_the_epochs_of_an_uninterrupted_run(
         iterator = iter(make)
         _, saves = saved_at_every_step(iterator)
         after = {name: door(iterator) for name, door in DOORS.items()}
-        for step, save in [
-            *list(enumerate(saves))[::3],
-            (len(saves) - 1, saves[-1]),
-            (None, after),
-        ]:
+        last = len(saves) - 1
+        for step, save in [(last - 2, saves[-3]), (last, saves[-1]), (None, after)]:
             for door, content in save.items():
                 with expected_warnings():
                     again = go_on(content, kind, num_workers, **options)
@@ -156,7 +156,7 @@ def test_saves_of_any_epoch_are_followed_by_the_epochs_of_an_uninterrupted_run(
 def test_a_save_of_a_resumed_run_goes_on_as_well(kind: Kind, num_workers: int) -> None:
     expected = whole(kind, 2)[0]
     _, saves = saved_at_every_step(iter(loader(kind, 2)))
-    for (first, save), door in zip(enumerate(saves[:-1]), itertools.cycle(DOORS)):
+    for (first, save), door in zip([*enumerate(saves[:-1])][::2], itertools.cycle(DOORS)):
         with expected_warnings():
             again = go_on(save[door], kind, num_workers)
             at_once = DOORS[door](again)
@@ -173,7 +173,7 @@ def test_what_came_out_of_order_is_not_repeated_and_the_rest_is_not_lost(kind: K
 
     expected = rows(whole(kind, 2)[0])
     make = loader(kind, 2, in_order=False)
-    for taken in range(1, 7):
+    for taken in (1, 3, 6):
         make.load_state_dict({})
         iterator = iter(make)
         before = seen(iterator, taken)

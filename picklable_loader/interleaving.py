@@ -129,7 +129,7 @@ class InterleaveIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._inner is None:
-            self._inner = [iter(dataset) for dataset in self._wrapper.datasets]
+            self._inner = [reopen(dataset, {}) for dataset in self._wrapper.datasets]
         while self._left:
             index = self._choose()
             # Counted afterwards: when a dataset raises, it is its turn again.

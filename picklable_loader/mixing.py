@@ -90,7 +90,7 @@ def states_of(dataset: Any, iterator: Any) -> dict[str, Any]:
 
 
 def reopen(dataset: Any, states: dict[str, Any]) -> Any:
-    """The iteration that `states_of` has saved; the states stay the caller's."""
+    """The iteration that `states_of` has saved, or a new one; the states stay the caller's."""
     return iterate(dataset, deepcopy(states))
 
 

@@ -185,7 +185,7 @@ class ShuffleIterator(Iterator[Any]):
 
     def _fill(self) -> None:
         if self._inner is None:
-            self._inner = iter(self._dataset)
+            self._inner = reopen(self._dataset, {})
         # Not asked again once it has ended: some iterators would begin anew.
         while not self._ended and len(self._buffer) < self._size:
             try:

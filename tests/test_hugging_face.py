@@ -1,0 +1,245 @@
+"""Streaming datasets of Hugging Face's, with the real library, over files of JSON lines."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from picklable_loader import DataLoader, Interleave, ShuffleBuffer
+from picklable_loader.errors import EmptyEpochWarning, ReplayWarning
+
+#: rows in each file
+SIZES = [7, 8, 5, 9]
+ROWS = [100 * at + n for at, size in enumerate(SIZES) for n in range(size)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("hugging_face")
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("HF_DATASETS_OFFLINE", "1")
+        patch.setenv("HF_HOME", str(folder / "home"))
+        patch.setenv("HF_DATASETS_CACHE", str(folder / "cache"))
+        pytest.importorskip("datasets")
+        patch.chdir(folder)
+        for at, size in enumerate(SIZES):
+            rows = [{"n": 100 * at + n, "text": f"{at}.{n}"} for n in range(size)]
+            Path(f"{at}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        yield
+
+
+# --- datasets ------------------------------------------------------------------------------------
+
+
+def rows(files: int = len(SIZES)) -> Any:
+    from datasets import load_dataset
+
+    paths = [f"{at}.jsonl" for at in range(files)]
+    return load_dataset("json", data_files=paths, streaming=True, split="train")
+
+
+def with_square(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "square": row["n"] ** 2}
+
+
+def is_even(row: dict[str, Any]) -> bool:
+    return bool(row["n"] % 2 == 0)
+
+
+def mapped() -> Any:
+    return rows().map(with_square).with_format("torch")
+
+
+def filtered() -> Any:
+    return rows().filter(is_even)
+
+
+def in_a_buffer() -> Any:
+    return ShuffleBuffer(rows(), size=6, seed=1)
+
+
+def in_a_buffer_that_rereads() -> Any:
+    return ShuffleBuffer(rows(), size=6, seed=1, state="rebuild")
+
+
+def interleaved() -> Any:
+    return Interleave([rows(2), rows().skip(15)], weights=[1, 2], seed=1)
+
+
+def shuffled() -> Any:
+    return rows().shuffle(seed=3, buffer_size=6)
+
+
+# --- saving and going on -------------------------------------------------------------------------
+
+
+def numbers(batch: list[dict[str, Any]]) -> list[int]:
+    assert all("square" not in row or row["square"] == row["n"] ** 2 for row in batch)
+    return [int(row["n"]) for row in batch]
+
+
+def loader(dataset: Any, num_workers: int = 0, **options: Any) -> DataLoader[Any]:
+    return DataLoader(dataset, 3, num_workers=num_workers, seed=0, collate_fn=numbers, **options)
+
+
+#: how an iterator is saved
+DOORS: list[Callable[[Any], Any]] = [pickle.dumps, lambda iterator: iterator.state_dict()]
+
+
+def saved_at_every_step(iterator: Any) -> tuple[list[Any], list[list[Any]]]:
+    """All batches, and what each door gives before each one and after the last."""
+    batches: list[Any] = []
+    saves: list[list[Any]] = []
+    while True:
+        saves.append([door(iterator) for door in DOORS])
+        try:
+            batches.append(next(iterator))
+        except StopIteration:
+            return batches, saves
+
+
+def go_on(save: Any, make: Callable[[], Any], num_workers: int = 0, **options: Any) -> Any:
+    if isinstance(save, bytes):
+        iterator = pickle.loads(save)
+        iterator.loader.num_workers = num_workers
+        iterator.loader.prefetch_factor = 2 if num_workers else None
+        return iterator
+    again = loader(make(), num_workers, **options)
+    again.load_state_dict(save)
+    return iter(again)
+
+
+EXACT = [mapped, filtered, in_a_buffer, in_a_buffer_that_rereads, interleaved]
+
+
+@pytest.mark.filterwarnings(f"ignore::{EmptyEpochWarning.__module__}.EmptyEpochWarning")
+@pytest.mark.parametrize("streams, every", [(None, 1), (None, 3), (2, "auto")])
+@pytest.mark.parametrize("make", EXACT)
+def test_every_save_goes_on_exactly_and_so_do_later_epochs(
+    make: Callable[[], Any], streams: int | None, every: int | str
+) -> None:
+    options: dict[str, Any] = {"num_streams": streams, "snapshot_every_n_steps": every}
+    whole = loader(make(), **options)
+    epochs = [list(whole) for _ in range(3)]
+    for epoch in range(2):
+        run = loader(make(), **options)
+        for _ in range(epoch):
+            list(run)
+        batches, saves = saved_at_every_step(iter(run))
+        assert batches == epochs[epoch], "saving has disturbed the run"
+        for step, doors in enumerate(saves):
+            for save in doors:
+                again = go_on(save, make, **options)
+                assert list(again) == batches[step:], (epoch, step)
+                if step % 4 == epoch:
+                    assert list(again.loader) == epochs[epoch + 1], (epoch, step)
+
+
+@pytest.mark.parametrize("make", [mapped, in_a_buffer])
+def test_what_two_workers_have_saved_goes_on_over_any_number(make: Callable[[], Any]) -> None:
+    batches, saves = saved_at_every_step(iter(loader(make(), 2)))
+    for step in (1, 5):
+        for save, others in zip(saves[step], (0, 2)):
+            assert list(go_on(save, make, others)) == batches[step:]
+
+
+def test_each_row_comes_once() -> None:
+    for make in (mapped, in_a_buffer, in_a_buffer_that_rereads):
+        assert sorted(sum(loader(make(), num_streams=2), [])) == ROWS
+
+
+def test_streams_without_a_file_end_at_once() -> None:
+    batches, saves = saved_at_every_step(iter(loader(mapped(), num_streams=6)))
+    assert sorted(sum(batches, [])) == ROWS
+    for step in (1, 5, len(batches) - 1):
+        for save in saves[step]:
+            assert list(go_on(save, mapped)) == batches[step:]
+
+
+def test_a_state_between_epochs_begins_the_next_one_at_its_start() -> None:
+    run = loader(mapped())
+    list(run)
+    state = run.state_dict()
+    expected = list(run)
+    again = loader(mapped())
+    again.load_state_dict(state)
+    assert list(again) == expected
+    assert sorted(sum(expected, [])) == ROWS
+
+
+def test_with_persistent_workers_the_epochs_after_a_resume_are_whole() -> None:
+    iterator = iter(loader(mapped(), 2))
+    next(iterator), next(iterator)
+    again = loader(mapped(), 2, persistent_workers=True)
+    again.load_state_dict(iterator.state_dict())
+    assert len(sum(again, [])) == len(ROWS) - 6
+    for _ in range(2):
+        assert sorted(sum(again, [])) == ROWS
+
+
+def test_a_state_that_the_program_has_loaded_counts_in_every_epoch_as_it_does_by_itself() -> None:
+    first = rows()
+    iterator = iter(first)
+    seen = [next(iterator)["n"] for _ in range(4)]
+    dataset = rows()
+    dataset.load_state_dict(first.state_dict())
+    run = loader(dataset)
+    left = [n for n in ROWS if n not in seen]
+    assert [sum(run, []) for _ in range(2)] == [left, left]
+    again = iter(run)
+    next(again)
+    again = pickle.loads(pickle.dumps(again))
+    assert sum(again, []) == left[3:]
+    assert sum(again.loader, []) == left
+
+
+def test_a_loader_that_is_told_the_epoch_tells_it_again() -> None:
+    def make() -> DataLoader[Any]:
+        run = loader(ShuffleBuffer(rows(), size=6), num_streams=2)
+        run.set_epoch(4)
+        return run
+
+    expected = list(make())
+    iterator = iter(make())
+    next(iterator), next(iterator)
+    again = loader(ShuffleBuffer(rows(), size=6), num_streams=2)
+    again.load_state_dict(iterator.state_dict())
+    assert list(again) == expected[2:]
+
+
+# --- their own shuffle ---------------------------------------------------------------------------
+
+
+def test_shuffled_rows_all_come_over_workers() -> None:
+    batches = list(loader(shuffled(), 2))
+    assert sorted(sum(batches, [])) == ROWS
+    assert sum(batches, []) != ROWS
+
+
+@pytest.mark.filterwarnings(f"ignore::{EmptyEpochWarning.__module__}.EmptyEpochWarning")
+@pytest.mark.filterwarnings(f"ignore::{ReplayWarning.__module__}.ReplayWarning")
+def test_their_shuffle_is_exact_by_replay() -> None:
+    options: dict[str, Any] = {"num_streams": 2, "snapshot_every_n_steps": 10**9}
+    batches, saves = saved_at_every_step(iter(loader(shuffled(), **options)))
+    for step, doors in enumerate(saves):
+        for save in doors:
+            assert list(go_on(save, shuffled, **options)) == batches[step:], step
+
+
+def test_their_shuffle_loses_what_was_in_its_buffer_when_its_state_is_used() -> None:
+    def one_file() -> Any:
+        return rows(1).repeat(40).shuffle(seed=3, buffer_size=20)
+
+    iterator = iter(loader(one_file(), snapshot_every_n_steps=1))
+    for _ in range(30):
+        next(iterator)
+    state = iterator.state_dict()
+    left = sum(iterator, [])
+    again = sum(go_on(state, one_file), [])
+    assert 0 < len(left) - len(again) <= 20

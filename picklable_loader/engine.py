@@ -179,7 +179,7 @@ class InlineEngine:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return Outcome.FAILED, error, replica.mark(began_ns)
+            return Outcome.FAILED, error, replica.mark(began_ns, failed=True)
         return Outcome.ARRIVED, batch, replica.mark(began_ns)
 
     def _begin(self, begin: Begin, places: dict[int, Place]) -> Marks:

@@ -491,6 +491,31 @@ class Short(Generated):
         yield from list(super().__iter__())[:2]
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_that_cannot_be_fetched_again_is_an_error(num_workers: int) -> None:
+    options: dict[str, Any] = {"num_workers": num_workers, "snapshot_every_n_steps": 2}
+    iterator = iter(DataLoader(StatefulIterator(), 2, **options))
+    taken(iterator, 3)
+    again = iter(DataLoader(BrokenSince(), 2, **options))
+    again.load_state_dict(renamed(iterator.state_dict(), BrokenSince))
+    with pytest.raises(StreamError, match="fetched again, a batch raises OSError: cannot be read"):
+        next(again)
+
+
+class BrokenSince(StatefulIterator):
+    """A sample can no longer be read."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return BrokenSinceWalk()
+
+
+class BrokenSinceWalk(StatefulWalk):
+    def __next__(self) -> torch.Tensor:
+        if self.at == 4:
+            raise OSError("cannot be read")
+        return super().__next__()
+
+
 def test_a_state_of_another_dataset_class_does_not_fit() -> None:
     state = iter(DataLoader(StatefulDataset(), 3)).state_dict()
     with pytest.raises(StateMismatch, match="dataset: expected 'StatefulIterator'"):

@@ -125,12 +125,16 @@ class Replica:
         assert self._fetcher is not None, "the worker could not begin"
         return self._fetcher.fetch(task)
 
-    def mark(self, began_ns: int) -> Any:
-        """The stream's mark, if one is due after a batch that was begun then."""
+    def mark(self, began_ns: int, failed: bool = False) -> Any:
+        """The stream's mark, if one is due after a batch that was begun then.
+
+        One is always due after a batch that failed: what fails in a replay is then no repetition.
+        """
         if self._marker is None or self._fetcher is None:
             return None
         now_ns = time.perf_counter_ns()
-        if not self._cadence.due(now_ns - began_ns) and not self._fetcher.ended:
+        due = self._cadence.due(now_ns - began_ns)
+        if not (due or failed or self._fetcher.ended):
             return None
         # An incomplete batch is the last one; its dataset may have begun anew already.
         mark = self._mark(self._fetcher.ended)
@@ -170,8 +174,11 @@ class Replica:
             raise self._refusal(
                 f"it ended before batch {place.given}, which it had given when it was saved"
             ) from None
-        except Exception:  # noqa: S110  the consumer was told when it happened first
-            pass
+        except Exception as error:
+            if place.mark is not None:
+                text = f"fetched again, a batch raises {type(error).__name__}: {error}"
+                raise self._refusal(text) from error
+            # Without marks nobody knows what had failed already, and was told then.
 
     def _refusal(self, reason: str) -> StreamError:
         return StreamError(self._number, type(self._job.dataset).__qualname__, reason)

@@ -107,5 +107,9 @@ class _Worker:
         except StreamEnded:
             return Outcome.ENDED, None, replica.last_mark()
         except Exception:
-            return Outcome.FAILED, ExceptionWrapper(where=self._where), replica.mark(began_ns)
+            return (
+                Outcome.FAILED,
+                ExceptionWrapper(where=self._where),
+                replica.mark(began_ns, failed=True),
+            )
         return Outcome.ARRIVED, batch, replica.mark(began_ns)

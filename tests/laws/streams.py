@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from picklable_loader import Interleave, ShuffleBuffer
 
-from .datasets import sample
+from .datasets import Boom, sample
 
 #: samples that all streams yield together
 LENGTH = 17
@@ -150,6 +150,21 @@ class StatefulWalk:
         self.at = state["at"]
 
 
+class Breaking(StatefulIterator):
+    """Some samples raise, and the next one follows all the same."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return BreakingWalk()
+
+
+class BreakingWalk(StatefulWalk):
+    def __next__(self) -> torch.Tensor:
+        given = super().__next__()
+        if given[0] in (2, 3, 10):
+            raise Boom
+        return given
+
+
 class Both(StatefulIterator):
     """Both have a state: the dataset counts its epochs, and counts them into its samples."""
 
@@ -211,6 +226,7 @@ KINDS = [
     Kind(StatefulItself),
     Kind(StatefulDataset),
     Kind(StatefulIterator),
+    Kind(Breaking),
     Kind(Both, counts=True),
     Kind(shuffled),
     Kind(shuffled_generator, stateful=False),

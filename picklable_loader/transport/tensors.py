@@ -205,7 +205,9 @@ def _data(storage: torch.UntypedStorage, start: int, end: int) -> pickle.PickleB
     """Some bytes of a storage; None for none."""
     if start == end:
         return None
-    view = torch.empty(0, dtype=torch.uint8).set_(storage, start, (end - start,), (1,))
+    view = torch.empty(0, dtype=torch.uint8, device="cpu").set_(
+        storage, start, (end - start,), (1,)
+    )
     data: Any = view.numpy()
     return pickle.PickleBuffer(data)
 
@@ -245,5 +247,5 @@ def _over(
         storage = source.untyped_storage()
     else:
         storage = torch.frombuffer(source, dtype=torch.uint8).untyped_storage()
-    tensor = torch.empty(0, dtype=_TYPES[dtype]).set_(storage, offset, shape, stride)
+    tensor = torch.empty(0, dtype=_TYPES[dtype], device="cpu").set_(storage, offset, shape, stride)
     return tensor.requires_grad_(requires_grad)

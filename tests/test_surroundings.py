@@ -1,9 +1,13 @@
-"""What a program has set for itself is nothing to a loader: default devices, timeouts of sockets."""
+"""What a program has set for itself is nothing to a loader: default devices, sockets' timeouts."""
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +21,13 @@ from torch.utils.data import (
     default_collate,
 )
 
+import picklable_loader
 from picklable_loader import DataLoader
 
 #: elements of a sample: a batch that travels within a message, and one that does not
 SMALL, LARGE = 3, 60_000
+
+ROOT = Path(picklable_loader.__file__).parents[1]
 
 
 class Filled:
@@ -102,3 +109,50 @@ def test_an_order_does_not_depend_on_the_default_device(
     expected, _ = orders(sampler)
     request.getfixturevalue("no_tensor_is_real")
     assert orders(sampler) == (expected, expected)
+
+
+# --- a default timeout of sockets ----------------------------------------------------------------
+
+
+IDLES = """
+import socket, sys
+from multiprocessing.connection import wait
+from picklable_loader import DataLoader
+
+socket.setdefaulttimeout(0.01)  # a spawned worker runs this as well
+
+if __name__ == "__main__":
+    method, schedule = sys.argv[1:]
+    loader = DataLoader(
+        range(40),
+        num_workers=2,
+        transport="arena",
+        prefetch_budget=4,
+        schedule=schedule,
+        multiprocessing_context=method,
+        persistent_workers=True,
+    )
+    first = list(loader)
+    sentinels = [each.sentinel for each in loader._pl.driver._engine._pool._processes]
+    assert wait(sentinels, 0.5) == [], "a worker that has nothing to do has ended"
+    print(len(first), len(list(loader)), socket.getdefaulttimeout())
+"""
+
+
+@pytest.mark.parametrize(
+    "method, schedule",
+    [("fork", "balanced"), ("spawn", "round_robin"), ("forkserver", "balanced")],
+)
+def test_workers_wait_for_ever_whatever_the_default_timeout(
+    method: str, schedule: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(IDLES)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), method, schedule],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=100,
+    )
+    assert (done.returncode, done.stdout) == (0, "40 40 0.01\n"), done.stderr

@@ -50,7 +50,24 @@ def packets_work_here() -> bool:
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (one, other):
+        end.settimeout(None)  # a program's default is for its own sockets: ours wait as they must
+    return one, other
+
+
+def _blocking(descriptor: int) -> socket.socket:
+    """A socket over a descriptor that was sent to this process.
+
+    With a default timeout Python would, for a moment, keep all processes that share it from
+    waiting: each worker reads from the same queue.
+    """
+    default_s = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(None)
+    try:
+        return socket.socket(fileno=descriptor)
+    finally:
+        socket.setdefaulttimeout(default_s)
 
 
 class PacketChannel:
@@ -112,12 +129,14 @@ class PacketEnd:
 
     def __reduce__(self) -> Any:
         assert processes.get_spawning_popen() is not None, "only on the way to a process"
-        descriptors = (DupFd(self._arena), DupFd(self._requests))
-        return _received, (self._tasks, self._line, *descriptors)
+        ends = dict.fromkeys((self._tasks, self._line))  # both may be one
+        descriptors = self._arena, self._requests, *(end.fileno() for end in ends)
+        return _received, tuple(map(DupFd, descriptors))
 
 
-def _received(tasks: socket.socket, line: socket.socket, arena: Any, requests: Any) -> PacketEnd:
-    return PacketEnd(tasks, line, arena.detach(), requests.detach())
+def _received(arena: Any, requests: Any, *ends: Any) -> PacketEnd:
+    sockets = [_blocking(end.detach()) for end in ends]
+    return PacketEnd(sockets[0], sockets[-1], arena.detach(), requests.detach())
 
 
 class PacketLines:

@@ -37,6 +37,8 @@ class Budgeted:
     tasks: int
     #: None: any number
     bytes: int | None = None
+    #: the window may grow by itself to so many tasks; 0: it does not
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)

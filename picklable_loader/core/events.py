@@ -72,7 +72,10 @@ class Ended:
     mark: Any = None
 
 
-Event = Union[Started, Wanted, Skipped, Budgeted, Arrived, Failed, Ended]
+#: what becomes of a task that was sent
+Answered = Union[Arrived, Failed, Ended]
+
+Event = Union[Started, Wanted, Skipped, Budgeted, Answered]
 
 
 # --- instructions --------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Any
 from ..errors import InvalidTransition
 from .budget import Budget, Policy
 from .events import (
+    Answered,
     Arrived,
     Budgeted,
     Deliver,
@@ -155,6 +156,10 @@ class Schedule:
         """The tasks that were drawn and not delivered, in order of their steps."""
         return tuple(entry.task for entry in self._window.values())
 
+    def awaits(self, step: int) -> bool:
+        """The consumer is still to be given this step."""
+        return step in self._window
+
     def places(self) -> tuple[Place, ...]:
         """Where each stream stands; they do not move any more."""
         left = {e.task.stream for e in self._window.values() if e.phase is not Phase.SENT}
@@ -204,7 +209,7 @@ class Schedule:
         self._refill(out)
         self._serve(out)
 
-    def _answered(self, event: Arrived | Failed | Ended, out: list[Instruction]) -> None:
+    def _answered(self, event: Answered, out: list[Instruction]) -> None:
         step = event.step
         forgotten = step in self._forgotten
         entry = self._forgotten.get(step) if forgotten else self._window.get(step)

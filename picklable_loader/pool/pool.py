@@ -93,6 +93,13 @@ class Pool:
             raise RuntimeError("DataLoader worker has hung up, and is still alive")
         return answers
 
+    def look(self) -> list[tuple[int, bytes]]:
+        """Answers that have come already, at most one of each worker."""
+        try:
+            return self._lines.wait(self._sentinels, 0.0) or []
+        except OSError:
+            return []  # a forked copy of the program, whose lines are closed
+
     def read(self, worker: int, frame: bytes) -> Answer:
         """What a worker's answer says."""
         return self._lines.read(worker, frame)

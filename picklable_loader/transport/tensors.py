@@ -181,8 +181,10 @@ _REDUCTIONS: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
-    # Protocol 5 keeps an array read-only; torch's workers give one that can be written to.
-    return array.__reduce_ex__(5) if array.flags.writeable else array.__reduce__()
+    # Protocol 5 keeps an array read-only, or big-endian; what torch's workers give can be written
+    # to, and is native.
+    as_it_is = array.flags.writeable and array.dtype.isnative
+    return array.__reduce_ex__(5) if as_it_is else array.__reduce__()
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

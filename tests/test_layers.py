@@ -36,7 +36,13 @@ LAYERS = {
         "datapipes",
         "stateful",
     },
-    "pool": {"transport.forks", "transport.frames", "transport.lines", "worker"},
+    "pool": {
+        "transport.forks",
+        "transport.frames",
+        "transport.limits",
+        "transport.lines",
+        "worker",
+    },
 }
 
 

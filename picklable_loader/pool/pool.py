@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 
 from ..transport.forks import guard
 from ..transport.frames import Answer
+from ..transport.limits import explained, lacks_descriptors
 from ..transport.lines import Lines
 from ..worker.fetch import Job
 from ..worker.main import work
@@ -61,8 +62,10 @@ class Pool:
                 stacklevel=2,
             )
             raise
-        except BaseException:
+        except BaseException as error:
             self.retire()
+            if isinstance(error, OSError) and lacks_descriptors(error):
+                raise explained(error, f"{len(posts)} workers cannot be started") from error
             raise
 
     @property

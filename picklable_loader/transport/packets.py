@@ -139,6 +139,18 @@ def _received(arena: Any, requests: Any, *ends: Any) -> PacketEnd:
     return PacketEnd(sockets[0], sockets[-1], arena.detach(), requests.detach())
 
 
+class _Memory:
+    """The descriptor of an arena's file."""
+
+    def __init__(self) -> None:
+        self.fd = new_memory()
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
 class PacketLines:
     """The loader's side.
 
@@ -151,9 +163,11 @@ class PacketLines:
         self._queue, self._queues_end = _pair()
         self._owned = [self._queue, self._queues_end]
         loaders_ends.add(self._queue)
-        self._memory = [new_memory()]
         #: where requests stand that are too long for a message
-        self._requests = Arena(self._memory[0])
+        self._requested = _Memory()
+        self._requests = Arena(self._requested.fd)
+        #: what each worker writes to
+        self._written: list[_Memory] = []
         self._lines: list[socket.socket] = []
         self._readers: list[ArenaReader] = []
         #: by socket, requests that it did not take yet
@@ -166,14 +180,16 @@ class PacketLines:
         ours, theirs = _pair()
         ours.setblocking(False)
         loaders_ends.add(ours)
-        arena = new_memory()
-        self._memory.append(arena)
+        # What is forked from now on needs none of those that other workers write to.
+        loaders_ends.update(self._written)
+        self._written.append(_Memory())
+        arena = self._written[-1].fd
         self._workers[ours.fileno()] = len(self._lines)
         self._poll.register(ours, select.POLLIN)
         self._lines.append(ours)
         self._readers.append(ArenaReader(arena))
         tasks = theirs if self._pinned else self._queues_end
-        return PacketEnd(tasks, theirs, arena, self._memory[0])
+        return PacketEnd(tasks, theirs, arena, self._requested.fd)
 
     def post(self, worker: int | None, frame: bytes) -> None:
         line = self._queue if worker is None else self._lines[worker]
@@ -217,13 +233,12 @@ class PacketLines:
         with guard:
             for line in (*self._owned, *self._lines):
                 line.close()
+            for memory in (self._requested, *self._written):
+                memory.close()
         for reader in self._readers:
             reader.close()
         self._requests.close()
-        for fd in self._memory:
-            os.close(fd)
         self._lines.clear()
-        self._memory.clear()
         self._unsent.clear()
 
     def _send_on(self) -> None:

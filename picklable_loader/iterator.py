@@ -165,10 +165,9 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
 
     @property
     def prefetch_budget(self) -> int:
-        """How many batches may be under way or waiting; after the epoch, how many might be.
+        """How many batches may be under way or waiting, from 1; "auto" leaves it to itself again.
 
-        May be set, and then stays (from 1); with "auto" it is left to itself again. There is none
-        (UsageError) where nothing is fetched.
+        There is none (UsageError) where nothing is fetched.
         """
         self.start()
         if self._run is None:

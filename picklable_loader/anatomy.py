@@ -13,6 +13,7 @@ from .core.plan import Grouping, Plan, Unit
 from .custom import memory
 from .errors import DamagedStateError
 from .freeze import Frozen, freeze
+from .options import check_budget, check_count
 from .randomness import RNGS
 from .samplers import describe, is_known, make_order
 from .source import Setting
@@ -98,6 +99,22 @@ def generators(loader: DataLoader[Any]) -> dict[str, torch.Generator]:
     sampler = anatomy(loader).sampler
     given = {"loader": loader.generator, "sampler": getattr(sampler, "generator", None)}
     return {name: generator for name, generator in given.items() if generator is not None}
+
+
+def budget_for(loader: DataLoader[Any], wish: Any) -> tuple[int, int]:
+    """What a ``prefetch_budget`` begins with, and how far it may grow; 0: not at all.
+
+    Raises:
+        ValueError, TypeError: it is neither "auto" nor a whole number from 1.
+    """
+    if not isinstance(wish, str):
+        check_count("prefetch_budget", wish)
+        return int(wish), 0
+    check_budget(wish)
+    # Other samplers may notice how far ahead of the consumer they are drawn from; so may those who
+    # look at the generator that they gave, or use it for something else.
+    unnoticed = anatomy(loader).known and not generators(loader)
+    return 2 * loader.num_workers, 8 * loader.num_workers if unnoticed else 0
 
 
 def fingerprint(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[str, Any]:

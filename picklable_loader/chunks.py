@@ -126,7 +126,7 @@ class ChunkedOrder:
         #: None until the first index is taken: torch's samplers draw nothing before that
         self._stream: Stream | None = None
         #: the chunk at hand, its number (-1: beyond the last one), and where in it
-        self._chunk = torch.empty(0, dtype=torch.int64)
+        self._chunk = torch.empty(0, dtype=torch.int64, device="cpu")
         self._number = -1
         self._offset = 0
         #: where to go once the stream has begun

@@ -35,7 +35,8 @@ def process_group() -> Any:
 
 def draw_shared_seed(generator: torch.Generator | None, group: Any) -> int:
     """The seed of one epoch, equal on all ranks."""
-    return int(_share_dist_seed(generator, group))
+    with torch.device("cpu"):
+        return int(_share_dist_seed(generator, group))
 
 
 def seeded(dataset: Any, shared_seed: int) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from .core.events import (
     Deliver,
     Drop,
+    Ended,
     Event,
     Fault,
     Finish,
@@ -45,6 +47,8 @@ class Driver:
         self._todo: deque[Instruction] = deque()
         #: how long the consumer has waited for them
         self._waited_ns = 0
+        #: what was counted in the end, of an engine that is closed
+        self._last = Stats()
         #: what the next epoch has from this one; None where there are no workers
         self.kept: Kept | None = None
 
@@ -63,6 +67,7 @@ class Driver:
         new_workers = self._engine is None and loader.num_workers > 0
         if self._engine is None:
             self._engine = make_engine(loader, run)
+            self._waited_ns = 0
         self.kept = Kept(run.base_seed, run.schedule.policy)
         self._todo.clear()
         marks = self._engine.begin(run.begin(), run.worker_states, run.openings(new_workers))
@@ -105,21 +110,24 @@ class Driver:
         self.kept = Kept(self._run.base_seed, self._run.schedule.policy)
 
     def stats(self) -> Stats:
-        """What was counted since the workers were started."""
+        """What was counted since the workers were started, or until they were retired."""
         engine, run = self._engine, self._run
         if engine is None:
-            return Stats()
-        workers, waited_s = engine.workers(), self._waited_ns / 1e9
+            return self._last
+        # The schedule is not told of what has come: it would draw from the sampler, and when it
+        # does must not depend on who asks for figures.
+        came = engine.look()
+        done = Stats(engine.workers(), self._waited_ns / 1e9)
         if run is None:
-            return Stats(workers, waited_s)
+            return done
         schedule = run.schedule
-        return Stats(
-            workers,
-            waited_s,
-            schedule.under_way,
-            schedule.waiting,
-            schedule.held_bytes,
-            schedule.budget,
+        here = [e for e in came if schedule.awaits(e.step) and not isinstance(e, Ended)]
+        return replace(
+            done,
+            under_way=schedule.under_way - len(came),
+            waiting=schedule.waiting + len(here),
+            waiting_bytes=schedule.held_bytes + sum(getattr(e, "bytes", 0) for e in here),
+            prefetch_budget=schedule.budget,
         )
 
     def skip(self, count: int) -> int:
@@ -139,6 +147,7 @@ class Driver:
         """Forget the run, and retire the workers."""
         self.rest()
         if self._engine is not None:
+            self._last = Stats(self._engine.workers(), self._waited_ns / 1e9)
             self._engine.close()
             self._engine = self.kept = None
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch.utils.data._utils import worker as torch_worker
 
 from . import datapipes
-from .core.events import Arrived, Ended, Event, Failed
+from .core.events import Answered, Arrived, Ended, Failed
 from .core.streams import Place
 from .core.task import Task
-from .errors import UsageError
+from .errors import StreamError, UsageError
 from .pinning import warn_about_pinning
 from .pool.pool import Pool
 from .randomness import Isolated
-from .stats import WorkerStats
+from .refusals import unsent
+from .stats import Clocks, WorkerStats
 from .transport.frames import Answer, Begin, Outcome, Request, encode_request
 from .transport.lines import Lines
 from .transport.packets import PacketLines, packets_work_here
@@ -66,12 +68,15 @@ class Engine(Protocol):
     def send(self, worker: int | None, task: Task) -> None:
         """Have a worker fetch a task; None: whichever is idle first."""
 
-    def wait(self) -> Event:
+    def wait(self) -> Answered:
         """What happens next.
 
         Raises:
             RuntimeError: the time is up, or a worker has died.
         """
+
+    def look(self) -> Sequence[Answered]:
+        """What has come already and ``wait`` has not told yet; waits for nothing."""
 
     def take(self, step: int) -> Answer:
         """What came for a step; it is forgotten here."""
@@ -84,24 +89,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of everything; may be called again."""
-
-
-class _Clock:
-    """What is counted of a worker."""
-
-    __slots__ = ("arena_bytes", "began_ns", "busy_ns", "tasks")
-
-    def __init__(self) -> None:
-        self.began_ns = time.perf_counter_ns()
-        self.tasks = self.busy_ns = self.arena_bytes = 0
-
-    def add(self, busy_ns: int) -> None:
-        self.tasks += 1
-        self.busy_ns += busy_ns
-
-    def stats(self, pid: int | None) -> WorkerStats:
-        idle_ns = max(0, time.perf_counter_ns() - self.began_ns - self.busy_ns)
-        return WorkerStats(pid, self.tasks, self.busy_ns / 1e9, idle_ns / 1e9, self.arena_bytes)
 
 
 class InlineEngine:
@@ -123,7 +110,7 @@ class InlineEngine:
         self._tasks: deque[Task] = deque()
         self._results: dict[int, Answer] = {}
         self._seed = 0
-        self._clock = _Clock()
+        self._clocks = Clocks(1)
         copies = Copies(job, several=(post.streams or 1) > 1)
         #: one of which nothing tells that it is one, or as many as there are streams
         bare = post.streams is None
@@ -139,19 +126,23 @@ class InlineEngine:
     def send(self, worker: int | None, task: Task) -> None:
         self._tasks.append(task)
 
-    def wait(self) -> Event:
+    def wait(self) -> Answered:
         # The task is taken off only when it is done: Ctrl-C loses nothing.
         task = self._tasks[0]
         began_ns = time.perf_counter_ns()
         outcome, payload, mark = self._inside(self._fetch, task, began_ns)
-        self._clock.add(time.perf_counter_ns() - began_ns)
+        busy_ns, ended = time.perf_counter_ns() - began_ns, outcome is Outcome.ENDED
+        self._clocks.answered(0, busy_ns, ended=ended)
         self._tasks.popleft()
-        if outcome is Outcome.ENDED:
+        if ended:
             return Ended(task.step, mark)
         self._results[task.step] = Answer(0, task.step, 0, outcome, payload)
         if outcome is Outcome.FAILED:
             return Failed(task.step, mark)
         return Arrived(task.step, mark=mark)
+
+    def look(self) -> Sequence[Answered]:
+        return ()
 
     def take(self, step: int) -> Answer:
         return self._results.pop(step)
@@ -163,7 +154,7 @@ class InlineEngine:
         return dict(enumerate(marks))
 
     def workers(self) -> tuple[WorkerStats, ...]:
-        return (self._clock.stats(os.getpid()),)
+        return self._clocks.stats([os.getpid()])
 
     def close(self) -> None:
         self._tasks.clear()
@@ -227,8 +218,11 @@ class PoolEngine:
         #: streams that have been told of the epoch
         self._told: set[int] = set()
         self._answers: dict[int, Answer] = {}
-        self._events: deque[Event] = deque()
-        self._clocks = [_Clock() for _ in pool.pids]
+        #: what has come, and what cannot go on, in this order
+        self._events: deque[Answered | Exception] = deque()
+        self._clocks = Clocks(len(pool.pids))
+        #: held by whoever takes answers in: another thread may ask for figures
+        self._taking = threading.Lock()
 
     @property
     def pids(self) -> list[int | None]:
@@ -250,23 +244,37 @@ class PoolEngine:
         if stream is not None:
             begin = None
             if stream not in self._told:
-                self._told.add(stream)
                 begin = _with_states(self._begin, self._states.get(str(worker)))
                 place = self._places.get(stream)
-        self._pool.post(worker, encode_request(Request(self._run, task, begin, place)))
+        try:
+            self._pool.post(worker, encode_request(Request(self._run, task, begin, place)))
+        except Exception as error:  # the schedule counts on an answer
+            self._fail(task.step, unsent(task.step, error))
+            return
+        self._clocks.sent(worker)
+        if stream is not None:
+            self._told.add(stream)
 
-    def wait(self) -> Event:
+    def wait(self) -> Answered:
         while not self._events:
+            with self._taking:
+                self._take_in(self._wait())
+        event = self._events.popleft()
+        if isinstance(event, Exception):
+            self.broken = True
+            if not isinstance(event, StreamError):
+                self._pool.report_death()  # which says more
+            raise event
+        return event
+
+    def look(self) -> Sequence[Answered]:
+        if self._taking.acquire(blocking=False):
             try:
-                answers = self._pool.wait(self._timeout_s or None)
-            except RuntimeError:
-                self.broken = True
-                raise
-            if not answers:
-                raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds")
-            for worker, frame in answers:
-                self._note(self._read(worker, frame))
-        return self._events.popleft()
+                while answers := self._pool.look():
+                    self._take_in(answers)
+            finally:
+                self._taking.release()
+        return [event for event in tuple(self._events) if not isinstance(event, Exception)]
 
     def take(self, step: int) -> Answer:
         return self._answers.pop(step)
@@ -275,35 +283,48 @@ class PoolEngine:
         return {}
 
     def workers(self) -> tuple[WorkerStats, ...]:
-        return tuple(clock.stats(pid) for clock, pid in zip(self._clocks, self.pids))
+        return self._clocks.stats(self.pids)
 
     def close(self) -> None:
         self._answers.clear()
         self._pool.retire()
 
-    def _read(self, worker: int, frame: bytes) -> Answer:
+    def _wait(self) -> list[tuple[int, bytes]]:
         try:
-            return self._pool.read(worker, frame)
-        except (ConnectionError, FileNotFoundError, EOFError):
+            answers = self._pool.wait(self._timeout_s or None)
+        except RuntimeError:
             self.broken = True
-            self._pool.report_death()
             raise
+        if not answers:
+            raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds")
+        return answers
+
+    def _take_in(self, answers: list[tuple[int, bytes]]) -> None:
+        for worker, frame in answers:
+            try:
+                self._note(self._pool.read(worker, frame))
+            except (ConnectionError, FileNotFoundError, EOFError) as error:
+                self._events.append(error)
 
     def _note(self, answer: Answer) -> None:
-        clock = self._clocks[answer.worker]
-        clock.add(answer.busy_ns)
-        clock.arena_bytes = answer.arena_bytes
+        ended = answer.outcome is Outcome.ENDED
+        self._clocks.answered(answer.worker, answer.busy_ns, answer.arena_bytes, ended)
         if answer.run != self._run:
             return
         if answer.outcome is Outcome.REFUSED:
-            self.broken = True
-            raise answer.payload
+            self._events.append(answer.payload)
+            return
         self._events.append(_event(answer))
-        if answer.outcome is not Outcome.ENDED:
+        if not ended:
             self._answers[answer.step] = answer
 
+    def _fail(self, step: int, error: Exception) -> None:
+        """Answer a task that no worker will."""
+        self._answers[step] = Answer(self._run, step, 0, Outcome.FAILED, error)
+        self._events.append(Failed(step))
 
-def _event(answer: Answer) -> Event:
+
+def _event(answer: Answer) -> Answered:
     if answer.outcome is Outcome.ENDED:
         return Ended(answer.step, answer.mark)
     if answer.outcome is Outcome.FAILED:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
-from .anatomy import is_iterable, position, remaining
+from .anatomy import budget_for, is_iterable, position, remaining
 from .core.events import Budgeted
 from .core.snapshot import from_plain
 from .driver import Driver
 from .marks import replayed
-from .options import AtEpochEnd, check_budget, whole_number
+from .options import AtEpochEnd
 from .pinning import pin
+from .refusals import no_budget
 from .run import Run
 from .saved import alone, next_epoch, snapshot
 from .stats import Stats
@@ -164,18 +165,25 @@ class LoaderIterator(Iterator[_T], Generic[_T]):
 
     @property
     def prefetch_budget(self) -> int:
-        """How many batches may be under way or waiting; may be set, and then stays (from 1)."""
+        """How many batches may be under way or waiting, from 1; "auto" leaves it to itself again.
+
+        There is none (UsageError) where nothing is fetched.
+        """
         self.start()
-        return self._live_run().schedule.budget
+        if self._run is None:
+            raise no_budget(self._finished)
+        return self._run.schedule.budget
 
     @prefetch_budget.setter
-    def prefetch_budget(self, budget: int) -> None:
-        check_budget(whole_number("prefetch_budget", budget))
+    def prefetch_budget(self, budget: int | Literal["auto"]) -> None:
+        tasks, most = budget_for(self.loader, budget)
         self.start()
-        self._driver.tell(Budgeted(budget, self._live_run().schedule.bytes))
+        if not self._driver.at_work:
+            raise no_budget(self._finished)
+        self._driver.tell(Budgeted(tasks, self._live_run().schedule.bytes, most))
 
     def stats(self) -> Stats:
-        """What the workers and the consumer did since the workers were started."""
+        """What workers and consumer did since the workers were started; or until they ended."""
         return self._driver.stats()
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:

@@ -72,12 +72,14 @@ class DataLoader(TorchDataLoader[_T]):
             memory. ``"auto"``: the arena where the system has what it takes (Linux).
         prefetch_budget: batches under way or waiting for delivery, over all workers, from 1.
             ``"auto"``: 2 times num_workers, and up to 8 times while workers idle because the next
-            batch in order is a slow one (not with a sampler, or a generator, of your own, which
-            would be drawn from earlier). ``None``: ``prefetch_factor`` times num_workers, or
-            ``"auto"`` if that is not given either.
+            batch in order is a slow one and all would take 512 MiB at most; or because of
+            anything else, a slow consumer included, and all would take 16 MiB at most (not with
+            a sampler, or a generator, of your own, which would be drawn from earlier). ``None``:
+            ``prefetch_factor`` times num_workers, or ``"auto"`` if that is not given either.
         prefetch_bytes: no more is fetched while batches that wait for delivery take this much,
             an int or text such as ``"512MiB"``; what workers are at comes on top, at most a batch
-            each. ``None``: any amount.
+            each, unless a batch is suddenly more than four times as large as all before it.
+            ``None``: any amount.
         num_streams: how many replicas of an iterable-style dataset (or of a map-style one that
             has ``state_dict``) the data is read through, from 1. The order of the data depends
             on this number alone, and not on that of the processes. ``None``: one for each worker,

@@ -6,13 +6,20 @@ draws, and makes a snapshot of them at any moment. It knows of no process and ho
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .anatomy import anatomy, draws_from, fingerprint, generators, is_iterable, unstarted
+from .anatomy import (
+    anatomy,
+    budget_for,
+    draws_from,
+    fingerprint,
+    generators,
+    is_iterable,
+    unstarted,
+)
 from .chunks import FOLLOWS
 from .core.cursor import Cursor
 from .core.order import Order
@@ -302,16 +309,11 @@ def _policy(loader: DataLoader[Any]) -> Policy:
     workers, options = loader.num_workers, loader._pl.options
     if not workers:
         return Policy(lazy=True)
-    wish, most = options.prefetch_budget, 0
-    if wish == "auto":
-        wish = 2 * workers
-        # Other samplers may notice how far ahead of the consumer they are drawn from; so may those
-        # who look at the generator that they gave, or use it for something else.
-        unnoticed = anatomy(loader).known and not generators(loader)
-        most = 8 * workers if unnoticed else 0
+    wish = options.prefetch_budget or workers * (loader.prefetch_factor or 1)
+    budget, most = budget_for(loader, wish)
     return Policy(
         workers=workers,
-        budget=operator.index(wish or workers * (loader.prefetch_factor or 1)),
+        budget=budget,
         most=most,
         bytes=count_bytes(options.prefetch_bytes),
         in_order=loader.in_order,

@@ -42,7 +42,7 @@ class PermutationOrder(ChunkedOrder):
         return self.total // self.chunk_length + 1
 
     def draw_chunk(self, number: int, generator: torch.Generator | None) -> torch.Tensor:
-        return torch.randperm(self.chunk_length, generator=generator)
+        return torch.randperm(self.chunk_length, generator=generator, device="cpu")
 
 
 class ReplacementOrder(ChunkedOrder):
@@ -71,14 +71,16 @@ class ReplacementOrder(ChunkedOrder):
 
     def _draw(self, size: int, generator: torch.Generator | None) -> torch.Tensor:
         high = len(self.sampler.data_source)
-        return torch.randint(high=high, size=(size,), dtype=torch.int64, generator=generator)
+        return torch.randint(
+            high=high, size=(size,), dtype=torch.int64, generator=generator, device="cpu"
+        )
 
 
 class SubsetOrder(ChunkedOrder):
     """SubsetRandomSampler: one permutation of a list of indices."""
 
     def draw_chunk(self, number: int, generator: torch.Generator | None) -> torch.Tensor:
-        return torch.randperm(len(self.sampler.indices), generator=generator)
+        return torch.randperm(len(self.sampler.indices), generator=generator, device="cpu")
 
     def translate(self, indices: list[int]) -> list[Any]:
         chosen = self.sampler.indices
@@ -120,7 +122,7 @@ class DistributedOrder:
         size = len(sampler.dataset)  # type: ignore[arg-type]
         stop = min(self._position + count, sampler.num_samples)
         replicas = sampler.num_replicas
-        places = torch.arange(self._position, stop) * replicas + sampler.rank
+        places = torch.arange(self._position, stop, device="cpu") * replicas + sampler.rank
         self._position = max(self._position, stop)
         # Padding repeats the permutation from its beginning.
         places %= size
@@ -133,7 +135,7 @@ class DistributedOrder:
             start = self.state(live=False)
             generator = torch.Generator()
             generator.manual_seed(start["seed"] + start["epoch"])
-            self._permutation = torch.randperm(size, generator=generator)
+            self._permutation = torch.randperm(size, generator=generator, device="cpu")
         return self._permutation
 
     def seek(self, position: int) -> None:

@@ -35,8 +35,13 @@ _PROGRAM: AbstractContextManager[Any] = nullcontext()
 
 
 def random_int64(generator: torch.Generator | None) -> int:
-    """One number, drawn as torch's loader and samplers draw their seeds."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    """One number, drawn as torch's loader and samplers draw their seeds.
+
+    The program's default device is for its own tensors: a seed of another device's generator could
+    not be saved, and one of "meta" is no number.
+    """
+    number = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
+    return int(number.item())
 
 
 class Source:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Stats", "WorkerStats"]
+__all__ = ["Clocks", "Stats", "WorkerStats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +16,9 @@ class WorkerStats:
     Attributes:
         pid: its process.
         tasks: batches that it has fetched, those that nobody wanted any more included.
-        busy_s: seconds that it was busy with them, from taking a task to having its answer ready.
+        busy_s: seconds that it was busy, from taking a task to having its answer ready. The task at
+            hand counts where it is known that it has one: all of its tasks are for it alone, or as
+            many are under way as there are workers.
         idle_s: seconds of its life that it was not.
         arena_bytes: memory that the batches it has made take, and that it keeps for the next ones.
     """
@@ -28,13 +32,13 @@ class WorkerStats:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """An iterator's engine, since it was started.
+    """An iterator's engine, since it was started; once it is closed, what it was in the end.
 
     Attributes:
         workers: one entry a worker; with ``num_workers=0`` one for this process.
         waited_s: seconds that the consumer waited in ``next``.
         under_way: batches that workers have been asked for and have not answered.
-        waiting: batches that have arrived and wait for delivery.
+        waiting: batches that have arrived and wait for delivery, looked at by the consumer or not.
         waiting_bytes: memory that these take.
         prefetch_budget: how many batches may be under way or waiting, at present.
     """
@@ -45,3 +49,74 @@ class Stats:
     waiting: int = 0
     waiting_bytes: int = 0
     prefetch_budget: int = 0
+
+
+class _Clock:
+    """What is counted of a worker."""
+
+    __slots__ = ("arena_bytes", "began_ns", "busy_ns", "since_ns", "tasks", "under_way")
+
+    def __init__(self) -> None:
+        self.began_ns = self.since_ns = time.perf_counter_ns()
+        self.tasks = self.busy_ns = self.arena_bytes = 0
+        #: tasks that are for it alone; it has been at the first of them since, at the earliest
+        self.under_way = 0
+
+    def stats(self, pid: int | None, now_ns: int, at_hand_ns: int) -> WorkerStats:
+        busy_ns = self.busy_ns + max(0, at_hand_ns)
+        idle_ns = max(0, now_ns - self.began_ns - busy_ns)
+        return WorkerStats(pid, self.tasks, busy_ns / 1e9, idle_ns / 1e9, self.arena_bytes)
+
+
+class Clocks:
+    """What is counted of all workers.
+
+    Which worker has taken a task that was for anybody is known when it answers. But nobody is idle
+    while as many of these are under way as there are workers.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._clocks = [_Clock() for _ in range(workers)]
+        #: tasks for anybody, and since when there is one for everybody
+        self._under_way = 0
+        self._enough_ns = 0
+
+    def sent(self, worker: int | None) -> None:
+        """A task is on its way to a worker, or to any."""
+        if worker is None:
+            self._under_way += 1
+            if self._under_way == len(self._clocks):
+                self._enough_ns = time.perf_counter_ns()
+            return
+        clock = self._clocks[worker]
+        if not clock.under_way:
+            clock.since_ns = time.perf_counter_ns()
+        clock.under_way += 1
+
+    def answered(
+        self, worker: int, busy_ns: int, arena_bytes: int = 0, ended: bool = False
+    ) -> None:
+        """A worker's answer is here; ``ended`` if there was no batch any more."""
+        clock = self._clocks[worker]
+        clock.since_ns = time.perf_counter_ns()
+        clock.tasks += not ended
+        clock.busy_ns += busy_ns
+        clock.arena_bytes = arena_bytes
+        if clock.under_way:
+            clock.under_way -= 1
+        else:
+            self._under_way -= 1
+
+    def stats(self, pids: Sequence[int | None]) -> tuple[WorkerStats, ...]:
+        now_ns = time.perf_counter_ns()
+        return tuple(
+            clock.stats(pid, now_ns, self._at_hand_ns(clock, now_ns))
+            for clock, pid in zip(self._clocks, pids)
+        )
+
+    def _at_hand_ns(self, clock: _Clock, now_ns: int) -> int:
+        if clock.under_way:
+            return now_ns - clock.since_ns
+        if self._under_way >= len(self._clocks):
+            return now_ns - max(clock.since_ns, self._enough_ns)
+        return 0

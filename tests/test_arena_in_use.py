@@ -145,6 +145,22 @@ def child_says(look: Callable[[], bool]) -> Callable[[], bool]:
     return ask
 
 
+class Descriptors:
+    """How many files of arenas a worker has open."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+        return sum("memfd" in os.readlink(link) for link in links if link.is_symlink())
+
+
+def test_a_forked_worker_has_no_descriptors_of_the_workers_before_it() -> None:
+    found = list(loader(Descriptors(), None, num_workers=4, schedule="round_robin"))
+    assert len(set(found)) == 1 and found[0] > 0
+
+
 # --- keeping -------------------------------------------------------------------------------------
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import RandomSampler
+from torch.utils.data import IterableDataset, RandomSampler
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import UsageError
@@ -136,7 +138,7 @@ def test_what_makes_no_sense_is_refused_at_once(
         loader(range(3), **options)
 
 
-@pytest.mark.parametrize("budget", ["auto", None, 0, "many", 1.5, True])
+@pytest.mark.parametrize("budget", [None, 0, "many", 1.5, True])
 def test_a_live_iterator_refuses_what_is_no_budget_and_goes_on(budget: Any) -> None:
     iterator = iter(loader(range(20), prefetch_budget=3))
     with pytest.raises((ValueError, TypeError), match="prefetch_budget"):
@@ -257,6 +259,36 @@ def test_a_budget_that_was_set_stays_in_the_next_epoch_of_persistent_workers() -
     iterator.prefetch_budget = 7
     assert list(iterator) == list(range(20))
     assert iter(fed).prefetch_budget == 7
+
+
+def test_a_budget_that_was_set_may_be_left_to_itself_again(gate: Gate) -> None:
+    iterator = iter(loader(Gated(gate, waiting=range(1)), num_workers=2, prefetch_budget=1))
+    gate.begun(1)
+    iterator.prefetch_budget = "auto"
+    assert iterator.prefetch_budget == 4
+    assert int(next(GateKeeper(gate, iterator))[0]) == 0
+    assert iterator.prefetch_budget == 16
+    iterator.close()
+
+
+def test_after_the_epoch_an_iterator_says_its_last_budget_and_takes_no_other() -> None:
+    iterator = iter(loader(range(20), prefetch_budget=3))
+    assert len(list(iterator)) == 20
+    assert iterator.prefetch_budget == 3
+    with pytest.raises(UsageError, match=r"iterator is finished .* the next iter\(loader\)"):
+        iterator.prefetch_budget = 4
+
+
+def test_an_iterator_that_never_was_at_work_has_no_budget() -> None:
+    done = iter(loader(range(20)))
+    assert len(list(done)) == 20
+    closed = pickle.loads(pickle.dumps(iter(loader(range(20)))))
+    closed.close()
+    for iterator, state in ((pickle.loads(pickle.dumps(done)), "finished"), (closed, "closed")):
+        with pytest.raises(UsageError, match=f"{state} and fetches nothing"):
+            print(iterator.prefetch_budget)
+        with pytest.raises(UsageError, match=f"{state} and fetches nothing"):
+            iterator.prefetch_budget = 4
 
 
 def test_the_budget_is_twice_the_workers_unless_a_prefetch_factor_is_given() -> None:
@@ -415,8 +447,92 @@ def test_stats_count_every_task_and_end_with_nothing_under_way(workers: int) -> 
                 worker.busy_s > 0 or not worker.tasks for worker in stats.workers
             )
     after = iterator.stats()
-    assert len(after.workers) in (0, max(workers, 1))
+    assert len(after.workers) == max(workers, 1)
     assert (after.under_way, after.waiting, after.waiting_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("transport", ["arena", "portable"])
+def test_what_has_come_and_nobody_has_looked_at_waits_and_is_not_under_way(
+    transport: str, gate: Gate
+) -> None:
+    sampler = Drawn(60)
+    data = Gated(gate, waiting=range(3, 4))
+    options: dict[str, Any] = {"prefetch_budget": 5, "transport": transport}
+    iterator = iter(loader(data, sampler=sampler, **options))
+    assert gate.begun(1) == [3]
+    for _ in range(2):
+        stats = iterator.stats()
+        assert (stats.waiting, stats.under_way) == (3, 2)
+        assert 3 * BYTES <= stats.waiting_bytes <= 3 * (BYTES + 1000)
+        assert stats.workers[0].tasks == 3
+    assert sampler.drawn == 5, "nothing is drawn because somebody asks for figures"
+    iterator.skip(1)
+    assert (iterator.stats().waiting, iterator.stats().under_way) == (2, 3)
+    gate.open()
+    assert [int(batch[0]) for batch in iterator] == list(range(1, 60))
+
+
+def test_figures_may_be_asked_for_by_another_thread_while_the_consumer_waits(gate: Gate) -> None:
+    iterator = iter(loader(Gated(gate), prefetch_budget=2))
+    gate.begun(1)
+    found: list[Any] = []
+    engine = iterator.driver._engine
+    wait = engine._pool.wait
+
+    def while_waiting(timeout_s: float | None) -> Any:
+        thread = threading.Thread(target=lambda: found.append(iterator.stats()))
+        thread.start()
+        thread.join()
+        gate.open(1)
+        return wait(timeout_s)
+
+    engine._pool.wait = while_waiting
+    assert int(next(iterator)[0]) == 0
+    del engine._pool.wait
+    assert [stats.under_way for stats in found] == [2]
+    iterator.close()
+
+
+@pytest.mark.parametrize("schedule", ["balanced", "round_robin"])
+def test_a_worker_is_busy_while_it_is_at_a_sample_that_takes_long(
+    schedule: str, gate: Gate
+) -> None:
+    iterator = iter(loader(Gated(gate), num_workers=2, prefetch_budget=2, schedule=schedule))
+    gate.begun(2)
+    before = iterator.stats().workers
+    after = iterator.stats().workers
+    for earlier, later in zip(before, after):
+        assert later.tasks == 0 and later.busy_s > earlier.busy_s > 0
+        assert later.idle_s == pytest.approx(earlier.idle_s, abs=1e-6)
+    gate.open()
+    assert len(list(iterator)) == 60
+
+
+def test_a_worker_that_nothing_is_under_way_for_is_idle(gate: Gate) -> None:
+    iterator = iter(loader(Gated(gate, waiting=range(0), length=3), prefetch_budget=1))
+    assert int(next(iterator)[0]) == 0
+    iterator.driver.tell(iterator.driver._engine.wait())
+    before = iterator.stats().workers[0]
+    after = iterator.stats().workers[0]
+    assert after.busy_s == before.busy_s > 0 and after.idle_s > before.idle_s
+    iterator.close()
+
+
+class Counted(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(7))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_end_of_a_stream_is_no_batch_and_the_figures_outlive_the_workers(workers: int) -> None:
+    iterator = iter(loader(Counted(), num_workers=workers))
+    assert iterator.stats().workers[0].tasks < 7
+    assert list(iterator) == list(range(7))
+    stats = iterator.stats()
+    assert [worker.tasks for worker in stats.workers] == [7]
+    assert stats.workers[0].busy_s > 0 and stats.waited_s > 0
+    assert (stats.under_way, stats.waiting, stats.prefetch_budget) == (0, 0, 0)
+    assert iterator.stats() == stats
 
 
 def test_stats_name_the_processes_and_what_their_arenas_take(gate: Gate) -> None:

@@ -17,8 +17,8 @@ IMPURE = {
 
 #: within core, each may see only those before it (and errors)
 CORE = [
-    "words", "task", "events", "seeds", "order", "plan", "streams", "cursor", "schedule",
-    "snapshot",
+    "words", "task", "events", "seeds", "order", "plan", "streams", "cursor", "budget",
+    "schedule", "snapshot",
 ]  # fmt: skip
 
 #: what a package may see of the others
@@ -36,7 +36,13 @@ LAYERS = {
         "datapipes",
         "stateful",
     },
-    "pool": {"transport.forks", "transport.frames", "transport.lines", "worker"},
+    "pool": {
+        "transport.forks",
+        "transport.frames",
+        "transport.limits",
+        "transport.lines",
+        "worker",
+    },
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -57,6 +58,40 @@ def run(text: str, *before: str) -> Any:
 def test_a_thousand_batches_are_kept_with_64_descriptors() -> None:
     done = run(program("picklable_loader", here=NOFILE))
     assert (done.returncode, done.stdout) == (0, "1000\n"), done.stderr
+
+
+REFUSED = """
+import resource, sys
+import torch
+from picklable_loader import DataLoader
+
+class Filled:
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        return torch.full((20_000,), float(index))
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    try:
+        list(DataLoader(Filled(), 1, num_workers=int(sys.argv[1]), transport="arena"))
+    except OSError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "workers, what",
+    [(12, r"the batch of step \d+ is here and"), (30, "30 workers cannot be started")],
+)
+def test_too_few_descriptors_are_an_error_that_names_the_limit_and_the_way_out(
+    workers: int, what: str
+) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", REFUSED, str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
+    assert re.search(what, done.stdout), (done.stdout, done.stderr)
+    for part in ("64 files open", "ulimit -n", "fewer workers"):
+        assert part in done.stdout
 
 
 def test_torch_has_not_enough_descriptors_at_the_same_place() -> None:

@@ -26,7 +26,8 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from picklable_loader import DataLoader, current_seed, register_order
-from picklable_loader.errors import CannotSaveError, StateMismatch
+from picklable_loader.errors import CannotSaveError, StateMismatch, UsageError
+from picklable_loader.transport.arena import ArenaFull
 
 # --- samplers that the program tells something ---------------------------------------------------
 
@@ -86,6 +87,55 @@ def test_a_samplers_tensor_stays_the_users_unless_it_has_changed() -> None:
     loader.load_state_dict(loader.state_dict())
     seen(iter(loader))
     assert sampler.weights is weights
+
+
+class Lambdas:
+    """A batch sampler of which some batches, in a list of steps, are of what cannot be pickled."""
+
+    def __init__(self, steps: Any) -> None:
+        self.steps = steps
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for step in range(8):
+            yield [lambda: step] if step in self.steps else [step]
+
+
+@pytest.mark.parametrize("schedule", ["balanced", "round_robin"])
+@pytest.mark.parametrize("transport", ["arena", "portable"])
+def test_indices_that_cannot_be_pickled_fail_their_own_step_and_no_other(
+    transport: Any, schedule: Any
+) -> None:
+    options: dict[str, Any] = {"transport": transport, "schedule": schedule}
+    # The first that each worker would be given, and two in a row.
+    loader = DataLoader(range(8), batch_sampler=Lambdas({0, 4, 5}), num_workers=2, **options)
+    iterator, found = iter(loader), []
+    for step in range(8):
+        try:
+            found.append(int(next(iterator)))
+        except UsageError as error:
+            assert f"sampler gave for step {step} cannot be sent to a worker" in str(error)
+            assert "num_workers=0" in str(error)
+            found.append(None)
+    assert found == [None, 1, 2, 3, None, None, 6, 7]
+    assert next(iterator, None) is None
+
+
+def test_indices_for_which_there_is_no_memory_fail_their_step_and_name_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any) -> None:
+        raise ArenaFull("no memory for 90000 bytes more")
+
+    batches = [list(range(3)), list(range(30_000)), list(range(4))]
+    loader = DataLoader(range(30_000), batch_sampler=batches, num_workers=1, transport="arena")
+    monkeypatch.setattr("picklable_loader.transport.arena.Arena.give", full)
+    iterator = iter(loader)
+    monkeypatch.undo()
+    assert len(next(iterator)) == 3
+    with pytest.raises(UsageError, match='step 1 .*no memory.*transport="portable"'):
+        next(iterator)
+    assert len(next(iterator)) == 4
+    assert next(iterator, None) is None
 
 
 # --- numpy's numbers -----------------------------------------------------------------------------

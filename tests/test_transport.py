@@ -317,6 +317,61 @@ def test_views_that_see_little_of_one_storage_still_share_it(over: Over) -> None
     assert third.tolist() == [0, 0] and first[5:].tolist() == [2.0] * 5
 
 
+class Count:
+    """Objects that say how often they were pickled."""
+
+    def __init__(self) -> None:
+        self.pickled = 0
+
+    def __reduce__(self) -> Any:
+        self.pickled += 1
+        return Count, ()
+
+
+@EITHER_WAY
+def test_however_many_storages_are_seen_in_parts_all_is_pickled_twice_at_most(over: Over) -> None:
+    count = Count()
+    bases = [torch.full((20_000,), float(number)) for number in range(30)]
+    parts = over([count, *((base[:100], base[-100:]) for base in bases)])[1:]
+    assert count.pickled == 2
+    for number, (first, second) in enumerate(parts):
+        assert bool((first == number).all() and (second == number).all())
+        assert first.untyped_storage()._cdata == second.untyped_storage()._cdata
+
+
+def test_storages_that_travel_in_torchs_way_are_learned_of_all_at_once() -> None:
+    count = Count()
+    bases = [torch.full((10,), float(number)) for number in range(30)]
+    before = len(os.listdir("/proc/self/fd"))
+    pairs = [(base, torch.nn.Parameter(base, requires_grad=False)) for base in bases]
+    found = by_message([count, *pairs])[1:]
+    assert count.pickled == 2
+    for number, (plain, parameter) in enumerate(found):
+        assert plain.tolist() == parameter.tolist() == [number] * 10
+        plain[0] = -1.0
+        assert float(parameter[0]) == -1.0
+    del found, plain, parameter
+    left = len(os.listdir("/proc/self/fd")) - before
+    assert left < 2 * len(bases), "the pass that was void has left descriptors"
+
+
+class Fresh:
+    """Makes a new storage whenever it is pickled, of which two tensors see different parts."""
+
+    def __init__(self, parts: Any = None) -> None:
+        self.parts = parts
+
+    def __reduce__(self) -> Any:
+        base = torch.arange(20_000)
+        return Fresh, ([base[:5], base[-5:], torch.nn.Parameter(base[9:12].float())],)
+
+
+@EITHER_WAY
+def test_objects_that_make_new_tensors_whenever_they_are_pickled_come_over(over: Over) -> None:
+    first, last, _ = over([Fresh() for _ in range(20)])[7].parts
+    assert (first.tolist(), last.tolist()) == ([0, 1, 2, 3, 4], [19995, 19996, 19997, 19998, 19999])
+
+
 @EITHER_WAY
 def test_tensors_of_different_types_may_share_a_storage(over: Over) -> None:
     whole = torch.zeros(4, dtype=torch.int32)

@@ -41,6 +41,8 @@ class Budgeted:
     tasks: int
     #: None: any number
     bytes: int | None = None
+    #: the window may grow by itself to so many tasks; 0: it does not
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,10 @@ class Ended:
     mark: Any = None
 
 
-Event = Union[Started, Wanted, Skipped, Budgeted, Arrived, Failed, Ended]
+#: what becomes of a task that was sent
+Answered = Union[Arrived, Failed, Ended]
+
+Event = Union[Started, Wanted, Skipped, Budgeted, Answered]
 
 
 # --- instructions --------------------------------------------------------------------------------

@@ -8,11 +8,7 @@ engine keeps it, the schedule only knows that the step has arrived.
 One schedule serves any number of workers, none included: ``num_workers=0`` is one worker that is
 given a task only when the consumer asks (``lazy``).
 
-The *budget* is how many tasks the window may hold. In-order delivery needs a deep window: while the
-head of the line is slow, everybody else works on what comes after it, and stands idle once the
-window is full. So it may grow (``most``) whenever that is seen to happen. Where batches are so
-small that a deep window costs nothing, it also grows when a worker was idle for another reason:
-the consumer is fast, but not awake at once.
+The *budget* is how many tasks the window may hold; it grows and falls back by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +19,9 @@ from enum import Enum
 from typing import Any
 
 from ..errors import InvalidTransition
+from .budget import Budget, Policy
 from .events import (
+    Answered,
     Arrived,
     Budgeted,
     Deliver,
@@ -72,24 +70,6 @@ TRANSITIONS: dict[tuple[Phase, type[Any]], Phase] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """How tasks are handed out and batches delivered; none of it changes what a batch holds."""
-
-    #: how many workers there are, from 1
-    workers: int = 1
-    #: the window holds no more tasks than this at first, from 1
-    budget: int = 1
-    #: it may grow to this many while workers idle
-    most: int = 0
-    #: nothing is sent while batches that wait for delivery take this many bytes; None: no bound
-    bytes: int | None = None
-    #: False: batches are delivered as they arrive
-    in_order: bool = True
-    #: draw only when the consumer asks (num_workers=0)
-    lazy: bool = False
-
-
 @dataclass(slots=True)
 class _Entry:
     task: Task
@@ -121,10 +101,8 @@ class Schedule:
         #: batches delivered in this epoch; never decreases
         self.delivered = delivered
         #: the window's largest size; the policy's, until it grows or the user sets it
-        self.budget = policy.budget
-        #: the same in bytes of batches that have arrived
-        self.bytes = policy.bytes
-        #: drawn and not delivered, by step, ascending; never more than ``budget`` once drawn
+        self._budget = Budget(policy)
+        #: drawn and not delivered, by step, ascending; never more than the budget once drawn
         self._window: dict[int, _Entry] = {}
         #: skipped while a worker had them; disjoint from the window
         self._forgotten: dict[int, _Entry] = {}
@@ -134,8 +112,6 @@ class Schedule:
         self._under_way = 0
         #: what the batches in the window that have arrived take together
         self.held_bytes = 0
-        #: the largest batch so far
-        self._largest = 0
         #: where the streams stand; moves on delivery only
         self._places = [place.copy() for place in places]
         #: streams that have no more data, each with what its worker has said last
@@ -180,6 +156,10 @@ class Schedule:
         """The tasks that were drawn and not delivered, in order of their steps."""
         return tuple(entry.task for entry in self._window.values())
 
+    def awaits(self, step: int) -> bool:
+        """The consumer is still to be given this step."""
+        return step in self._window
+
     def places(self) -> tuple[Place, ...]:
         """Where each stream stands; they do not move any more."""
         left = {e.task.stream for e in self._window.values() if e.phase is not Phase.SENT}
@@ -191,6 +171,16 @@ class Schedule:
     def last_marks(self) -> dict[int, Any]:
         """By stream, the state that the next epoch finds its dataset in, if that was told."""
         return {stream: mark for stream, mark in self._over.items() if mark is not None}
+
+    @property
+    def budget(self) -> int:
+        """How many tasks the window may hold."""
+        return self._budget.tasks
+
+    @property
+    def bytes(self) -> int | None:
+        """How many bytes of batches may wait for delivery; None: any number."""
+        return self.policy.bytes
 
     @property
     def under_way(self) -> int:
@@ -221,7 +211,7 @@ class Schedule:
         self._refill(out)
         self._serve(out)
 
-    def _answered(self, event: Arrived | Failed | Ended, out: list[Instruction]) -> None:
+    def _answered(self, event: Answered, out: list[Instruction]) -> None:
         step = event.step
         forgotten = step in self._forgotten
         entry = self._forgotten.get(step) if forgotten else self._window.get(step)
@@ -243,18 +233,18 @@ class Schedule:
             if type(event) is Arrived:
                 entry.bytes = event.bytes
                 self.held_bytes += event.bytes
-                self._largest = max(self._largest, event.bytes)
-                if event.idled and self._may_grow(_SMALL_BYTES):
-                    self._grow(out)
-        if self.bytes is not None:
+                self._budget.note(event.bytes)
+                if event.idled and self._budget.grow_for_an_idler():
+                    self._refill_eagerly(out)
+        if self.policy.bytes is not None:
             self._refill_eagerly(out)
         self._serve(out)
 
     def _budgeted(self, event: Budgeted, out: list[Instruction]) -> None:
         if self.policy.lazy:
             return  # one at a time, when the consumer asks
-        self.budget, self.bytes = event.tasks, event.bytes
-        self.policy = replace(self.policy, budget=event.tasks, most=0, bytes=event.bytes)
+        self.policy = replace(self.policy, budget=event.tasks, most=event.most, bytes=event.bytes)
+        self._budget = Budget(self.policy, self._budget.largest)
         self._refill_eagerly(out)
 
     def _skipped(self, event: Skipped, out: list[Instruction]) -> None:
@@ -303,20 +293,12 @@ class Schedule:
                 self._fault = None
             else:
                 out.append(Finish())
-        elif self._idle_for_the_head() and self._may_grow(_LARGE_BYTES):
-            self._grow(out)
+        elif self._idle_for_the_head() and self._budget.grow_behind_a_head():
+            self._refill_eagerly(out)
 
     def _idle_for_the_head(self) -> bool:
         """Workers idle, the window being full and its head slow."""
         return len(self._window) >= self.budget and self._under_way < self.policy.workers
-
-    def _may_grow(self, most_bytes: int) -> bool:
-        grown = self.budget + self.policy.workers
-        return self.budget < self.policy.most and grown * self._largest <= most_bytes
-
-    def _grow(self, out: list[Instruction]) -> None:
-        self.budget = min(self.budget + self.policy.workers, self.policy.most)
-        self._refill_eagerly(out)
 
     def _next_ready(self) -> int | None:
         if not self._ready:
@@ -348,10 +330,7 @@ class Schedule:
             out.append(Send(self._worker_of(task), task))
 
     def _has_room(self) -> bool:
-        """Another task keeps to the bound in bytes: one batch a worker above it at most."""
-        if self.bytes is None or not self._window:
-            return True
-        return self.held_bytes < self.bytes and self._under_way < self.policy.workers
+        return not self._window or self._budget.has_room(self.held_bytes, self._under_way)
 
     def _end(self, stream: int | None, mark: Any) -> None:
         assert stream is not None, "only streams end"
@@ -380,11 +359,6 @@ class Schedule:
 
 
 _WANTED = Wanted()
-
-#: the window grows by itself only as far as its batches, were all as large as the largest, would
-#: take this many bytes: behind a slow head, and whenever a worker idles
-_LARGE_BYTES = 512 * 1024 * 1024
-_SMALL_BYTES = 16 * 1024 * 1024
 
 
 def _move(phase: Phase, event: Event, step: int) -> Phase:

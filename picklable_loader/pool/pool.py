@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 
 from ..transport.forks import guard
 from ..transport.frames import Answer
+from ..transport.limits import explained, lacks_descriptors
 from ..transport.lines import Lines
 from ..worker.fetch import Job
 from ..worker.main import work
@@ -61,8 +62,10 @@ class Pool:
                 stacklevel=2,
             )
             raise
-        except BaseException:
+        except BaseException as error:
             self.retire()
+            if isinstance(error, OSError) and lacks_descriptors(error):
+                raise explained(error, f"{len(posts)} workers cannot be started") from error
             raise
 
     @property
@@ -92,6 +95,13 @@ class Pool:
             self.report_death(_DYING_S)
             raise RuntimeError("DataLoader worker has hung up, and is still alive")
         return answers
+
+    def look(self) -> list[tuple[int, bytes]]:
+        """Answers that have come already, at most one of each worker."""
+        try:
+            return self._lines.wait(self._sentinels, 0.0) or []
+        except OSError:
+            return []  # a forked copy of the program, whose lines are closed
 
     def read(self, worker: int, frame: bytes) -> Answer:
         """What a worker's answer says."""

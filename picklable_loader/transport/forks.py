@@ -5,7 +5,7 @@ one end of a pipe as well, which the system closes when it ends (or executes ano
 long as nobody has, what it can see must not be written to.
 
 It also has copies of the loader's ends of all lines. Unless it closes them, a worker cannot see
-that its loader is gone.
+that its loader is gone. And it has those of the arenas' files, which would use up its descriptors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 __all__ = ["Forks", "guard", "loaders_ends"]
 
-#: The loader's ends of all lines of this process.
+#: The loader's ends of all lines of this process, and its copies of what others write to.
 loaders_ends: weakref.WeakSet[Any] = weakref.WeakSet()
 
 

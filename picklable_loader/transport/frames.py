@@ -20,6 +20,7 @@ from torch._utils import ExceptionWrapper
 from ..core.streams import Place
 from ..core.task import Task
 from .arena import Arena, ArenaFull, Region
+from .limits import explained, lacks_descriptors
 from .tensors import INLINE_BYTES, dump, dumps
 
 __all__ = [
@@ -169,9 +170,11 @@ def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None
         payload, states, mark = pickle.loads(rest[count * _REGION.size :], buffers=buffers)
     except (ConnectionError, FileNotFoundError, EOFError):
         raise
-    except Exception:
-        wrapper = ExceptionWrapper(where="while unpickling what a DataLoader worker had sent")
-        return Answer(run, step, worker, Outcome.FAILED, wrapper, None, None, *figures)
+    except Exception as error:
+        failure: Any = ExceptionWrapper(where="while unpickling what a DataLoader worker had sent")
+        if isinstance(error, OSError) and lacks_descriptors(error):
+            failure = explained(error, f"the batch of step {step} is here and cannot be opened")
+        return Answer(run, step, worker, Outcome.FAILED, failure, None, None, *figures)
     return Answer(run, step, worker, Outcome(outcome), payload, states, mark, *figures)
 
 

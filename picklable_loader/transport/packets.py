@@ -50,7 +50,24 @@ def packets_work_here() -> bool:
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (one, other):
+        end.settimeout(None)  # a program's default is for its own sockets: ours wait as they must
+    return one, other
+
+
+def _blocking(descriptor: int) -> socket.socket:
+    """A socket over a descriptor that was sent to this process.
+
+    With a default timeout Python would, for a moment, keep all processes that share it from
+    waiting: each worker reads from the same queue.
+    """
+    default_s = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(None)
+    try:
+        return socket.socket(fileno=descriptor)
+    finally:
+        socket.setdefaulttimeout(default_s)
 
 
 class PacketChannel:
@@ -112,12 +129,26 @@ class PacketEnd:
 
     def __reduce__(self) -> Any:
         assert processes.get_spawning_popen() is not None, "only on the way to a process"
-        descriptors = (DupFd(self._arena), DupFd(self._requests))
-        return _received, (self._tasks, self._line, *descriptors)
+        ends = dict.fromkeys((self._tasks, self._line))  # both may be one
+        descriptors = self._arena, self._requests, *(end.fileno() for end in ends)
+        return _received, tuple(map(DupFd, descriptors))
 
 
-def _received(tasks: socket.socket, line: socket.socket, arena: Any, requests: Any) -> PacketEnd:
-    return PacketEnd(tasks, line, arena.detach(), requests.detach())
+def _received(arena: Any, requests: Any, *ends: Any) -> PacketEnd:
+    sockets = [_blocking(end.detach()) for end in ends]
+    return PacketEnd(sockets[0], sockets[-1], arena.detach(), requests.detach())
+
+
+class _Memory:
+    """The descriptor of an arena's file."""
+
+    def __init__(self) -> None:
+        self.fd = new_memory()
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class PacketLines:
@@ -132,9 +163,11 @@ class PacketLines:
         self._queue, self._queues_end = _pair()
         self._owned = [self._queue, self._queues_end]
         loaders_ends.add(self._queue)
-        self._memory = [new_memory()]
         #: where requests stand that are too long for a message
-        self._requests = Arena(self._memory[0])
+        self._requested = _Memory()
+        self._requests = Arena(self._requested.fd)
+        #: what each worker writes to
+        self._written: list[_Memory] = []
         self._lines: list[socket.socket] = []
         self._readers: list[ArenaReader] = []
         #: by socket, requests that it did not take yet
@@ -147,14 +180,16 @@ class PacketLines:
         ours, theirs = _pair()
         ours.setblocking(False)
         loaders_ends.add(ours)
-        arena = new_memory()
-        self._memory.append(arena)
+        # What is forked from now on needs none of those that other workers write to.
+        loaders_ends.update(self._written)
+        self._written.append(_Memory())
+        arena = self._written[-1].fd
         self._workers[ours.fileno()] = len(self._lines)
         self._poll.register(ours, select.POLLIN)
         self._lines.append(ours)
         self._readers.append(ArenaReader(arena))
         tasks = theirs if self._pinned else self._queues_end
-        return PacketEnd(tasks, theirs, arena, self._memory[0])
+        return PacketEnd(tasks, theirs, arena, self._requested.fd)
 
     def post(self, worker: int | None, frame: bytes) -> None:
         line = self._queue if worker is None else self._lines[worker]
@@ -198,13 +233,12 @@ class PacketLines:
         with guard:
             for line in (*self._owned, *self._lines):
                 line.close()
+            for memory in (self._requested, *self._written):
+                memory.close()
         for reader in self._readers:
             reader.close()
         self._requests.close()
-        for fd in self._memory:
-            os.close(fd)
         self._lines.clear()
-        self._memory.clear()
         self._unsent.clear()
 
     def _send_on(self) -> None:

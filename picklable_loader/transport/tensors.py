@@ -47,21 +47,49 @@ def dump(
         Bytes for ``pickle.loads``, which wants the buffers that were put aside, in their order;
         and how many bytes travel in torch's way.
     """
-    whole: set[int] = set()
-    by_torch: set[int] = set()
+    known = _Known()
     while True:
         buffer = io.BytesIO()
-        pickler = _Pickler(buffer, aside, whole, by_torch)
-        try:
-            pickler.dump(obj)
-        except _Again:
-            again()
-            continue
-        return buffer.getvalue(), pickler.by_torch_bytes
+        pickler = _Pickler(buffer, aside, known)
+        pickler.dump(obj)
+        if not known.too_late:
+            return buffer.getvalue(), pickler.by_torch_bytes
+        again()
+        known.passes += 1
+        known.too_late = False
 
 
-class _Again(Exception):
-    """What was known of a storage when it was pickled first has turned out to be too little."""
+class _Known:
+    """What passes over an object have learned of its storages.
+
+    A storage of which more is seen than its first tensor was pickled with makes a pass void. It
+    goes on, and sends no more tensors, to learn of all others as well: two passes do. More are
+    needed only where objects make new tensors whenever they are pickled, and one has to be last.
+    """
+
+    _LAST = 2
+
+    def __init__(self) -> None:
+        self.passes = 0
+        #: something was learned after it was needed
+        self.too_late = False
+        #: storages of which more is seen than by one tensor alone
+        self._whole: set[int] = set()
+        #: storages that something sees which travels in torch's way
+        self.by_torch: set[int] = set()
+
+    def is_whole(self, key: int) -> bool:
+        return key in self._whole or self.passes >= self._LAST
+
+    def note_whole(self, key: int) -> None:
+        self._whole.add(key)
+        self.too_late = True
+
+    def note_torchs(self, key: int, sent: bool) -> None:
+        """Of something in torch's way; its storage may have been sent in ours."""
+        self.by_torch.add(key)
+        if sent and self.passes < self._LAST:
+            self.too_late = True
 
 
 class _Pickler(pickle.Pickler):
@@ -70,17 +98,13 @@ class _Pickler(pickle.Pickler):
     Args:
         buffer: where the pickle goes.
         aside: see `dump`.
-        whole: storages of which more is seen than by one tensor alone.
-        by_torch: storages that something sees which travels in torch's way.
+        known: what earlier passes have learned, and this one learns.
     """
 
-    def __init__(
-        self, buffer: io.BytesIO, aside: Aside | None, whole: set[int], by_torch: set[int]
-    ) -> None:
+    def __init__(self, buffer: io.BytesIO, aside: Aside | None, known: _Known) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL, buffer_callback=aside)
         self._aside = aside
-        self._whole = whole
-        self._by_torch = by_torch
+        self._known = known
         #: by storage, the first tensor over it, and the bytes of it that it was pickled with;
         #: two views of one storage stay views of one
         self._firsts: dict[int, tuple[torch.Tensor, int, int]] = {}
@@ -94,6 +118,8 @@ class _Pickler(pickle.Pickler):
             return _reduce_array(obj)
         if isinstance(obj, _SEES_A_STORAGE):
             self._note_torchs(obj)
+            if self._known.too_late and not isinstance(obj, torch.Tensor):
+                return _NOTHING  # each storage would leave a descriptor that nobody fetches
         by_process = _REDUCTIONS.get(kind)
         return NotImplemented if by_process is None else by_process(obj)
 
@@ -103,18 +129,20 @@ class _Pickler(pickle.Pickler):
             return self._in_torchs_way(tensor)
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()
-        if key in self._by_torch:
+        if key in self._known.by_torch:
             return self._in_torchs_way(tensor)
         if key in self._firsts:
             return self._reduce_alias(tensor, key)
         start, end = 0, nbytes
-        if nbytes > INLINE_BYTES and key not in self._whole:
+        if nbytes > INLINE_BYTES and not self._known.is_whole(key):
             start, end = _seen(tensor)
             if 2 * (end - start) > nbytes:
                 start, end = 0, nbytes
         if self._aside is None and end - start > INLINE_BYTES:
             return self._in_torchs_way(tensor)
         self._firsts[key] = tensor, start, end
+        if self._known.too_late:
+            return _NOTHING
         if array is not None and 0 < array.nbytes == end - start and _is_dense(tensor, array):
             return _whole, (pickle.PickleBuffer(array), _DTYPES[tensor.dtype], array.shape)
         return _over, (_data(storage, start, end), *_layout(tensor, start))
@@ -123,8 +151,7 @@ class _Pickler(pickle.Pickler):
         first, start, end = self._firsts[key]
         low, high = _seen(tensor)
         if low < start or high > end:
-            self._whole.add(key)
-            raise _Again
+            self._known.note_whole(key)
         return _over, (first, *_layout(tensor, start))
 
     def _note_torchs(self, obj: Any) -> None:
@@ -134,9 +161,7 @@ class _Pickler(pickle.Pickler):
             key = getattr(storage, "_untyped_storage", storage)._cdata
         except (RuntimeError, NotImplementedError):
             return  # it has none
-        self._by_torch.add(key)
-        if key in self._firsts:
-            raise _Again
+        self._known.note_torchs(key, sent=key in self._firsts)
 
     def _in_torchs_way(self, tensor: torch.Tensor) -> Any:
         self._note_torchs(tensor)
@@ -146,6 +171,9 @@ class _Pickler(pickle.Pickler):
         return _REDUCTIONS[torch.Tensor](tensor)
 
 
+#: stands for a tensor in a pass that is void
+_NOTHING: Any = (bool, ())
+
 _SEES_A_STORAGE = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 
 #: multiprocessing's and torch's; people add to it by ``ForkingPickler.register``
@@ -153,8 +181,10 @@ _REDUCTIONS: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
-    # Protocol 5 keeps an array read-only; torch's workers give one that can be written to.
-    return array.__reduce_ex__(5) if array.flags.writeable else array.__reduce__()
+    # Protocol 5 keeps an array read-only, or big-endian; what torch's workers give can be written
+    # to, and is native.
+    as_it_is = array.flags.writeable and array.dtype.isnative
+    return array.__reduce_ex__(5) if as_it_is else array.__reduce__()
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -205,7 +235,9 @@ def _data(storage: torch.UntypedStorage, start: int, end: int) -> pickle.PickleB
     """Some bytes of a storage; None for none."""
     if start == end:
         return None
-    view = torch.empty(0, dtype=torch.uint8).set_(storage, start, (end - start,), (1,))
+    view = torch.empty(0, dtype=torch.uint8, device="cpu").set_(
+        storage, start, (end - start,), (1,)
+    )
     data: Any = view.numpy()
     return pickle.PickleBuffer(data)
 
@@ -245,5 +277,5 @@ def _over(
         storage = source.untyped_storage()
     else:
         storage = torch.frombuffer(source, dtype=torch.uint8).untyped_storage()
-    tensor = torch.empty(0, dtype=_TYPES[dtype]).set_(storage, offset, shape, stride)
+    tensor = torch.empty(0, dtype=_TYPES[dtype], device="cpu").set_(storage, offset, shape, stride)
     return tensor.requires_grad_(requires_grad)

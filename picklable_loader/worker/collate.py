@@ -47,7 +47,7 @@ def _stack(
         return _by_torch(batch, collate_fn_map=collate_fn_map)
     try:
         if small or allocate is None:
-            out = torch.empty((len(batch), *first.shape), dtype=first.dtype)
+            out = torch.empty((len(batch), *first.shape), dtype=first.dtype, device="cpu")
         else:
             out = torch.frombuffer(allocate(length), dtype=first.dtype).view(-1, *first.shape)
         return torch.stack(list(batch), 0, out=out)

@@ -180,6 +180,59 @@ def test_the_window_does_not_grow_for_batches_that_would_fill_the_memory() -> No
     assert schedule.budget == 2
 
 
+def test_a_window_that_has_grown_behind_a_slow_head_falls_back_when_batches_become_large() -> None:
+    schedule = Schedule(plan_of(40), Policy(workers=2, budget=4, most=16))
+    schedule.handle(Started())
+    schedule.handle(Wanted())
+    for step in range(1, 16):
+        schedule.handle(Arrived(step, bytes=1000))
+    assert schedule.budget == 16
+    assert schedule.handle(Arrived(0, bytes=50 * 2**20)) == [Deliver(0)]
+    assert schedule.budget == 512 // 50
+    for step in range(1, 6):
+        assert schedule.handle(Wanted()) == [Deliver(step)]
+    again = [Send(None, Task(16, [16], 16)), Deliver(6)]
+    assert schedule.handle(Wanted()) == again, "the window is as small as the budget"
+
+
+def test_a_window_never_falls_back_below_what_it_began_with() -> None:
+    schedule = Schedule(plan_of(40), Policy(workers=2, budget=4, most=16))
+    schedule.handle(Started())
+    schedule.handle(Arrived(0, bytes=2**40))
+    assert schedule.budget == 4
+
+
+def test_what_grew_only_because_batches_were_small_falls_back_when_they_are_not() -> None:
+    schedule = Schedule(plan_of(40), Policy(workers=2, budget=4, most=16))
+    schedule.handle(Started())
+    for step in range(6):
+        schedule.handle(Arrived(step, bytes=1000, idled=True))
+    assert schedule.budget == 16
+    schedule.handle(Arrived(6, bytes=2 * 2**20))
+    assert schedule.budget == 8
+    schedule.handle(Arrived(7, bytes=3 * 2**20))
+    assert schedule.budget == 5
+
+
+def test_a_budget_that_was_set_does_not_fall_back() -> None:
+    schedule = Schedule(plan_of(40), Policy(workers=2, budget=4, most=16))
+    schedule.handle(Started())
+    schedule.handle(Arrived(0, bytes=1000, idled=True))
+    schedule.handle(Budgeted(12))
+    schedule.handle(Arrived(1, bytes=2**40))
+    assert schedule.budget == 12
+
+
+def test_a_budget_may_be_left_to_itself_again() -> None:
+    schedule = Schedule(plan_of(40), Policy(workers=2, budget=12))
+    schedule.handle(Started())
+    schedule.handle(Budgeted(4, most=8))
+    assert schedule.budget == 4
+    schedule.handle(Arrived(0, bytes=1000, idled=True))
+    schedule.handle(Arrived(1, bytes=1000, idled=True))
+    assert schedule.budget == 8
+
+
 def test_a_bound_in_bytes_holds_tasks_back_and_lets_the_head_proceed() -> None:
     schedule = Schedule(plan_of(20), Policy(workers=2, budget=8, bytes=100))
     assert len(schedule.handle(Started())) == 2
@@ -209,21 +262,47 @@ def test_a_new_budget_takes_effect_at_once_and_ends_the_growing() -> None:
     assert (len(schedule.window()), schedule.budget) == (2, 1)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 9), st.integers(0, 40), st.lists(st.integers(0, 30)))
+def test_tasks_wait_for_their_workers_only_while_they_fit_were_they_four_times_as_large() -> None:
+    schedule = Schedule(plan_of(40), Policy(workers=2, budget=30, bytes=100))
+    assert len(schedule.handle(Started())) == 2, "of batches of no known size one a worker"
+    assert len(schedule.handle(Arrived(0, bytes=5))) == 1 + 4
+    assert schedule.handle(Arrived(1, bytes=20)) == []
+    assert schedule.handle(Arrived(2, bytes=20)) == []
+
+
+def test_a_bound_that_is_far_away_holds_nothing_back() -> None:
+    schedule = Schedule(plan_of(40), Policy(workers=2, budget=16, bytes=2**30))
+    schedule.handle(Started())
+    schedule.handle(Arrived(0, bytes=1000))
+    assert len(schedule.window()) == 16
+
+
+#: sizes of batches of which none is more than four times as large as another
+LIKE = st.integers(1, 30).flatmap(lambda least: st.lists(st.integers(least, 4 * least)))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 12), st.integers(0, 400), LIKE)
 def test_what_waits_is_never_more_than_a_batch_a_worker_above_the_bound(
     workers: int, budget: int, bound: int, sizes: list[int]
 ) -> None:
     policy = Policy(workers=workers, budget=budget, bytes=bound)
+    assert highest(policy, sizes) <= bound + workers * max([*sizes, 0])
+
+
+def highest(policy: Policy, sizes: list[int]) -> int:
+    """The most bytes that ever wait, of an epoch of batches of these sizes."""
+    most = 0
     world = World(Schedule(plan_of(len(sizes)), policy))
     for turn, _ in enumerate(sizes):
         for step in sorted(world.under_way, reverse=bool(turn % 2)):
             world.under_way.remove(step)
             world.tell(Arrived(step, sizes[step]))
-            assert world.schedule.held_bytes <= bound + workers * max(sizes)
+            most = max(most, world.schedule.held_bytes)
         world.tell(Wanted())
     world.finish()
     assert world.delivered == list(range(len(sizes)))
+    return most
 
 
 POLICIES = st.builds(

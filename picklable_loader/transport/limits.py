@@ -1,0 +1,31 @@
+"""Limits: what a program is told that may not open any more files."""
+
+from __future__ import annotations
+
+import errno
+
+try:
+    import resource
+except ImportError:  # no POSIX
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["explained", "lacks_descriptors"]
+
+
+def lacks_descriptors(error: OSError) -> bool:
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def explained(error: OSError, what: str) -> OSError:
+    """What to raise instead of the system's error for want of descriptors.
+
+    Args:
+        error: the system's.
+        what: what could not be done, in words.
+    """
+    limit = "so many" if resource is None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return OSError(
+        error.errno,
+        f"{what}: this process may have {limit} files open (ulimit -n), and has. Each worker takes "
+        "about six: raise the limit (ulimit -n, or resource.setrlimit), or use fewer workers",
+    )

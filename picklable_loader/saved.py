@@ -16,8 +16,8 @@ from .marks import savable
 from .run import Run
 
 if TYPE_CHECKING:
-    from .iterator import LoaderIterator
     from .loader import DataLoader
+    from .standing import Standing
 
 __all__ = [
     "alone",
@@ -91,7 +91,7 @@ def without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:
     return copy.deepcopy({**state, "order": plain})
 
 
-def alone(iterator: LoaderIterator[Any]) -> dict[str, Any]:
+def alone(iterator: Standing[Any]) -> dict[str, Any]:
     """What an iterator is pickled as, with a loader of its own that shares what cannot change.
 
     Two iterators of one loader draw from the same generators and the same sampler; a copy of an

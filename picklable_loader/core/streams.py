@@ -18,7 +18,10 @@ from typing import Any
 
 from .task import Task
 
-__all__ = ["Place", "StreamPlan"]
+__all__ = ["Marks", "Place", "StreamPlan"]
+
+#: states of streams, by their numbers; what they are is no matter of the core's
+Marks = dict[int, Any]
 
 
 @dataclass(slots=True)

@@ -1,0 +1,194 @@
+"""Standing: where a pass over a loader's data stands, and how that is saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .anatomy import position, remaining
+from .core.snapshot import from_plain
+from .driver import Driver
+from .options import AtEpochEnd
+from .run import Run
+from .saved import alone, next_epoch, snapshot
+
+if TYPE_CHECKING:
+    from .loader import DataLoader
+
+__all__ = ["Standing"]
+
+_T = TypeVar("_T", covariant=True)
+
+
+class Standing(Generic[_T]):
+    """What a loader's iterator knows of its place; `LoaderIterator` moves it."""
+
+    def __init__(self, loader: DataLoader[_T], driver: Driver | None = None) -> None:
+        self.loader = loader
+        self._driver = driver or Driver()
+        self._run: Run | None = None
+        #: where to go on, as long as there is no run
+        self._state: dict[str, Any] | None = None
+        self._finished = False
+        self._closed = False
+        #: batches that are fetched again, which the user is yet to be told
+        self._replay = 0
+        #: what to do if there is nothing left; None: this is not the first batch after a resume
+        self._at_epoch_end: AtEpochEnd | None = None
+        self._iterable_length: int | None = loader._IterableDataset_len_called
+        self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
+
+    # --- position -------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Batches delivered in this epoch; one that raised an exception counts."""
+        return self._position()[1]
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch, from 0."""
+        return self._position()[0]
+
+    @property
+    def finished(self) -> bool:
+        """The epoch is over, and the consumer was told so by StopIteration."""
+        return self._finished
+
+    @property
+    def remaining(self) -> int | None:
+        """Batches still to be delivered in this epoch; None where the sampler has no length."""
+        if self._finished:
+            return 0
+        if self._run is not None:
+            return self._run.schedule.remaining()
+        return remaining(self.loader, self._state or self.loader._pl.beginning())
+
+    @property
+    def driver(self) -> Driver:
+        """What has the workers."""
+        return self._driver
+
+    @property
+    def run(self) -> Run | None:
+        """The run at hand; None before the first `next` after unpickling."""
+        return self._run
+
+    def __len__(self) -> int:
+        """Batches in the whole epoch, as torch's iterator says it.
+
+        Raises:
+            TypeError: the sampler has no length.
+        """
+        return len(self.loader._index_sampler)
+
+    def __repr__(self) -> str:
+        try:
+            total = f" of {len(self.loader)}"
+        except (TypeError, NotImplementedError):
+            total = ""
+        where = "finished" if self._finished else "closed" if self._closed else "before its start"
+        if not self._finished and not self._closed and self._driver.at_work:
+            where = "running"
+        return (
+            f"<LoaderIterator: epoch {self.epoch}, {self.step}{total} batches delivered, "
+            f"num_workers={self.loader.num_workers}, {where}>"
+        )
+
+    # --- saving ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands: plain containers, numbers, text and tensors, which hold no code.
+
+        After the epoch's end (StopIteration) it is the beginning of the next epoch.
+
+        Returns:
+            A dict that later calls do not change. It loads under
+            ``torch.load(weights_only=True)``, and is JSON wherever the indices of a custom
+            sampler are.
+
+        Raises:
+            CannotSaveError: the sampler's iterator, or a stream of the dataset, cannot be saved
+                exactly; the text names the way out.
+        """
+        if self._finished:
+            if self._run is None:
+                self._build_run()
+            return next_epoch(self.loader, self._live_run())
+        return snapshot(self.loader, self._run, self._state, live=False)
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
+    ) -> None:
+        """Go on from a saved state; the pass at hand is abandoned.
+
+        Args:
+            state: what ``state_dict`` of this iterator, or of its loader, returned.
+            strict: see `DataLoader.load_state_dict`.
+            at_epoch_end: see `DataLoader.load_state_dict`.
+
+        Raises:
+            StateError: see `DataLoader.load_state_dict`; this iterator is as it was.
+        """
+        accepted = self.loader._pl.accept(state, strict=strict, at_epoch_end=at_epoch_end)
+        self._driver.stop()
+        self._resume(accepted, at_epoch_end or self.loader._pl.options.at_epoch_end)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "loader": self.loader,
+            "state": snapshot(self.loader, self._run, self._state, live=True),
+            "finished": self._finished,
+            "newest": self.loader._pl.newest is self,
+        }
+
+    def __setstate__(self, saved: dict[str, Any]) -> None:
+        Standing.__init__(self, saved["loader"])
+        self._resume(saved["state"], None)
+        self._finished = saved["finished"]
+        if saved["newest"]:
+            self.loader._pl.adopt(self)  # type: ignore[arg-type]  # it is a LoaderIterator
+            self.loader._pl.source.restore(saved["state"]["rng"])
+
+    def __copy__(self) -> Standing[_T]:
+        saved = alone(self)
+        saved["newest"] = True
+        other = type(self).__new__(type(self))
+        other.__setstate__(saved)
+        return other
+
+    # --- within ---------------------------------------------------------------------------------
+
+    def _position(self) -> tuple[int, int]:
+        run = self._run
+        if run is not None and run.unmoved is None:
+            return run.epoch, run.step
+        state = self._state if run is None else run.unmoved
+        wish = self._at_epoch_end or "stop"
+        return position(self.loader, state or self.loader._pl.beginning(), wish)
+
+    def _resume(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
+        self._run, self._state = None, state
+        self._driver.rest()
+        self._finished = self._closed = False
+        self._at_epoch_end = at_epoch_end
+
+    def _fresh_run(self) -> None:
+        loader = self.loader
+        epoch, kept = loader._pl.fresh_epoch(), self._driver.kept
+        self._run = Run(loader, epoch, kept=kept)
+        self._iterable_length = loader._IterableDataset_len_called
+        loader._pl.run_begins(self._run)
+
+    def _build_run(self) -> None:
+        """The run of the state that was loaded."""
+        state = self._state or self.loader._pl.beginning()
+        cursor, _ = from_plain(state)
+        self._run = Run(self.loader, cursor=cursor, kept=self._driver.kept)
+        self._run.unmoved = state
+        self._state = None
+        if self.loader._pl.newest is self:
+            self.loader._pl.run_begins(self._run)
+
+    def _live_run(self) -> Run:
+        assert self._run is not None
+        return self._run

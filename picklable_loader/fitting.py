@@ -49,10 +49,10 @@ def fit(given: Any, expected: Mapping[str, Any], strict: bool) -> dict[str, Any]
 
 
 def _is_bridged(entry: Difference, cursor: Cursor) -> bool:
-    # Tasks in the window were cut to the old batch size; they are kept as they are only if the
-    # size has not changed.
+    # Tasks in the window were cut to the old batch size, and so were the batches that a stream has
+    # given; they are kept as they are only if the size has not changed.
     if entry.name == "batch_size":
-        return not cursor.window
+        return not cursor.window and not cursor.streams
     if entry.name in ("dataset_length", "sampler_length"):
         return cursor.order is None  # data in sequence, or an epoch that is yet to begin
     return entry.name in _BRIDGED

@@ -516,6 +516,13 @@ class BrokenSinceWalk(StatefulWalk):
         return super().__next__()
 
 
+def test_a_stream_does_not_go_on_in_batches_of_another_size() -> None:
+    iterator = iter(DataLoader(StatefulDataset(), 3))
+    next(iterator)
+    with pytest.raises(StateMismatch, match="batch_size: expected 2"):
+        DataLoader(StatefulDataset(), 2).load_state_dict(iterator.state_dict(), strict=False)
+
+
 def test_a_state_of_another_dataset_class_does_not_fit() -> None:
     state = iter(DataLoader(StatefulDataset(), 3)).state_dict()
     with pytest.raises(StateMismatch, match="dataset: expected 'StatefulIterator'"):

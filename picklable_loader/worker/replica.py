@@ -201,7 +201,6 @@ class Copies:
     Args:
         job: the job; its dataset goes to the first who asks, if there will be one only.
         several: there will be more.
-
     """
 
     def __init__(self, job: Job, several: bool) -> None:

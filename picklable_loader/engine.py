@@ -115,8 +115,9 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
         Post(worker, workers, run.base_seed, init, run.shared_seed, run.announced, streams)
         for worker in range(workers)
     ]
-    pool = Pool(context, loader._pl.job(), posts, _lines(loader))
-    return PoolEngine(pool, loader.timeout)
+    job = loader._pl.job()
+    pool = Pool(context, job, posts, _lines(loader))
+    return PoolEngine(pool, loader.timeout, lives_on=job.stateful and loader._pl.lives_on)
 
 
 def _lines(loader: DataLoader[Any]) -> Lines:

@@ -109,7 +109,7 @@ class Inner:
 
     def job(self) -> Job:
         """What is to be done with tasks."""
-        loader = self._loader
+        loader, every = self._loader, self.options.snapshot_every_n_steps
         return Job(
             dataset=loader.dataset,
             collate_fn=loader.collate_fn,
@@ -119,17 +119,9 @@ class Inner:
             seeding=self.options.seeding,
             seed_hooks=self.options.seed_hooks,
             batch_size=loader.batch_size or 1,
-            mark_every=self._mark_every(),
+            mark_every=None if every == "auto" else every,
             stateful=is_stateful(loader.dataset) and not is_iterable(loader),
         )
-
-    def _mark_every(self) -> int | None:
-        every = self.options.snapshot_every_n_steps
-        if every != "auto":
-            return every
-        # A worker that lives on is not asked for its state when the epoch is over; that of the
-        # last batch has to be known.
-        return 1 if self.lives_on and not is_iterable(self._loader) else None
 
     def beginning(self) -> dict[str, Any]:
         """The state at the start of the epoch that begins next."""
@@ -148,14 +140,24 @@ class Inner:
         if self.lives_on:
             self.driver, self.kept = iterator.driver, self.newest_ref
 
+    def abandon(self, finished: bool = False) -> None:
+        """Retire workers that live on, if a pass that was left has changed their datasets.
+
+        What they hold then is in no state; new ones begin with what is.
+
+        Args:
+            finished: also if it was not left.
+        """
+        used = self.run is not None and (finished or not self.run.finished)
+        if self.driver is not None and used and is_stateful(self._loader.dataset):
+            self.driver.stop()
+
     def run_ends(self, run: Run) -> None:
         """Note in what state the run leaves the dataset, if that is there in the next epoch."""
         self.carried = {}
-        if self.lives_on or not self._loader.num_workers:
-            if not is_iterable(self._loader):
-                places = enumerate(run.schedule.places())
-                self.carried = {at: p.mark for at, p in places if p.marked == p.given}
-            self.carried.update(run.last_marks)
+        alone = not self._loader.num_workers and self.streams == run.streams == 1
+        if self.lives_on or (alone and self.options.num_streams is None):
+            self.carried = dict(run.last_marks)
 
     def carried_places(self) -> list[Place]:
         """Where the streams stand at the start of the next epoch, if not at their beginning."""

@@ -110,6 +110,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
         self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
         if state is None:
+            self.loader._pl.abandon()
             self._fresh_run()
         self.loader._pl.adopt(self)
         self.start()
@@ -162,7 +163,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
                 self._rewind()
             raise
         except BaseException:  # Ctrl-C, which in a terminal reaches the workers as well
-            if self.loader.num_workers:
+            if self.loader.num_workers or self.loader._pl.streamed:
                 self._rewind()
             raise
         return self._hand_over(answer)
@@ -198,6 +199,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         if wish is None or not run.step:
             return False
         if wish == "next":
+            self.loader._pl.run_ends(run)
             if not self.loader._pl.lives_on:
                 self._driver.stop()
             self.begin(None, None)

@@ -297,6 +297,7 @@ class DataLoader(TorchDataLoader[_T]):
         accepted = inner.accept(state, strict=strict, at_epoch_end=at_epoch_end)
         inner.resume = accepted
         inner.resume_at_end = at_epoch_end
+        inner.abandon(finished=True)
         inner.run = None
         inner.newest_ref = None
 

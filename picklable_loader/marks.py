@@ -24,7 +24,7 @@ from .errors import CannotSaveError, DamagedStateError
 from .plain import decode, encode_any
 from .randomness import RNGS, Universe
 
-__all__ = ["read", "replayed", "savable"]
+__all__ = ["from_the_start", "read", "replayed", "savable"]
 
 _STATES = ("dataset", "iterator")
 
@@ -51,7 +51,14 @@ def _savable(place: Place, live: bool) -> Place:
     entries = pickle.loads(mark)
     if "pickled" in entries:
         return place.copy(mark=None, marked=0)
-    form = {name: encode_any(entries[name]) for name in _STATES if name in entries}
+    try:
+        form = {name: encode_any(entries[name]) for name in _STATES if name in entries}
+    except RecursionError:
+        raise CannotSaveError(
+            "the state of a stream",
+            "it contains itself",
+            "Pickle the iterator instead of taking its state_dict, or return a state without that",
+        ) from None
     if "over" in entries:
         form["over"] = True
     if "rng" in entries:
@@ -83,6 +90,11 @@ def _read(mark: Any, stream: int) -> bytes | None:
         return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DamagedStateError(field, "plain values", mark) from error
+
+
+def from_the_start(place: Place) -> Place:
+    """The same place without its mark, if that is none."""
+    return place.copy(mark=None, marked=0) if isinstance(place.mark, CannotSaveError) else place
 
 
 def replayed(places: Iterable[Place], every: int | None) -> int:

@@ -131,6 +131,11 @@ def _at_hand(loader: DataLoader[Any]) -> tuple[Cursor, Order | None]:
 def _check_repeatable(loader: DataLoader[Any]) -> None:
     if is_iterable(loader):
         raise UsageError("batch_at needs a map-style dataset: an iterable-style one has no steps")
+    if loader._pl.streamed:
+        raise UsageError(
+            "batch_at needs a dataset without a state: a batch of one that has state_dict depends "
+            "on all that was read before"
+        )
     if loader._pl.options.seeding == "worker":
         raise UsageError(
             'batch_at needs seeding="batch" or "sample": with "worker" a batch depends on all that '

@@ -28,9 +28,13 @@ class PoolEngine:
     Args:
         pool: the workers.
         timeout_s: seconds to wait for an answer; 0 for ever.
+        lives_on: the dataset has a state that the next epoch goes on with, in the same workers.
     """
 
-    def __init__(self, pool: Pool, timeout_s: float) -> None:
+    def __init__(self, pool: Pool, timeout_s: float, lives_on: bool = False) -> None:
+        self._lives_on = lives_on
+        #: by stream, its state at the end of the epoch
+        self._last: Marks = {}
         self.broken = False
         self._pool = pool
         self._timeout_s = timeout_s
@@ -104,7 +108,16 @@ class PoolEngine:
         return self._answers.pop(step)
 
     def last_marks(self) -> Marks:
-        return {}
+        if not self._lives_on:
+            return {}  # streams that end have said so, and nobody wants to know of the others
+        self._last.clear()
+        for stream in self._told:
+            request = Request(self._run, Task(-1 - stream, None, 0, stream))
+            self._pool.post(stream % len(self.pids), encode_request(request))
+        while len(self._last) < len(self._told):
+            with self._taking:
+                self._take_in(self._wait())
+        return dict(self._last)
 
     def workers(self) -> tuple[WorkerStats, ...]:
         return self._clocks.stats(self.pids)
@@ -131,6 +144,9 @@ class PoolEngine:
                 self._events.append(error)
 
     def _note(self, answer: Answer) -> None:
+        if answer.step < 0:
+            self._last[-1 - answer.step] = answer.mark
+            return
         ended = answer.outcome is Outcome.ENDED
         self._clocks.answered(answer.worker, answer.busy_ns, answer.arena_bytes, ended)
         if answer.run != self._run:

@@ -29,7 +29,7 @@ from .core.seeds import base_seed, next_base_seed
 from .core.snapshot import to_plain
 from .core.streams import Place, StreamPlan
 from .core.task import Task
-from .marks import read, savable
+from .marks import from_the_start, read, savable
 from .options import count_bytes
 from .plain import decode, encode_any
 from .randomness import RNGS, Universe
@@ -121,6 +121,8 @@ class Run:
             new_workers: their datasets have not seen the epoch before.
         """
         places = self.schedule.places() if self._goes_on or new_workers else ()
+        if self.order is None:  # what cannot be saved can still be fetched again
+            places = tuple(map(from_the_start, places))
         return {stream: place for stream, place in enumerate(places) if place.mark or place.given}
 
     def cursor(self, live: bool) -> Cursor:

@@ -12,7 +12,7 @@ __all__ = ["Task"]
 class Task:
     """One batch to be fetched."""
 
-    #: number of the task within the epoch, from 0
+    #: number of the task within the epoch, from 0; below that it asks for no batch
     step: int
     #: what the dataset is asked for: a list of indices, one index, or None (iterable-style)
     indices: Any

@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import io
 import pickle
+import threading
 from hashlib import blake2b
 from typing import Any
+
+import numpy as np
+import torch
 
 from ..errors import CannotSaveError
 from ..randomness import RNGS, capture_all
@@ -41,13 +45,19 @@ class Marker:
         #: the stream was opened where it has no more to give
         self.over = False
 
-    def open(self, mark: bytes | None, begun: bool = False) -> Any:
+    def open(self, mark: bytes | CannotSaveError | None, begun: bool = False) -> Any:
         """The dataset's iterator, as it was when the mark was taken; None for map-style data.
 
         Args:
             mark: the mark; None begins.
             begun: it is one of the epoch at hand; otherwise of the end of the one before.
+
+        Raises:
+            CannotSaveError: the mark is none, but says why there is none.
+            Exception: what the dataset raises.
         """
+        if isinstance(mark, CannotSaveError):
+            raise mark
         entries = {} if mark is None else pickle.loads(mark)
         self.over = "over" in entries and begun
         iterator = self._open(entries) if self._iterable else None
@@ -127,26 +137,29 @@ def _may_be_pickled(iterator: Any) -> bool:
 
 
 class _ByPickle:
-    """Pickles of an iterator, with what it shares with its dataset."""
+    """Pickles of an iterator, with what it shares with its dataset.
+
+    Of the dataset's attributes the large ones that are as they were at the iteration's beginning
+    are left out: ``iter`` finds, or makes, them again.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._begun = {name: _digest(value) for name, value in self._attributes()}
-        self._refused = False
+        self._begun = {name: _digest(value) for name, value in self._attributes().items()}
+        self._refused = _has_slots(dataset) or None in self._begun.values()
 
     def write(self, iterator: Any) -> dict[str, Any]:
-        """The entry of a mark; none if pickle refuses the iterator."""
-        if self._refused:
+        """The entry of a mark; none if pickle refuses the iterator, or cannot tell what it is."""
+        attributes = self._attributes()
+        digests = {name: _digest(value) for name, value in attributes.items()}
+        if self._refused or None in digests.values():
             return {}
-        changed = {
-            name: value
-            for name, value in self._attributes()
-            if name not in self._begun or _digest(value) != self._begun[name]
-        }
-        same = {id(value): name for name, value in self._attributes() if name not in changed}
+        same = {name for name, digest in digests.items() if digest == self._begun.get(name)}
+        kept = {name: value for name, value in attributes.items() if name not in same}
+        by_id = {id(attributes[name]): name for name in same}
         buffer = io.BytesIO()
         try:
-            _Pickler(buffer, self._dataset, same).dump((changed, iterator))
+            _Pickler(buffer, self._dataset, by_id).dump((list(attributes), kept, iterator))
         except Exception:  # whatever people's __reduce__ raises
             self._refused = True
             return {}
@@ -154,36 +167,51 @@ class _ByPickle:
 
     def read(self, pickled: bytes) -> Any:
         """The iterator; the dataset's attributes are as they were then."""
-        changed, iterator = _Unpickler(io.BytesIO(pickled), self._dataset).load()
-        vars(self._dataset).update(changed)
+        names, kept, iterator = _Unpickler(io.BytesIO(pickled), self._dataset).load()
+        attributes = vars(self._dataset) if self._attributes() or kept else {}
+        for name in attributes.keys() - names:
+            del attributes[name]
+        attributes.update(kept)
         return iterator
 
-    def _attributes(self) -> list[tuple[str, Any]]:
-        return list(getattr(self._dataset, "__dict__", {}).items())
+    def _attributes(self) -> dict[str, Any]:
+        return dict(getattr(self._dataset, "__dict__", {}))
 
 
-def _digest(value: Any) -> bytes | int:
-    """Tells whether a value has changed; of what cannot be pickled, whether it is another one."""
+def _has_slots(dataset: Any) -> bool:
+    """It has attributes that are not in its ``__dict__``."""
+    return any(vars(kind).get("__slots__") for kind in type(dataset).__mro__)
+
+
+def _digest(value: Any) -> Any:
+    """Tells whether a value has changed; None: nothing can.
+
+    What is small is always another one, and goes along: a counter that ``iter`` counts up, say.
+    """
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version, value.data_ptr()
+    if isinstance(value, np.ndarray) and value.flags.c_contiguous and not value.dtype.hasobject:
+        data: Any = value.reshape(-1).view(np.uint8)
+        return blake2b(data, digest_size=16).digest()
     try:
-        return blake2b(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), digest_size=16).digest()
+        pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:  # whatever people's __reduce__ raises
-        return id(value)
+        return id(value) if callable(value) or isinstance(value, _LOCKS) else None
+    return object() if len(pickled) <= _SMALL_BYTES else blake2b(pickled, digest_size=16).digest()
+
+
+_SMALL_BYTES = 4096
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, buffer: io.BytesIO, dataset: Any, same: dict[int, str]) -> None:
+    def __init__(self, buffer: io.BytesIO, dataset: Any, by_id: dict[int, str]) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
         self._dataset = dataset
-        self._same = same
+        self._by_id = by_id
 
     def persistent_id(self, obj: Any) -> str | None:
-        if obj is self._dataset:
-            return ""
-        # Small values are the same object by chance.
-        return None if isinstance(obj, _SMALL) else self._same.get(id(obj))
-
-
-_SMALL = (int, float, complex, bool, str, bytes, type(None), type)
+        return "" if obj is self._dataset else self._by_id.get(id(obj))
 
 
 class _Unpickler(pickle.Unpickler):

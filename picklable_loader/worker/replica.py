@@ -156,7 +156,7 @@ class Replica:
 
     def _go_on(self, begin: Begin, place: Place) -> None:
         assert self._marker is not None
-        begun = place.ended or place.given > 0
+        begun = place.ended or place.marked > 0  # otherwise it is of the epoch before
         opened, seed = partial(self._marker.open, place.mark, begun), begin.base_seed
         try:
             self._fetcher = make_fetcher(self._job, seed, self._number, opened, place.marked)

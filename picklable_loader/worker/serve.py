@@ -102,6 +102,8 @@ class _Worker:
         if stream in self._trouble:
             return Outcome.FAILED, self._trouble.pop(stream), None
         replica = self._replicas[stream]
+        if task.step < 0:  # no batch is wanted, but where the epoch has left the dataset
+            return Outcome.ENDED, None, replica.last_mark()
         try:
             batch = replica.fetch(task)
         except StreamEnded:

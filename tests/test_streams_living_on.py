@@ -1,0 +1,344 @@
+"""Datasets that live on: after an epoch's end, after a pass that was left, after Ctrl-C."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from laws.streams import StatefulWalk
+from torch.utils.data import Dataset, IterableDataset
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import CannotSaveError, ReplayWarning, UsageError
+
+PERSISTENT: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
+LIVING_ON = pytest.mark.parametrize("options", [{}, PERSISTENT], ids=["inline", "persistent"])
+
+
+@pytest.fixture(autouse=True)
+def replays_are_expected() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReplayWarning)
+        yield
+
+
+class Total(IterableDataset[int]):
+    """Counts on from epoch to epoch."""
+
+    def __init__(self, length: int = 8) -> None:
+        self.length, self.at, self.total = length, 0, 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < self.length:
+            self.at += 1
+            self.total += 1
+            yield self.total
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "total": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.total = state["at"], state["total"]
+
+
+class Reads(Dataset[int]):
+    """Gives with each sample how many were read before it, in any epoch."""
+
+    reads = 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        self.reads += 1
+        return 1000 * index + self.reads
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"reads": self.reads}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.reads = state["reads"]
+
+
+DATASETS = pytest.mark.parametrize("dataset", [Total, Reads])
+
+
+def lists(batches: Any) -> list[Any]:
+    return [batch.tolist() for batch in batches]
+
+
+def resumed(make: Callable[[], Any], state: dict[str, Any]) -> list[Any]:
+    """What is left of the epoch, for a program that has just begun."""
+    loader = make()
+    loader.load_state_dict(state)
+    return lists(loader)
+
+
+@LIVING_ON
+@DATASETS
+@pytest.mark.parametrize("every", [1, 3, 4, "auto"])
+def test_an_epoch_is_saved_at_any_step_after_one_that_was_completed(
+    every: Any, dataset: Any, options: Any
+) -> None:
+    def make() -> Any:
+        return DataLoader(dataset(), 2, snapshot_every_n_steps=every, **options)
+
+    loader = make()
+    iterator = iter(loader)
+    lists(iterator)
+    states = [iterator.state_dict()]
+    iterator, batches = iter(loader), []
+    for batch in iterator:
+        batches.append(batch.tolist())
+        states.append(iterator.state_dict())
+    for step, state in enumerate(states[:-1]):
+        assert resumed(make, state) == batches[step:], step
+
+
+@LIVING_ON
+def test_a_resumed_end_of_an_epoch_is_saved_early_in_the_next(options: Any) -> None:
+    def make() -> Any:
+        return DataLoader(Total(6), 2, snapshot_every_n_steps=3, **options)
+
+    iterator = iter(make())
+    lists(iterator)
+    loader = make()
+    loader.load_state_dict(iterator.state_dict())
+    again = iter(loader)
+    assert next(again).tolist() == [7, 8]
+    assert resumed(make, again.state_dict()) == lists(again) == [[9, 10], [11, 12]]
+
+
+@DATASETS
+def test_a_pass_that_was_left_leaves_nothing_in_workers_that_no_state_tells(dataset: Any) -> None:
+    def make() -> Any:
+        return DataLoader(dataset(), 2, **PERSISTENT)
+
+    loader = make()
+    whole = lists(make())
+    next(iter(loader))
+    iterator = iter(loader)
+    state = iterator.state_dict()
+    assert lists(iterator) == resumed(make, state) == whole
+    loader.load_state_dict(state)
+    assert lists(loader) == whole
+
+
+def test_straight_on_into_the_next_epoch_the_dataset_goes_along() -> None:
+    def make() -> Any:
+        return DataLoader(Total(4), 2, snapshot_every_n_steps=3, **PERSISTENT)
+
+    iterator = iter(make())
+    next(iterator), next(iterator)
+    loader = make()
+    loader.load_state_dict(iterator.state_dict(), at_epoch_end="next")
+    again = iter(loader)
+    assert next(again).tolist() == [5, 6]
+    assert resumed(make, again.state_dict()) == lists(again) == [[7, 8]]
+
+
+def test_copies_for_several_streams_do_not_outlive_their_epoch() -> None:
+    def make() -> Any:
+        return DataLoader(Total(4), 2, num_streams=2)
+
+    loader = make()
+    iterator = iter(loader)
+    first = lists(iterator)
+    assert lists(loader) == resumed(make, iterator.state_dict()) == first
+
+
+# --- interruptions --------------------------------------------------------------------------------
+
+
+class NothingToSay(StatefulWalk):
+    def state_dict(self) -> Any:
+        return None
+
+
+class Mute(IterableDataset[torch.Tensor]):
+    """Its iterator's state cannot be saved."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return NothingToSay()
+
+
+def test_a_killed_worker_whose_state_cannot_be_saved_is_replaced_by_one_that_begins_anew() -> None:
+    whole = lists(DataLoader(Mute(), 4, num_workers=1, seed=1))
+    iterator = iter(DataLoader(Mute(), 4, num_workers=1, seed=1, prefetch_factor=1))
+    found = [next(iterator).tolist()]
+    (worker,) = multiprocessing.active_children()
+    os.kill(worker.pid or 0, signal.SIGKILL)
+    worker.join()
+    with pytest.raises(RuntimeError, match="SIGKILL"):
+        while True:
+            found.append(next(iterator).tolist())
+    assert found + lists(iterator) == whole
+    with pytest.raises(CannotSaveError):
+        iter(DataLoader(Mute(), 4)).state_dict()
+
+
+class Interrupted(IterableDataset[int]):
+    """Ctrl-C is pressed in the middle of a batch, once."""
+
+    def __init__(self, generator: bool) -> None:
+        self.generator, self.pressed = generator, False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.walk() if self.generator else map(self.look, range(12))
+
+    def walk(self) -> Iterator[int]:
+        for index in range(12):
+            yield self.look(index)
+
+    def look(self, index: int) -> int:
+        if index == 6 and not self.pressed:
+            self.pressed = True
+            raise KeyboardInterrupt
+        return index
+
+
+@pytest.mark.parametrize("generator", [False, True])
+def test_ctrl_c_in_the_middle_of_a_batch_loses_no_sample(generator: bool) -> None:
+    iterator, found, presses = iter(DataLoader(Interrupted(generator), 4)), [], 0
+    while True:
+        try:
+            found.append(next(iterator).tolist())
+        except KeyboardInterrupt:
+            presses += 1
+        except StopIteration:
+            break
+    assert (found, presses) == ([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]], 1)
+
+
+def test_a_batch_of_a_dataset_with_a_state_cannot_be_had_again() -> None:
+    with pytest.raises(UsageError, match="a batch of one that has state_dict depends on all"):
+        DataLoader(Reads(), 2).batch_at(3)
+
+
+# --- pickled iterators ----------------------------------------------------------------------------
+
+
+class Walk:
+    """Keeps what it needs on its dataset."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> int:
+        if self.dataset.at >= 12:
+            raise StopIteration
+        self.dataset.step()
+        return self.dataset.look()  # type: ignore[no-any-return]
+
+
+class Kept(IterableDataset[int]):
+    """Counts its epochs, and keeps its place."""
+
+    epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        self.at, self.first = 0, "first"
+        return Walk(self)
+
+    def step(self) -> None:
+        self.at += 1
+
+    def look(self) -> int:
+        return 100 * self.epoch + self.at
+
+
+class InAnArray(Kept):
+    """Keeps its place in the last of many numbers."""
+
+    def __init__(self) -> None:
+        self.table = np.zeros(10_000)
+        self.odd = np.zeros((0, 3)), np.array(["2024-01-01"], dtype="M8[s]")
+        self.days = np.array(["2024-01-01"], dtype="M8[s]")
+
+    def step(self) -> None:
+        self.at += 1
+        self.table[-1] += 1
+
+    def look(self) -> int:
+        return int(self.table[-1])
+
+
+class InATensor(InAnArray):
+    def __init__(self) -> None:
+        self.table = torch.zeros(10_000)  # type: ignore[assignment]
+
+
+class Deleting(Kept):
+    """Looks at what is no longer there."""
+
+    def step(self) -> None:
+        super().step()
+        if self.at == 3:
+            del self.first
+
+    def look(self) -> int:
+        return self.at + 100 * hasattr(self, "first")
+
+
+class Slotted(Kept):
+    """Has attributes that are not in its dict."""
+
+    __slots__ = ("place",)
+
+    def __iter__(self) -> Iterator[int]:
+        self.place = 0
+        return super().__iter__()
+
+    def step(self) -> None:
+        super().step()
+        self.place += 1
+
+    def look(self) -> int:
+        return self.place
+
+
+class Unpicklable(Kept):
+    """Keeps its place beside what pickle refuses."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.box: dict[str, Any] = {"place": 0, "lambda": lambda: None}
+        return super().__iter__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def step(self) -> None:
+        super().step()
+        self.box["place"] += 1
+
+    def look(self) -> int:
+        return int(self.box["place"])
+
+
+SMALL, LARGE = (Kept, Deleting, Slotted, Unpicklable), (InAnArray, InATensor)
+
+
+@pytest.mark.parametrize(
+    "kind, num_workers", [*((kind, 0) for kind in SMALL), *((kind, 1) for kind in (*SMALL, *LARGE))]
+)
+def test_what_an_iteration_changes_on_its_dataset_is_not_lost(kind: Any, num_workers: int) -> None:
+    options: dict[str, Any] = {"num_workers": num_workers, "snapshot_every_n_steps": 2}
+    whole = lists(DataLoader(kind(), 2, **options))
+    iterator = iter(DataLoader(kind(), 2, **options))
+    for step in range(6):
+        found = lists(pickle.loads(pickle.dumps(iterator)))
+        assert found == whole[step:], step
+        next(iterator)

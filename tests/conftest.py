@@ -76,7 +76,7 @@ def nothing_is_left() -> Iterator[None]:
     gc.collect()
     _until_none(lambda: set(map(repr, multiprocessing.active_children())), "child processes")
     _until_none(lambda: _descriptors() - descriptors, "descriptors")
-    _until_none(lambda: _shared_memory() - shared, "shared memory")
+    _until_none(lambda: _own(_shared_memory() - shared), "shared memory")
 
 
 @pytest.fixture(autouse=True)
@@ -107,14 +107,16 @@ def _descriptors() -> set[str]:
 
 
 def _shared_memory() -> set[str]:
-    """Blocks of shared memory that this process or one that the test has started has made.
+    """Blocks of torch's shared memory, whoever has made them."""
+    folder = Path("/dev/shm")
+    return {path.name for path in (folder.iterdir() if folder.is_dir() else ())}
+
+
+def _own(blocks: set[str]) -> set[str]:
+    """Those that this process or one that the test has started has made.
 
     Other tests run at the same time, some of which kill torch's workers: those leave theirs.
     """
-    folder = Path("/dev/shm")
     made = {os.getpid(), *_started}
-    return {
-        path.name
-        for path in (folder.iterdir() if folder.is_dir() else ())
-        if (maker := re.match(r"torch_(\d+)_", path.name)) and int(maker[1]) in made
-    }
+    makers = {block: re.match(r"torch_(\d+)_", block) for block in blocks}
+    return {block for block, maker in makers.items() if maker and int(maker[1]) in made}

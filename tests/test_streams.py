@@ -579,6 +579,14 @@ def test_automatic_marks_take_a_hundredth_of_the_time_and_are_a_second_apart_at_
     assert max(b - a for a, b in zip(found, found[1:])) <= 10_001
 
 
+def test_what_it_costs_to_send_a_mark_and_to_receive_it_counts() -> None:
+    cadence = Cadence(None)
+    assert cadence.due(MS)
+    cadence.taken(MS)
+    cadence.sent(2 * MS)
+    assert [cadence.due(100 * MS) for _ in range(5)] == [False] * 4 + [True]
+
+
 def test_marks_that_cost_much_are_rare_and_take_a_twentieth_of_the_time_at_most() -> None:
     found = marks(Cadence(None), 100_000, MS, 100 * MS)
     assert len(found) * 100 <= 0.051 * 100_000

@@ -252,5 +252,9 @@ class Cadence:
         self._since = self._busy_ns = 0
         self._cost_ns = cost_ns
 
+    def sent(self, cost_ns: int) -> None:
+        """Note what it has cost to send it; to receive it costs as much again."""
+        self._cost_ns += 2 * cost_ns
+
 
 _SECOND_NS = 1_000_000_000

@@ -141,6 +141,10 @@ class Replica:
         self._cadence.taken(time.perf_counter_ns() - now_ns)
         return mark
 
+    def mark_sent(self, cost_ns: int) -> None:
+        """Note what it has cost to send a batch with a mark."""
+        self._cadence.sent(cost_ns)
+
     def first_mark(self) -> Any:
         """The stream's mark at its beginning."""
         return self._mark(over=False)

@@ -32,10 +32,14 @@ def serve(channel: Channel, job: Job, post: Post) -> None:
         except EOFError:
             return
         began_ns = time.perf_counter_ns()
-        answer = worker.answer(read_request(frame))
+        request = read_request(frame)
+        answer = worker.answer(request)
         answer.idle_ns = 0 if done_ns is None else began_ns - done_ns
+        sending_ns = time.perf_counter_ns()
         channel.send(answer, began_ns)
         done_ns = time.perf_counter_ns()
+        if answer.mark is not None:
+            worker.mark_sent(request.task, done_ns - sending_ns)
 
 
 class _Worker:
@@ -72,6 +76,11 @@ class _Worker:
             states = capture_all()
         run, worker = request.run, self._post.worker
         return Answer(run, task.step, worker, outcome, payload, states, mark)
+
+    def mark_sent(self, task: Task, cost_ns: int) -> None:
+        """Note what it has cost to send a batch with a mark."""
+        if task.stream is not None:
+            self._replicas[task.stream].mark_sent(cost_ns)
 
     def _start(self, stream: int) -> None:
         try:

@@ -26,6 +26,7 @@ from .plain import alike, encode_any
 from .randomness import RNGS, Universe, capture_all
 from .replay import Record, Replay, detached, next_items
 from .source import Setting, Source
+from .stateful import is_stateful
 
 __all__ = ["CustomOrder", "memory", "prepare"]
 
@@ -146,14 +147,14 @@ class CustomOrder:
             state["universe"] = self._universe.to_text(moved)
 
     def _add_state_dicts(self, state: dict[str, Any]) -> bool:
-        if _is_stateful(self._iterator):
+        if is_stateful(self._iterator):
             self._add_universe(state)
             stateful: Any = self._iterator
             state["iterator_state"] = copy.deepcopy(stateful.state_dict())
             # Its sampler may count epochs or keep an order beside it.
             state["sampler"] = changed(self._frozen(), self._source.origin)
             return True
-        if _is_stateful(self._sampler):
+        if is_stateful(self._sampler):
             now = copy.deepcopy(self._sampler.state_dict())
             if self._knows_its_place(now):
                 self._add_universe(state)
@@ -162,7 +163,7 @@ class CustomOrder:
         return False
 
     def _mark(self) -> None:
-        if _is_stateful(self._sampler):
+        if is_stateful(self._sampler):
             self._marks[self.record.taken] = encode_any(self._sampler.state_dict())
 
     def _knows_its_place(self, now: Any) -> bool:
@@ -312,7 +313,7 @@ def memory(sampler: Any, source: Source, started: bool) -> dict[str, Any]:
         CannotSaveError: it has been iterated before (``started``), and keeps something from epoch
             to epoch that cannot be saved.
     """
-    if _is_stateful(sampler):
+    if is_stateful(sampler):
         return {"state": copy.deepcopy(sampler.state_dict())}
     now = freeze(sampler, source.dataset)
     if started:
@@ -356,11 +357,6 @@ def _read(saved: dict[str, Any]) -> Record:
         return Record.from_plain(saved)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise DamagedStateError("order", "what a custom sampler's order saves", error) from error
-
-
-def _is_stateful(thing: Any) -> bool:
-    """It has torchdata's protocol, both halves of it."""
-    return all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict"))
 
 
 class _Trial(pickle.Pickler):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.samplers import MySampler
 from laws.streams import Generated, StatefulDataset, StatefulIterator, StatefulWalk
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
@@ -39,27 +40,6 @@ def taken(iterator: Any, count: int) -> list[Any]:
 
 
 # --- the tutorial of torchdata's StatefulDataLoader, unchanged ------------------------------------
-
-
-class MySampler(torch.utils.data.Sampler[int]):
-    def __init__(self, high: int, seed: int, limit: int) -> None:
-        self.seed, self.high, self.limit = seed, high, limit
-        self.g = torch.Generator()
-        self.g.manual_seed(self.seed)
-        self.i = 0
-
-    def __iter__(self) -> Iterator[int]:
-        while self.i < self.limit:
-            val = int(torch.randint(high=self.high, size=(1,), generator=self.g))
-            self.i += 1
-            yield val
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.i = state_dict["i"]
-        self.g.set_state(state_dict["rng"])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"i": self.i, "rng": self.g.get_state()}
 
 
 class NoisyRange(Dataset[float]):
@@ -428,15 +408,6 @@ def test_a_state_that_cannot_be_had_is_an_error_for_who_asks_and_loses_nothing(
         assert re.search(cause, str(raised.value))
     whole = DataLoader(StatefulDataset(), 3, num_workers=num_workers, seed=1)
     assert found + lists(iterator) == lists(whole)
-
-
-class Shrunk(StatefulIterator):
-    """Its data has become less."""
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        walk = StatefulWalk()
-        walk.indices = walk.indices[:2]
-        return walk
 
 
 class Refusing(StatefulIterator):

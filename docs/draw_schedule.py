@@ -17,7 +17,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.patches import FancyArrowPatch  # noqa: E402
 
-from picklable_loader.core.schedule import TRANSITIONS, Phase  # noqa: E402
+from picklable_loader.core.phases import TRANSITIONS, Phase  # noqa: E402
 
 PICTURE = Path(__file__).with_name("schedule.png")
 
@@ -71,7 +71,7 @@ def draw() -> None:
         color="#555555",
         arrowprops={"arrowstyle": "-|>", "color": "#555555"},
     )
-    axes.set_title("What may happen to a task (TRANSITIONS in core/schedule.py)", size=12, pad=14)
+    axes.set_title("What may happen to a task (TRANSITIONS in core/phases.py)", size=12, pad=14)
     axes.set_xlim(-1.9, 4.7)
     axes.set_ylim(-0.95, 2.4)
     axes.axis("off")

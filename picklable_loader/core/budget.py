@@ -31,6 +31,10 @@ class Policy:
     bytes: int | None = None
     #: False: batches are delivered as they arrive
     in_order: bool = True
+    #: streams may move to workers that are idle
+    moving: bool = False
+    #: workers that may die of a task, from 1, before it is given up
+    most_deaths: int = 3
     #: draw only when the consumer asks (num_workers=0)
     lazy: bool = False
 

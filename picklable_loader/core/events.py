@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
+from .streams import Place
 from .task import Task
 
 # --- events --------------------------------------------------------------------------------------
@@ -76,10 +77,21 @@ class Ended:
     mark: Any = None
 
 
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A worker is gone; another one takes its place."""
+
+    worker: int
+    #: steps that nobody has, or will answer, any more
+    lost: tuple[int, ...]
+    #: the one of them that the worker was at; None: nobody knows of any
+    at_hand: int | None = None
+
+
 #: what becomes of a task that was sent
 Answered = Union[Arrived, Failed, Ended]
 
-Event = Union[Started, Wanted, Skipped, Budgeted, Answered]
+Event = Union[Started, Wanted, Skipped, Budgeted, Answered, Died]
 
 
 # --- instructions --------------------------------------------------------------------------------
@@ -92,6 +104,8 @@ class Send:
     #: None: to whichever is idle first
     worker: int | None
     task: Task
+    #: where its stream goes on, which was at another worker before
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +120,13 @@ class Raise:
     """Raise, in the consumer, what fetching a step raised."""
 
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Condemn:
+    """Raise, in the consumer, that workers die of a task; it is not delivered by that."""
+
+    task: Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +148,4 @@ class Finish:
     """The epoch is over."""
 
 
-Instruction = Union[Send, Deliver, Raise, Drop, Fault, Finish]
+Instruction = Union[Send, Deliver, Raise, Condemn, Drop, Fault, Finish]

@@ -1,9 +1,9 @@
 """Schedule: events in, instructions out, through one method.
 
-A task is *drawn* from the plan and sent to a worker in one go; from then on it stands in the
-*window* until it is delivered. What may happen to it there is the table ``TRANSITIONS``; anything
-else is a bug and raises before anything has changed. The batch itself never comes in here: the
-engine keeps it, the schedule only knows that the step has arrived.
+A task is *drawn* from the plan and sent to a worker, in one go unless its stream may have to move
+first; from then on it stands in the *window* until it is delivered. What may happen to it there is
+the table in ``phases``; anything else is a bug and raises before anything has changed. The batch
+itself never comes in here: the engine keeps it, the schedule only knows that the step has arrived.
 
 One schedule serves any number of workers, none included: ``num_workers=0`` is one worker that is
 given a task only when the consumer asks (``lazy``).
@@ -14,17 +14,17 @@ The *budget* is how many tasks the window may hold; it grows and falls back by i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from typing import Any
 
-from ..errors import InvalidTransition
 from .budget import Budget, Policy
 from .events import (
     Answered,
     Arrived,
     Budgeted,
+    Condemn,
     Deliver,
+    Died,
     Drop,
     Ended,
     Event,
@@ -38,45 +38,14 @@ from .events import (
     Started,
     Wanted,
 )
+from .homes import Homes
+from .phases import Phase
 from .plan import Plan
 from .streams import Place, StreamPlan
 from .task import Task
+from .window import Entry, Window
 
-__all__ = ["TRANSITIONS", "Phase", "Policy", "Schedule"]
-
-
-class Phase(Enum):
-    """Where a task stands."""
-
-    SENT = "sent"
-    ARRIVED = "arrived"
-    FAILED = "failed"
-    FORGOTTEN = "forgotten"  # skipped while a worker had it: its result is awaited and dropped
-    GONE = "gone"  # delivered, raised, dropped, or void since its stream had ended
-
-
-TRANSITIONS: dict[tuple[Phase, type[Any]], Phase] = {
-    (Phase.SENT, Arrived): Phase.ARRIVED,
-    (Phase.SENT, Failed): Phase.FAILED,
-    (Phase.SENT, Ended): Phase.GONE,
-    (Phase.SENT, Skipped): Phase.FORGOTTEN,
-    (Phase.ARRIVED, Wanted): Phase.GONE,
-    (Phase.ARRIVED, Skipped): Phase.GONE,
-    (Phase.FAILED, Wanted): Phase.GONE,
-    (Phase.FAILED, Skipped): Phase.GONE,
-    (Phase.FORGOTTEN, Arrived): Phase.GONE,
-    (Phase.FORGOTTEN, Failed): Phase.GONE,
-    (Phase.FORGOTTEN, Ended): Phase.GONE,
-}
-
-
-@dataclass(slots=True)
-class _Entry:
-    task: Task
-    phase: Phase = Phase.SENT
-    #: memory that its batch takes, and the state of its stream after it, once it is here
-    bytes: int = 0
-    mark: Any = None
+__all__ = ["Policy", "Schedule"]
 
 
 class Schedule:
@@ -102,18 +71,15 @@ class Schedule:
         self.delivered = delivered
         #: the window's largest size; the policy's, until it grows or the user sets it
         self._budget = Budget(policy)
-        #: drawn and not delivered, by step, ascending; never more than the budget once drawn
-        self._window: dict[int, _Entry] = {}
-        #: skipped while a worker had them; disjoint from the window
-        self._forgotten: dict[int, _Entry] = {}
-        #: steps in the window that arrived or failed, in that order
-        self._ready: list[int] = []
-        #: tasks sent and not answered: in the window (SENT) or forgotten
-        self._under_way = 0
-        #: what the batches in the window that have arrived take together
-        self.held_bytes = 0
+        #: drawn and not delivered; never more than the budget once drawn
+        self._window = Window()
         #: where the streams stand; moves on delivery only
         self._places = [place.copy() for place in places]
+        self._homes = Homes(policy.workers, policy.moving and len(places) > policy.workers)
+        #: no task is ever held: no stream may move, and no worker has died
+        self._sends_at_once = not self._homes.moving
+        #: streams whose worker has died; they are opened again with their next task
+        self._astray: set[int] = set()
         #: streams that have no more data, each with what its worker has said last
         self._over: dict[int, Any] = {}
         #: the consumer waits for a batch
@@ -130,6 +96,7 @@ class Schedule:
             Arrived: self._answered,
             Failed: self._answered,
             Ended: self._answered,
+            Died: self._died,
         }
 
     def __getstate__(self) -> dict[str, Any]:
@@ -154,7 +121,7 @@ class Schedule:
 
     def window(self) -> tuple[Task, ...]:
         """The tasks that were drawn and not delivered, in order of their steps."""
-        return tuple(entry.task for entry in self._window.values())
+        return self._window.tasks()
 
     def awaits(self, step: int) -> bool:
         """The consumer is still to be given this step."""
@@ -162,9 +129,9 @@ class Schedule:
 
     def places(self) -> tuple[Place, ...]:
         """Where each stream stands; they do not move any more."""
-        left = {e.task.stream for e in self._window.values() if e.phase is not Phase.SENT}
+        over = self._over.keys() - self._window.waiting_streams()
         return tuple(
-            place.over(self._over[stream]) if stream in self._over.keys() - left else place.copy()
+            place.over(self._over[stream]) if stream in over else place.copy()
             for stream, place in enumerate(self._places)
         )
 
@@ -185,12 +152,17 @@ class Schedule:
     @property
     def under_way(self) -> int:
         """Tasks that were sent and not answered."""
-        return self._under_way
+        return self._window.under_way
 
     @property
     def waiting(self) -> int:
         """Batches that have arrived, or failed, and wait for delivery."""
-        return len(self._ready)
+        return self._window.ready
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that these take."""
+        return self._window.bytes
 
     def remaining(self) -> int | None:
         """Batches that are still to be delivered; None where the sampler has no length."""
@@ -212,32 +184,26 @@ class Schedule:
         self._serve(out)
 
     def _answered(self, event: Answered, out: list[Instruction]) -> None:
-        step = event.step
-        forgotten = step in self._forgotten
-        entry = self._forgotten.get(step) if forgotten else self._window.get(step)
-        if entry is None:
-            raise InvalidTransition(Phase.GONE.value, type(event).__name__, step)
-        entry.phase = _move(entry.phase, event, step)
-        self._under_way -= 1
-        entry.mark = event.mark
+        entry, forgotten = self._window.answer(event)
+        if self._homes.moving:
+            self._homes.answered(_stream_of(entry.task))
         if type(event) is Ended:
-            self._end(entry.task.stream, event.mark)
+            self._end(_stream_of(entry.task), event.mark)
         if forgotten:
-            del self._forgotten[step]
-            out.append(Drop(step))
-        elif entry.phase is Phase.GONE:
-            del self._window[step]
+            out.append(Drop(event.step))
+        if self._changes_room(event):
             self._refill_eagerly(out)
-        else:
-            self._ready.append(step)
-            if type(event) is Arrived:
-                entry.bytes = event.bytes
-                self.held_bytes += event.bytes
-                self._budget.note(event.bytes)
-                if event.idled and self._budget.grow_for_an_idler():
-                    self._refill_eagerly(out)
-        if self.policy.bytes is not None:
-            self._refill_eagerly(out)
+        elif self._window.held:
+            self._hand_out(out)
+        self._serve(out)
+
+    def _died(self, event: Died, out: list[Instruction]) -> None:
+        self._sends_at_once = False
+        self._window.lose(event, self.policy.most_deaths)
+        streams = range(len(self._places))
+        self._astray.update(s for s in streams if self._homes.of(s) == event.worker)
+        self._homes.died(event.worker)
+        self._hand_out(out)
         self._serve(out)
 
     def _budgeted(self, event: Budgeted, out: list[Instruction]) -> None:
@@ -248,17 +214,8 @@ class Schedule:
         self._refill_eagerly(out)
 
     def _skipped(self, event: Skipped, out: list[Instruction]) -> None:
-        passed = 0
-        for step in list(self._window)[: event.count]:
-            entry = self._window.pop(step)
-            was, entry.phase = entry.phase, _move(entry.phase, event, step)
-            if was is Phase.SENT:
-                self._forgotten[step] = entry
-            else:
-                self._ready.remove(step)
-                self.held_bytes -= entry.bytes
-                out.append(Drop(step))
-            passed += 1
+        passed, here = self._window.skip(event)
+        out.extend(map(Drop, here))
         if not self._exhausted:
             passed += self.plan.advance(event.count - passed)
         self.delivered += passed
@@ -270,22 +227,9 @@ class Schedule:
         """Give the consumer what it waits for, if it is here."""
         if not self._wanting:
             return
-        step = self._next_ready()
+        step = self._window.next_ready(self.policy.in_order)
         if step is not None:
-            entry = self._window.pop(step)
-            self._ready.remove(step)
-            self.held_bytes -= entry.bytes
-            failed = entry.phase is Phase.FAILED
-            entry.phase = _move(entry.phase, _WANTED, step)
-            self.delivered += 1
-            if self._places and entry.task.stream is not None:
-                remember = type(self.plan) is Plan
-                self._places[entry.task.stream].deliver(entry.task, entry.mark, remember)
-            self._wanting = False
-            # Torch draws the next index before it returns a batch: a sampler that uses the global
-            # random number generator must see the same state of it here.
-            self._refill_eagerly(out)
-            out.append(Raise(step) if failed else Deliver(step))
+            self._deliver(step, out)
         elif not self._window:
             self._wanting = False
             if self._fault is not None:
@@ -293,20 +237,40 @@ class Schedule:
                 self._fault = None
             else:
                 out.append(Finish())
+        elif self._window.head().phase is Phase.LETHAL and self._nothing_comes_before():
+            self._wanting = False
+            out.append(Condemn(self._window.head().task))
         elif self._idle_for_the_head() and self._budget.grow_behind_a_head():
             self._refill_eagerly(out)
 
+    def _deliver(self, step: int, out: list[Instruction]) -> None:
+        entry, failed = self._window.take(step)
+        self.delivered += 1
+        if self._places and entry.task.stream is not None:
+            place = self._places[entry.task.stream]
+            place.deliver(entry.task, entry.mark, self._remembers)
+        self._wanting = False
+        # Torch draws the next index before it returns a batch: a sampler that uses the global
+        # random number generator must see the same state of it here.
+        self._refill_eagerly(out)
+        out.append(Raise(step) if failed else Deliver(step))
+
+    def _nothing_comes_before(self) -> bool:
+        """No other batch can be delivered before the head of the line."""
+        return self.policy.in_order or not self._window.under_way
+
     def _idle_for_the_head(self) -> bool:
         """Workers idle, the window being full and its head slow."""
-        return len(self._window) >= self.budget and self._under_way < self.policy.workers
+        full = len(self._window) >= self.budget
+        return full and self._window.under_way < self.policy.workers
 
-    def _next_ready(self) -> int | None:
-        if not self._ready:
-            return None
-        if not self.policy.in_order:
-            return self._ready[0]
-        head = next(iter(self._window))
-        return None if self._window[head].phase is Phase.SENT else head
+    def _changes_room(self, event: Answered) -> bool:
+        """More may be drawn now than before the answer."""
+        if type(event) is Arrived:
+            self._budget.note(event.bytes)
+            if event.idled and self._budget.grow_for_an_idler():
+                return True
+        return type(event) is Ended or self.policy.bytes is not None
 
     def _refill_eagerly(self, out: list[Instruction]) -> None:
         if self._wanting or not self.policy.lazy:
@@ -316,53 +280,82 @@ class Schedule:
         """Draw tasks up to the budget and hand them out."""
         while len(self._window) < self.budget and not self._exhausted:
             if self._fault is not None or not self._has_room():
-                return
+                break
             try:
                 task = self.plan.draw()
             except StopIteration:
                 self._exhausted = True
-                return
             except Exception as error:  # the user's sampler; what was drawn before comes first
                 self._fault = error
-                return
-            self._window[task.step] = _Entry(task)
-            self._under_way += 1
-            out.append(Send(self._worker_of(task), task))
+            else:
+                entry = self._window.add(task)
+                if self._sends_at_once:
+                    self._send(entry, out)
+        if self._window.held:
+            self._hand_out(out)
+
+    def _hand_out(self, out: list[Instruction]) -> None:
+        """Send the tasks that are held, each to its stream's home, which may be a new one."""
+        full: set[int] = set()
+        for entry in self._window.held_back():
+            stream = entry.task.stream
+            if stream is None:
+                self._send(entry, out)
+            elif stream not in full:
+                place = self._new_place(stream)
+                if place is not None or self._homes.has_room(stream):
+                    self._send(entry, out, place)
+                else:
+                    full.add(stream)
+
+    def _send(self, entry: Entry, out: list[Instruction], place: Place | None = None) -> None:
+        send = Send(self._worker_of(entry.task), entry.task, place)
+        self._window.send(entry, send)
+        if self._homes.moving:
+            self._homes.sent(_stream_of(entry.task))
+        out.append(send)
+
+    def _new_place(self, stream: int) -> Place | None:
+        """Where a stream is to be opened again, if it is: elsewhere, or after a death."""
+        if stream in self._astray:
+            self._astray.discard(stream)
+            return self._place_at(stream)
+        if stream in self._over or not self._homes.may_move(stream):
+            return None
+        place = self._place_at(stream)
+        if not place.exact:
+            return None
+        self._homes.move(stream)
+        return place
+
+    def _place_at(self, stream: int) -> Place:
+        return self._window.beyond(self._places[stream], stream, self._remembers)
 
     def _has_room(self) -> bool:
-        return not self._window or self._budget.has_room(self.held_bytes, self._under_way)
+        fetched = self._window.under_way + self._window.held
+        return not self._window or self._budget.has_room(self._window.bytes, fetched)
 
-    def _end(self, stream: int | None, mark: Any) -> None:
-        assert stream is not None, "only streams end"
+    def _end(self, stream: int, mark: Any) -> None:
         self._over.setdefault(stream, mark)
         self.plan.end(stream)
 
     def _worker_of(self, task: Task) -> int | None:
-        return None if task.stream is None else task.stream % self.policy.workers
+        return None if task.stream is None else self._homes.of(task.stream)
+
+    @property
+    def _remembers(self) -> bool:
+        """Tasks of streams are needed to fetch their batches again."""
+        return type(self.plan) is Plan
 
     # --- the invariants once more, as a check ----------------------------------------------------
 
     def validate(self) -> None:
         """Raise AssertionError unless every invariant beside the fields holds."""
-        assert list(self._window) == sorted(self._window)
-        assert all(entry.task.step == step for step, entry in self._window.items())
-        assert not self._window.keys() & self._forgotten.keys()
-        assert all(entry.phase is Phase.FORGOTTEN for entry in self._forgotten.values())
-        here = {s for s, e in self._window.items() if e.phase in (Phase.ARRIVED, Phase.FAILED)}
-        assert here == set(self._ready) and len(here) == len(self._ready)
-        assert all(e.phase is Phase.SENT for s, e in self._window.items() if s not in here)
-        entries = (*self._window.values(), *self._forgotten.values())
-        waited_for = [e for e in entries if e.phase in (Phase.SENT, Phase.FORGOTTEN)]
-        assert len(waited_for) == self._under_way
-        assert self.held_bytes == sum(entry.bytes for entry in self._window.values())
+        self._window.validate()
         assert all(place.marked + len(place.since) <= place.given for place in self._places)
+        assert not (self._sends_at_once and self._window.held)
 
 
-_WANTED = Wanted()
-
-
-def _move(phase: Phase, event: Event, step: int) -> Phase:
-    try:
-        return TRANSITIONS[phase, type(event)]
-    except KeyError:
-        raise InvalidTransition(phase.value, type(event).__name__, step) from None
+def _stream_of(task: Task) -> int:
+    assert task.stream is not None, "only streams have homes"
+    return task.stream

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..errors import CannotSaveError
 from .task import Task
 
 __all__ = ["Marks", "Place", "StreamPlan"]
@@ -53,6 +54,12 @@ class Place:
             self.since.clear()
         elif remember:
             self.since.append(task)
+
+    @property
+    def exact(self) -> bool:
+        """Its state is known where it stands: nothing has to be fetched again."""
+        known = self.mark is not None and not isinstance(self.mark, CannotSaveError)
+        return known and self.marked == self.given
 
     def over(self, mark: Any) -> Place:
         """The same place, now that it is known to be the last one.

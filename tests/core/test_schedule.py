@@ -14,7 +14,9 @@ from picklable_loader.core.cursor import Cursor
 from picklable_loader.core.events import (
     Arrived,
     Budgeted,
+    Condemn,
     Deliver,
+    Died,
     Drop,
     Ended,
     Failed,
@@ -27,8 +29,9 @@ from picklable_loader.core.events import (
     Wanted,
 )
 from picklable_loader.core.order import SequenceOrder
+from picklable_loader.core.phases import TRANSITIONS, Phase
 from picklable_loader.core.plan import Grouping, Plan, Unit
-from picklable_loader.core.schedule import TRANSITIONS, Phase, Policy, Schedule
+from picklable_loader.core.schedule import Policy, Schedule
 from picklable_loader.core.snapshot import from_plain, to_plain
 from picklable_loader.core.task import Task
 from picklable_loader.errors import InvalidTransition
@@ -129,6 +132,56 @@ def test_a_second_answer_for_a_task_that_waits_is_a_bug() -> None:
 
 def test_every_phase_but_the_last_has_a_way_on() -> None:
     assert {start for start, _ in TRANSITIONS} == set(Phase) - {Phase.GONE}
+
+
+# --- deaths --------------------------------------------------------------------------------------
+
+
+def test_what_a_dead_worker_owed_is_done_again() -> None:
+    schedule = Schedule(plan_of(3), Policy(workers=2, budget=2))
+    first, second = schedule.handle(Started())
+    assert schedule.handle(Died(1, (1,), 1)) == [second]
+    assert schedule.handle(Died(0, (0, 1))) == [first, second]
+    schedule.handle(Wanted())
+    assert schedule.handle(Arrived(0))[-1] == Deliver(0)
+
+
+def test_a_task_that_was_skipped_is_not_done_again() -> None:
+    schedule = Schedule(plan_of(3), Policy(workers=1, budget=1))
+    schedule.handle(Started())
+    schedule.handle(Skipped(1))
+    assert schedule.handle(Died(0, (0,), 0)) == []
+    assert schedule.under_way == 1
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_task_that_workers_die_of_is_given_up_once_all_before_it_is_delivered(
+    in_order: bool,
+) -> None:
+    schedule = Schedule(plan_of(9), Policy(2, 2, most_deaths=2, in_order=in_order))
+    schedule.handle(Started())
+    schedule.handle(Died(1, (1,), 1))
+    assert schedule.handle(Died(0, (1, 0), 1)) == [Send(None, Task(0, [0], 0))]
+    assert schedule.handle(Wanted()) == []
+    assert schedule.handle(Arrived(0)) == [Send(None, Task(2, [2], 2)), Deliver(0)]
+    if not in_order:
+        assert schedule.handle(Wanted()) == []
+        schedule.handle(Arrived(2))
+        assert schedule.handle(Wanted()) == []
+        assert schedule.handle(Failed(3))[-1] == Raise(3)
+        return
+    assert schedule.handle(Wanted()) == [Condemn(Task(1, [1], 1))]
+    assert [task.step for task in schedule.window()] == [1, 2]
+
+
+def test_a_task_is_not_to_blame_for_what_kills_other_tasks_workers() -> None:
+    schedule = Schedule(plan_of(3), Policy(workers=2, budget=2, most_deaths=1))
+    schedule.handle(Started())
+    assert schedule.handle(Died(0, (0, 1))) != []
+    assert schedule.handle(Died(1, (0, 1), 0)) == [Send(None, Task(1, [1], 1))]
+    assert schedule.handle(Wanted()) == [Condemn(Task(0, [0], 0))]
+    assert Drop(0) not in schedule.handle(Skipped(1))
+    assert [task.step for task in schedule.window()] == [1, 2]
 
 
 # --- budget --------------------------------------------------------------------------------------
@@ -312,6 +365,7 @@ POLICIES = st.builds(
     most=st.integers(0, 12),
     bytes=st.none() | st.integers(0, 12),
     in_order=st.booleans(),
+    most_deaths=st.just(10**9),
 ) | st.just(Policy(lazy=True))
 
 
@@ -347,6 +401,12 @@ class World:
             step = self.under_way.pop(choice % len(self.under_way))
             self.tell(Failed(step) if failed else Arrived(step, 1 + choice))
 
+    def kill(self, choice: int) -> None:
+        """A worker dies, which had some of the tasks; the rest stays in the queue."""
+        lost = tuple(self.under_way[: choice % 3])
+        del self.under_way[: choice % 3]
+        self.tell(Died(0, lost, lost[0] if lost else None))
+
     def finish(self) -> None:
         while not self.over:
             self.tell(Wanted())
@@ -356,7 +416,8 @@ class World:
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["want", "answer", "fail", "pickle", "budget", "bytes"]), st.integers(0, 7)
+        st.sampled_from(["want", "answer", "fail", "kill", "pickle", "budget", "bytes"]),
+        st.integers(0, 7),
     ),
     max_size=60,
 )
@@ -375,6 +436,8 @@ def test_every_task_is_delivered_exactly_once_whatever_happens(
             world.schedule = pickle.loads(pickle.dumps(world.schedule))
         elif action in ("budget", "bytes"):
             world.tell(Budgeted(1 + choice, choice if action == "bytes" else None))
+        elif action == "kill":
+            world.kill(choice)
         else:
             world.answer(choice, action == "fail")
     world.finish()
@@ -424,6 +487,7 @@ def test_skipping_passes_over_the_next_batches_and_no_others(
     for count in skips:
         for _ in range(answers):
             world.answer(0, False)
+        world.kill(answers)
         before = world.schedule.delivered
         world.tell(Skipped(count))
         passed += world.schedule.delivered - before

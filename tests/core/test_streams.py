@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from picklable_loader.core.cursor import Cursor
 from picklable_loader.core.events import (
     Arrived,
+    Condemn,
     Deliver,
+    Died,
     Ended,
     Failed,
     Finish,
@@ -47,19 +49,23 @@ class World:
     def __init__(self, lengths: Sequence[int], policy: Policy, places: Sequence[Place]) -> None:
         self.lengths = lengths
         self.schedule = Schedule(StreamPlan(places, None), policy, 0, places)
-        self.queues: list[deque[Task]] = [deque() for _ in range(policy.workers)]
-        self.read = [place.given for place in places]
+        self.queues: list[deque[Send]] = [deque() for _ in range(policy.workers)]
+        #: by worker, where each replica that it has stands; streams are opened once without place
+        self.replicas: list[dict[int, int]] = [{} for _ in range(policy.workers)]
+        self.unopened = {stream: place.given for stream, place in enumerate(places)}
         self.batches: dict[int, Batch] = {}
         self.delivered: list[Batch] = []
+        self.moves = 0
         self.over = False
         self.tell(Started())
 
     def tell(self, event: Any) -> None:
         for instruction in self.schedule.handle(event):
             match instruction:
-                case Send(worker, task):
+                case Send(worker):
                     assert worker is not None
-                    self.queues[worker].append(task)
+                    self.queues[worker].append(instruction)
+                    self.moves += instruction.place is not None
                 case Deliver(step) | Raise(step):
                     self.delivered.append(self.batches.pop(step))
                 case Finish():
@@ -68,18 +74,33 @@ class World:
         assert len(self.schedule.window()) <= self.schedule.budget
 
     def answer(self, choice: int, kind: Any = Arrived, marked: bool = False) -> None:
-        busy = [queue for queue in self.queues if queue]
-        if not busy:
-            return
-        task = busy[choice % len(busy)].popleft()
-        stream = task.stream
+        busy = [worker for worker, queue in enumerate(self.queues) if queue]
+        if busy:
+            self.answer_of(busy[choice % len(busy)], kind, marked)
+
+    def answer_of(self, worker: int, kind: Any = Arrived, marked: bool = False) -> None:
+        send = self.queues[worker].popleft()
+        task, stream, read = send.task, send.task.stream, self.replicas[worker]
         assert stream is not None
-        if self.read[stream] == self.lengths[stream]:
+        if send.place is not None:
+            read[stream] = send.place.given
+            self.unopened.pop(stream, None)
+        elif stream in self.unopened:
+            read[stream] = self.unopened.pop(stream)
+        if read[stream] == self.lengths[stream]:
             self.tell(Ended(task.step, ["end", stream]))
             return
-        self.batches[task.step] = stream, self.read[stream]
-        self.read[stream] += 1
-        self.tell(kind(task.step, mark=[stream, self.read[stream]] if marked else None))
+        assert task.step == read[stream] * len(self.lengths) + stream
+        self.batches[task.step] = stream, read[stream]
+        read[stream] += 1
+        self.tell(kind(task.step, mark=[stream, read[stream]] if marked else None))
+
+    def kill(self, choice: int) -> None:
+        worker = choice % len(self.queues)
+        lost = tuple(send.task.step for send in self.queues[worker])
+        self.queues[worker].clear()
+        self.replicas[worker].clear()
+        self.tell(Died(worker, lost, lost[0] if lost else None))
 
     def finish(self) -> None:
         while not self.over:
@@ -90,11 +111,18 @@ class World:
 
 LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=5)
 POLICIES = st.builds(
-    Policy, workers=st.integers(1, 4), budget=st.integers(1, 8), in_order=st.booleans()
+    Policy,
+    workers=st.integers(1, 4),
+    budget=st.integers(1, 8),
+    in_order=st.booleans(),
+    moving=st.booleans(),
+    most_deaths=st.just(10**9),
 ) | st.just(Policy(lazy=True))
 ACTIONS = st.lists(
-    st.tuples(st.sampled_from(["want", "answer", "fail", "mark", "pickle"]), st.integers(0, 7)),
-    max_size=50,
+    st.tuples(
+        st.sampled_from(["want", "answer", "fail", "mark", "kill", "pickle"]), st.integers(0, 7)
+    ),
+    max_size=60,
 )
 
 
@@ -105,6 +133,9 @@ def act(world: World, actions: list[tuple[str, int]]) -> None:
                 world.tell(Wanted())
         elif action == "pickle":
             world.schedule = pickle.loads(pickle.dumps(world.schedule))
+        elif action == "kill":
+            if not world.schedule.policy.lazy:
+                world.kill(choice)
         else:
             world.answer(choice, Failed if action == "fail" else Arrived, action == "mark")
 
@@ -121,6 +152,80 @@ def test_batches_come_in_torchs_order_whichever_stream_ends_when(
         assert world.delivered == in_turn(lengths)
     assert sorted(world.delivered) == sorted(in_turn(lengths))
     assert world.schedule.last_marks() == {s: ["end", s] for s in range(len(lengths))}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 4), st.lists(st.integers(1, 9), min_size=3, max_size=8), st.booleans())
+def test_streams_move_between_workers_of_unequal_load_and_the_order_stays(
+    workers: int, costs: list[int], out_of_step: bool
+) -> None:
+    lengths = [40 + out_of_step * at for at in range(len(costs))]
+    policy = Policy(workers=workers, budget=2 * workers, moving=True)
+    world = World(lengths, policy, [Place() for _ in lengths])
+    run_in_time(world, costs)
+    assert world.delivered == in_turn(lengths)
+    assert world.moves <= 8  # each one takes twice the patience of the one before
+
+
+def run_in_time(world: World, costs: Sequence[int]) -> int:
+    """How long it takes if a batch of each stream costs so much, and the consumer nothing."""
+    now, busy_until = 0, [0] * len(world.queues)
+    world.tell(Wanted())
+    while not world.over:
+        while not world.schedule._wanting and not world.over:
+            world.tell(Wanted())
+        ends = {}
+        for worker, queue in enumerate(world.queues):
+            if queue:
+                stream = queue[0].task.stream
+                assert stream is not None
+                ends[worker] = max(now, busy_until[worker]) + costs[stream]
+                if busy_until[worker] > now:
+                    ends[worker] = busy_until[worker]
+                busy_until[worker] = ends[worker]
+        if ends:
+            worker = min(ends, key=lambda worker: ends[worker])
+            now = ends[worker]
+            busy_until[worker] = 0
+            world.answer_of(worker, marked=True)
+    return now
+
+
+def test_two_slow_streams_of_one_worker_part() -> None:
+    costs, lengths = [10, 1, 10, 1], [200] * 4
+    taken = {}
+    for moving in (False, True):
+        policy = Policy(workers=2, budget=4, moving=moving)
+        world = World(lengths, policy, [Place() for _ in lengths])
+        taken[moving] = run_in_time(world, costs)
+        assert world.delivered == in_turn(lengths)
+    assert taken[False] >= 200 * 20
+    assert taken[True] <= 200 * 12.5  # where 11 is the least
+
+
+def test_a_stream_moves_only_where_its_state_is_known() -> None:
+    policy = Policy(workers=2, budget=4, moving=True)
+    world = World([60] * 4, policy, [Place() for _ in range(4)])
+    while not world.over:  # worker 0 is asked last: worker 1 is idle most of the time
+        world.tell(Wanted())
+        while world.schedule._wanting and any(world.queues):
+            world.answer_of(1 if world.queues[1] else 0)
+    assert world.moves == 0
+
+
+def test_a_stream_whose_batch_kills_its_workers_stops_before_it() -> None:
+    policy = Policy(workers=2, budget=4, most_deaths=2)
+    schedule = Schedule(StreamPlan([Place(), Place()], None), policy, 0, [Place(), Place()])
+    schedule.handle(Started())
+    schedule.handle(Arrived(0))
+    assert schedule.handle(Died(0, (2,), 2)) == [Send(0, Task(2, None, 0, 0), Place(1))]
+    assert schedule.handle(Died(0, (2,), 2)) == []
+    schedule.handle(Arrived(1))
+    assert schedule.handle(Wanted()) == [Deliver(0)]  # and no more of the stream is fetched
+    assert Deliver(1) in schedule.handle(Wanted())
+    assert schedule.handle(Wanted()) == [Condemn(Task(2, None, 0, 0))]
+    assert [place.given for place in schedule.places()] == [1, 1]
+    assert schedule.window()[0] == Task(2, None, 0, 0)
 
 
 @settings(max_examples=200, deadline=None)

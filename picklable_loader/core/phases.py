@@ -1,0 +1,59 @@
+"""Phases: where a task stands between being drawn and being gone, and what may happen to it there.
+
+The table ``TRANSITIONS`` is all there is; anything else is a bug.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from ..errors import InvalidTransition
+from .events import Arrived, Died, Ended, Event, Failed, Send, Skipped, Wanted
+
+__all__ = ["TRANSITIONS", "Phase", "follow"]
+
+
+class Phase(Enum):
+    """Where a task stands."""
+
+    HELD = "held"  # drawn, and to be sent at once, or when it is clear who is to have its stream
+    SENT = "sent"
+    ARRIVED = "arrived"
+    FAILED = "failed"
+    LETHAL = "lethal"  # several workers have died of it: it is not sent again
+    FORGOTTEN = "forgotten"  # skipped while a worker had it: its result is awaited and dropped
+    GONE = "gone"  # delivered, raised, dropped, or void since its stream had ended
+
+
+TRANSITIONS: dict[tuple[Phase, type[Any]], Phase] = {
+    (Phase.HELD, Send): Phase.SENT,
+    (Phase.HELD, Skipped): Phase.GONE,
+    (Phase.HELD, Died): Phase.LETHAL,  # once too often
+    (Phase.SENT, Arrived): Phase.ARRIVED,
+    (Phase.SENT, Failed): Phase.FAILED,
+    (Phase.SENT, Ended): Phase.GONE,
+    (Phase.SENT, Skipped): Phase.FORGOTTEN,
+    (Phase.SENT, Died): Phase.HELD,
+    (Phase.ARRIVED, Wanted): Phase.GONE,
+    (Phase.ARRIVED, Skipped): Phase.GONE,
+    (Phase.FAILED, Wanted): Phase.GONE,
+    (Phase.FAILED, Skipped): Phase.GONE,
+    (Phase.LETHAL, Skipped): Phase.GONE,
+    (Phase.FORGOTTEN, Arrived): Phase.GONE,
+    (Phase.FORGOTTEN, Failed): Phase.GONE,
+    (Phase.FORGOTTEN, Ended): Phase.GONE,
+    (Phase.FORGOTTEN, Died): Phase.GONE,
+}
+
+
+def follow(phase: Phase, happened: Event | Send, step: int) -> Phase:
+    """The next phase of a task.
+
+    Raises:
+        InvalidTransition: that cannot happen to it there.
+    """
+    try:
+        return TRANSITIONS[phase, type(happened)]
+    except KeyError:
+        raise InvalidTransition(phase.value, type(happened).__name__, step) from None

@@ -1,0 +1,210 @@
+"""Window: the tasks that were drawn and are not delivered, each in its phase.
+
+Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import InvalidTransition
+from .events import Answered, Arrived, Died, Send, Skipped, Wanted
+from .phases import Phase, follow
+from .streams import Place
+from .task import Task
+
+__all__ = ["Entry", "Window"]
+
+_WANTED = Wanted()
+
+#: phases of tasks whose batches wait for delivery
+_HERE = (Phase.ARRIVED, Phase.FAILED)
+
+
+@dataclass(slots=True)
+class Entry:
+    """A task in the window."""
+
+    task: Task
+    phase: Phase = Phase.HELD
+    #: memory that its batch takes, and the state of its stream after it, once it is here
+    bytes: int = 0
+    mark: Any = None
+    #: workers that have died of it
+    deaths: int = 0
+
+
+class Window:
+    """The tasks that were drawn and are not delivered."""
+
+    def __init__(self) -> None:
+        #: by step, ascending
+        self._entries: dict[int, Entry] = {}
+        #: skipped while a worker had them; disjoint from the entries
+        self._forgotten: dict[int, Entry] = {}
+        #: steps of entries that arrived or failed, in that order
+        self._ready: list[int] = []
+        #: tasks sent and not answered: entries (SENT) or forgotten
+        self.under_way = 0
+        #: entries that are HELD
+        self.held = 0
+        #: what the batches that have arrived take together
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, step: int) -> bool:
+        return step in self._entries
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> int:
+        """Batches that wait for delivery."""
+        return len(self._ready)
+
+    def tasks(self) -> tuple[Task, ...]:
+        """In order of their steps."""
+        return tuple(entry.task for entry in self._entries.values())
+
+    def head(self) -> Entry:
+        """The entry of the lowest step; there must be one."""
+        return next(iter(self._entries.values()))
+
+    def next_ready(self, in_order: bool) -> int | None:
+        """The step to deliver next, if it is here."""
+        if not self._ready:
+            return None
+        if not in_order:
+            return self._ready[0]
+        head = self.head()
+        return head.task.step if head.phase in _HERE else None
+
+    def held_back(self) -> list[Entry]:
+        """The entries that can be sent now; none of a stream that cannot get past a batch."""
+        stuck = {e.task.stream for e in self._entries.values() if e.phase is Phase.LETHAL} - {None}
+        held = (entry for entry in self._entries.values() if entry.phase is Phase.HELD)
+        return [entry for entry in held if entry.task.stream not in stuck]
+
+    def waiting_streams(self) -> set[int | None]:
+        """Streams of which batches wait for delivery."""
+        return {self._entries[step].task.stream for step in self._ready}
+
+    def beyond(self, place: Place, stream: int, remember: bool) -> Place:
+        """Where a stream will stand once all of its batches that are here are delivered.
+
+        Args:
+            place: where it stands now.
+            stream: its number.
+            remember: see `Place.deliver`.
+        """
+        place = place.copy()
+        for entry in self._entries.values():
+            if entry.task.stream == stream and entry.phase in _HERE:
+                place.deliver(entry.task, entry.mark, remember)
+        return place
+
+    # --- moving ----------------------------------------------------------------------------------
+
+    def add(self, task: Task) -> Entry:
+        """A task was drawn."""
+        self._entries[task.step] = entry = Entry(task)
+        self.held += 1
+        return entry
+
+    def send(self, entry: Entry, send: Send) -> None:
+        """A task is given to a worker."""
+        entry.phase = follow(entry.phase, send, entry.task.step)
+        self.held -= 1
+        self.under_way += 1
+
+    def answer(self, event: Answered) -> tuple[Entry, bool]:
+        """A task was answered.
+
+        Returns:
+            Its entry, and whether it had been forgotten.
+
+        Raises:
+            InvalidTransition: it was not under way; nothing has changed.
+        """
+        step = event.step
+        entry = self._entries.get(step) or self._forgotten.get(step)
+        if entry is None:
+            raise InvalidTransition(Phase.GONE.value, type(event).__name__, step)
+        forgotten = entry.phase is Phase.FORGOTTEN
+        entry.phase = follow(entry.phase, event, step)
+        self.under_way -= 1
+        entry.mark = event.mark
+        if entry.phase is Phase.GONE:
+            del (self._forgotten if forgotten else self._entries)[step]
+        else:
+            self._ready.append(step)
+            if type(event) is Arrived:
+                entry.bytes = event.bytes
+                self.bytes += event.bytes
+        return entry, forgotten
+
+    def take(self, step: int) -> tuple[Entry, bool]:
+        """A batch that is here is delivered.
+
+        Returns:
+            Its entry, and whether it is none, but an exception.
+        """
+        entry = self._entries.pop(step)
+        failed = entry.phase is Phase.FAILED
+        entry.phase = follow(entry.phase, _WANTED, step)
+        self._leave(entry)
+        return entry, failed
+
+    def skip(self, event: Skipped) -> tuple[int, list[int]]:
+        """The first tasks are passed over.
+
+        Returns:
+            How many, and the steps of those whose batches are here.
+        """
+        steps, here = list(self._entries)[: event.count], []
+        for step in steps:
+            entry = self._entries.pop(step)
+            was, entry.phase = entry.phase, follow(entry.phase, event, step)
+            if was is Phase.SENT:
+                self._forgotten[step] = entry
+            elif was is Phase.HELD:
+                self.held -= 1
+            elif was in _HERE:
+                self._leave(entry)
+                here.append(step)
+        return len(steps), here
+
+    def lose(self, event: Died, most_deaths: int) -> None:
+        """A worker has died: what it owed is to be done again, unless it dies of that."""
+        for step in event.lost:
+            entry = self._entries.get(step) or self._forgotten.pop(step)
+            entry.deaths += step == event.at_hand
+            entry.phase = follow(entry.phase, event, step)
+            if entry.phase is Phase.HELD and entry.deaths >= most_deaths:
+                entry.phase = follow(entry.phase, event, step)
+            self.under_way -= 1
+            self.held += entry.phase is Phase.HELD
+
+    def _leave(self, entry: Entry) -> None:
+        self._ready.remove(entry.task.step)
+        self.bytes -= entry.bytes
+
+    # --- the invariants once more, as a check ----------------------------------------------------
+
+    def validate(self) -> None:
+        """Raise AssertionError unless every invariant beside the fields holds."""
+        entries = self._entries
+        assert list(entries) == sorted(entries)
+        assert all(entry.task.step == step for step, entry in entries.items())
+        assert not entries.keys() & self._forgotten.keys()
+        assert all(entry.phase is Phase.FORGOTTEN for entry in self._forgotten.values())
+        phases = [entry.phase for entry in entries.values()]
+        assert Phase.GONE not in phases and Phase.FORGOTTEN not in phases
+        here = {step for step, entry in entries.items() if entry.phase in _HERE}
+        assert here == set(self._ready) and len(here) == len(self._ready)
+        assert self.held == phases.count(Phase.HELD)
+        assert self.under_way == phases.count(Phase.SENT) + len(self._forgotten)
+        assert self.bytes == sum(entry.bytes for entry in entries.values())

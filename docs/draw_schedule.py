@@ -23,11 +23,21 @@ PICTURE = Path(__file__).with_name("schedule.png")
 
 #: where each phase stands; a phase without a place is a KeyError here
 PLACES = {
+    Phase.HELD: (-2.2, 1.0),
     Phase.SENT: (0.0, 1.0),
+    Phase.LETHAL: (-2.2, -0.6),
     Phase.ARRIVED: (2.0, 2.0),
     Phase.FAILED: (2.0, 1.0),
     Phase.FORGOTTEN: (2.0, 0.0),
     Phase.GONE: (4.0, 1.0),
+}
+#: arrows that are not straight: how far they bend, and where their events stand, from the middle
+_BENDS = {
+    (Phase.HELD, Phase.SENT): (-0.3, 0.33),
+    (Phase.SENT, Phase.HELD): (-0.3, -0.33),
+    (Phase.HELD, Phase.GONE): (-0.52, 1.78),
+    (Phase.SENT, Phase.GONE): (0.66, -1.38),
+    (Phase.LETHAL, Phase.GONE): (0.42, -1.4),
 }
 _COLOURS = {
     "Wanted": "#1b6e3c",
@@ -35,6 +45,8 @@ _COLOURS = {
     "Arrived": "#2456a6",
     "Failed": "#a6243a",
     "Ended": "#6b6b6b",
+    "Died": "#5b2a86",
+    "Send": "#333333",
 }
 
 
@@ -55,16 +67,16 @@ def arrows() -> dict[tuple[Phase, Phase], list[str]]:
 
 
 def draw() -> None:
-    figure, axes = plt.subplots(figsize=(9, 4.6), dpi=110)
+    figure, axes = plt.subplots(figsize=(10.5, 5.4), dpi=110)
     for (start, end), events in arrows().items():
         _arrow(axes, start, end, events)
     for phase, (x, y) in PLACES.items():
         box = {"boxstyle": "round,pad=0.55", "fc": "#f4f1ea", "ec": "#333333", "lw": 1.4}
         axes.text(x, y, phase.value, ha="center", va="center", size=13, bbox=box, zorder=3)
     axes.annotate(
-        "drawn from the plan,\ngiven to a worker",
-        xy=(-0.28, 1.0),
-        xytext=(-1.35, 1.0),
+        "drawn from\nthe plan",
+        xy=(-2.55, 1.0),
+        xytext=(-3.4, 1.0),
         va="center",
         ha="center",
         size=10,
@@ -72,8 +84,8 @@ def draw() -> None:
         arrowprops={"arrowstyle": "-|>", "color": "#555555"},
     )
     axes.set_title("What may happen to a task (TRANSITIONS in core/phases.py)", size=12, pad=14)
-    axes.set_xlim(-1.9, 4.7)
-    axes.set_ylim(-0.95, 2.4)
+    axes.set_xlim(-3.8, 4.7)
+    axes.set_ylim(-1.8, 3.1)
     axes.axis("off")
     figure.tight_layout()
     figure.savefig(PICTURE, metadata={"Transitions": table()})
@@ -81,8 +93,7 @@ def draw() -> None:
 
 def _arrow(axes: plt.Axes, start: Phase, end: Phase, events: list[str]) -> None:
     (x0, y0), (x1, y1) = PLACES[start], PLACES[end]
-    direct = (start, end) == (Phase.SENT, Phase.GONE)
-    bend = 0.76 if direct else 0.0
+    bend, aside = _BENDS.get((start, end), (0.0, 0.0))
     axes.add_patch(
         FancyArrowPatch(
             (x0, y0),
@@ -97,7 +108,7 @@ def _arrow(axes: plt.Axes, start: Phase, end: Phase, events: list[str]) -> None:
             zorder=1,
         )
     )
-    x, y = (x0 + x1) / 2, (y0 + y1) / 2 + (-1.6 if direct else 0.0)
+    x, y = (x0 + x1) / 2, (y0 + y1) / 2 + aside
     for row, event in enumerate(events):
         axes.text(
             x,

@@ -92,7 +92,8 @@ class Driver:
                 instruction = todo.popleft()
                 kind = type(instruction)
                 if kind is Send:
-                    engine.send(instruction.worker, instruction.task)  # type: ignore[union-attr]
+                    send: Send = instruction  # type: ignore[assignment]
+                    engine.send(send.worker, send.task, send.place)
                 elif kind is Deliver or kind is Raise:
                     return engine.take(instruction.step)  # type: ignore[union-attr]
                 else:
@@ -159,8 +160,8 @@ class Driver:
         engine = self._engine
         assert engine is not None
         match instruction:
-            case Send(worker, task):
-                engine.send(worker, task)
+            case Send(worker, task, place):
+                engine.send(worker, task, place)
             case Drop(step):
                 engine.take(step)
             case Fault(error):

@@ -51,8 +51,14 @@ class Engine(Protocol):
             StreamError: a stream cannot go on from there; others say so in ``wait``.
         """
 
-    def send(self, worker: int | None, task: Task) -> None:
-        """Have a worker fetch a task; None: whichever is idle first."""
+    def send(self, worker: int | None, task: Task, place: Place | None = None) -> None:
+        """Have a worker fetch a task.
+
+        Args:
+            worker: which; None: whichever is idle first.
+            task: the task.
+            place: where its stream goes on, if another worker has read it before.
+        """
 
     def wait(self) -> Answered:
         """What happens next.

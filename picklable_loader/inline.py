@@ -57,7 +57,7 @@ class InlineEngine:
         self._seed = begin.base_seed
         return self._inside(self._begin, begin, places)
 
-    def send(self, worker: int | None, task: Task) -> None:
+    def send(self, worker: int | None, task: Task, place: Place | None = None) -> None:
         self._tasks.append(task)
 
     def wait(self) -> Answered:

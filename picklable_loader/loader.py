@@ -59,8 +59,10 @@ class DataLoader(TorchDataLoader[_T]):
             not depend on the batch size either. ``"worker"``: torch's scheme, base seed and
             worker number, once.
         schedule: which worker is given a task. ``"balanced"``: the one that has fewest.
-            ``"round_robin"``: batch i goes to worker i modulo num_workers, as in torch. ``None``:
-            balanced, except for iterable-style data and ``seeding="worker"``.
+            ``"round_robin"``: batch i goes to worker i modulo num_workers, as in torch; stream i
+            stays with that worker. ``None``: balanced, except for data that has streams and
+            ``seeding="worker"``. With streams, balanced lets them move between workers: it makes
+            a difference if there are more of them than workers.
         seed_hooks: called with a seed (an int from 0 to 2**62 - 1) each time that the generators
             are seeded, to seed another one.
         at_epoch_end: what ``iter`` does with a state that was taken after an epoch's last batch

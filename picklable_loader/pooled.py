@@ -43,8 +43,8 @@ class PoolEngine:
         #: the workers' generators and the streams' places that they are to go on with
         self._states: dict[str, Any] = {}
         self._places: dict[int, Place] = {}
-        #: streams that have been told of the epoch
-        self._told: set[int] = set()
+        #: streams that have been told of the epoch, each with the worker that reads it
+        self._told: dict[int, int] = {}
         self._answers: dict[int, Answer] = {}
         #: what has come, and what cannot go on, in this order
         self._events: deque[Answered | Exception] = deque()
@@ -66,22 +66,22 @@ class PoolEngine:
         self._events.clear()
         return {}
 
-    def send(self, worker: int | None, task: Task) -> None:
-        begin, place, stream = self._begin, None, task.stream
+    def send(self, worker: int | None, task: Task, place: Place | None = None) -> None:
+        begin, stream = self._begin, task.stream
         # Whoever takes a task from the queue may not have heard of the epoch.
         if stream is not None:
             begin = None
-            if stream not in self._told:
+            if place is not None or stream not in self._told:
                 begin = _with_states(self._begin, self._states.get(str(worker)))
-                place = self._places.get(stream)
+                place = place or self._places.get(stream)
         try:
             self._pool.post(worker, encode_request(Request(self._run, task, begin, place)))
         except Exception as error:  # the schedule counts on an answer
             self._fail(task.step, unsent(task.step, error))
             return
         self._clocks.sent(worker)
-        if stream is not None:
-            self._told.add(stream)
+        if stream is not None and worker is not None:
+            self._told[stream] = worker
 
     def wait(self) -> Answered:
         while not self._events:
@@ -111,9 +111,9 @@ class PoolEngine:
         if not self._lives_on:
             return {}  # streams that end have said so, and nobody wants to know of the others
         self._last.clear()
-        for stream in self._told:
+        for stream, worker in self._told.items():
             request = Request(self._run, Task(-1 - stream, None, 0, stream))
-            self._pool.post(stream % len(self.pids), encode_request(request))
+            self._pool.post(worker, encode_request(request))
         while len(self._last) < len(self._told):
             with self._taking:
                 self._take_in(self._wait())
@@ -170,7 +170,7 @@ def _event(answer: Answer) -> Answered:
     if answer.outcome is Outcome.FAILED:
         return Failed(answer.step, answer.mark)
     idled = answer.idle_ns > answer.busy_ns // _IDLE_PART
-    return Arrived(answer.step, answer.bytes, idled, answer.mark)
+    return Arrived(answer.step, answer.bytes, idled, answer.mark, answer.busy_ns)
 
 
 def _with_states(begin: Begin | None, states: Any) -> Begin | None:

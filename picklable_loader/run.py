@@ -319,6 +319,7 @@ def _policy(loader: DataLoader[Any]) -> Policy:
         most=most,
         bytes=count_bytes(options.prefetch_bytes),
         in_order=loader.in_order,
+        moving=options.schedule == "balanced" and loader._pl.streamed,
     )
 
 

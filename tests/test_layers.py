@@ -17,8 +17,8 @@ IMPURE = {
 
 #: within core, each may see only those before it (and errors)
 CORE = [
-    "words", "task", "events", "seeds", "order", "plan", "streams", "cursor", "budget",
-    "schedule", "snapshot",
+    "words", "task", "streams", "events", "seeds", "order", "plan", "cursor", "budget", "homes",
+    "phases", "window", "schedule", "snapshot",
 ]  # fmt: skip
 
 #: what a package may see of the others

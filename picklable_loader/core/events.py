@@ -57,6 +57,8 @@ class Arrived:
     idled: bool = False
     #: the state of the stream after it; None if it was not taken
     mark: Any = None
+    #: nanoseconds that it has cost its worker; 0 where nobody counts
+    cost_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

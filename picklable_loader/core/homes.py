@@ -2,7 +2,7 @@
 
 Every stream has a home, at first worker ``stream % workers`` as under torch. With more streams than
 workers some homes may turn out to have more to do than others. Then a stream may move, by its
-state: to a worker that has been idle for long, from one that is busy with another stream.
+state, if that makes the fullest home's work less by a tenth at least.
 
 To move costs time: the state is sent, and the dataset is opened there. How much, nobody knows
 beforehand. So the *patience* that a move takes doubles with each one: there are few of them,
@@ -11,15 +11,18 @@ however costly, and what they settle on stays.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 __all__ = ["Homes"]
 
-#: tasks that a worker may have when another is idle: one at hand, and the next
-_AT_HAND = 2
+#: at first, how many batches of each stream are looked at before one may move
+_PATIENCE = 4
 
-#: at first, how many answers of others a worker is idle for, each time that it is the one to move
-_PATIENCE = 8
+#: what is left of the fullest home's work, at most, for a move to be worth it
+_WORTH = 0.9
+
+#: batches over which the cost of a stream's is averaged
+_RECENT = 16
 
 
 class Homes:
@@ -27,20 +30,26 @@ class Homes:
 
     Args:
         workers: how many there are, from 1.
-        moving: streams may move.
+        streams: how many, from 0.
+        moving: streams may move, if there are more of them than workers.
     """
 
-    def __init__(self, workers: int, moving: bool) -> None:
-        self.moving = moving
+    def __init__(self, workers: int, streams: int, moving: bool) -> None:
+        self.moving = moving and streams > workers
         self._workers = workers
+        self._streams = streams
         #: streams that do not live where torch has them
         self._moved: dict[int, int] = {}
-        #: tasks under way, by stream and by worker; kept only if streams may move
-        self._by_stream: Counter[int] = Counter()
-        self._by_worker: Counter[int] = Counter()
-        #: by worker, how many answers of others it was idle for, less those that it was not
-        self._idle_for = [0] * workers
-        self._patience = _PATIENCE
+        #: by stream, tasks under way; kept only if streams may move
+        self._under_way: Counter[int] = Counter()
+        #: by stream, what a batch costs, and how many have come
+        self._costs: dict[int, float] = {}
+        self._came: Counter[int] = Counter()
+        #: answers since the last move, and how many it takes to the next
+        self._answers = 0
+        self._patience = _PATIENCE * streams
+        #: the stream that is to move, and where to, as soon as that is possible
+        self._wish: tuple[int, int] | None = None
 
     def of(self, stream: int) -> int:
         """The worker that reads a stream."""
@@ -48,51 +57,61 @@ class Homes:
 
     def sent(self, stream: int) -> None:
         """A task of a stream is under way."""
-        self._by_stream[stream] += 1
-        self._by_worker[self.of(stream)] += 1
+        self._under_way[stream] += 1
 
-    def answered(self, stream: int) -> None:
-        """A task of a stream is not under way any more."""
-        home = self.of(stream)
-        self._by_stream[stream] -= 1
-        self._by_worker[home] -= 1
-        for worker in range(self._workers):
-            if worker != home:
-                change = -1 if self._by_worker[worker] else 1
-                self._idle_for[worker] = max(0, self._idle_for[worker] + change)
+    def answered(self, stream: int, cost: float) -> None:
+        """A task of a stream has come, which cost its worker that much; 0: it is not known."""
+        self._under_way[stream] -= 1
+        if cost:
+            self._came[stream] += 1
+            known = self._costs.get(stream, 0.0)
+            share = 1 / min(self._came[stream], _RECENT)
+            self._costs[stream] = known + (cost - known) * share
+        self._answers += 1
+        if self._answers % self._streams == 0 and self._answers >= self._patience:
+            self._consider()
+
+    def ended(self, stream: int) -> None:
+        """A stream costs nothing any more."""
+        self._costs[stream] = 0.0
 
     def died(self, worker: int) -> None:
         """Nothing is under way at a worker any more."""
-        self._by_worker[worker] = self._idle_for[worker] = 0
-        for stream in self._by_stream:
+        for stream in self._under_way:
             if self.of(stream) == worker:
-                self._by_stream[stream] = 0
+                self._under_way[stream] = 0
 
     def has_room(self, stream: int) -> bool:
-        """A stream's home may be given its next task already.
-
-        While another worker is idle it may not be given many: a stream moves between two tasks.
-        """
-        few = self._by_worker[self.of(stream)] < _AT_HAND
-        return few or not self.moving or self._idlest() is None
+        """A stream's home may be given its next task: a stream moves between two tasks."""
+        waits = self._wish is not None and self._wish[0] == stream
+        return not (waits and self._under_way[stream])
 
     def may_move(self, stream: int) -> bool:
         """A stream would be better off elsewhere, and none of its tasks is under way."""
-        if not self.moving or self._by_stream[stream] or not self._by_worker[self.of(stream)]:
-            return False
-        return self._idlest() is not None
+        return self._wish is not None and self._wish[0] == stream and not self._under_way[stream]
 
     def move(self, stream: int) -> None:
-        """A stream goes to the worker that was idle for longest."""
-        worker = self._idlest()
-        assert worker is not None, "it may not move"
-        self._moved[stream] = worker
-        self._patience *= 2
-        self._idle_for = [0] * self._workers
+        """A stream goes where it is better off."""
+        assert self._wish is not None and self._wish[0] == stream, "it may not move"
+        self._moved[stream] = self._wish[1]
+        self._wait_longer()
 
-    def _idlest(self) -> int | None:
-        longest = max(self._idle_for)
-        if longest < self._patience:
-            return None
-        worker = self._idle_for.index(longest)
-        return None if self._by_worker[worker] else worker
+    def _consider(self) -> None:
+        if self._answers >= 2 * self._patience:  # it could not move: its state is never known
+            self._wait_longer()
+            return
+        work: dict[int, float] = defaultdict(float, dict.fromkeys(range(self._workers), 0.0))
+        for stream, cost in self._costs.items():
+            work[self.of(stream)] += cost
+        full, empty = max(work, key=work.__getitem__), min(work, key=work.__getitem__)
+
+        def left(stream: int) -> float:
+            return max(work[full] - self._costs[stream], work[empty] + self._costs[stream])
+
+        best = min((s for s in self._costs if self.of(s) == full), key=left, default=None)
+        worth = best is not None and left(best) <= _WORTH * work[full]
+        self._wish = (best, empty) if best is not None and worth else None
+
+    def _wait_longer(self) -> None:
+        self._wish, self._answers = None, 0
+        self._patience *= 2

@@ -75,7 +75,7 @@ class Schedule:
         self._window = Window()
         #: where the streams stand; moves on delivery only
         self._places = [place.copy() for place in places]
-        self._homes = Homes(policy.workers, policy.moving and len(places) > policy.workers)
+        self._homes = Homes(policy.workers, len(places), policy.moving)
         #: no task is ever held: no stream may move, and no worker has died
         self._sends_at_once = not self._homes.moving
         #: streams whose worker has died; they are opened again with their next task
@@ -186,7 +186,7 @@ class Schedule:
     def _answered(self, event: Answered, out: list[Instruction]) -> None:
         entry, forgotten = self._window.answer(event)
         if self._homes.moving:
-            self._homes.answered(_stream_of(entry.task))
+            self._homes.answered(_stream_of(entry.task), getattr(event, "cost_ns", 0))
         if type(event) is Ended:
             self._end(_stream_of(entry.task), event.mark)
         if forgotten:
@@ -337,6 +337,7 @@ class Schedule:
 
     def _end(self, stream: int, mark: Any) -> None:
         self._over.setdefault(stream, mark)
+        self._homes.ended(stream)
         self.plan.end(stream)
 
     def _worker_of(self, task: Task) -> int | None:

@@ -95,9 +95,10 @@ class _Worker:
             self._trouble[stream] = ExceptionWrapper(where=self._where)
 
     def _begin(self, stream: int, request: Request) -> StreamError | None:
-        known = stream in self._replicas and request.run != self._runs.get(stream)
-        if request.begin is None or not known:
+        if request.begin is None or stream not in self._replicas:
             return None
+        if request.place is None and request.run == self._runs.get(stream):
+            return None  # it was told; with a place it comes back from another worker
         self._runs[stream] = request.run
         try:
             self._replicas[stream].begin(request.begin, request.place)

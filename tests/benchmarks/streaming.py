@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from .workload import SIDES, Figure, Side, Workload, few
 
@@ -85,6 +85,45 @@ def resumed(side: Side, quick: bool) -> tuple[float, ...]:
     return ((time.perf_counter() - begin) * 1e3,)
 
 
+class Unequal(IterableDataset[Any]):
+    """Streams that cost more or less, which are at a certain sample."""
+
+    def __init__(self, costs_s: list[float], count: int) -> None:
+        self.costs_s, self.count = costs_s, count
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        assert info is not None
+        return _Unequal(self.costs_s[info.id], self.count)
+
+
+class _Unequal(Iterator[int]):
+    def __init__(self, cost_s: float, count: int) -> None:
+        self.cost_s, self.left = cost_s, count
+
+    def __next__(self) -> int:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        time.sleep(self.cost_s)
+        return self.left
+
+
+def balanced(side: Side, quick: bool) -> tuple[float, ...]:
+    """Time, as a multiple of what the workers need who share it evenly.
+
+    Both slow ones of the four streams begin at the same worker.
+    """
+    costs_s, count = [0.005, 0.0005, 0.005, 0.0005], few(300, quick)
+    options: dict[str, Any] = {"num_workers": 2, "num_streams": 4, "schedule": "balanced"}
+    loader = side.make(Unequal(costs_s, count), batch_size=None, **options)
+    begin = time.perf_counter()
+    delivered = sum(1 for _ in loader)
+    taken = time.perf_counter() - begin
+    assert delivered == count * len(costs_s), f"{delivered} batches were delivered"
+    return (taken / (count * sum(costs_s) / 2),)
+
+
 def _workload(name: str, title: str, limit: float, kilobytes: int, batches: int) -> Workload:
     figure = Figure(title, "of the speed without", more=True, limit=limit, of_torch=False)
 
@@ -97,6 +136,20 @@ def _workload(name: str, title: str, limit: float, kilobytes: int, batches: int)
 WORKLOADS = (
     _workload("stream-small", "stream with a state of a few bytes", 0.97, 0, 500),
     _workload("stream-large", "stream with a state of 10 MB", 0.95, 10_000, 2000),
+    Workload(
+        "stream-skew",
+        balanced,
+        (
+            Figure(
+                "2 of 4 streams slow, 2 workers",
+                "× ideal time",
+                more=False,
+                limit=1.25,
+                of_torch=False,
+            ),
+        ),
+        SIDES[2:],
+    ),
     Workload(
         "stream-resume",
         resumed,

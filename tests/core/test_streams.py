@@ -78,7 +78,9 @@ class World:
         if busy:
             self.answer_of(busy[choice % len(busy)], kind, marked)
 
-    def answer_of(self, worker: int, kind: Any = Arrived, marked: bool = False) -> None:
+    def answer_of(
+        self, worker: int, kind: Any = Arrived, marked: bool = False, cost: int = 1
+    ) -> None:
         send = self.queues[worker].popleft()
         task, stream, read = send.task, send.task.stream, self.replicas[worker]
         assert stream is not None
@@ -93,7 +95,11 @@ class World:
         assert task.step == read[stream] * len(self.lengths) + stream
         self.batches[task.step] = stream, read[stream]
         read[stream] += 1
-        self.tell(kind(task.step, mark=[stream, read[stream]] if marked else None))
+        mark = [stream, read[stream]] if marked else None
+        if kind is Arrived:
+            self.tell(Arrived(task.step, mark=mark, cost_ns=cost))
+        else:
+            self.tell(kind(task.step, mark))
 
     def kill(self, choice: int) -> None:
         worker = choice % len(self.queues)
@@ -187,7 +193,9 @@ def run_in_time(world: World, costs: Sequence[int]) -> int:
             worker = min(ends, key=lambda worker: ends[worker])
             now = ends[worker]
             busy_until[worker] = 0
-            world.answer_of(worker, marked=True)
+            stream = world.queues[worker][0].task.stream
+            assert stream is not None
+            world.answer_of(worker, marked=True, cost=costs[stream])
     return now
 
 
@@ -206,10 +214,11 @@ def test_two_slow_streams_of_one_worker_part() -> None:
 def test_a_stream_moves_only_where_its_state_is_known() -> None:
     policy = Policy(workers=2, budget=4, moving=True)
     world = World([60] * 4, policy, [Place() for _ in range(4)])
-    while not world.over:  # worker 0 is asked last: worker 1 is idle most of the time
+    while not world.over:
         world.tell(Wanted())
         while world.schedule._wanting and any(world.queues):
-            world.answer_of(1 if world.queues[1] else 0)
+            worker = 1 if world.queues[1] else 0
+            world.answer_of(worker, cost=1 if worker else 10)
     assert world.moves == 0
 
 

@@ -8,6 +8,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from .core.events import (
+    Condemn,
     Deliver,
     Drop,
     Ended,
@@ -62,8 +63,14 @@ class Driver:
         """The engine cannot go on: a worker has died."""
         return self._engine is not None and self._engine.broken
 
-    def start(self, loader: DataLoader[Any], run: Run) -> None:
-        """Let the engine work on a run, and fetch ahead; starts workers where there are none."""
+    def start(self, loader: DataLoader[Any], run: Run, skip: int = 0) -> None:
+        """Let the engine work on a run, and fetch ahead; starts workers where there are none.
+
+        Args:
+            loader: the run's.
+            run: the run.
+            skip: batches to pass over before anything is fetched.
+        """
         new_workers = self._engine is None and loader.num_workers > 0
         if self._engine is None:
             self._engine = make_engine(loader, run)
@@ -72,6 +79,8 @@ class Driver:
         self._todo.clear()
         marks = self._engine.begin(run.begin(), run.worker_states, run.openings(new_workers))
         self._run = run
+        if skip:
+            self._todo.extend(run.schedule.handle(Skipped(skip)))
         self._todo.extend(run.schedule.handle(Started(marks)))
         self._carry_out()
 
@@ -169,7 +178,11 @@ class Driver:
             case Finish():
                 run = self._run
                 assert run is not None
-                run.last_marks = {**run.schedule.last_marks(), **engine.last_marks()}
+                schedule = run.schedule
+                last = engine.last_marks(schedule.astray())
+                run.last_marks = {**schedule.last_marks(), **last}
                 raise StopIteration
+            case Condemn(task):
+                raise engine.condemn(task)
             case _:
                 raise AssertionError(f"{instruction} answers Wanted only")

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import datapipes
-from .core.events import Answered
+from .core.events import Answered, Died
 from .core.streams import Marks, Place
 from .core.task import Task
 from .errors import UsageError
 from .inline import InlineEngine
 from .pinning import warn_about_pinning
 from .pool.pool import Pool
-from .pooled import PoolEngine
+from .pooled import Care, PoolEngine
 from .randomness import Isolated
 from .stats import WorkerStats
 from .transport.frames import Answer, Begin
@@ -60,11 +60,11 @@ class Engine(Protocol):
             place: where its stream goes on, if another worker has read it before.
         """
 
-    def wait(self) -> Answered:
+    def wait(self) -> Answered | Died:
         """What happens next.
 
         Raises:
-            RuntimeError: the time is up, or a worker has died.
+            RuntimeError: the time is up, or a worker has died and none takes its place.
         """
 
     def look(self) -> Sequence[Answered]:
@@ -73,8 +73,15 @@ class Engine(Protocol):
     def take(self, step: int) -> Answer:
         """What came for a step; it is forgotten here."""
 
-    def last_marks(self) -> Marks:
-        """By stream, what the next epoch finds its dataset in, where it can be said at once."""
+    def condemn(self, task: Task) -> Exception:
+        """What to raise for a task that workers die of; the engine does not go on."""
+
+    def last_marks(self, astray: dict[int, Place]) -> Marks:
+        """By stream, what the next epoch finds its dataset in, where it can be said.
+
+        Args:
+            astray: by stream, where those stand that nobody reads any more.
+        """
 
     def workers(self) -> tuple[WorkerStats, ...]:
         """What each worker did."""
@@ -122,8 +129,10 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
         for worker in range(workers)
     ]
     job = loader._pl.job()
-    pool = Pool(context, job, posts, _lines(loader))
-    return PoolEngine(pool, loader.timeout, lives_on=job.stateful and loader._pl.lives_on)
+    options = loader._pl.options
+    care = Care(loader.timeout, options.on_timeout, options.max_task_deaths)
+    pool = Pool(context, job, posts, _lines(loader), stacks=care.on_timeout == "restart")
+    return PoolEngine(pool, posts, care, lives_on=job.stateful and loader._pl.lives_on)
 
 
 def _lines(loader: DataLoader[Any]) -> Lines:

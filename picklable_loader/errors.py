@@ -9,13 +9,15 @@
     │   ├── NewerStateError           was written by a later version of this package
     │   └── ForeignStateError         was written by another loader
     ├── CannotSaveError (TypeError)   an object of the user's that cannot be saved exactly
+    ├── WorkerDied (RuntimeError)     workers die of a task
     ├── StreamError (RuntimeError)    a stream of the dataset cannot go on from its saved state
     ├── UsageError (RuntimeError)     a call that has no meaning at this moment
     └── InvalidTransition             a bug of ours: please report it
 
     LoaderWarning (UserWarning)
     ├── EmptyEpochWarning             a resumed pass delivers nothing
-    └── ReplayWarning                 a resume has to fetch batches again
+    ├── ReplayWarning                 a resume has to fetch batches again
+    └── RestartWarning                a worker has died, and another one takes its place
 
 The constructor arguments of an error are its ``args``, so that pickle rebuilds it with all its
 fields; the text is made when it is read.
@@ -36,10 +38,12 @@ __all__ = [
     "LoaderWarning",
     "NewerStateError",
     "ReplayWarning",
+    "RestartWarning",
     "StreamError",
     "StateError",
     "StateMismatch",
     "UsageError",
+    "WorkerDied",
 ]
 
 
@@ -187,6 +191,40 @@ class StreamError(LoaderError, RuntimeError):
         )
 
 
+class WorkerDied(LoaderError, RuntimeError):
+    """Workers die of a task, again and again. The iterator stands before its batch.
+
+    Attributes:
+        step: number of the batch within the epoch; None: they die before they are at any.
+        indices: what the dataset is asked for, for that batch.
+        exitcodes: how each of the workers ended: an exit code, or a signal's number, negative.
+        causes: the same in words, and what a stuck worker was at.
+    """
+
+    def __init__(
+        self, step: int | None, indices: Any, exitcodes: tuple[int, ...], causes: tuple[str, ...]
+    ) -> None:
+        super().__init__(step, indices, exitcodes, causes)
+        self.step = step
+        self.indices = indices
+        self.exitcodes = exitcodes
+        self.causes = causes
+
+    def __str__(self) -> str:
+        causes = "\n".join(f"  {cause}" for cause in self.causes)
+        if self.step is None:
+            return (
+                f"{len(self.exitcodes)} workers in a row died before they had begun with a task, "
+                f"in worker_init_fn or earlier:\n{causes}\nThe iterator is as it was."
+            )
+        return (
+            f"{len(self.exitcodes)} workers died of step {self.step} (indices "
+            f"{_short(self.indices)}):\n{causes}\nThe iterator stands before that batch: it can "
+            "be pickled, and skip(1) goes past it (not where an iterable-style dataset gives it, "
+            "which has to be read in order)."
+        )
+
+
 class UsageError(LoaderError, RuntimeError):
     """A call that has no meaning at this moment; the text says which does."""
 
@@ -223,6 +261,10 @@ class EmptyEpochWarning(LoaderWarning):
 
 class ReplayWarning(LoaderWarning):
     """A resume fetches batches again that had been delivered before."""
+
+
+class RestartWarning(LoaderWarning):
+    """A worker has died, and another one takes its place; no batch is lost, or another one."""
 
 
 def _short(value: Any, limit: int = 80) -> str:

@@ -46,7 +46,9 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
 
         Raises:
             StopIteration: the epoch is over.
-            RuntimeError: a worker has died, or ``timeout`` is over. The iterator can go on.
+            WorkerDied: workers die of the next batch, or as soon as they are started.
+            RuntimeError: ``timeout`` is over; or, with ``max_task_deaths=0``, a worker has died.
+                The iterator can go on.
             Exception: whatever the dataset, collate_fn or sampler raises, as in torch; the next
                 call gives the batch after that one.
         """
@@ -72,12 +74,16 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         """
         if count < 0:
             raise ValueError(f"count should be from 0, got count={count}")
-        self.start()
-        if self._finished or self._closed:
-            return 0
         if self.loader._pl.streamed:
             return sum(1 for _ in zip(range(count), self))
-        passed = self._driver.skip(count)
+        before = self.step
+        if self._driver.at_work:
+            self._driver.skip(count)
+        else:  # workers never see what may have killed those before them
+            self.start(skip=count)
+        if self._finished or self._closed:
+            return 0
+        passed = self._live_run().step - before
         if passed:
             self._live_run().unmoved = None
             self._at_epoch_end = None
@@ -115,8 +121,12 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         self.loader._pl.adopt(self)
         self.start()
 
-    def start(self) -> None:
-        """Start the workers and let them fetch ahead; `next` does it where it was not done."""
+    def start(self, skip: int = 0) -> None:
+        """Start the workers and let them fetch ahead; `next` does it where it was not done.
+
+        Args:
+            skip: batches to pass over before.
+        """
         if self._driver.at_work or self._finished or self._closed:
             return
         if self._run is None:
@@ -124,7 +134,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         run = self._live_run()
         job, places = self.loader._pl.job(), run.openings(new_workers=False)
         self._replay = replayed(places.values(), job.mark_every)
-        self._driver.start(self.loader, run)
+        self._driver.start(self.loader, run, skip)
 
     def close(self) -> None:
         """Retire the workers; ``next`` raises StopIteration from now on.

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Sampler
 from .anatomy import position, remaining
 from .inner import Inner
 from .iterator import LoaderIterator
-from .options import AtEpochEnd, Options, Scheduling, Seeding, Transport, whole_number
+from .options import AtEpochEnd, OnTimeout, Options, Scheduling, Seeding, Transport, whole_number
 from .past import batch_at
 from .saved import next_epoch
 from .warn import dropped_state
@@ -89,6 +89,12 @@ class DataLoader(TorchDataLoader[_T]):
         snapshot_every_n_steps: after how many batches of a stream its state is taken, from 1; the
             batches since are fetched again on resume. ``"auto"``: as often as a hundredth of the
             time that fetching takes allows, and about each second of it.
+        max_task_deaths: a worker that dies is replaced, and what it owed is done again; a task that
+            so many have died of, from 1, is given up (`WorkerDied`). 0: the first death ends the
+            pass, as in torch.
+        on_timeout: what is done when no batch has come for ``timeout`` seconds. ``"raise"``:
+            torch's RuntimeError. ``"restart"``: each worker that is at a task is killed and
+            replaced, with a warning that holds its stack; the task counts as one that it died of.
 
     Raises:
         ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
@@ -128,6 +134,8 @@ class DataLoader(TorchDataLoader[_T]):
         prefetch_bytes: int | str | None = None,
         num_streams: int | None = None,
         snapshot_every_n_steps: int | Literal["auto"] = "auto",
+        max_task_deaths: int = 3,
+        on_timeout: OnTimeout = "raise",
     ) -> None:
         super().__init__(
             dataset,
@@ -161,6 +169,8 @@ class DataLoader(TorchDataLoader[_T]):
             prefetch_bytes,
             num_streams,
             snapshot_every_n_steps,
+            max_task_deaths,
+            on_timeout,
         )
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
@@ -170,6 +180,7 @@ class DataLoader(TorchDataLoader[_T]):
         self.transport = transport
         self.prefetch_budget, self.prefetch_bytes = prefetch_budget, prefetch_bytes
         self.num_streams, self.snapshot_every_n_steps = num_streams, snapshot_every_n_steps
+        self.max_task_deaths, self.on_timeout = max_task_deaths, on_timeout
         #: all that is ours and no argument
         self._pl = Inner(self, options)
         self._pl.remember_origin()

@@ -24,7 +24,7 @@ from .errors import CannotSaveError, DamagedStateError
 from .plain import decode, encode_any
 from .randomness import RNGS, Universe
 
-__all__ = ["from_the_start", "read", "replayed", "savable"]
+__all__ = ["read", "replayed", "savable"]
 
 _STATES = ("dataset", "iterator")
 
@@ -90,11 +90,6 @@ def _read(mark: Any, stream: int) -> bytes | None:
         return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DamagedStateError(field, "plain values", mark) from error
-
-
-def from_the_start(place: Place) -> Place:
-    """The same place without its mark, if that is none."""
-    return place.copy(mark=None, marked=0) if isinstance(place.mark, CannotSaveError) else place
 
 
 def replayed(places: Iterable[Place], every: int | None) -> int:

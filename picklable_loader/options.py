@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 __all__ = ["AtEpochEnd", "Options", "Scheduling", "Seeding", "Transport"]
 
 Seeding = Literal["batch", "sample", "worker"]
+OnTimeout = Literal["raise", "restart"]
 Scheduling = Literal["balanced", "round_robin"]
 AtEpochEnd = Literal["stop", "next"]
 Transport = Literal["auto", "arena", "portable"]
@@ -35,6 +36,8 @@ class Options:
     prefetch_bytes: int | str | None = None
     num_streams: int | None = None
     snapshot_every_n_steps: int | Literal["auto"] = "auto"
+    max_task_deaths: int = 3
+    on_timeout: OnTimeout = "raise"
 
     def __post_init__(self) -> None:
         if self.seed is not None:
@@ -49,6 +52,11 @@ class Options:
             check_count("num_streams", self.num_streams)
         if self.snapshot_every_n_steps != "auto":
             check_count("snapshot_every_n_steps", self.snapshot_every_n_steps)
+        if whole_number("max_task_deaths", self.max_task_deaths) < 0:
+            raise ValueError(
+                f"max_task_deaths should be from 0, got max_task_deaths={self.max_task_deaths}"
+            )
+        check_choice("on_timeout", self.on_timeout, get_args(OnTimeout))
         if self.seeding == "worker" and self.num_streams is not None:
             raise ValueError(
                 'seeding="worker" has one stream for each worker: num_streams cannot be given'

@@ -5,21 +5,40 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from .core.events import Answered, Arrived, Ended, Failed
+from .core.events import Answered, Arrived, Died, Ended, Failed
 from .core.streams import Marks, Place
 from .core.task import Task
-from .errors import StreamError
+from .pool.deaths import Death, unexpected
 from .pool.pool import Pool
 from .refusals import unsent
+from .restarts import Restarts
 from .stats import Clocks, WorkerStats
 from .transport.frames import Answer, Begin, Outcome, Request, encode_request
+from .worker.replica import Post
 
-__all__ = ["PoolEngine"]
+__all__ = ["Care", "PoolEngine"]
 
 #: a worker that has waited for this part of a task's time, or longer, might have done more
 _IDLE_PART = 8
+
+
+#: seconds within which a worker is gone whose shared memory is
+_GONE_S = 0.1
+
+
+@dataclass(frozen=True)
+class Care:
+    """What is done about workers that are late, or die."""
+
+    #: seconds to wait for an answer; 0: for ever
+    timeout_s: float
+    #: "raise", or "restart" whoever is at a task then
+    on_timeout: str
+    #: workers that may die of a task before it is given up; 0: the first death is an error
+    most_deaths: int
 
 
 class PoolEngine:
@@ -27,18 +46,25 @@ class PoolEngine:
 
     Args:
         pool: the workers.
-        timeout_s: seconds to wait for an answer; 0 for ever.
+        posts: their places.
+        care: what to do if one is late, or dies.
         lives_on: the dataset has a state that the next epoch goes on with, in the same workers.
     """
 
-    def __init__(self, pool: Pool, timeout_s: float, lives_on: bool = False) -> None:
+    def __init__(
+        self, pool: Pool, posts: Sequence[Post], care: Care, lives_on: bool = False
+    ) -> None:
+        self._posts = posts
+        self._care = care
         self._lives_on = lives_on
         #: by stream, its state at the end of the epoch
         self._last: Marks = {}
         self.broken = False
         self._pool = pool
-        self._timeout_s = timeout_s
         self._run = 0
+        #: what was sent and not answered, by run and step, with the worker; None: any may have it
+        self._sent: dict[tuple[int, int], int | None] = {}
+        self._restarts = Restarts(care.most_deaths)
         self._begin: Begin | None = None
         #: the workers' generators and the streams' places that they are to go on with
         self._states: dict[str, Any] = {}
@@ -46,8 +72,8 @@ class PoolEngine:
         #: streams that have been told of the epoch, each with the worker that reads it
         self._told: dict[int, int] = {}
         self._answers: dict[int, Answer] = {}
-        #: what has come, and what cannot go on, in this order
-        self._events: deque[Answered | Exception] = deque()
+        #: what has happened, and what cannot go on, in this order
+        self._events: deque[Answered | Died | Exception] = deque()
         self._clocks = Clocks(len(pool.pids))
         #: held by whoever takes answers in: another thread may ask for figures
         self._taking = threading.Lock()
@@ -60,8 +86,9 @@ class PoolEngine:
     def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
         self._run += 1
         self._begin = begin
-        self._states, self._places = states, places
+        self._states, self._places = dict(states), places
         self._told.clear()
+        self._restarts.forget()
         self._answers.clear()
         self._events.clear()
         return {}
@@ -75,23 +102,22 @@ class PoolEngine:
                 begin = _with_states(self._begin, self._states.get(str(worker)))
                 place = place or self._places.get(stream)
         try:
-            self._pool.post(worker, encode_request(Request(self._run, task, begin, place)))
+            taker = self._pool.post(worker, encode_request(Request(self._run, task, begin, place)))
         except Exception as error:  # the schedule counts on an answer
             self._fail(task.step, unsent(task.step, error))
             return
+        self._sent[self._run, task.step] = taker
         self._clocks.sent(worker)
         if stream is not None and worker is not None:
             self._told[stream] = worker
 
-    def wait(self) -> Answered:
+    def wait(self) -> Answered | Died:
         while not self._events:
             with self._taking:
-                self._take_in(self._wait())
+                self._wait()
         event = self._events.popleft()
         if isinstance(event, Exception):
             self.broken = True
-            if not isinstance(event, StreamError):
-                self._pool.report_death()  # which says more
             raise event
         return event
 
@@ -102,21 +128,29 @@ class PoolEngine:
                     self._take_in(answers)
             finally:
                 self._taking.release()
-        return [event for event in tuple(self._events) if not isinstance(event, Exception)]
+        return [e for e in tuple(self._events) if not isinstance(e, (Died, Exception))]
 
     def take(self, step: int) -> Answer:
         return self._answers.pop(step)
 
-    def last_marks(self) -> Marks:
+    def condemn(self, task: Task) -> Exception:
+        self.broken = True
+        return self._restarts.condemn(task)
+
+    def last_marks(self, astray: dict[int, Place]) -> Marks:
         if not self._lives_on:
             return {}  # streams that end have said so, and nobody wants to know of the others
         self._last.clear()
-        for stream, worker in self._told.items():
-            request = Request(self._run, Task(-1 - stream, None, 0, stream))
-            self._pool.post(worker, encode_request(request))
-        while len(self._last) < len(self._told):
+        for stream, place in astray.items():
+            self.send(stream % len(self._posts), Task(-1 - stream, None, 0, stream), place)
+        for stream in self._told.keys() - astray.keys():
+            self.send(self._told[stream], Task(-1 - stream, None, 0, stream))
+        while self._told.keys() - self._last.keys():
             with self._taking:
-                self._take_in(self._wait())
+                self._wait()
+            if self._events:  # a death, once all was delivered: it is all asked again
+                self.broken = True
+                raise RuntimeError("a DataLoader worker has died at the very end of an epoch")
         return dict(self._last)
 
     def workers(self) -> tuple[WorkerStats, ...]:
@@ -126,31 +160,102 @@ class PoolEngine:
         self._answers.clear()
         self._pool.retire()
 
-    def _wait(self) -> list[tuple[int, bytes]]:
+    def _wait(self) -> None:
+        """Wait until something has happened."""
+        answers = self._pool.wait(self._care.timeout_s or None)
+        if answers:
+            self._take_in(answers)
+            return
+        if answers is None:
+            self._kill_the_stuck()
         try:
-            answers = self._pool.wait(self._timeout_s or None)
-        except RuntimeError:
+            self._bury(self._pool.deaths())
+        except BaseException:
             self.broken = True
             raise
-        if not answers:
-            raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds")
-        return answers
+
+    def _kill_the_stuck(self) -> None:
+        """The time is up: whoever has a task at hand is stuck."""
+        workers = range(len(self._posts)) if self._care.on_timeout == "restart" else ()
+        stuck = [worker for worker in workers if self._at_hand(worker) is not None]
+        if not stuck:
+            raise RuntimeError(f"DataLoader timed out after {self._care.timeout_s} seconds")
+        for worker in stuck:
+            self._pool.kill(worker)
+
+    def _bury(self, deaths: list[Death]) -> None:
+        """Others take the places of the dead; what these owed is lost."""
+        if not deaths:
+            raise RuntimeError("a DataLoader worker has hung up, and is still alive")
+        if not self._care.most_deaths:
+            raise unexpected(deaths)
+        for death in deaths:
+            self._take_in(self._pool.last_words(death.worker))
+        at_hand = {death.worker: self._at_hand(death.worker) for death in deaths}
+        for death in deaths:
+            lost = self._lost(death.worker, at_hand)
+            self._clocks.died(death.worker)
+            self._told = {s: w for s, w in self._told.items() if w != death.worker}
+            self._restarts.note(death, lost, at_hand[death.worker])
+            # It is told of the epoch in any case.
+            self._pool.replace(death.worker, replace(self._posts[death.worker], announced=None))
+            self._events.append(Died(death.worker, lost, at_hand[death.worker]))
+
+    def _at_hand(self, worker: int) -> int | None:
+        """The step that a worker is at, or was when it died."""
+        step = self._pool.at_hand(worker, self._run, self._owed(worker))
+        return step if step is not None and (self._run, step) in self._sent else None
+
+    def _owed(self, worker: int) -> list[int]:
+        """The steps that were sent to a worker alone and not answered."""
+        return [step for (run, step), w in self._sent.items() if w == worker and run == self._run]
+
+    def _lost(self, worker: int, dead: dict[int, int | None]) -> tuple[int, ...]:
+        """The steps that nobody will answer any more, now that a worker is dead; forgotten here.
+
+        Which tasks of the common queue the dead had taken is not known, but what others have: all
+        else is taken back and sent again. What somebody has taken just now may then be done twice;
+        the second answer is dropped.
+
+        Args:
+            worker: the worker.
+            dead: all that have died, each with what it was at.
+        """
+        lost = {key for key, taker in self._sent.items() if taker == worker}
+        if None in self._sent.values():
+            self._pool.recall()
+            others = set(range(len(self._posts))) - {worker}
+            kept = {(self._run, dead.get(w, self._at_hand(w))) for w in others}
+            common = {key for key, taker in self._sent.items() if taker is None} - kept
+            self._clocks.lost(len(common))
+            lost |= common
+        for key in lost:
+            del self._sent[key]
+        return tuple(sorted(step for run, step in lost if run == self._run))
 
     def _take_in(self, answers: list[tuple[int, bytes]]) -> None:
         for worker, frame in answers:
             try:
                 self._note(self._pool.read(worker, frame))
             except (ConnectionError, FileNotFoundError, EOFError) as error:
-                self._events.append(error)
+                # What is in torch's shared memory is lost with its worker: it is done again.
+                if not any(death.worker == worker for death in self._pool.deaths(_GONE_S)):
+                    self._events.append(error)
 
     def _note(self, answer: Answer) -> None:
-        if answer.step < 0:
-            self._last[-1 - answer.step] = answer.mark
-            return
         ended = answer.outcome is Outcome.ENDED
+        if (answer.run, answer.step) not in self._sent:
+            return  # it was done twice
+        del self._sent[answer.run, answer.step]
+        self._restarts.answered(answer.worker)
         self._clocks.answered(answer.worker, answer.busy_ns, answer.arena_bytes, ended)
         if answer.run != self._run:
             return
+        if answer.step < 0:
+            self._last[-1 - answer.step] = answer.mark
+            return
+        if answer.states is not None:
+            self._states[str(answer.worker)] = answer.states
         if answer.outcome is Outcome.REFUSED:
             self._events.append(answer.payload)
             return

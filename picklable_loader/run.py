@@ -29,7 +29,7 @@ from .core.seeds import base_seed, next_base_seed
 from .core.snapshot import to_plain
 from .core.streams import Place, StreamPlan
 from .core.task import Task
-from .marks import from_the_start, read, savable
+from .marks import read, savable
 from .options import count_bytes
 from .plain import decode, encode_any
 from .randomness import RNGS, Universe
@@ -122,7 +122,7 @@ class Run:
         """
         places = self.schedule.places() if self._goes_on or new_workers else ()
         if self.order is None:  # what cannot be saved can still be fetched again
-            places = tuple(map(from_the_start, places))
+            places = tuple(place.replayable() for place in places)
         return {stream: place for stream, place in enumerate(places) if place.mark or place.given}
 
     def cursor(self, live: bool) -> Cursor:
@@ -319,6 +319,7 @@ def _policy(loader: DataLoader[Any]) -> Policy:
         most=most,
         bytes=count_bytes(options.prefetch_bytes),
         in_order=loader.in_order,
+        most_deaths=options.max_task_deaths,
         moving=options.schedule == "balanced" and loader._pl.streamed,
     )
 

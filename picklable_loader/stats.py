@@ -107,6 +107,15 @@ class Clocks:
         else:
             self._under_way -= 1
 
+    def died(self, worker: int) -> None:
+        """A worker is gone, and another one takes its place; all that was for it is lost."""
+        self._clocks[worker].under_way = 0
+        self._clocks[worker].since_ns = time.perf_counter_ns()
+
+    def lost(self, tasks: int) -> None:
+        """So many tasks for anybody are under way no more."""
+        self._under_way -= tasks
+
     def stats(self, pids: Sequence[int | None]) -> tuple[WorkerStats, ...]:
         now_ns = time.perf_counter_ns()
         return tuple(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 
-from .errors import EmptyEpochWarning, LoaderWarning, ReplayWarning
+from .errors import EmptyEpochWarning, LoaderWarning, ReplayWarning, RestartWarning
 
-__all__ = ["dropped_state", "empty_epoch", "longer_than_promised", "replay"]
+__all__ = ["dropped_state", "empty_epoch", "longer_than_promised", "replay", "restart"]
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
@@ -39,6 +40,17 @@ def replay(count: int, epoch: int, dataset: str) -> None:
         f"{epoch} are fetched again and dropped. Give the dataset, or its iterator, state_dict and "
         "load_state_dict, and it goes on at once",
         ReplayWarning,
+        stacklevel=_depth(),
+    )
+
+
+def restart(death: str, cause: str, lost: Sequence[int], stack: str) -> None:
+    """A worker has died, and another one takes its place."""
+    steps = f"steps {', '.join(map(str, lost))} are fetched again" if lost else "it owed nothing"
+    stuck = f"\nIt was stuck:\n{stack}" if stack else ""
+    warnings.warn(
+        f"DataLoader {death}; another one takes its place, {steps}. {cause}".rstrip() + stuck,
+        RestartWarning,
         stacklevel=_depth(),
     )
 

@@ -32,10 +32,12 @@ from picklable_loader.errors import (
     LoaderWarning,
     NewerStateError,
     ReplayWarning,
+    RestartWarning,
     StateError,
     StateMismatch,
     StreamError,
     UsageError,
+    WorkerDied,
 )
 
 #: one of each, with its attributes
@@ -46,6 +48,11 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
     (LoaderWarning("some text"), {}),
     (EmptyEpochWarning("some text"), {}),
     (ReplayWarning("some text"), {}),
+    (RestartWarning("some text"), {}),
+    (
+        WorkerDied(3, [6, 7], (-9, 5), ("killed", "ended")),
+        {"step": 3, "indices": [6, 7], "exitcodes": (-9, 5), "causes": ("killed", "ended")},
+    ),
     (
         StateMismatch([Difference("batch_size", 4, 3), Difference("seed", None, 7)], "Do this."),
         {
@@ -127,6 +134,8 @@ def test_a_difference_travels_as_well() -> None:
         (LoaderWarning, (UserWarning,)),
         (EmptyEpochWarning, (LoaderWarning,)),
         (ReplayWarning, (LoaderWarning,)),
+        (RestartWarning, (LoaderWarning,)),
+        (WorkerDied, (LoaderError, RuntimeError)),
     ],
 )
 def test_an_error_is_caught_as_what_it_is(

@@ -322,7 +322,7 @@ def test_ctrl_c_while_it_waits_loses_nothing(
 def test_a_worker_that_is_killed_is_an_error_and_the_iterator_can_go_on(
     num_workers: int, victim: int
 ) -> None:
-    iterator = iter(make(num_workers, prefetch_factor=1))
+    iterator = iter(make(num_workers, prefetch_factor=1, max_task_deaths=0))
     found = [next(iterator).tolist()]
     worker = multiprocessing.active_children()[victim]
     os.kill(worker.pid or 0, signal.SIGKILL)
@@ -371,6 +371,7 @@ def test_a_worker_that_dies_at_a_sample_is_an_error_and_nothing_is_lost(
         num_workers=num_workers,
         in_order=in_order,
         persistent_workers=persistent,
+        max_task_deaths=0,
     )
     iterator, found, errors = iter(loader), [], 0
     while True:
@@ -421,7 +422,8 @@ def test_a_killed_worker_of_iterable_style_data_is_an_error_and_what_came_does_n
     None
 ):
     whole = seen(iter(DataLoader(NoisyStream(), 2, num_workers=1, seed=1)))
-    iterator = iter(DataLoader(NoisyStream(), 2, num_workers=1, seed=1, prefetch_factor=1))
+    options: Any = {"num_workers": 1, "prefetch_factor": 1, "max_task_deaths": 0}
+    iterator = iter(DataLoader(NoisyStream(), 2, seed=1, **options))
     found = [next(iterator).tolist()]
     (worker,) = multiprocessing.active_children()
     os.kill(worker.pid or 0, signal.SIGKILL)

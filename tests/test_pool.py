@@ -12,11 +12,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from picklable_loader.core.task import Task
+from picklable_loader.pool.deaths import Death, likely_cause, unexpected
 from picklable_loader.pool.ladder import retire
 from picklable_loader.pool.pool import Pool
 from picklable_loader.transport.frames import (
@@ -175,11 +177,11 @@ def test_a_worker_answers_in_the_order_of_its_requests(start: Callable[..., Pool
 
 def test_wait_comes_back_with_nothing_when_the_time_is_up(start: Callable[..., Pool]) -> None:
     pool = start(Squares(), 2)
-    assert pool.wait(0.0) == []
-    assert pool.wait(0.01) == []
+    assert pool.wait(0.0) is None
+    assert pool.wait(0.01) is None
     pool.post(0, request(0, 3))
     assert answers(pool, 1)[0].payload == [9]
-    assert pool.wait(0.0) == []
+    assert pool.wait(0.0) is None
 
 
 def test_wait_without_a_limit_waits_for_an_answer(start: Callable[..., Pool]) -> None:
@@ -232,30 +234,28 @@ def test_a_worker_that_is_killed_is_named_with_its_signal(
     pool = start(Dies(), 1, method)
     [pid] = pool.pids
     pool.post(0, request(0, number))
-    with pytest.raises(RuntimeError, match=rf"\(pid\(s\) {pid}\).*signal: {number.name}"):
-        pool.wait(PATIENCE_S)
+    assert pool.wait(PATIENCE_S) == []
+    assert pool.deaths() == [Death(0, pid or 0, -number)]
+    assert f"(pid(s) {pid}) exited unexpectedly" in str(unexpected(pool.deaths()))
+    assert str(pool.deaths()[0]).endswith(f"signal: {number.name}")
 
 
 def test_a_worker_that_exits_is_named_with_its_exit_code(start: Callable[..., Pool]) -> None:
     pool = start(Dies(), 2)
     pool.post(1, request(0, 0))
-    with pytest.raises(RuntimeError, match=rf"\(pid {pool.pids[1]}\) has exit code 7") as raised:
-        pool.wait(PATIENCE_S)
-    assert str(pool.pids[0]) not in str(raised.value)
+    assert pool.wait(PATIENCE_S) == []
+    assert [str(death) for death in pool.deaths()] == [
+        f"worker (pid {pool.pids[1]}) has exit code 7"
+    ]
 
 
 def test_all_the_dead_are_named(start: Callable[..., Pool]) -> None:
     pool = start(Squares(), 3)
-    gone = multiprocessing.active_children()
-    pids = list(pool.pids)
-    for child in gone:
+    for child in multiprocessing.active_children():
         child.kill()
         child.join()
-    with pytest.raises(RuntimeError) as raised:
-        pool.wait(PATIENCE_S)
-    assert all(
-        f"worker (pid {pid}) is killed by signal: SIGKILL" in str(raised.value) for pid in pids
-    )
+    assert pool.wait(PATIENCE_S) == []
+    assert [death.pid for death in pool.deaths()] == pool.pids
 
 
 def test_an_answer_that_a_worker_gave_before_it_died_is_not_lost(
@@ -266,9 +266,8 @@ def test_an_answer_that_a_worker_gave_before_it_died_is_not_lost(
     pool.post(0, request(0, -3))
     pool.post(0, request(1, signal.SIGKILL, begins=False))
     child.join()
-    assert answers(pool, 1)[0].payload == [-3]
-    with pytest.raises(RuntimeError, match="SIGKILL"):
-        pool.wait(PATIENCE_S)
+    [(worker, frame)] = pool.last_words(0)
+    assert pool.read(worker, frame).payload == [-3]
 
 
 def test_a_request_to_a_dead_worker_is_noticed_by_wait(start: Callable[..., Pool]) -> None:
@@ -278,17 +277,77 @@ def test_a_request_to_a_dead_worker_is_noticed_by_wait(start: Callable[..., Pool
     child.join()
     for step in range(3):
         pool.post(0, request(step, 1))
-    with pytest.raises(RuntimeError, match="SIGKILL"):
-        pool.wait(PATIENCE_S)
+    assert pool.wait(PATIENCE_S) == []
+    assert len(pool.deaths()) == 1
 
 
 def test_a_death_is_reported_and_life_is_not(start: Callable[..., Pool]) -> None:
     pool = start(Squares())
-    pool.report_death(0.0)
+    assert pool.deaths(0.0) == []
     [child] = multiprocessing.active_children()
     child.kill()
-    with pytest.raises(RuntimeError, match="SIGKILL"):
-        pool.report_death(PATIENCE_S)
+    assert len(pool.deaths(PATIENCE_S)) == 1
+
+
+@METHODS
+def test_another_worker_takes_the_place_of_a_dead_one(
+    start: Callable[..., Pool], method: str
+) -> None:
+    pool = start(Dies(), 2, method)
+    before = list(pool.pids)
+    for _ in range(3):
+        pool.post(1, request(0, signal.SIGKILL))
+        assert pool.wait(PATIENCE_S) == []
+        [death] = pool.deaths()
+        pool.last_words(1)
+        pool.replace(1, Post(1, 2, base_seed=5))
+        assert death.worker == 1 and pool.pids[0] == before[0] and pool.pids[1] != death.pid
+        pool.post(1, request(1, -7))
+        [answer] = answers(pool, 1)
+        assert (answer.worker, answer.payload) == (1, [-7])
+
+
+def test_what_a_worker_was_at_is_known_when_it_is_dead(start: Callable[..., Pool]) -> None:
+    pool = start(Dies())
+    pool.post(0, request(0, -3))
+    pool.post(0, request(6, signal.SIGKILL, begins=False))
+    answers(pool, 1)
+    assert pool.deaths(PATIENCE_S)
+    assert pool.at_hand(0, 0, owed=[6]) == 6
+    assert pool.at_hand(0, 1, owed=[]) is None
+
+
+def test_what_is_recalled_is_in_nobodys_hand() -> None:
+    lines = PacketLines(pinned=False)
+    lines.open(multiprocessing.get_context("fork"), 0).close()
+    for length in (10, 100_000):
+        assert lines.post(None, bytes(length)) is None
+    lines.recall()
+    assert lines.wait(0.0) == []  # its worker has hung up, and nothing is to be sent
+    lines.hang_up()
+
+
+@pytest.mark.parametrize("files", [2, 1])
+def test_a_likely_cause_of_sigkill_is_the_memory_limit_with_its_figures(
+    tmp_path: Path, files: int
+) -> None:
+    names = {
+        2: ("memory.max", "memory.current"),
+        1: ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    }[files]
+    for name, figure in zip(names, (512, 500)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{figure * 2**20}\n")
+    text = likely_cause(-signal.SIGKILL, tmp_path)
+    assert "limit of the control group 512 MiB, in use 500 MiB" in text
+
+
+@pytest.mark.parametrize("limit", ["max\n", str(2**63 - 4096), "", None])
+def test_no_limit_is_made_up(tmp_path: Path, limit: str | None) -> None:
+    if limit is not None:
+        (tmp_path / "memory.max").write_text(limit)
+        (tmp_path / "memory.current").write_text("5\n")
+    assert "no limit" in likely_cause(-signal.SIGKILL, tmp_path)
 
 
 # --- the end -------------------------------------------------------------------------------------

@@ -444,12 +444,14 @@ class Line:
 
     def __init__(self, lines: Lines, workers: int = 1) -> None:
         self.lines = lines
-        self.ends = [lines.open(multiprocessing.get_context("fork")) for _ in range(workers)]
+        self.ends = [
+            lines.open(multiprocessing.get_context("fork"), worker) for worker in range(workers)
+        ]
         self.channels = [end.open() for end in self.ends]
         self.channel = self.channels[0]
 
     def answers(self) -> list[Answer]:
-        found = self.lines.wait([], PATIENCE_S)
+        found = self.lines.wait(PATIENCE_S)
         assert found is not None, "no answer came"
         return [self.lines.read(worker, frame) for worker, frame in found]
 
@@ -537,13 +539,13 @@ def test_the_loader_hanging_up_is_an_end_of_file(line: Line) -> None:
 
 
 def test_a_worker_that_is_gone_is_no_answer_and_no_timeout(line: Line) -> None:
-    assert line.lines.wait([], 0.0) is None
+    assert line.lines.wait(0.0) is None
     line.lines.post(to_whom(line), b"")
     line.channel.receive()
     line.channel.send(arrived(7), 0)
     line.ends[0].close()
     assert [answer.step for answer in line.answers()] == [7]
-    assert line.lines.wait([], PATIENCE_S) == []
+    assert line.lines.wait(PATIENCE_S) == []
     line.lines.post(to_whom(line), b"nobody reads this")
 
 

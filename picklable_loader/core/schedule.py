@@ -135,6 +135,10 @@ class Schedule:
             for stream, place in enumerate(self._places)
         )
 
+    def astray(self) -> dict[int, Place]:
+        """Where the streams stand whose workers have died and that were not opened again."""
+        return {stream: self._place_at(stream) for stream in sorted(self._astray)}
+
     def last_marks(self) -> dict[int, Any]:
         """By stream, the state that the next epoch finds its dataset in, if that was told."""
         return {stream: mark for stream, mark in self._over.items() if mark is not None}
@@ -329,7 +333,8 @@ class Schedule:
         return place
 
     def _place_at(self, stream: int) -> Place:
-        return self._window.beyond(self._places[stream], stream, self._remembers)
+        place = self._window.beyond(self._places[stream], stream, self._remembers)
+        return place if self._remembers else place.replayable()
 
     def _has_room(self) -> bool:
         fetched = self._window.under_way + self._window.held

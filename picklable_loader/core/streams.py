@@ -61,6 +61,12 @@ class Place:
         known = self.mark is not None and not isinstance(self.mark, CannotSaveError)
         return known and self.marked == self.given
 
+    def replayable(self) -> Place:
+        """The same place, from the start if its state could not be saved."""
+        if not isinstance(self.mark, CannotSaveError):
+            return self
+        return self.copy(mark=None, marked=0)
+
     def over(self, mark: Any) -> Place:
         """The same place, now that it is known to be the last one.
 

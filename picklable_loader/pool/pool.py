@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -15,12 +14,15 @@ from multiprocessing.process import BaseProcess
 from ..transport.forks import guard
 from ..transport.frames import Answer
 from ..transport.limits import explained, lacks_descriptors
-from ..transport.lines import Lines
+from ..transport.lines import Frames, Lines
 from ..worker.fetch import Job
 from ..worker.main import work
 from ..worker.serve import Post
+from .deaths import Death
 from .ladder import retire
+from .lifeline import Lifeline
 from .preload import preload
+from .stacks import Stacks
 
 __all__ = ["Pool"]
 
@@ -36,22 +38,34 @@ class Pool:
         job: what they do.
         posts: each worker's place; as many as there are to be workers.
         lines: what connects them with the loader; the pool hangs up in the end.
+        stacks: they can be asked where they are stuck.
 
     Raises:
         TypeError, AttributeError, pickle.PicklingError: the job cannot be pickled, under a start
             method that needs it.
     """
 
-    def __init__(self, context: BaseContext, job: Job, posts: Sequence[Post], lines: Lines) -> None:
+    def __init__(
+        self,
+        context: BaseContext,
+        job: Job,
+        posts: Sequence[Post],
+        lines: Lines,
+        stacks: bool = False,
+    ) -> None:
+        self._context, self._job, self._posts = context, job, list(posts)
         self._processes: list[BaseProcess] = []
-        self._sentinels: list[int] = []
         self._lines = lines
+        self._lifeline = Lifeline(context)
+        self._stacks = Stacks(context) if stacks else None
+        ends = self._lifeline, lines, self._stacks
         #: retires the workers when the pool is gone, at the latest when the interpreter ends
-        self.retire = weakref.finalize(self, _retire, os.getpid(), lines, self._processes)
+        self.retire = weakref.finalize(self, _retire, os.getpid(), ends, self._processes)
         preload(context)
         try:
             for post in posts:
-                self._start(context, job, post)
+                self._processes.append(self._start(post))
+            self._watch()
         except (TypeError, AttributeError, pickle.PicklingError):
             self.retire()
             warnings.warn(
@@ -72,34 +86,30 @@ class Pool:
     def pids(self) -> list[int | None]:
         return [process.pid for process in self._processes]
 
-    def post(self, worker: int | None, frame: bytes) -> None:
-        """Send a request to a worker, or to any; a dead one is noticed by ``wait``."""
-        self._lines.post(worker, frame)
+    def post(self, worker: int | None, frame: bytes) -> int | None:
+        """Send a request to a worker, or to any; a dead one is noticed by ``wait``.
 
-    def wait(self, timeout_s: float | None) -> list[tuple[int, bytes]]:
+        Returns:
+            The worker that will have it; None if nobody knows yet.
+        """
+        return self._lines.post(worker, frame)
+
+    def wait(self, timeout_s: float | None) -> Frames | None:
         """Wait for answers.
 
         Args:
             timeout_s: seconds to wait; None for ever.
 
         Returns:
-            The answers that came, at least one, each with its worker; none after the time is up.
-
-        Raises:
-            RuntimeError: a worker has died.
+            The answers that came, each with its worker; none if a worker has died. None if the
+            time is up.
         """
-        answers = self._lines.wait(self._sentinels, timeout_s)
-        if answers is None:
-            return []
-        if not answers:
-            self.report_death(_DYING_S)
-            raise RuntimeError("DataLoader worker has hung up, and is still alive")
-        return answers
+        return self._lines.wait(timeout_s)
 
-    def look(self) -> list[tuple[int, bytes]]:
+    def look(self) -> Frames:
         """Answers that have come already, at most one of each worker."""
         try:
-            return self._lines.wait(self._sentinels, 0.0) or []
+            return self._lines.wait(0.0) or []
         except OSError:
             return []  # a forked copy of the program, whose lines are closed
 
@@ -107,46 +117,87 @@ class Pool:
         """What a worker's answer says."""
         return self._lines.read(worker, frame)
 
-    def _start(self, context: BaseContext, job: Job, post: Post) -> None:
-        # A fork while an end is half open, or half closed, would give a worker a copy that it does
-        # not know of.
-        with guard:
-            end = self._lines.open(context)
-            process = context.Process(  # type: ignore[attr-defined]
-                target=work, args=(end, job, post), daemon=True
-            )
-            try:
-                process.start()
-            finally:
-                end.close()
-        self._processes.append(process)
-        self._sentinels.append(process.sentinel)
+    # --- deaths ----------------------------------------------------------------------------------
 
-    def report_death(self, seconds: float = 0.1) -> None:
-        """Raise RuntimeError for the workers that have died, if any does within the time."""
+    def deaths(self, seconds: float = _DYING_S) -> list[Death]:
+        """The workers that have died, or do so within a time."""
         # An end of file comes a moment before the sentinel, and that before the exit code.
         ended = wait([process.sentinel for process in self._processes], seconds)
         for process in self._processes:
             if process.sentinel in ended:
                 process.join(_DYING_S)
-        dead = [process for process in self._processes if not process.is_alive()]
-        if not dead:
-            return
-        pids = ", ".join(str(process.pid) for process in dead)
-        causes = "; ".join(_cause(process) for process in dead)
-        raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {causes}")
+        return [
+            Death(worker, process.pid or 0, process.exitcode, self._stack(worker))
+            for worker, process in enumerate(self._processes)
+            if process.exitcode is not None
+        ]
+
+    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
+        """The step that a worker, dead or alive, has taken last; see `Lines.at_hand`."""
+        return self._lines.at_hand(worker, run, owed)
+
+    def recall(self) -> None:
+        """Take back what was sent to any worker, and none has taken."""
+        self._lines.recall()
+
+    def last_words(self, worker: int) -> Frames:
+        """What a dead worker has answered and nobody has taken in; its line is closed."""
+        return self._lines.close(worker)
+
+    def replace(self, worker: int, post: Post) -> None:
+        """Start a worker in place of a dead one, whose last words were heard.
+
+        Raises:
+            OSError: the system has no room for it.
+        """
+        before = self._processes[worker]
+        self._processes[worker] = self._start(post)
+        self._watch()
+        before.close()
+
+    def kill(self, worker: int) -> None:
+        """Kill a worker that is stuck, once it has said where, if it can."""
+        process = self._processes[worker]
+        if self._stacks is not None and process.pid is not None:
+            self._stacks.ask(worker, process.pid)
+        process.kill()
+
+    def _stack(self, worker: int) -> str:
+        return "" if self._stacks is None else self._stacks.take(worker)
+
+    def _watch(self) -> None:
+        self._lines.watch([process.sentinel for process in self._processes])
+
+    def _start(self, post: Post) -> BaseProcess:
+        # A fork while an end is half open, or half closed, would give a worker a copy that it does
+        # not know of.
+        with guard:
+            end = self._lines.open(self._context, post.worker)
+            stack = None if self._stacks is None else self._stacks.open(post.worker)
+            process = self._context.Process(  # type: ignore[attr-defined]
+                target=work, args=(end, self._job, post, self._lifeline.end, stack), daemon=True
+            )
+            try:
+                process.start()
+            finally:
+                end.close()
+                if stack is not None:
+                    stack.close()
+        started: BaseProcess = process
+        return started
 
 
-def _cause(process: BaseProcess) -> str:
-    code = process.exitcode
-    if code is not None and code < 0:
-        return f"worker (pid {process.pid}) is killed by signal: {signal.Signals(-code).name}"
-    return f"worker (pid {process.pid}) has exit code {code}"
-
-
-def _retire(owner: int, lines: Lines, processes: list[BaseProcess]) -> None:
+def _retire(
+    owner: int,
+    ends: tuple[Lifeline, Lines, Stacks | None],
+    processes: list[BaseProcess],
+) -> None:
     if os.getpid() != owner:  # a forked copy: neither line nor children are its own
         return
+    lifeline, lines, stacks = ends
     lines.hang_up()
     retire(processes)
     processes.clear()
+    lifeline.cut()
+    if stacks is not None:
+        stacks.close()

@@ -5,12 +5,15 @@ a batch's large buffers into *regions* of it, and the message that follows names
 makes arrays over them; when the last thing that can see one is gone, it says so in the *ledger*, a
 byte for each region at the file's beginning, and the writer uses the region again: its pages are
 warm, so that neither side pays for a page fault.
+
+The ledger ends with a *note*, two numbers that outlive the writer.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import struct
 import threading
 import weakref
 from collections import deque
@@ -27,7 +30,9 @@ __all__ = ["Arena", "ArenaFull", "ArenaReader", "Region", "new_memory"]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 #: One byte for each region: the reader sets it, and the writer clears it when it has seen that.
-_SLOTS = 1024 * PAGE
+_LEDGER = 1024 * PAGE
+_NOTE = struct.Struct("<qq")
+_SLOTS = _LEDGER - _NOTE.size
 _RETURNED = 1
 _RETURNED_BYTE = bytes([_RETURNED])
 
@@ -76,7 +81,7 @@ def new_memory() -> int:
         OSError: the system has no such files, or no more descriptors.
     """
     fd = os.memfd_create("picklable_loader", os.MFD_CLOEXEC)
-    os.ftruncate(fd, _SLOTS)
+    os.ftruncate(fd, _LEDGER)
     return fd
 
 
@@ -89,10 +94,10 @@ class Arena:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._ledger = mmap.mmap(fd, _SLOTS)
+        self._ledger = mmap.mmap(fd, _LEDGER)
         self._blocks = Blocks()
         self._maps: dict[int, mmap.mmap] = {}
-        self._end = _SLOTS
+        self._end = _LEDGER
         self._by_slot: dict[int, _Owned] = {}
         self._by_address: dict[int, _Owned] = {}
         self._free_slots: list[int] = []
@@ -138,6 +143,10 @@ class Arena:
                 copy[:] = source
             owned.there = True
             return owned.region
+
+    def note(self, one: int, other: int) -> None:
+        """Leave two numbers for the reader."""
+        _NOTE.pack_into(self._ledger, _SLOTS, one, other)
 
     def withdraw(self, regions: list[Region]) -> None:
         """Take back what was given and never sent."""
@@ -213,7 +222,7 @@ class Arena:
     def _grow(self, length: int) -> None:
         whole = -(-length // PAGE) * PAGE
         try:
-            self._extend(max(whole, _SEGMENT, self._end - _SLOTS))
+            self._extend(max(whole, _SEGMENT, self._end - _LEDGER))
         except (OSError, ValueError):
             try:  # as much as is needed may still be possible
                 self._extend(whole)
@@ -264,7 +273,7 @@ class ArenaReader:
         if self._kept:
             self._return_kept()
         if self._ledger is None:
-            self._ledger = mmap.mmap(self._fd, _SLOTS)
+            self._ledger = mmap.mmap(self._fd, _LEDGER)
         segment = self._maps.get(region.segment)
         if segment is None:
             segment = mmap.mmap(self._fd, region.segment_length, offset=region.segment)
@@ -275,6 +284,13 @@ class ArenaReader:
         loan.slot = region.slot
         self._loans[region.slot] = loan
         return array
+
+    def noted(self) -> tuple[int, int]:
+        """What the writer has noted last; zeros if it has not."""
+        if self._ledger is None:
+            self._ledger = mmap.mmap(self._fd, _LEDGER)
+        one, other = _NOTE.unpack_from(self._ledger, _SLOTS)
+        return one, other
 
     def close(self) -> None:
         """Nobody waits for what is returned. What was opened stays valid."""

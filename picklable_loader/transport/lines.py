@@ -32,6 +32,9 @@ class Channel(Protocol):
             EOFError: the loader is gone.
         """
 
+    def note(self, run: int, step: int) -> None:
+        """From now on this task is at hand; the loader can tell, even when the worker is gone."""
+
     def send(self, answer: Answer, began_ns: int) -> None:
         """Send an answer, begun at that ``time.perf_counter_ns``.
 
@@ -53,13 +56,20 @@ class WorkersEnd(Protocol):
 class Lines(Protocol):
     """The loader's side of all its workers' lines. It never blocks but in ``wait``."""
 
-    def open(self, context: Any) -> WorkersEnd:
-        """A line for one more worker."""
+    def open(self, context: Any, worker: int) -> WorkersEnd:
+        """A line for a worker: one more, or one whose line was closed."""
 
-    def post(self, worker: int | None, frame: bytes) -> None:
-        """Send a request to a worker, or to whichever is idle first."""
+    def post(self, worker: int | None, frame: bytes) -> int | None:
+        """Send a request to a worker, or to whichever is idle first.
 
-    def wait(self, sentinels: Sequence[int], timeout_s: float | None) -> Frames | None:
+        Returns:
+            The worker that will have it; None if nobody knows yet.
+        """
+
+    def watch(self, sentinels: Sequence[int]) -> None:
+        """From now on ``wait`` looks at these as well: descriptors that tell of workers' deaths."""
+
+    def wait(self, timeout_s: float | None) -> Frames | None:
         """The answers that have come, each with its worker; waits for one.
 
         None when the time is up; empty if a worker has hung up, or a sentinel tells of its death.
@@ -67,6 +77,26 @@ class Lines(Protocol):
 
     def read(self, worker: int, frame: bytes) -> Answer:
         """What a worker's answer says."""
+
+    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
+        """The step that a worker has taken last, in this run; None if there is none, or no telling.
+
+        Args:
+            worker: the worker, which may be dead.
+            run: number of the run.
+            owed: the steps that were sent to this worker alone and not answered, in this order.
+        """
+
+    def recall(self) -> None:
+        """Take back what was sent to whichever is idle first, and nobody has taken."""
+
+    def close(self, worker: int) -> Frames:
+        """Close the line of a dead worker.
+
+        Returns:
+            The answers that it has sent and nobody has taken in yet; they can be read until a line
+            is opened for that worker again.
+        """
 
     def hang_up(self) -> None:
         """Let the workers see that the loader is gone, whoever else has copies of its ends."""

@@ -101,6 +101,9 @@ class PacketChannel:
             return memoryview(frame)[1:]
         return self._requests.open(unpack_region(frame[1:])).data
 
+    def note(self, run: int, step: int) -> None:
+        self._arena.note(run, step)
+
     def send(self, answer: Answer, began_ns: int) -> None:
         frame = encode_answer(answer, self._arena, began_ns)
         try:
@@ -167,31 +170,33 @@ class PacketLines:
         self._requested = _Memory()
         self._requests = Arena(self._requested.fd)
         #: what each worker writes to
-        self._written: list[_Memory] = []
-        self._lines: list[socket.socket] = []
-        self._readers: list[ArenaReader] = []
+        self._written: dict[int, _Memory] = {}
+        self._lines: dict[int, socket.socket] = {}
+        self._readers: dict[int, ArenaReader] = {}
         #: by socket, requests that it did not take yet
         self._unsent: dict[socket.socket, deque[bytes]] = {}
         self._poll = select.poll()
         self._workers: dict[int, int] = {}
-        self._watched: set[int] = set()
+        #: sentinels of the workers
+        self._watched: list[int] = []
 
-    def open(self, context: Any) -> PacketEnd:
+    def open(self, context: Any, worker: int) -> PacketEnd:
         ours, theirs = _pair()
         ours.setblocking(False)
         loaders_ends.add(ours)
         # What is forked from now on needs none of those that other workers write to.
-        loaders_ends.update(self._written)
-        self._written.append(_Memory())
-        arena = self._written[-1].fd
-        self._workers[ours.fileno()] = len(self._lines)
+        loaders_ends.update(self._written.values())
+        if worker in self._written:  # a dead worker's, whose last words were read
+            self._written[worker].close()
+        self._written[worker] = memory = _Memory()
+        self._workers[ours.fileno()] = worker
         self._poll.register(ours, select.POLLIN)
-        self._lines.append(ours)
-        self._readers.append(ArenaReader(arena))
+        self._lines[worker] = ours
+        self._readers[worker] = ArenaReader(memory.fd)
         tasks = theirs if self._pinned else self._queues_end
-        return PacketEnd(tasks, theirs, arena, self._requested.fd)
+        return PacketEnd(tasks, theirs, memory.fd, self._requested.fd)
 
-    def post(self, worker: int | None, frame: bytes) -> None:
+    def post(self, worker: int | None, frame: bytes) -> int | None:
         line = self._queue if worker is None else self._lines[worker]
         if len(frame) <= SHORT_BYTES:
             packet = _HERE + frame
@@ -201,12 +206,16 @@ class PacketLines:
         waiting = self._unsent.get(line)
         if waiting or not _taken(line, packet):
             self._unsent.setdefault(line, deque()).append(packet)
+        return worker
 
-    def wait(self, sentinels: Sequence[int], timeout_s: float | None) -> Frames | None:
+    def watch(self, sentinels: Sequence[int]) -> None:
+        for sentinel in self._watched:
+            self._poll.unregister(sentinel)
         for sentinel in sentinels:
-            if sentinel not in self._watched:
-                self._watched.add(sentinel)
-                self._poll.register(sentinel, select.POLLIN)
+            self._poll.register(sentinel, select.POLLIN)
+        self._watched = list(sentinels)
+
+    def wait(self, timeout_s: float | None) -> Frames | None:
         ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
         if not ready:
             return None
@@ -224,18 +233,39 @@ class PacketLines:
     def read(self, worker: int, frame: bytes) -> Answer:
         return read_answer(frame, self._readers[worker].open)
 
+    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
+        of, step = self._readers[worker].noted()
+        return step if of == run else None
+
+    def recall(self) -> None:
+        self._unsent.pop(self._queue, None)
+        while packet := _received_from(self._queues_end, socket.MSG_DONTWAIT):
+            if packet[:1] == _ASIDE:
+                self._requests.withdraw([unpack_region(packet[1:])])
+
+    def close(self, worker: int) -> Frames:
+        line, answers = self._lines.pop(worker), []
+        while frame := _received_from(line):
+            answers.append((worker, frame))
+        self._unsent.pop(line, None)
+        self._poll.unregister(line)
+        del self._workers[line.fileno()]
+        with guard:
+            line.close()
+        return answers
+
     def hang_up(self) -> None:
-        for line in (self._queue, *self._lines):
+        for line in (self._queue, *self._lines.values()):
             try:
                 line.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # the worker has closed its end
         with guard:
-            for line in (*self._owned, *self._lines):
+            for line in (*self._owned, *self._lines.values()):
                 line.close()
-            for memory in (self._requested, *self._written):
+            for memory in (self._requested, *self._written.values()):
                 memory.close()
-        for reader in self._readers:
+        for reader in self._readers.values():
             reader.close()
         self._requests.close()
         self._lines.clear()
@@ -260,8 +290,8 @@ def _taken(line: socket.socket, packet: bytes) -> bool:
     return True
 
 
-def _received_from(line: socket.socket) -> bytes:
+def _received_from(line: socket.socket, how: int = 0) -> bytes:
     try:
-        return line.recv(_LONGEST)
+        return line.recv(_LONGEST, how)
     except OSError:
         return b""

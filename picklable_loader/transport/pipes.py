@@ -39,6 +39,9 @@ class PipeChannel:
         except OSError:  # reset, or ended in the middle of a message
             raise EOFError from None
 
+    def note(self, run: int, step: int) -> None:
+        """The loader knows: a worker takes its tasks in their order."""
+
     def send(self, answer: Answer, began_ns: int) -> None:
         try:
             self._connection.send_bytes(encode_answer(answer, None, began_ns))
@@ -108,29 +111,33 @@ class PipeLines:
     """The loader's side: a request for anybody goes to the worker that has fewest."""
 
     def __init__(self) -> None:
-        self._connections: list[Connection[Any, Any]] = []
-        self._outboxes: list[Outbox] = []
+        self._connections: dict[int, Connection[Any, Any]] = {}
+        self._outboxes: dict[int, Outbox] = {}
+        #: sentinels of the workers
+        self._watched: list[int] = []
 
-    def open(self, context: Any) -> PipeEnd:
+    def open(self, context: Any, worker: int) -> PipeEnd:
         ours, theirs = context.Pipe()
         loaders_ends.add(ours)
-        self._connections.append(ours)
-        self._outboxes.append(Outbox(ours))
+        self._connections[worker] = ours
+        self._outboxes[worker] = Outbox(ours)
         return PipeEnd(theirs)
 
-    def post(self, worker: int | None, frame: bytes) -> None:
+    def post(self, worker: int | None, frame: bytes) -> int | None:
         if worker is None:
-            outbox = min(self._outboxes, key=lambda outbox: outbox.load)
-        else:
-            outbox = self._outboxes[worker]
-        outbox.post(frame)
+            worker = min(self._outboxes, key=lambda worker: self._outboxes[worker].load)
+        self._outboxes[worker].post(frame)
+        return worker
 
-    def wait(self, sentinels: Sequence[int], timeout_s: float | None) -> Frames | None:
-        ready = wait([*self._connections, *sentinels], timeout_s)
+    def watch(self, sentinels: Sequence[int]) -> None:
+        self._watched = list(sentinels)
+
+    def wait(self, timeout_s: float | None) -> Frames | None:
+        ready = wait([*self._connections.values(), *self._watched], timeout_s)
         if not ready:
             return None
         answers = []
-        for worker, connection in enumerate(self._connections):
+        for worker, connection in self._connections.items():
             if connection in ready:
                 frame = _receive(connection)
                 if frame is not None:
@@ -141,8 +148,23 @@ class PipeLines:
     def read(self, worker: int, frame: bytes) -> Answer:
         return read_answer(frame)
 
+    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
+        return owed[0] if owed else None
+
+    def recall(self) -> None:
+        """Each request is at a worker."""
+
+    def close(self, worker: int) -> Frames:
+        connection, answers = self._connections.pop(worker), []
+        while frame := _receive(connection):
+            answers.append((worker, frame))
+        del self._outboxes[worker]
+        with guard:
+            connection.close()
+        return answers
+
     def hang_up(self) -> None:
-        for connection in self._connections:
+        for connection in self._connections.values():
             _hang_up(connection)
         self._connections.clear()
         self._outboxes.clear()

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.multiprocessing
 from torch._C import _set_worker_signal_handlers
 
 from ..transport.lines import WorkersEnd
 from .fetch import Job
 from .serve import Post, serve
+from .ties import hold, tell_when_asked
 
 __all__ = ["work"]
 
 
-def work(
-    line: WorkersEnd,
-    job: Job,
-    post: Post,
-) -> None:
-    """Serve until the loader closes its end, or dies, which closes it as well.
+def work(line: WorkersEnd, job: Job, post: Post, life: Any, stack: Any) -> None:
+    """Serve until the loader closes its end; die with it, if it dies.
 
     Args:
         line: this worker's end.
         job: what to do with tasks.
         post: this worker's place among the others.
+        life: its end of the lifeline.
+        stack: where to tell what it is at, when asked; None: it will not be asked.
     """
+    hold(life)
+    if stack is not None:
+        tell_when_asked(stack)
     torch.multiprocessing._set_thread_name("pt_data_worker")  # what `top` shows, as under torch
     # Prints a line when the process dies of SIGBUS, SIGSEGV and the like.
     _set_worker_signal_handlers()

@@ -33,6 +33,7 @@ def serve(channel: Channel, job: Job, post: Post) -> None:
             return
         began_ns = time.perf_counter_ns()
         request = read_request(frame)
+        channel.note(request.run, request.task.step)
         answer = worker.answer(request)
         answer.idle_ns = 0 if done_ns is None else began_ns - done_ns
         sending_ns = time.perf_counter_ns()

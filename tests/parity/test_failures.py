@@ -352,7 +352,7 @@ class BadMiddle(IterableDataset[int]):
 def test_a_worker_that_dies_while_it_fetches_is_a_runtime_error_as_under_torch(
     die: Callable[[], None],
 ) -> None:
-    kind, text = outcome(lambda: list(OURS(Failing(die), num_workers=1)))
+    kind, text = outcome(lambda: list(OURS(Failing(die), num_workers=1, max_task_deaths=0)))
     assert kind is RuntimeError
     assert text.startswith("DataLoader worker (pid")
 
@@ -368,7 +368,7 @@ def test_a_worker_that_is_killed_from_outside_is_named_by_its_pid(
         def __getitem__(self, index: int) -> int:
             return os.getpid()
 
-    iterator = iter(OURS(Pids(), None, num_workers=num_workers))
+    iterator = iter(OURS(Pids(), None, num_workers=num_workers, max_task_deaths=0))
     victim = next(iterator)
     os.kill(victim, signal.SIGKILL)
     kind, text = outcome(lambda: list(iterator))
@@ -384,7 +384,8 @@ def test_large_batches_that_a_killed_worker_had_sent_are_its_death_and_no_other_
             at_the_fourth.set()
         return torch.full((2**18,), float(index))
 
-    iterator = iter(OURS(Made(fetch, 30), None, num_workers=1, prefetch_factor=4))
+    options: Any = {"num_workers": 1, "prefetch_factor": 4, "max_task_deaths": 0}
+    iterator = iter(OURS(Made(fetch, 30), None, **options))
     assert at_the_fourth.wait(30.0)
     [worker] = multiprocessing.active_children()
     worker.kill()
@@ -400,7 +401,8 @@ def test_after_a_workers_death_the_next_epoch_is_whole(
 ) -> None:
     deadly = torch.ones(1).share_memory_()
     data = Made(lambda index: os._exit(1) if deadly and index == 3 else index, 6)
-    loader = OURS(data, None, num_workers=2, persistent_workers=persistent_workers)
+    options: Any = {"persistent_workers": persistent_workers, "max_task_deaths": 0}
+    loader = OURS(data, None, num_workers=2, **options)
     kind, _ = outcome(lambda: list(loader))
     deadly.zero_()
     assert kind is RuntimeError
@@ -570,7 +572,8 @@ class BadReceiver(Numbers):
 def test_a_dataset_that_a_spawned_worker_cannot_receive_is_a_runtime_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    loader = OURS(BadReceiver(4), num_workers=1, multiprocessing_context="spawn")
+    options: Any = {"multiprocessing_context": "spawn", "max_task_deaths": 0}
+    loader = OURS(BadReceiver(4), num_workers=1, **options)
     kind, text = outcome(lambda: next(iter(loader)))
     assert issubclass(kind, RuntimeError)
     assert text.startswith("DataLoader worker (pid")

@@ -1,0 +1,73 @@
+"""Restarts: how workers have died so far, and when there have been enough of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from .core.task import Task
+from .errors import WorkerDied
+from .pool.deaths import Death, likely_cause
+from .warn import restart
+
+__all__ = ["Restarts"]
+
+#: workers in a row that may die before they are at any task
+_IN_VAIN = 3
+
+
+class Restarts:
+    """What is known of an engine's dead workers.
+
+    Args:
+        most_deaths: workers that may die of a task, from 1.
+    """
+
+    def __init__(self, most_deaths: int) -> None:
+        self._most_deaths = most_deaths
+        self._by_step: defaultdict[int, list[Death]] = defaultdict(list)
+        #: by worker, those since its last answer that were at no task
+        self._in_vain: defaultdict[int, list[Death]] = defaultdict(list)
+
+    def forget(self) -> None:
+        """An epoch begins: its steps are others."""
+        self._by_step.clear()
+
+    def answered(self, worker: int) -> None:
+        """A worker has answered: it is in good health."""
+        if self._in_vain:
+            self._in_vain.pop(worker, None)
+
+    def note(self, death: Death, lost: tuple[int, ...], at_hand: int | None) -> None:
+        """A worker has died, and is about to be replaced.
+
+        Args:
+            death: how.
+            lost: the steps that are to be done again.
+            at_hand: the one of them that it was at.
+
+        Raises:
+            WorkerDied: too many in a row have died without having been at any.
+        """
+        if at_hand is not None:
+            self._by_step[at_hand].append(death)
+            if len(self._by_step[at_hand]) >= self._most_deaths:
+                return  # an error is going to say so
+        else:
+            deaths = self._in_vain[death.worker]
+            deaths.append(death)
+            if len(deaths) >= _IN_VAIN:
+                raise _died(None, deaths)
+        cause = "" if death.stack else likely_cause(death.exitcode)
+        restart(str(death), cause, lost, death.stack)
+
+    def condemn(self, task: Task) -> WorkerDied:
+        """What to raise for a task that workers die of."""
+        return _died(task, self._by_step[task.step])
+
+
+def _died(task: Task | None, deaths: list[Death]) -> WorkerDied:
+    causes = tuple("\n".join(filter(None, (str(death), death.stack))) for death in deaths)
+    codes = tuple(death.exitcode for death in deaths)
+    if task is None:
+        return WorkerDied(None, None, codes, causes)
+    return WorkerDied(task.step, task.indices, codes, causes)

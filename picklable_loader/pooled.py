@@ -165,9 +165,10 @@ class PoolEngine:
         answers = self._pool.wait(self._care.timeout_s or None)
         if answers:
             self._take_in(answers)
-            return
         if answers is None:
             self._kill_the_stuck()
+        elif not self._pool.lost_one:
+            return
         try:
             self._bury(self._pool.deaths())
         except BaseException:

@@ -83,6 +83,11 @@ class Pool:
             raise
 
     @property
+    def lost_one(self) -> bool:
+        """The last ``wait`` has seen that a worker has died."""
+        return self._lines.lost_one
+
+    @property
     def pids(self) -> list[int | None]:
         return [process.pid for process in self._processes]
 

@@ -56,6 +56,9 @@ class WorkersEnd(Protocol):
 class Lines(Protocol):
     """The loader's side of all its workers' lines. It never blocks but in ``wait``."""
 
+    #: the last ``wait`` has seen that a worker has hung up, or that a sentinel tells of its death
+    lost_one: bool
+
     def open(self, context: Any, worker: int) -> WorkersEnd:
         """A line for a worker: one more, or one whose line was closed."""
 
@@ -72,7 +75,7 @@ class Lines(Protocol):
     def wait(self, timeout_s: float | None) -> Frames | None:
         """The answers that have come, each with its worker; waits for one.
 
-        None when the time is up; empty if a worker has hung up, or a sentinel tells of its death.
+        None when the time is up; perhaps none if a worker is lost.
         """
 
     def read(self, worker: int, frame: bytes) -> Answer:

@@ -162,6 +162,7 @@ class PacketLines:
     """
 
     def __init__(self, pinned: bool) -> None:
+        self.lost_one = False
         self._pinned = pinned
         self._queue, self._queues_end = _pair()
         self._owned = [self._queue, self._queues_end]
@@ -216,16 +217,18 @@ class PacketLines:
         self._watched = list(sentinels)
 
     def wait(self, timeout_s: float | None) -> Frames | None:
+        self.lost_one = False
         ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
         if not ready:
             return None
         answers = []
         for fd, _ in ready:
             worker = self._workers.get(fd)
-            if worker is not None:
-                frame = _received_from(self._lines[worker])
-                if frame:
-                    answers.append((worker, frame))
+            frame = b"" if worker is None else _received_from(self._lines[worker])
+            if worker is not None and frame:
+                answers.append((worker, frame))
+            else:
+                self.lost_one = True
         if self._unsent:
             self._send_on()
         return answers

@@ -1,0 +1,1 @@
+"""Workers that die, parents that die, and what is left of them."""

@@ -3,7 +3,7 @@
 ::
 
     LoaderError
-    ├── StateError (ValueError)       a state that was handed to load_state_dict
+    ├── StateError (ValueError)       a state for load_state_dict, or a file for load
     │   ├── StateMismatch             belongs to another dataset, batch size, sampler, ...
     │   ├── DamagedStateError         has a field that no version of this package would write
     │   ├── NewerStateError           was written by a later version of this package
@@ -48,7 +48,7 @@ class LoaderError(Exception):
 
 
 class StateError(LoaderError, ValueError):
-    """A state that cannot be loaded; the loader is as it was before."""
+    """A state, or a checkpoint, that cannot be loaded; the loader is as it was before."""
 
 
 class Difference(NamedTuple):

@@ -23,9 +23,11 @@ fields; the text is made when it is read.
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any, NamedTuple
 
 __all__ = [
+    "SYMPTOMS",
     "CannotSaveError",
     "DamagedStateError",
     "Difference",
@@ -41,6 +43,19 @@ __all__ = [
     "StateMismatch",
     "UsageError",
 ]
+
+
+#: What code raises that meets damaged data; anything else has another reason.
+SYMPTOMS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
 
 
 class LoaderError(Exception):
@@ -80,7 +95,8 @@ class StateMismatch(StateError):
 
     def __str__(self) -> str:
         rows = "\n".join(
-            f"  {name}: expected {expected!r} (this loader), found {found!r} (the state)"
+            f"  {name}: expected {_short(expected)} (this loader), "
+            f"found {_short(found)} (the state)"
             for name, expected, found in self.differences
         )
         return f"the state does not fit this loader:\n{rows}\n{self.advice}"
@@ -225,6 +241,10 @@ class ReplayWarning(LoaderWarning):
     """A resume fetches batches again that had been delivered before."""
 
 
+_REPR = reprlib.Repr()  # whatever its size, and however deep it is
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
+
+
 def _short(value: Any, limit: int = 80) -> str:
-    text = repr(value)
+    text = _REPR.repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."

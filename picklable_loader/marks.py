@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .core.streams import Place
-from .errors import CannotSaveError, DamagedStateError
+from .errors import SYMPTOMS, CannotSaveError, DamagedStateError
 from .plain import decode, encode_any
 from .randomness import RNGS, Universe
 
@@ -88,7 +88,7 @@ def _read(mark: Any, stream: int) -> bytes | None:
         if "rng" in mark:
             entries["rng"] = Universe.from_text(mark["rng"]).states
         return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except SYMPTOMS as error:
         raise DamagedStateError(field, "plain values", mark) from error
 
 

@@ -510,6 +510,7 @@ class Tripwire:
 
 def refused(target: Path, data: bytes | bytearray) -> StateError:
     """The error that these bytes give, of which nothing was unpickled."""
+    target.unlink(missing_ok=True)  # to write over a file takes some systems milliseconds
     target.write_bytes(data)
     before = Tripwire.unpickled
     with pytest.raises(StateError) as raised:

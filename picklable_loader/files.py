@@ -36,7 +36,7 @@ from .errors import DamagedStateError, ForeignStateError, NewerStateError, Usage
 
 __all__ = ["load", "save"]
 
-Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 _MAGIC = b"\x89PLOAD\r\n"  # what a transfer as text, or by 7 bits, would change
 _VERSION = 1
@@ -51,7 +51,7 @@ _CHUNK_BYTES = 1 << 20
 _LEFTOVER_S = 3600
 
 
-def save(obj: Any, path: Path) -> None:
+def save(obj: Any, path: AnyPath) -> None:
     """Write a checkpoint; a crash in the middle leaves what was there before.
 
     Args:
@@ -75,7 +75,7 @@ def save(obj: Any, path: Path) -> None:
         file.write(_origin(_VERSION) + _SEAL.pack(body.length, body.sha256.digest()))
 
 
-def load(path: Path, *, weights_only: bool = False, map_location: Any = None) -> Any:
+def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None) -> Any:
     """Read a checkpoint that `save` has written.
 
     An iterator comes with its loader and dataset, so that loading it runs their code: as with
@@ -148,7 +148,7 @@ def _origin(version: int) -> bytes:
     return known + zlib.crc32(known).to_bytes(4, "big")
 
 
-def _target(path: Path) -> str:
+def _target(path: AnyPath) -> str:
     """The file that a path leads to.
 
     Raises:

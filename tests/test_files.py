@@ -611,3 +611,12 @@ def test_the_format_is_the_one_that_is_written_down(target: Path) -> None:
     assert data[:16] == b"\x89PLOAD\r\n" + bytes.fromhex("00000001 aff2cd32")
     assert int.from_bytes(data[16:24], "big") == len(data) - 56
     assert data[56:60] == b"PK\x03\x04"
+
+
+def test_a_checkpoint_of_the_first_version_is_read() -> None:
+    # written by save({"state": after(2).state_dict(), "weights": torch.arange(3)}, path)
+    found = load(Path(__file__).parent / "golden" / "version_1.ckpt", weights_only=True)
+    assert found["weights"].tolist() == [0, 1, 2]
+    loader = make()
+    loader.load_state_dict(found["state"])
+    assert seen(iter(loader)) == seen(after(2))

@@ -13,7 +13,8 @@ from typing import Any, cast
 import torch
 
 from .core.seeds import order_seed
-from .errors import SYMPTOMS, DamagedStateError
+from .errors import DamagedStateError
+from .plain import SYMPTOMS
 from .randomness import generator_from_text
 from .source import Setting, random_int64
 

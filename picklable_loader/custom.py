@@ -20,9 +20,9 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from .core.seeds import order_seed
-from .errors import SYMPTOMS, CannotSaveError, DamagedStateError, StateError
+from .errors import CannotSaveError, DamagedStateError, StateError
 from .freeze import Frozen, changed, check_known, freeze, look, thaw
-from .plain import alike, encode_any
+from .plain import SYMPTOMS, alike, encode_any
 from .randomness import RNGS, Universe, capture_all
 from .replay import Record, Replay, detached, next_items
 from .source import Setting, Source

@@ -27,7 +27,6 @@ import reprlib
 from typing import Any, NamedTuple
 
 __all__ = [
-    "SYMPTOMS",
     "CannotSaveError",
     "DamagedStateError",
     "Difference",
@@ -43,19 +42,6 @@ __all__ = [
     "StateMismatch",
     "UsageError",
 ]
-
-
-#: What code raises that meets damaged data; anything else has another reason.
-SYMPTOMS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    StopIteration,
-    TypeError,
-    ValueError,
-)
 
 
 class LoaderError(Exception):

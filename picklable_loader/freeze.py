@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from .errors import SYMPTOMS, CannotSaveError
-from .plain import NotPlain, alike, decode, encode
+from .errors import CannotSaveError
+from .plain import SYMPTOMS, NotPlain, alike, decode, encode
 from .randomness import generator_to_text, set_generator
 
 __all__ = ["Frozen", "changed", "check_known", "freeze", "look", "thaw"]

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .core.streams import Place
-from .errors import SYMPTOMS, CannotSaveError, DamagedStateError
-from .plain import decode, encode_any
+from .errors import CannotSaveError, DamagedStateError
+from .plain import SYMPTOMS, decode, encode_any
 from .randomness import RNGS, Universe
 
 __all__ = ["from_the_start", "read", "replayed", "savable"]

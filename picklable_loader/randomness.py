@@ -26,7 +26,8 @@ import numpy as np
 import torch
 
 from .core.words import pack_words, unpack_words
-from .errors import SYMPTOMS, DamagedStateError
+from .errors import DamagedStateError
+from .plain import SYMPTOMS
 from .twister import WORDS, read_words, write_words
 
 __all__ = [

@@ -16,9 +16,9 @@ from .core.order import Order
 from .core.plan import Unit
 from .core.snapshot import from_plain
 from .core.task import Task
-from .errors import SYMPTOMS, DamagedStateError, StateError
+from .errors import DamagedStateError, StateError
 from .marks import read
-from .plain import decode
+from .plain import SYMPTOMS, decode
 from .randomness import RNGS
 from .samplers import make_order
 from .source import Setting

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from .errors import SYMPTOMS, DamagedStateError
+from .errors import DamagedStateError
+from .plain import SYMPTOMS
 from .randomness import (
     RNGS,
     Universe,

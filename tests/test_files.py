@@ -357,16 +357,16 @@ class Struck:
 
 
 class Torn:
-    """A file that is written in halves, with a moment before each."""
+    """A file that is written in halves, with a moment in between."""
 
     def __init__(self, file: Any, moment: Callable[[], None]) -> None:
         self._file, self._moment = file, moment
 
     def write(self, data: Any) -> int:
         half = len(data) // 2
-        for part in (memoryview(data)[:half], memoryview(data)[half:]):
-            self._moment()
-            self._file.write(part)
+        self._file.write(memoryview(data)[:half])
+        self._moment()
+        self._file.write(memoryview(data)[half:])
         return len(data)
 
     def __getattr__(self, name: str) -> Any:
@@ -432,7 +432,7 @@ def test_a_process_killed_at_any_moment_leaves_the_old_file_or_the_new_one(tmp_p
         save(OLD, target)
         killed(target, life)
         found.append(is_new(target))
-    assert found.count(False) > 40
+    assert found.count(False) > 30
     assert found == sorted(found) and found[-1], "from some moment on it is the new one"
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import LoaderError
+    from .files import load, save
     from .interleaving import Interleave
     from .iterator import LoaderIterator
     from .loader import DataLoader
@@ -21,7 +22,9 @@ __all__ = [
     "ShuffleBuffer",
     "__version__",
     "current_seed",
+    "load",
     "register_order",
+    "save",
 ]
 
 #: Where each name is. It is looked up when it is wanted: a worker that is spawned imports this
@@ -34,7 +37,9 @@ _PLACES = {
     "ShuffleBuffer": "shuffling",
     "__version__": "version",
     "current_seed": "worker.seeding",
+    "load": "files",
     "register_order": "samplers",
+    "save": "files",
 }
 
 

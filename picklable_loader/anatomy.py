@@ -11,12 +11,10 @@ from torch.utils.data import BatchSampler, IterableDataset
 from .core.order import SequenceOrder
 from .core.plan import Grouping, Plan, Unit
 from .custom import memory
-from .errors import DamagedStateError
 from .freeze import Frozen, freeze
 from .options import check_budget, check_count
 from .randomness import RNGS
-from .samplers import describe, is_known, make_order
-from .source import Setting
+from .samplers import describe, is_known
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -25,7 +23,6 @@ __all__ = [
     "Anatomy",
     "anatomy",
     "built",
-    "check_order",
     "draws_from",
     "fingerprint",
     "generators",
@@ -152,17 +149,6 @@ def built(loader: DataLoader[Any]) -> Frozen:
     """The attributes of a loader's custom sampler."""
     parts = anatomy(loader)
     return {} if parts.known else freeze(parts.sampler, loader.dataset)
-
-
-def check_order(loader: DataLoader[Any], state: dict[str, Any]) -> None:
-    """Raise DamagedStateError unless the order of a state can be made."""
-    saved = state.get("order")
-    if saved is None or is_iterable(loader):
-        return
-    order = make_order(anatomy(loader).sampler, Setting(loader._pl.source, state["epoch"], saved))
-    length = order.length() if order.seekable else None
-    if length is not None and state["position"] > length:
-        raise DamagedStateError("position", f"at most {length}", state["position"])
 
 
 def position(loader: DataLoader[Any], state: dict[str, Any], at_epoch_end: str) -> tuple[int, int]:

@@ -14,6 +14,7 @@ import torch
 
 from .core.seeds import order_seed
 from .errors import DamagedStateError
+from .plain import SYMPTOMS
 from .randomness import generator_from_text
 from .source import Setting, random_int64
 
@@ -233,10 +234,12 @@ class ChunkedOrder:
 def _check_saved(saved: dict[str, Any]) -> None:
     if "seed" in saved:
         number(saved, "seed")
+        if len(saved) > 1:
+            raise DamagedStateError("order", "a seed alone", list(saved))
         return
     try:
         generator_from_text(saved["generator"])
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except SYMPTOMS:
         found = saved.get("generator")
         raise DamagedStateError("order.generator", "a generator's state", found) from None
     if number(saved, "chunks") < (FOLLOWS in saved):

@@ -20,9 +20,9 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from .core.seeds import order_seed
-from .errors import CannotSaveError, DamagedStateError
+from .errors import CannotSaveError, DamagedStateError, StateError
 from .freeze import Frozen, changed, check_known, freeze, look, thaw
-from .plain import alike, encode_any
+from .plain import SYMPTOMS, alike, encode_any
 from .randomness import RNGS, Universe, capture_all
 from .replay import Record, Replay, detached, next_items
 from .source import Setting, Source
@@ -210,7 +210,6 @@ class CustomOrder:
     # --- restoring -------------------------------------------------------------------------------
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        self._saved = None
         try:
             if "iterator" in saved:
                 self._iterator = saved["iterator"]
@@ -221,8 +220,12 @@ class CustomOrder:
                 self._go_on_in(saved)
             else:
                 self._replay()
-        except (KeyError, ValueError, TypeError, StopIteration) as error:
+        except BaseException as error:
+            self.record, self._iterator = _read(saved), None  # the next take begins again
+            if not isinstance(error, SYMPTOMS):
+                raise
             raise DamagedStateError("order", "what this sampler's order saves", error) from error
+        self._saved = None
 
     def _load_state_dicts(self, saved: dict[str, Any]) -> None:
         thaw(self._sampler, self._source.origin)
@@ -355,7 +358,9 @@ def _universe(setting: Setting) -> Universe | None:
 def _read(saved: dict[str, Any]) -> Record:
     try:
         return Record.from_plain(saved)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except StateError:
+        raise
+    except SYMPTOMS as error:
         raise DamagedStateError("order", "what a custom sampler's order saves", error) from error
 
 

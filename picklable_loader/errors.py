@@ -3,7 +3,7 @@
 ::
 
     LoaderError
-    ├── StateError (ValueError)       a state that was handed to load_state_dict
+    ├── StateError (ValueError)       a state for load_state_dict, or a file for load
     │   ├── StateMismatch             belongs to another dataset, batch size, sampler, ...
     │   ├── DamagedStateError         has a field that no version of this package would write
     │   ├── NewerStateError           was written by a later version of this package
@@ -25,6 +25,7 @@ fields; the text is made when it is read.
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -52,7 +53,7 @@ class LoaderError(Exception):
 
 
 class StateError(LoaderError, ValueError):
-    """A state that cannot be loaded; the loader is as it was before."""
+    """A state, or a checkpoint, that cannot be loaded; the loader is as it was before."""
 
 
 class Difference(NamedTuple):
@@ -84,7 +85,8 @@ class StateMismatch(StateError):
 
     def __str__(self) -> str:
         rows = "\n".join(
-            f"  {name}: expected {expected!r} (this loader), found {found!r} (the state)"
+            f"  {name}: expected {_short(expected)} (this loader), "
+            f"found {_short(found)} (the state)"
             for name, expected, found in self.differences
         )
         return f"the state does not fit this loader:\n{rows}\n{self.advice}"
@@ -267,6 +269,10 @@ class RestartWarning(LoaderWarning):
     """A worker has died, and another one takes its place; no batch is lost, or another one."""
 
 
+_REPR = reprlib.Repr()  # whatever its size, and however deep it is
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
+
+
 def _short(value: Any, limit: int = 80) -> str:
-    text = repr(value)
+    text = _REPR.repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."

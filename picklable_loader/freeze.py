@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from .errors import CannotSaveError
-from .plain import NotPlain, alike, decode, encode
+from .plain import SYMPTOMS, NotPlain, alike, decode, encode
 from .randomness import generator_to_text, set_generator
 
 __all__ = ["Frozen", "changed", "check_known", "freeze", "look", "thaw"]
@@ -93,11 +93,12 @@ def thaw(sampler: Any, frozen: Frozen) -> None:
         ValueError: the frozen form is damaged.
     """
     for path, kept in frozen.items():
-        if kept[0] in _OPAQUE or alike(kept, look(sampler, path)):
-            continue  # what may not be set need not be
         try:
-            _put(sampler, path.split("."), *kept)
-        except (TypeError, KeyError, AttributeError, IndexError) as error:
+            kind, form = kept
+            # What may not be set need not be.
+            if kind not in _OPAQUE and not alike(kept, look(sampler, path)):
+                _put(sampler, path.split("."), kind, form)
+        except SYMPTOMS as error:
             raise ValueError(f"{path}: {error}") from None
 
 
@@ -116,6 +117,10 @@ def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
     target, name = sampler, path[-1]
     for owner in path[:-1]:
         target = _get(target, owner)
+        if not _is_container(target) and not _belongs_to(_package(sampler), target):
+            raise ValueError(f"{owner} is not the sampler's own")
+    if name.startswith("__"):
+        raise ValueError("Python's own attributes are no sampler's")
     if kind == "plain":
         _set(target, name, decode(form))
         return

@@ -11,17 +11,17 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import datapipes
-from .anatomy import anatomy, built, check_order, fingerprint, generators, is_iterable
+from .anatomy import anatomy, built, fingerprint, generators, is_iterable
 from .core.seeds import base_seed
-from .core.snapshot import from_plain
 from .core.streams import Place
 from .custom import prepare
 from .driver import Driver
+from .errors import DamagedStateError
 from .fitting import fit
-from .marks import read
 from .options import AtEpochEnd, Options, check_choice
 from .run import Run
 from .saved import beginning
+from .soundness import check
 from .source import Source
 from .stateful import is_stateful
 from .worker.fetch import Job, tell_epoch
@@ -179,18 +179,24 @@ class Inner:
         if at_epoch_end is not None:
             check_choice("at_epoch_end", at_epoch_end, ("stop", "next"))
         loader = self._loader
-        if state == {}:
+        if isinstance(state, dict) and not state:
             accepted = beginning(loader, 0)
         else:
-            accepted = fit(copy.deepcopy(state), fingerprint(loader), strict)
-            self.source.check(accepted["rng"], accepted["workers"])
-            check_order(loader, accepted)
-            read(from_plain(accepted)[0].streams)
+            accepted = self._checked(state, strict)
         if not is_iterable(self._loader):
             prepare(anatomy(loader).sampler, accepted["sampler"], self.source)
         if accepted["announced"] is not None:
             tell_epoch(loader.dataset, accepted["announced"])
         self.announced = accepted["announced"]
+        return accepted
+
+    def _checked(self, state: Any, strict: bool) -> dict[str, Any]:
+        loader = self._loader
+        try:
+            accepted = fit(copy.deepcopy(state), fingerprint(loader), strict)
+            check(loader, accepted)
+        except RecursionError:
+            raise DamagedStateError("state", "nested a few levels deep", state) from None
         return accepted
 
     def fresh_epoch(self) -> int:

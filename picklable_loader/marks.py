@@ -21,7 +21,7 @@ from typing import Any
 
 from .core.streams import Place
 from .errors import CannotSaveError, DamagedStateError
-from .plain import decode, encode_any
+from .plain import SYMPTOMS, decode, encode_any
 from .randomness import RNGS, Universe
 
 __all__ = ["read", "replayed", "savable"]
@@ -88,7 +88,7 @@ def _read(mark: Any, stream: int) -> bytes | None:
         if "rng" in mark:
             entries["rng"] = Universe.from_text(mark["rng"]).states
         return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except SYMPTOMS as error:
         raise DamagedStateError(field, "plain values", mark) from error
 
 

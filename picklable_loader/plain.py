@@ -15,7 +15,19 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["NotPlain", "alike", "decode", "encode", "encode_any"]
+__all__ = ["SYMPTOMS", "NotPlain", "alike", "decode", "encode", "encode_any"]
+
+#: What code raises that meets damaged data; anything else has another reason.
+SYMPTOMS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
 
 _SCALARS = {int, str, float, bool, type(None)}
 

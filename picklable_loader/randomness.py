@@ -27,6 +27,7 @@ import torch
 
 from .core.words import pack_words, unpack_words
 from .errors import DamagedStateError
+from .plain import SYMPTOMS
 from .twister import WORDS, read_words, write_words
 
 __all__ = [
@@ -117,6 +118,8 @@ class NumpyRng:
     def from_text(self, text: str) -> tuple[bytes, int, float]:
         has_gauss, gauss, words = text.split(":")
         state = (b64decode(words, validate=True), int(has_gauss), float.fromhex(gauss))
+        if state[1] not in (0, 1):
+            raise ValueError("not a state of numpy's Gaussian numbers")
         if state[0] and (len(state[0]) != 4 * WORDS or array("I", state[0])[-1] >= WORDS):
             raise ValueError("not a state of numpy's generator")
         return state
@@ -244,7 +247,7 @@ class Universe:
         for name, text in texts.items():
             try:
                 states[name] = RNGS[name].from_text(text)
-            except (KeyError, ValueError, TypeError, AttributeError, RuntimeError):
+            except SYMPTOMS:
                 raise DamagedStateError(f"rng.{name}", "a saved random state", text) from None
         return cls(states)
 

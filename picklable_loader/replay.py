@@ -42,8 +42,12 @@ class Record:
 
     @classmethod
     def from_plain(cls, saved: dict[str, Any]) -> Record:
-        """Raises KeyError, ValueError, TypeError or DamagedStateError if it is damaged."""
+        """Raises one of SYMPTOMS if it is damaged."""
         opens, taken, ended = saved["opens"], saved["taken"], saved["ended"]
+        attributes = saved.get("sampler", {}), saved.get("between", {})
+        if {type(part) for part in attributes} != {dict}:
+            raise TypeError("attributes should be a dict")
+        Universe.from_text(saved.get("universe", {}))
         if type(opens) is not int or type(taken) is not int or type(ended) is not bool:
             raise TypeError("opens and taken should be whole numbers, ended a truth value")
         if not 0 < opens <= _MOST_OPENS or taken < 0:
@@ -53,8 +57,7 @@ class Record:
             log = [
                 [int(o), int(t), Universe.from_text(texts).states] for o, t, texts in saved["log"]
             ]
-        attributes = dict(saved.get("sampler", {})), dict(saved.get("between", {}))
-        return cls(opens, taken, ended, log, *attributes)
+        return cls(opens, taken, ended, log, *map(dict, attributes))
 
     def note(self, opens: int, taken: int, states: dict[str, Any]) -> None:
         """The sampler found these states when so much was done."""

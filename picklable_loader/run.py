@@ -231,8 +231,9 @@ class Run:
                 self.order.open()
 
     def _shared_seed(self, cursor: Cursor | None) -> int | None:
-        if cursor is not None and cursor.order is not None and "shared_seed" in cursor.order:
-            return int(cursor.order["shared_seed"])
+        saved = None if cursor is None or not is_iterable(self._loader) else cursor.order
+        if saved is not None:
+            return int(saved["shared_seed"])
         return self._loader._pl.draw_shared_seed(self.epoch)
 
     def _order_state(self, live: bool) -> dict[str, Any] | None:

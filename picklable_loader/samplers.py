@@ -21,6 +21,7 @@ from torch.utils.data.distributed import DistributedSampler
 from .chunks import ChunkedOrder, Stream, number
 from .core.order import Order, SequenceOrder
 from .custom import CustomOrder
+from .errors import DamagedStateError
 from .source import Setting
 
 __all__ = ["describe", "is_known", "make_order", "register_order"]
@@ -109,6 +110,8 @@ class DistributedOrder:
         self._start: dict[str, int] | None = None
         if setting.saved is not None:
             self._start = {name: number(setting.saved, name) for name in ("epoch", "seed")}
+            if not -(2**63) <= sum(self._start.values()) < 2**64:  # it seeds a generator
+                raise DamagedStateError("order", "an epoch and a seed", self._start)
         self._permutation: torch.Tensor | None = None
         self._position = 0
 

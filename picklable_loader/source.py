@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 
 from .errors import DamagedStateError
+from .plain import SYMPTOMS
 from .randomness import (
     RNGS,
     Universe,
@@ -141,7 +142,7 @@ class Source:
             if name in saved:
                 try:
                     generator_from_text(saved[name])
-                except (ValueError, TypeError, AttributeError):
+                except SYMPTOMS:
                     raise DamagedStateError(f"rng.{name}", "a state", saved[name]) from None
 
     def restore(self, saved: dict[str, str]) -> None:

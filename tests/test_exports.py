@@ -81,7 +81,9 @@ def test_the_public_names_are_these() -> None:
         "ShuffleBuffer",
         "__version__",
         "current_seed",
+        "load",
         "register_order",
+        "save",
     ]
 
 

@@ -31,7 +31,9 @@ FORMAT = "picklable_loader"
 VERSION = 1
 
 #: No counter of a real run comes near this; a larger one is damage.
-_LARGEST = 2**63
+_LARGEST = 2**62
+#: torch's seeds are below this
+_LARGEST_SEED = 2**63
 #: Nobody has so many tasks under way; a larger count is damage, and must not fill the memory.
 _LONGEST_WINDOW = 10**6
 
@@ -83,7 +85,7 @@ def from_plain(state: Mapping[str, Any]) -> tuple[Cursor, dict[str, Any]]:
         next_step=next_step,
         position=_count(state, "position"),
         window=window,
-        base_seed=_count_or_none(state, "base_seed"),
+        base_seed=_count_or_none(state, "base_seed", _LARGEST_SEED),
         order=None if state.get("order") is None else dict(_typed(state, "order", dict)),
         sampler=dict(_typed(state, "sampler", dict)),
         rng=dict(_typed(state, "rng", dict)),
@@ -105,8 +107,15 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[D
     return [
         Difference(name, expected.get(name), found.get(name))
         for name in names
-        if expected.get(name) != found.get(name)
+        if not _same(expected.get(name), found.get(name))
     ]
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except (ValueError, RuntimeError):  # an array, which is damage
+        return False
 
 
 # --- checks --------------------------------------------------------------------------------------
@@ -115,7 +124,7 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[D
 def _check_origin(state: Mapping[str, Any]) -> None:
     if not isinstance(state, Mapping):
         raise ForeignStateError(f"a {type(state).__name__}", "Expected what state_dict() returned.")
-    if state.get("format") != FORMAT:
+    if not _same(state.get("format"), FORMAT):
         raise _foreign(state)
     version = _count(state, "version")
     if version > VERSION:
@@ -130,7 +139,8 @@ def _foreign(state: Mapping[str, Any]) -> ForeignStateError:
         snapshot = state.get("_snapshot", {})
         passed = state.get("_num_yielded")
         if isinstance(snapshot, Mapping) and "_snapshot_step" in snapshot:  # it had workers
-            passed = snapshot["_snapshot_step"] + state.get("_steps_since_snapshot", 0)
+            counts = snapshot["_snapshot_step"], state.get("_steps_since_snapshot", 0)
+            passed = sum(counts) if set(map(type, counts)) == {int} else None
         return ForeignStateError(
             "torchdata's StatefulDataLoader",
             "It cannot be converted, since it holds no state of the augmentation. Finish the epoch "
@@ -150,15 +160,15 @@ def _typed(state: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
     return value
 
 
-def _count(state: Mapping[str, Any], name: str) -> int:
+def _count(state: Mapping[str, Any], name: str, largest: int = _LARGEST) -> int:
     value = state.get(name)
-    if type(value) is not int or not 0 <= value < _LARGEST:
+    if type(value) is not int or not 0 <= value < largest:
         raise DamagedStateError(name, "a whole number from 0", value)
     return value
 
 
-def _count_or_none(state: Mapping[str, Any], name: str) -> int | None:
-    return None if state.get(name) is None else _count(state, name)
+def _count_or_none(state: Mapping[str, Any], name: str, largest: int = _LARGEST) -> int | None:
+    return None if state.get(name) is None else _count(state, name, largest)
 
 
 # --- the streams ---------------------------------------------------------------------------------
@@ -218,6 +228,7 @@ def _counted(run: list[Any]) -> int:
 
 
 def _unpacked(packed: list[Any], batch_size: Any, next_step: int) -> Iterator[Task]:
+    total = 0
     for at, entry in enumerate(packed):
         field = f"window[{at}]"
         if type(entry) not in (list, tuple) or not 3 <= len(entry) <= 4:
@@ -228,9 +239,17 @@ def _unpacked(packed: list[Any], batch_size: Any, next_step: int) -> Iterator[Ta
             yield Task(step, entry[2], position)
             continue
         counts[f"{field}.count"] = entry[3]
-        count, spacing = _count(counts, f"{field}.count"), batch_size or 1
-        if entry[2] is not None or step + count > next_step or type(spacing) is not int:
+        count, spacing = _count(counts, f"{field}.count"), _spacing(batch_size)
+        if entry[2] is not None or step + count > next_step or spacing is None:
             raise DamagedStateError(field, "null and a count of tasks below next_step", entry[2:])
-        if count > _LONGEST_WINDOW:
-            raise DamagedStateError(f"{field}.count", f"at most {_LONGEST_WINDOW}", count)
+        total += count
+        if total > _LONGEST_WINDOW:
+            raise DamagedStateError(f"{field}.count", f"{_LONGEST_WINDOW} at most in all", count)
         yield from (Task(step + i, None, position + i * spacing) for i in range(count))
+
+
+def _spacing(batch_size: Any) -> int | None:
+    """Samples between two tasks; None if that is none."""
+    if batch_size is None:
+        return 1
+    return batch_size if type(batch_size) is int and batch_size > 0 else None

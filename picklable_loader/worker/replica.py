@@ -12,6 +12,7 @@ import random
 import time
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,8 @@ class Replica:
         except Exception as error:
             raise self._refusal(f"{type(error).__name__}: {error}") from error
         self._fetcher.ended = self._marker.over
-        for task in place.since or [_again(self._job)] * (place.given - place.marked):
+        again = repeat(_again(self._job), place.given - place.marked)
+        for task in place.since or again:
             self._fetch_again(task, place)
 
     def _fetch_again(self, task: Task, place: Place) -> None:

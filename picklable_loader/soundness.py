@@ -1,0 +1,135 @@
+"""Soundness: what a state must be, beyond its form and its fingerprint, to be gone on from.
+
+All that can be told without the data is looked at before anything of the loader changes. What only
+people's code can tell, a sampler that is replayed or a dataset that is given its state back, comes
+out at the first ``next``, as `DamagedStateError` or `StreamError`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .anatomy import anatomy, is_iterable
+from .chunks import number
+from .core.cursor import Cursor
+from .core.order import Order
+from .core.plan import Unit
+from .core.snapshot import from_plain
+from .core.task import Task
+from .errors import DamagedStateError, StateError
+from .marks import read
+from .plain import SYMPTOMS, decode
+from .randomness import RNGS
+from .samplers import make_order
+from .source import Setting
+from .stateful import is_stateful
+
+if TYPE_CHECKING:
+    from .loader import DataLoader
+
+__all__ = ["check"]
+
+#: A sampler that raised has given indices that no batch has; nobody's gives more of them.
+_MOST_ASTRAY = 10**6
+
+
+def check(loader: DataLoader[Any], state: dict[str, Any]) -> None:
+    """Raise DamagedStateError unless a loader can go on from a state that fits it."""
+    cursor, fits = from_plain(state)
+    loader._pl.source.check(cursor.rng, cursor.workers)
+    _check_workers(loader, cursor)
+    _check_streams(loader, cursor)
+    if is_iterable(loader):
+        if cursor.order is not None:
+            number(cursor.order, "shared_seed")
+        return
+    _check_sampler(loader, cursor)
+    order = _order(loader, cursor)
+    length = fits.get("sampler_length")
+    _check_position(loader, cursor, length)
+    for at, task in enumerate(cursor.window):
+        _check_task(loader, task, order, f"window[{at}]", length)
+    for stream, place in enumerate(cursor.streams):
+        for at, task in enumerate(place.since):
+            field = f"streams[{stream}].since[{at}]"
+            _check_task(loader, task, order, field, length)
+
+
+def _check_workers(loader: DataLoader[Any], cursor: Cursor) -> None:
+    pinned = loader._pl.options.seeding == "worker"
+    known = set(map(str, range(max(1, loader.num_workers)))) if pinned else set()
+    for worker, states in cursor.workers.items():
+        if worker not in known:
+            raise DamagedStateError("workers", f"among {sorted(known)}", worker)
+        if states.keys() != RNGS.keys():
+            raise DamagedStateError(f"workers.{worker}", f"states of {list(RNGS)}", list(states))
+
+
+def _check_streams(loader: DataLoader[Any], cursor: Cursor) -> None:
+    if not cursor.streams:
+        return
+    if not loader._pl.streamed:
+        raise DamagedStateError("streams", "absent, as the dataset has no state", cursor.streams)
+    given = sum(place.given for place in cursor.streams)
+    if given != cursor.step:
+        raise DamagedStateError("step", f"{given}, what the streams have given", cursor.step)
+    for stream, place in enumerate(cursor.streams):
+        if type(place.mark) is bytes:  # a pickle, which runs code
+            raise DamagedStateError(f"streams[{stream}].mark", "plain values", place.mark)
+    read(cursor.streams)
+
+
+def _check_sampler(loader: DataLoader[Any], cursor: Cursor) -> None:
+    parts, saved = anatomy(loader), cursor.sampler
+    attributes = saved.get("attributes", {})
+    if type(attributes) is not dict:
+        raise DamagedStateError("sampler.attributes", "a dict", attributes)
+    if "state" in saved and (parts.known or not is_stateful(parts.sampler)):
+        raise DamagedStateError("sampler.state", "absent, as the sampler has none", saved["state"])
+    if parts.known and attributes:
+        told = attributes.get("epoch")
+        if type(told) is not list or told[:1] != ["plain"] or set(map(type, told[1:])) != {int}:
+            raise DamagedStateError("sampler.attributes", "an epoch that was told", attributes)
+
+
+def _order(loader: DataLoader[Any], cursor: Cursor) -> Order:
+    saved = cursor.order
+    try:
+        order = make_order(anatomy(loader).sampler, Setting(loader._pl.source, cursor.epoch, saved))
+    except StateError:
+        raise
+    except SYMPTOMS as error:  # an order that somebody has registered
+        raise DamagedStateError("order", "what this sampler's order saves", error) from error
+    if order.seekable:
+        return order
+    if saved is None and cursor.next_step:
+        raise DamagedStateError("order", "what this sampler's order saves", None)
+    if saved is not None and "iterator" in saved:
+        raise DamagedStateError("order.iterator", "in a pickle only", saved["iterator"])
+    taken = 0 if saved is None else saved.get("taken", 0)
+    if taken > max(cursor.position, cursor.next_step) + _MOST_ASTRAY:
+        raise DamagedStateError("order.taken", f"about {cursor.position}", taken)
+    return order
+
+
+def _check_position(loader: DataLoader[Any], cursor: Cursor, length: int | None) -> None:
+    if length is None:
+        return
+    by_item = anatomy(loader).grouping.unit is Unit.BATCH
+    name = "next_step" if by_item else "position"
+    if getattr(cursor, name) > length:
+        raise DamagedStateError(name, f"at most {length}", getattr(cursor, name))
+
+
+def _check_task(
+    loader: DataLoader[Any], task: Task, order: Order, field: str, length: int | None
+) -> None:
+    if task.indices is None:
+        by_item = anatomy(loader).grouping.unit is Unit.BATCH
+        if by_item or not order.seekable or (length is not None and task.position >= length):
+            raise DamagedStateError(field, "a task with indices", None)
+        return
+    try:
+        decode(task.indices)
+    except SYMPTOMS as error:
+        raise DamagedStateError(field, "plain indices", task.indices) from error

@@ -1,0 +1,534 @@
+"""States that were damaged, by accident or by hand: a named error, soon, and no trace of it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import resource
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from laws import samplers, streams
+from laws.datasets import Boom, N, sample
+from laws.observe import expected_warnings, seed_everything, seen, seen_next
+from torch.utils.data import (
+    Dataset,
+    RandomSampler,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from picklable_loader import DataLoader, register_order
+from picklable_loader.errors import (
+    DamagedStateError,
+    LoaderError,
+    StateError,
+    StateMismatch,
+    StreamError,
+)
+from picklable_loader.likeness import difference
+
+HERE = Path(__file__).parent
+
+
+class Wary(Dataset[torch.Tensor]):
+    """Knows its indices."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        if type(index) is not int or not 0 <= index < N:
+            raise Boom(f"no index: {index!r}")
+        return sample(index)
+
+
+class Counting(Wary):
+    """A map-style dataset with a state."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        self.count += 1
+        return super().__getitem__(index) + self.count
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = int(state["count"]) % 1000
+
+
+def loader_over(dataset: Callable[[], Any], **arguments: Any) -> Callable[[], DataLoader[Any]]:
+    """What makes a loader; samplers and generators are made with it."""
+
+    def make() -> DataLoader[Any]:
+        made = {
+            name: value() if name in ("sampler", "batch_sampler", "generator") else value
+            for name, value in arguments.items()
+        }
+        size = {} if "batch_size" in made or "batch_sampler" in made else {"batch_size": 3}
+        return DataLoader(dataset(), **size, **made)
+
+    return make
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(11)
+
+
+def with_sampler(sampler: Callable[[], Any], **more: Any) -> Callable[[], DataLoader[Any]]:
+    return loader_over(Wary, sampler=sampler, **more)
+
+
+KINDS = {
+    "in sequence": loader_over(Wary),
+    "shuffled": loader_over(Wary, shuffle=True),
+    "seed": loader_over(Wary, shuffle=True, seed=7),
+    "generator": loader_over(Wary, shuffle=True, generator=generator),
+    "no batches": loader_over(Wary, batch_size=None, shuffle=True, seed=7),
+    "by worker": loader_over(Wary, shuffle=True, seeding="worker", seed=7),
+    "longer": with_sampler(lambda: RandomSampler(range(N), num_samples=23, generator=generator())),
+    "replacement": with_sampler(lambda: RandomSampler(range(N), replacement=True, num_samples=70)),
+    "subset": with_sampler(lambda: SubsetRandomSampler([1, 3, 5, 7, 9, 8])),
+    "weighted": with_sampler(lambda: WeightedRandomSampler([1.0] * N, N, generator=generator())),
+    "distributed": with_sampler(lambda: DistributedSampler(Wary(), 2, 0, seed=3)),
+    "list of batches": loader_over(Wary, batch_sampler=lambda: [[1], [2, 3], [4, 5, 6], [7]]),
+    "replayed": with_sampler(lambda: samplers.DrawsAsItGoes(samplers.from_torch)),
+    "replayed, seed": with_sampler(lambda: samplers.DrawsAsItGoes(samplers.from_numpy), seed=7),
+    "own generator": with_sampler(samplers.OwnNumpyGenerator),
+    "counts epochs": with_sampler(samplers.CountsEpochsLazily, seed=7),
+    "endless": with_sampler(samplers.Endless),
+    "in tuples": loader_over(Wary, batch_sampler=samplers.GroupedInTuples, seed=7),
+    "stateful iterator": with_sampler(samplers.StatefulAndCounting, seed=7),
+    "stateful sampler": with_sampler(lambda: samplers.MySamplerAgain(N, 1, 8)),
+    "map-style with a state": loader_over(Counting, shuffle=True, seed=7, num_streams=2),
+    "stream to be replayed": loader_over(streams.Generated, num_streams=2),
+    "stateful stream": loader_over(streams.StatefulIterator, num_streams=3, seed=7),
+    "stateful stream by worker": loader_over(streams.StatefulDataset, seeding="worker"),
+    "both have a state": loader_over(streams.Both, num_streams=2, snapshot_every_n_steps=2),
+    "shuffled stream": loader_over(streams.shuffled, num_streams=2),
+}
+
+BY_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def advanced(kind: str, steps: int) -> DataLoader[Any]:
+    """A loader of that kind, so many batches into its epoch; the iterator stays in it."""
+    seed_everything(1)
+    loader = KINDS[kind]()
+    loader.iterator = iter(loader)  # type: ignore[attr-defined]
+    seen(loader.iterator, steps)  # type: ignore[attr-defined]
+    return loader
+
+
+def states_of(kind: str) -> list[dict[str, Any]]:
+    """At an epoch's beginning, in its middle, after its last batch, and after its end."""
+    loader = advanced(kind, 0)
+    found, iterator = [], loader.iterator  # type: ignore[attr-defined]
+    for _ in range(20):
+        found.append(iterator.state_dict())
+        try:
+            seen_next(iterator)
+        except StopIteration:
+            break
+    return [*found[:3], found[-1], iterator.state_dict()]
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Neither a minute's work nor two gigabytes."""
+
+    def too_long(*_: object) -> None:
+        raise TimeoutError("it takes too long")
+
+    before, (soft, hard) = signal.signal(signal.SIGPROF, too_long), resource.getrlimit(_MEMORY)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(_MEMORY, (pages * resource.getpagesize() + 2**31, hard))
+    signal.setitimer(signal.ITIMER_PROF, 60)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+        resource.setrlimit(_MEMORY, (soft, hard))
+
+
+_MEMORY = resource.RLIMIT_AS
+
+
+def is_peoples(error: Exception) -> bool:
+    """A sampler or dataset of the tests has raised it, of whose own state nobody else knows."""
+    return HERE in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parents
+
+
+def check_refusal_or_batches(kind: str, state: Any) -> None:
+    """A state is refused without a trace; or it is taken, and whatever comes is batches or errors.
+
+    What fails at the first batch fails again, and never goes on from somewhere else.
+    """
+    loader = advanced(kind, 1)
+    before = loader.state_dict()
+    try:
+        loader.load_state_dict(state)
+    except StateError as error:
+        assert str(error)
+        assert_equal(loader.state_dict(), before)
+        assert what_comes(loader) == undisturbed(kind)
+        return
+    failed = False
+    iterator = None
+    for _ in range(4):
+        try:
+            iterator = iter(loader) if iterator is None else iterator
+            next(iterator)
+            assert not failed, "it goes on after it has failed"
+        except StopIteration:
+            return
+        except (StateError, StreamError) as error:
+            failed = bool(str(error))
+        except (LoaderError, Boom):
+            pass
+        except AssertionError:
+            raise
+        except Exception as error:
+            assert is_peoples(error), traceback.format_exception(error)
+            return
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    assert difference(one, other, "state") is None
+
+
+@cache
+def undisturbed(kind: str) -> list[Any]:
+    return what_comes(advanced(kind, 1))
+
+
+def what_comes(loader: Any) -> list[Any]:
+    """The rest of the epoch at hand, and the next one."""
+    return [seen(loader.iterator, 6), seen(iter(loader), 6)]
+
+
+# --- anything anywhere ---------------------------------------------------------------------------
+
+NUMBERS = st.sampled_from([-1, 0, 1, 2, 3, 7, 2**31, 2**62, 2**63 - 1, 2**64, 10**30])
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    NUMBERS,
+    st.sampled_from([1.5, float("nan"), float("inf")]),
+    st.sampled_from(["", "text", "low:", "raw:AAAA", "1::", "0:inf:", b"", b"bytes"]),
+    st.sampled_from(["tuple", "set", "dict", "deque", "bytes", "number", "Tensor", "object"]).map(
+        lambda kind: {"as": kind, "value": [[1], 2]}
+    ),
+    st.sampled_from(["plain", "generator", "random", "RandomState", "Generator", "iterator"]).map(
+        lambda kind: [kind, {"state": 1}]
+    ),
+    st.builds(lambda count: [0, 0, None, count], NUMBERS),
+    st.builds(torch.arange, st.integers(0, 3)),
+)
+ANYTHING = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["as", "value", "state", "iterator", "seed"]), inner),
+    max_leaves=4,
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn, states: list[dict[str, Any]]) -> dict[str, Any]:
+    """One of the states, with one to three changes anywhere."""
+    state = copy.deepcopy(draw(st.sampled_from(states)))
+    for _ in range(draw(st.integers(1, 3))):
+        owner: Any = state
+        while True:
+            places = list(owner) if isinstance(owner, dict) else range(len(owner))
+            place = draw(st.sampled_from(places))
+            value = owner[place]
+            if not isinstance(value, dict | list) or not value or draw(st.integers(0, 5)) == 0:
+                break
+            owner = value
+        _change(draw, owner, place)
+        if not state:
+            break
+    return state
+
+
+def _change(draw: st.DrawFn, owner: Any, place: Any) -> None:
+    value = owner[place]
+    how = draw(st.sampled_from(["replace", "replace", "shift", "drop", "add"]))
+    if how == "shift" and type(value) is int:
+        owner[place] = value + draw(NUMBERS)
+    elif how == "shift" and isinstance(value, str) and value:
+        at = draw(st.integers(0, len(value) - 1))
+        owner[place] = value[:at] + draw(st.sampled_from(["", "A", "!", ":"])) + value[at + 1 :]
+    elif how == "drop":
+        del owner[place]
+    elif how == "add" and isinstance(owner, list):
+        owner.insert(place, copy.deepcopy(value))
+    elif how == "add":
+        names = ["iterator", "shared_seed", "log", "state", "generator_follows", "chunks"]
+        owner[draw(st.sampled_from(names))] = draw(ANYTHING)
+    else:
+        owner[place] = draw(ANYTHING)
+
+
+@BY_KIND
+def test_a_damaged_state_is_refused_without_a_trace_or_gives_batches_or_named_errors(
+    kind: str,
+) -> None:
+    @given(state=damaged(states_of(kind)))
+    @settings(max_examples=40, derandomize=True, deadline=None, database=None)
+    def check(state: dict[str, Any]) -> None:
+        check_refusal_or_batches(kind, state)
+
+    with bounded(), expected_warnings():
+        check()
+
+
+@given(state=ANYTHING)
+@settings(derandomize=True, deadline=None, database=None)
+def test_what_is_no_state_at_all_is_refused(state: Any) -> None:
+    loader = KINDS["seed"]()
+    if isinstance(state, dict) and not state:
+        return  # the beginning
+    with pytest.raises(StateError):
+        loader.load_state_dict(state)
+
+
+@BY_KIND
+def test_a_huge_number_anywhere_takes_no_time_and_no_memory(kind: str) -> None:
+    with bounded(), expected_warnings():
+        for state in states_of(kind)[1:3]:
+            for owner, place in list(numbers_in(state)):
+                kept, owner[place] = owner[place], 2**62 - 1
+                check_refusal_or_batches(kind, state)
+                owner[place] = kept
+
+
+def numbers_in(owner: Any) -> Iterator[tuple[Any, Any]]:
+    """Where numbers stand, of lists those at the beginning."""
+    places = list(owner) if isinstance(owner, dict) else range(min(4, len(owner)))
+    for place in places:
+        if type(owner[place]) is int:
+            yield owner, place
+        elif isinstance(owner[place], dict | list):
+            yield from numbers_in(owner[place])
+
+
+# --- no code -------------------------------------------------------------------------------------
+
+
+class Tripwire:
+    sprung = False
+
+    def __reduce__(self) -> Any:
+        return Tripwire.spring, ()
+
+    @staticmethod
+    def spring() -> dict[str, Any]:
+        Tripwire.sprung = True
+        return {}
+
+
+@pytest.mark.parametrize("kind", ["stateful stream", "map-style with a state"])
+def test_a_pickle_in_place_of_a_streams_state_is_not_unpickled(kind: str) -> None:
+    state = states_of(kind)[2]
+    state["streams"][0]["mark"] = pickle.dumps(Tripwire())
+    with pytest.raises(DamagedStateError, match="mark"):
+        KINDS[kind]().load_state_dict(state)
+    assert not Tripwire.sprung
+
+
+@pytest.mark.parametrize(
+    "path", ["__class__", "__dict__", "__init__.__globals__.N", "draw.__module__", "__class__.N"]
+)
+def test_a_state_sets_a_samplers_own_attributes_only(path: str) -> None:
+    state = states_of("replayed")[0]
+    state["sampler"] = {"attributes": {path: ["plain", {"as": "dict", "value": []}]}}
+    loader = KINDS["replayed"]()
+    before = dict(vars(loader.sampler))
+    with pytest.raises(DamagedStateError):
+        loader.load_state_dict(state)
+    assert vars(loader.sampler) == before
+    assert samplers.N == N
+    assert samplers.from_torch.__module__ == "laws.samplers"
+
+
+# --- what a state may not be ---------------------------------------------------------------------
+
+
+def refused(kind: str, state: Any, match: str) -> None:
+    loader = KINDS[kind]()
+    before = loader.state_dict()
+    with pytest.raises(DamagedStateError, match=match):
+        loader.load_state_dict(state)
+    assert_equal(loader.state_dict(), before)
+
+
+def changed(kind: str, at: int, **fields: Any) -> dict[str, Any]:
+    return {**states_of(kind)[at], **fields}
+
+
+def test_streams_of_a_dataset_that_has_none() -> None:
+    place = states_of("stateful stream")[1]["streams"][0]
+    refused("seed", changed("seed", 1, streams=[place]), "streams")
+
+
+def test_streams_that_have_given_another_number_of_batches() -> None:
+    refused("stateful stream", changed("stateful stream", 2, step=1, next_step=1), "step")
+
+
+def test_a_custom_sampler_in_the_middle_of_an_order_that_is_missing() -> None:
+    refused("endless", changed("endless", 2, order=None), "order")
+
+
+def test_indices_that_an_endless_sampler_has_not_given_yet() -> None:
+    state = states_of("endless")[2]
+    state["order"]["taken"] = 2**40
+    with bounded():
+        refused("endless", state, "taken")
+
+
+@pytest.mark.parametrize("kind", ["in sequence", "shuffled", "weighted", "distributed"])
+def test_a_position_beyond_the_end(kind: str) -> None:
+    refused(kind, changed(kind, 1, position=N + 1), "position")
+
+
+def test_a_batch_beyond_the_last_one_of_a_list() -> None:
+    refused("list of batches", changed("list of batches", 1, next_step=5, step=5), "next_step")
+
+
+@pytest.mark.parametrize(
+    "indices", [{"as": "nothing"}, {"as": "tuple", "value": 1}, {"as": "Tensor", "value": 1}]
+)
+def test_indices_in_a_window_that_are_none(indices: Any) -> None:
+    state = changed("in tuples", 2, next_step=3, window=[[2, 3, indices]], step=2)
+    refused("in tuples", state, "window")
+
+
+def test_a_task_without_indices_that_no_order_gives_again() -> None:
+    for kind in ("endless", "list of batches"):
+        refused(kind, changed(kind, 2, next_step=3, window=[[2, 3, None]]), "window")
+    refused("seed", changed("seed", 2, next_step=3, window=[[2, 99, None]]), "window")
+
+
+def test_a_window_longer_than_any() -> None:
+    runs = [[0, 0, None, 1000], [1000, 0, None, 10**6]]
+    with bounded():
+        refused("seed", changed("seed", 2, next_step=10**9, window=runs), "window")
+
+
+def test_generators_of_workers_that_there_are_not() -> None:
+    refused("seed", changed("seed", 1, workers={"0": {}}), "workers")
+    refused("by worker", changed("by worker", 1, workers={"1": {}}), "workers")
+    refused("by worker", changed("by worker", 1, workers={"0": {}}), "workers")
+
+
+@pytest.mark.parametrize("value", [torch.arange(3), [torch.arange(3)], float("nan")])
+def test_a_fingerprint_of_arrays_is_another_loaders(value: Any) -> None:
+    state = states_of("seed")[1]
+    state["fits"]["batch_size"] = value
+    with pytest.raises(StateMismatch, match="batch_size"):
+        KINDS["seed"]().load_state_dict(state)
+
+
+def test_containers_as_deep_as_the_stack() -> None:
+    deep: list[Any] = []
+    for _ in range(10_000):
+        deep = [deep]
+    for field in ("order", "fits", "window", "format"):
+        loader = KINDS["seed"]()
+        with pytest.raises(StateError) as raised:
+            loader.load_state_dict({**states_of("seed")[1], field: deep})
+        assert len(str(raised.value)) < 1000
+
+
+class Cyclic(Sampler[int]):
+    """With an order of its own, which expects its state to be well."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(N))
+
+    def __len__(self) -> int:
+        return N
+
+
+class CyclicOrder:
+    seekable = True
+
+    def __init__(self, sampler: Cyclic, setting: Any) -> None:
+        self.start = (setting.saved or {"start": 0})["start"] % N
+        self.position = 0
+
+    def open(self) -> None:
+        pass
+
+    def take(self, count: int) -> list[int]:
+        places = range(self.position, min(self.position + count, N))
+        self.position += len(places)
+        return [(self.start + place) % N for place in places]
+
+    def seek(self, position: int) -> None:
+        self.position = position
+
+    def length(self) -> int:
+        return N
+
+    def state(self, live: bool) -> dict[str, Any]:
+        return {"start": self.start}
+
+
+def test_the_state_of_an_order_that_somebody_has_registered() -> None:
+    register_order(Cyclic, CyclicOrder)
+    loader = DataLoader(Wary(), batch_size=3, sampler=Cyclic())
+    next(iter(loader))
+    state = loader.state_dict()
+    for order in ({"begin": 1}, {"start": "text"}, {"start": []}):
+        with pytest.raises(DamagedStateError, match="order"):
+            loader.load_state_dict({**state, "order": order})
+
+
+# --- what only the sampler can tell --------------------------------------------------------------
+
+
+def test_a_sampler_that_cannot_be_restored_says_so_each_time_and_gives_nothing() -> None:
+    loader = advanced("stateful sampler", 2)
+    state = loader.state_dict()
+    state["order"]["sampler_state"] = {"i": 3, "rng": torch.zeros(5)}
+    loader.load_state_dict(state)
+    iterator = iter(loader)
+    for _ in range(3):
+        with pytest.raises(DamagedStateError, match="order"):
+            next(iterator)
+    assert_equal(iterator.state_dict()["order"], state["order"])
+
+
+def test_ctrl_c_while_a_sampler_is_restored_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = seen(advanced("stateful sampler", 1).iterator)  # type: ignore[attr-defined]
+    state = advanced("stateful sampler", 1).state_dict()
+    loader = KINDS["stateful sampler"]()
+    loader.load_state_dict(state)
+    iterator = iter(loader)
+
+    def interrupted(sampler: Any, state: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(samplers.MySamplerAgain, "load_state_dict", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+    assert seen(iterator) == expected

@@ -23,17 +23,19 @@ PICTURE = Path(__file__).with_name("schedule.png")
 
 #: where each phase stands; a phase without a place is a KeyError here
 PLACES = {
-    Phase.SENT: (0.0, 1.0),
-    Phase.ARRIVED: (2.0, 2.0),
-    Phase.FAILED: (2.0, 1.0),
-    Phase.FORGOTTEN: (2.0, 0.0),
-    Phase.GONE: (4.0, 1.0),
+    Phase.SENT: (0.0, 1.5),
+    Phase.ARRIVED: (2.0, 3.0),
+    Phase.FAILED: (2.0, 2.0),
+    Phase.EMPTY: (2.0, 1.0),
+    Phase.FORGOTTEN: (2.0, -0.3),
+    Phase.GONE: (4.0, 1.5),
 }
 _COLOURS = {
     "Wanted": "#1b6e3c",
     "Skipped": "#9a5b00",
     "Arrived": "#2456a6",
     "Failed": "#a6243a",
+    "Emptied": "#7a4a9a",
     "Ended": "#6b6b6b",
 }
 
@@ -55,7 +57,7 @@ def arrows() -> dict[tuple[Phase, Phase], list[str]]:
 
 
 def draw() -> None:
-    figure, axes = plt.subplots(figsize=(9, 4.6), dpi=110)
+    figure, axes = plt.subplots(figsize=(9, 5.6), dpi=110)
     for (start, end), events in arrows().items():
         _arrow(axes, start, end, events)
     for phase, (x, y) in PLACES.items():
@@ -63,8 +65,8 @@ def draw() -> None:
         axes.text(x, y, phase.value, ha="center", va="center", size=13, bbox=box, zorder=3)
     axes.annotate(
         "drawn from the plan,\ngiven to a worker",
-        xy=(-0.28, 1.0),
-        xytext=(-1.35, 1.0),
+        xy=(-0.28, 1.5),
+        xytext=(-1.35, 1.5),
         va="center",
         ha="center",
         size=10,
@@ -73,7 +75,7 @@ def draw() -> None:
     )
     axes.set_title("What may happen to a task (TRANSITIONS in core/schedule.py)", size=12, pad=14)
     axes.set_xlim(-1.9, 4.7)
-    axes.set_ylim(-0.95, 2.4)
+    axes.set_ylim(-1.25, 3.4)
     axes.axis("off")
     figure.tight_layout()
     figure.savefig(PICTURE, metadata={"Transitions": table()})
@@ -82,7 +84,7 @@ def draw() -> None:
 def _arrow(axes: plt.Axes, start: Phase, end: Phase, events: list[str]) -> None:
     (x0, y0), (x1, y1) = PLACES[start], PLACES[end]
     direct = (start, end) == (Phase.SENT, Phase.GONE)
-    bend = 0.76 if direct else 0.0
+    bend = 1.1 if direct else 0.0
     axes.add_patch(
         FancyArrowPatch(
             (x0, y0),
@@ -97,7 +99,7 @@ def _arrow(axes: plt.Axes, start: Phase, end: Phase, events: list[str]) -> None:
             zorder=1,
         )
     )
-    x, y = (x0 + x1) / 2, (y0 + y1) / 2 + (-1.6 if direct else 0.0)
+    x, y = (x0 + x1) / 2, (y0 + y1) / 2 + (-2.7 if direct else 0.0)
     for row, event in enumerate(events):
         axes.text(
             x,

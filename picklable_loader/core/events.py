@@ -68,6 +68,15 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Emptied:
+    """A step has no batch: all of its samples were bad, and are skipped."""
+
+    step: int
+    #: as in `Arrived`
+    mark: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The stream that was to serve a step has no more data."""
 
@@ -77,7 +86,7 @@ class Ended:
 
 
 #: what becomes of a task that was sent
-Answered = Union[Arrived, Failed, Ended]
+Answered = Union[Arrived, Failed, Emptied, Ended]
 
 Event = Union[Started, Wanted, Skipped, Budgeted, Answered]
 
@@ -109,6 +118,13 @@ class Raise:
 
 
 @dataclass(frozen=True, slots=True)
+class Pass:
+    """Go on behind a step that has no batch; what came for it says why."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Forget what came for a step: nobody wants it any more."""
 
@@ -127,4 +143,4 @@ class Finish:
     """The epoch is over."""
 
 
-Instruction = Union[Send, Deliver, Raise, Drop, Fault, Finish]
+Instruction = Union[Send, Deliver, Raise, Pass, Drop, Fault, Finish]

@@ -26,12 +26,14 @@ from .events import (
     Budgeted,
     Deliver,
     Drop,
+    Emptied,
     Ended,
     Event,
     Failed,
     Fault,
     Finish,
     Instruction,
+    Pass,
     Raise,
     Send,
     Skipped,
@@ -51,21 +53,26 @@ class Phase(Enum):
     SENT = "sent"
     ARRIVED = "arrived"
     FAILED = "failed"
+    EMPTY = "empty"  # it has no batch, and is passed over when its turn comes
     FORGOTTEN = "forgotten"  # skipped while a worker had it: its result is awaited and dropped
-    GONE = "gone"  # delivered, raised, dropped, or void since its stream had ended
+    GONE = "gone"  # delivered, raised, passed over, dropped, or void since its stream had ended
 
 
 TRANSITIONS: dict[tuple[Phase, type[Any]], Phase] = {
     (Phase.SENT, Arrived): Phase.ARRIVED,
     (Phase.SENT, Failed): Phase.FAILED,
+    (Phase.SENT, Emptied): Phase.EMPTY,
     (Phase.SENT, Ended): Phase.GONE,
     (Phase.SENT, Skipped): Phase.FORGOTTEN,
     (Phase.ARRIVED, Wanted): Phase.GONE,
     (Phase.ARRIVED, Skipped): Phase.GONE,
     (Phase.FAILED, Wanted): Phase.GONE,
     (Phase.FAILED, Skipped): Phase.GONE,
+    (Phase.EMPTY, Wanted): Phase.GONE,
+    (Phase.EMPTY, Skipped): Phase.GONE,
     (Phase.FORGOTTEN, Arrived): Phase.GONE,
     (Phase.FORGOTTEN, Failed): Phase.GONE,
+    (Phase.FORGOTTEN, Emptied): Phase.GONE,
     (Phase.FORGOTTEN, Ended): Phase.GONE,
 }
 
@@ -98,7 +105,7 @@ class Schedule:
     ) -> None:
         self.plan = plan
         self.policy = policy
-        #: batches delivered in this epoch; never decreases
+        #: batches delivered in this epoch, steps that had none included; never decreases
         self.delivered = delivered
         #: the window's largest size; the policy's, until it grows or the user sets it
         self._budget = Budget(policy)
@@ -106,7 +113,7 @@ class Schedule:
         self._window: dict[int, _Entry] = {}
         #: skipped while a worker had them; disjoint from the window
         self._forgotten: dict[int, _Entry] = {}
-        #: steps in the window that arrived or failed, in that order
+        #: steps in the window that arrived, failed or have no batch, in that order
         self._ready: list[int] = []
         #: tasks sent and not answered: in the window (SENT) or forgotten
         self._under_way = 0
@@ -129,6 +136,7 @@ class Schedule:
             Budgeted: self._budgeted,
             Arrived: self._answered,
             Failed: self._answered,
+            Emptied: self._answered,
             Ended: self._answered,
         }
 
@@ -189,7 +197,7 @@ class Schedule:
 
     @property
     def waiting(self) -> int:
-        """Batches that have arrived, or failed, and wait for delivery."""
+        """Batches that have arrived, or failed, or are none, and wait for delivery."""
         return len(self._ready)
 
     def remaining(self) -> int | None:
@@ -270,23 +278,17 @@ class Schedule:
         """Give the consumer what it waits for, if it is here."""
         if not self._wanting:
             return
-        step = self._next_ready()
-        if step is not None:
-            entry = self._window.pop(step)
-            self._ready.remove(step)
-            self.held_bytes -= entry.bytes
-            failed = entry.phase is Phase.FAILED
-            entry.phase = _move(entry.phase, _WANTED, step)
-            self.delivered += 1
-            if self._places and entry.task.stream is not None:
-                remember = type(self.plan) is Plan
-                self._places[entry.task.stream].deliver(entry.task, entry.mark, remember)
-            self._wanting = False
+        while (step := self._next_ready()) is not None:
+            was = self._leave(step)
+            self._wanting = was is Phase.EMPTY
             # Torch draws the next index before it returns a batch: a sampler that uses the global
             # random number generator must see the same state of it here.
             self._refill_eagerly(out)
-            out.append(Raise(step) if failed else Deliver(step))
-        elif not self._window:
+            if not self._wanting:
+                out.append(Raise(step) if was is Phase.FAILED else Deliver(step))
+                return
+            out.append(Pass(step))
+        if not self._window:
             self._wanting = False
             if self._fault is not None:
                 out.append(Fault(self._fault))
@@ -295,6 +297,18 @@ class Schedule:
                 out.append(Finish())
         elif self._idle_for_the_head() and self._budget.grow_behind_a_head():
             self._refill_eagerly(out)
+
+    def _leave(self, step: int) -> Phase:
+        """Move on behind a step; returns what it was."""
+        entry = self._window.pop(step)
+        self._ready.remove(step)
+        self.held_bytes -= entry.bytes
+        was, entry.phase = entry.phase, _move(entry.phase, _WANTED, step)
+        self.delivered += 1
+        if self._places and entry.task.stream is not None:
+            remember = type(self.plan) is Plan
+            self._places[entry.task.stream].deliver(entry.task, entry.mark, remember)
+        return was
 
     def _idle_for_the_head(self) -> bool:
         """Workers idle, the window being full and its head slow."""
@@ -348,7 +362,8 @@ class Schedule:
         assert all(entry.task.step == step for step, entry in self._window.items())
         assert not self._window.keys() & self._forgotten.keys()
         assert all(entry.phase is Phase.FORGOTTEN for entry in self._forgotten.values())
-        here = {s for s, e in self._window.items() if e.phase in (Phase.ARRIVED, Phase.FAILED)}
+        waits = (Phase.ARRIVED, Phase.FAILED, Phase.EMPTY)
+        here = {s for s, e in self._window.items() if e.phase in waits}
         assert here == set(self._ready) and len(here) == len(self._ready)
         assert all(e.phase is Phase.SENT for s, e in self._window.items() if s not in here)
         entries = (*self._window.values(), *self._forgotten.values())

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from .core.events import Answered, Arrived, Ended, Failed
+from .core.events import Answered, Arrived, Emptied, Ended, Failed
 from .core.streams import Marks, Place
 from .core.task import Task
 from .errors import StreamError
@@ -169,6 +169,8 @@ def _event(answer: Answer) -> Answered:
         return Ended(answer.step, answer.mark)
     if answer.outcome is Outcome.FAILED:
         return Failed(answer.step, answer.mark)
+    if answer.outcome is Outcome.EMPTIED:
+        return Emptied(answer.step, answer.mark)
     idled = answer.idle_ns > answer.busy_ns // _IDLE_PART
     return Arrived(answer.step, answer.bytes, idled, answer.mark)
 

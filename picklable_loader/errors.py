@@ -10,12 +10,14 @@
     │   └── ForeignStateError         was written by another loader
     ├── CannotSaveError (TypeError)   an object of the user's that cannot be saved exactly
     ├── StreamError (RuntimeError)    a stream of the dataset cannot go on from its saved state
+    ├── NoSampleError (RuntimeError)  all samples of many batches in a row are bad
     ├── UsageError (RuntimeError)     a call that has no meaning at this moment
     └── InvalidTransition             a bug of ours: please report it
 
     LoaderWarning (UserWarning)
     ├── EmptyEpochWarning             a resumed pass delivers nothing
-    └── ReplayWarning                 a resume has to fetch batches again
+    ├── ReplayWarning                 a resume has to fetch batches again
+    └── SkippedWarning                a batch comes without its bad samples
 
 The constructor arguments of an error are its ``args``, so that pickle rebuilds it with all its
 fields; the text is made when it is read.
@@ -35,7 +37,9 @@ __all__ = [
     "LoaderError",
     "LoaderWarning",
     "NewerStateError",
+    "NoSampleError",
     "ReplayWarning",
+    "SkippedWarning",
     "StreamError",
     "StateError",
     "StateMismatch",
@@ -187,6 +191,26 @@ class StreamError(LoaderError, RuntimeError):
         )
 
 
+class NoSampleError(LoaderError, RuntimeError):
+    """All samples of many batches in a row were bad; the next call goes on behind them.
+
+    Attributes:
+        batches: how many were passed over.
+        newest: the newest bad sample: where it was, and its error.
+    """
+
+    def __init__(self, batches: int, newest: str) -> None:
+        super().__init__(batches, newest)
+        self.batches = batches
+        self.newest = newest
+
+    def __str__(self) -> str:
+        return (
+            f"{self.batches} batches in a row had no sample that the dataset could give; the "
+            f"newest: {self.newest}. If that is how the data is, call next again, which goes on."
+        )
+
+
 class UsageError(LoaderError, RuntimeError):
     """A call that has no meaning at this moment; the text says which does."""
 
@@ -223,6 +247,10 @@ class EmptyEpochWarning(LoaderWarning):
 
 class ReplayWarning(LoaderWarning):
     """A resume fetches batches again that had been delivered before."""
+
+
+class SkippedWarning(LoaderWarning):
+    """A batch is delivered without its bad samples, or passed over; told once an epoch."""
 
 
 def _short(value: Any, limit: int = 80) -> str:

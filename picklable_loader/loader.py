@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, Sampler
 from .anatomy import position, remaining
 from .inner import Inner
 from .iterator import LoaderIterator
-from .options import AtEpochEnd, Options, Scheduling, Seeding, Transport, whole_number
+from .options import AtEpochEnd, OnError, Options, Scheduling, Seeding, Transport, whole_number
 from .past import batch_at
 from .saved import next_epoch
 from .warn import dropped_state
@@ -87,6 +87,12 @@ class DataLoader(TorchDataLoader[_T]):
         snapshot_every_n_steps: after how many batches of a stream its state is taken, from 1; the
             batches since are fetched again on resume. ``"auto"``: as often as a hundredth of the
             time that fetching takes allows, and about each second of it.
+        on_error: what becomes of a sample that the dataset raises an exception for. ``"raise"``:
+            ``next`` raises it instead of the batch, as in torch. ``"skip"``: the batch comes
+            without that sample, and ``stats`` of the iterator says so; a batch that has lost all
+            of its samples is passed over. A callable: it is given the exception and the sample's
+            index (iterable-style: its number in the stream, from 0), where the sample is fetched,
+            and returns another sample for it, returns None to skip it, or raises.
 
     Raises:
         ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
@@ -126,6 +132,7 @@ class DataLoader(TorchDataLoader[_T]):
         prefetch_bytes: int | str | None = None,
         num_streams: int | None = None,
         snapshot_every_n_steps: int | Literal["auto"] = "auto",
+        on_error: OnError = "raise",
     ) -> None:
         super().__init__(
             dataset,
@@ -159,6 +166,7 @@ class DataLoader(TorchDataLoader[_T]):
             prefetch_bytes,
             num_streams,
             snapshot_every_n_steps,
+            on_error,
         )
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
@@ -168,6 +176,7 @@ class DataLoader(TorchDataLoader[_T]):
         self.transport = transport
         self.prefetch_budget, self.prefetch_bytes = prefetch_budget, prefetch_bytes
         self.num_streams, self.snapshot_every_n_steps = num_streams, snapshot_every_n_steps
+        self.on_error = on_error
         #: all that is ours and no argument
         self._pl = Inner(self, options)
         self._pl.remember_origin()
@@ -243,7 +252,8 @@ class DataLoader(TorchDataLoader[_T]):
             IndexError: the epoch has no such step.
             ValueError, TypeError: ``epoch`` is negative, or no whole number.
             UsageError: the batch is not a function of step and epoch: iterable-style data,
-                ``seeding="worker"``, or an epoch whose random numbers are not known.
+                ``seeding="worker"``, or an epoch whose random numbers are not known. Or there is
+                no batch, as all of its samples are skipped.
         """
         return batch_at(self, step, epoch)  # type: ignore[no-any-return]
 

@@ -6,9 +6,10 @@ import os
 import sys
 import warnings
 
-from .errors import EmptyEpochWarning, LoaderWarning, ReplayWarning
+from .errors import EmptyEpochWarning, LoaderWarning, ReplayWarning, SkippedWarning
+from .stats import SkippedSample
 
-__all__ = ["dropped_state", "empty_epoch", "longer_than_promised", "replay"]
+__all__ = ["dropped_state", "empty_epoch", "longer_than_promised", "replay", "skipped"]
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
@@ -39,6 +40,16 @@ def replay(count: int, epoch: int, dataset: str) -> None:
         f"{epoch} are fetched again and dropped. Give the dataset, or its iterator, state_dict and "
         "load_state_dict, and it goes on at once",
         ReplayWarning,
+        stacklevel=_depth(),
+    )
+
+
+def skipped(sample: SkippedSample) -> None:
+    """The first bad sample of an epoch."""
+    warnings.warn(
+        f"skipped, as on_error says: {sample}. This is told once an epoch; stats() of the iterator "
+        "counts all that are skipped",
+        SkippedWarning,
         stacklevel=_depth(),
     )
 

@@ -213,7 +213,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         """Nothing was left of a resumed epoch: tell so, or go on with the next one."""
         wish, run = self._at_epoch_end, self._live_run()
         self._at_epoch_end = None
-        if wish is None or not run.step:
+        if wish is None or not run.first_step:
             return False
         if wish == "next":
             self.loader._pl.run_ends(run)

@@ -31,7 +31,9 @@ from picklable_loader.errors import (
     LoaderError,
     LoaderWarning,
     NewerStateError,
+    NoSampleError,
     ReplayWarning,
+    SkippedWarning,
     StateError,
     StateMismatch,
     StreamError,
@@ -46,6 +48,7 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
     (LoaderWarning("some text"), {}),
     (EmptyEpochWarning("some text"), {}),
     (ReplayWarning("some text"), {}),
+    (SkippedWarning("some text"), {}),
     (
         StateMismatch([Difference("batch_size", 4, 3), Difference("seed", None, 7)], "Do this."),
         {
@@ -66,6 +69,10 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
     (
         StreamError(3, "Lines", "KeyError: 'at'"),
         {"stream": 3, "dataset": "Lines", "reason": "KeyError: 'at'"},
+    ),
+    (
+        NoSampleError(1000, "step 5, index 3: OSError"),
+        {"batches": 1000, "newest": "step 5, index 3: OSError"},
     ),
     (InvalidTransition("sent", "Wanted", 7), {"phase": "sent", "event": "Wanted", "step": 7}),
 ]
@@ -127,6 +134,8 @@ def test_a_difference_travels_as_well() -> None:
         (LoaderWarning, (UserWarning,)),
         (EmptyEpochWarning, (LoaderWarning,)),
         (ReplayWarning, (LoaderWarning,)),
+        (SkippedWarning, (LoaderWarning,)),
+        (NoSampleError, (LoaderError, RuntimeError)),
     ],
 )
 def test_an_error_is_caught_as_what_it_is(

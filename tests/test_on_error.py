@@ -585,7 +585,9 @@ def test_an_iterator_that_has_errors_only_does_not_go_on_for_ever(
     monkeypatch.setattr(driver, "_MOST_EMPTY", 3)
     iterator = iter(loader_of(Walking(Endless), num_workers=num_workers))
     assert indices([next(iterator)]) == [[1]]
-    with pytest.raises(NoSampleError, match=r"batches in a row .*index \d+ of stream 0: .*dead") as caught:
+    with pytest.raises(
+        NoSampleError, match=r"batches in a row .*index \d+ of stream 0: .*dead"
+    ) as caught:
         next(iterator)
     assert caught.value.batches >= 3
     found, errors = [], 0
@@ -695,8 +697,3 @@ def test_a_state_goes_on_under_another_choice() -> None:
     loader.load_state_dict(iterator.state_dict())
     with pytest.raises(Bad, match="sample 8"):
         next(iter(loader))
-
-
-def test_the_error_of_too_many_can_be_pickled() -> None:
-    error = pickle.loads(pickle.dumps(NoSampleError(1000, "epoch 0, step 5, index 3: Bad")))
-    assert (error.batches, error.newest) == (1000, "epoch 0, step 5, index 3: Bad")

@@ -31,7 +31,7 @@ from picklable_loader.errors import (
 )
 from picklable_loader.stats import SkippedSample
 from picklable_loader.testing import verify_resume
-from picklable_loader.worker.fetch import IterableFetcher, MapFetcher, make_fetcher
+from picklable_loader.worker.fetch import MapFetcher, make_fetcher
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::picklable_loader.errors.SkippedWarning"),
@@ -404,10 +404,13 @@ def test_a_callable_is_called_where_the_sample_is_fetched(method: str) -> None:
 # --- what is no bad sample -----------------------------------------------------------------------
 
 
-def test_as_long_as_nothing_is_said_nothing_is_different() -> None:
+def test_batches_are_fetched_as_ever_as_long_as_nothing_is_said() -> None:
     assert type(make_fetcher(DataLoader(Noisy())._pl.job(), 0)) is MapFetcher
-    assert type(make_fetcher(DataLoader(Walking())._pl.job(), 0)) is IterableFetcher
-    iterator = iter(DataLoader(Noisy(), 4, collate_fn=as_it_is))
+
+
+@pytest.mark.parametrize("dataset", [Noisy(), Walking()], ids=["map-style", "iterable-style"])
+def test_a_bad_sample_is_its_batchs_error_as_long_as_nothing_is_said(dataset: Any) -> None:
+    iterator = iter(DataLoader(dataset, 4, collate_fn=as_it_is))
     with pytest.raises(Bad, match="sample 3"):
         next(iterator)
     assert indices([next(iterator)]) == [[4, 5, 6, 7]]

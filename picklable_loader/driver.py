@@ -197,7 +197,10 @@ class Driver:
                 raise AssertionError(f"{instruction} answers Wanted only")
 
     def _pass_over(self, answer: Answer) -> None:
-        assert self._run is not None
-        self._run.unmoved = None
+        run = self._run
+        assert run is not None
+        run.unmoved = None
+        if answer.states is not None:
+            run.worker_states[str(answer.worker)] = answer.states
         self._empty += 1
         self.skipped(answer.step, answer.payload)

@@ -195,6 +195,19 @@ def test_a_resume_at_any_step_gives_the_same_batches_and_skips_the_same_samples(
     assert iterator.stats().last_skipped == last
 
 
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_with_torchs_seeding_workers_go_on_behind_a_batch_that_was_empty(
+    batch_size: int | None,
+) -> None:
+    make = partial(loader_of, Noisy(), batch_size=batch_size, seeding="worker", num_workers=2)
+    expected = list(make())
+    iterator = iter(make())
+    for place in range(len(expected)):
+        saved = pickle.dumps(iterator)
+        assert list(pickle.loads(saved)) == expected[place:]
+        next(iterator)
+
+
 def resumed_from(state: dict[str, Any], loader: DataLoader[Any]) -> Any:
     loader.load_state_dict(state)
     return iter(loader)

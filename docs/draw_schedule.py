@@ -26,24 +26,26 @@ PLACES = {
     Phase.HELD: (-2.2, 1.0),
     Phase.SENT: (0.0, 1.0),
     Phase.LETHAL: (-2.2, -0.6),
-    Phase.ARRIVED: (2.0, 2.0),
-    Phase.FAILED: (2.0, 1.0),
-    Phase.FORGOTTEN: (2.0, 0.0),
+    Phase.ARRIVED: (2.0, 2.5),
+    Phase.FAILED: (2.0, 1.5),
+    Phase.EMPTY: (2.0, 0.5),
+    Phase.FORGOTTEN: (2.0, -0.9),
     Phase.GONE: (4.0, 1.0),
 }
 #: arrows that are not straight: how far they bend, and where their events stand, from the middle
 _BENDS = {
     (Phase.HELD, Phase.SENT): (-0.3, 0.33),
     (Phase.SENT, Phase.HELD): (-0.3, -0.33),
-    (Phase.HELD, Phase.GONE): (-0.52, 1.78),
-    (Phase.SENT, Phase.GONE): (0.66, -1.38),
-    (Phase.LETHAL, Phase.GONE): (0.42, -1.4),
+    (Phase.HELD, Phase.GONE): (-0.62, 2.15),
+    (Phase.SENT, Phase.GONE): (0.9, -1.95),
+    (Phase.LETHAL, Phase.GONE): (0.55, -1.75),
 }
 _COLOURS = {
     "Wanted": "#1b6e3c",
     "Skipped": "#9a5b00",
     "Arrived": "#2456a6",
     "Failed": "#a6243a",
+    "Emptied": "#7a4a9a",
     "Ended": "#6b6b6b",
     "Died": "#5b2a86",
     "Send": "#333333",
@@ -67,7 +69,7 @@ def arrows() -> dict[tuple[Phase, Phase], list[str]]:
 
 
 def draw() -> None:
-    figure, axes = plt.subplots(figsize=(10.5, 5.4), dpi=110)
+    figure, axes = plt.subplots(figsize=(10.5, 6.2), dpi=110)
     for (start, end), events in arrows().items():
         _arrow(axes, start, end, events)
     for phase, (x, y) in PLACES.items():
@@ -85,7 +87,7 @@ def draw() -> None:
     )
     axes.set_title("What may happen to a task (TRANSITIONS in core/phases.py)", size=12, pad=14)
     axes.set_xlim(-3.8, 4.7)
-    axes.set_ylim(-1.8, 3.1)
+    axes.set_ylim(-2.4, 3.5)
     axes.axis("off")
     figure.tight_layout()
     figure.savefig(PICTURE, metadata={"Transitions": table()})

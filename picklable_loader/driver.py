@@ -16,6 +16,7 @@ from .core.events import (
     Fault,
     Finish,
     Instruction,
+    Pass,
     Raise,
     Send,
     Skipped,
@@ -23,9 +24,11 @@ from .core.events import (
     Wanted,
 )
 from .engine import Engine, make_engine
+from .errors import NoSampleError
 from .run import Kept, Run
-from .stats import Stats
+from .stats import SkippedSample, Skips, Stats
 from .transport.frames import Answer
+from .worker.gather import Bad
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["Driver"]
 
 _WANTED = Wanted()
+
+#: an iterator over a dead connection may have one error after the other, and would never end
+_MOST_EMPTY = 1000
 
 
 class Driver:
@@ -50,6 +56,10 @@ class Driver:
         self._waited_ns = 0
         #: what was counted in the end, of an engine that is closed
         self._last = Stats()
+        #: bad samples that were skipped, by whatever engine
+        self.skips = Skips()
+        #: steps without a batch that the consumer has been waiting over
+        self._empty = 0
         #: what the next epoch has from this one; None where there are no workers
         self.kept: Kept | None = None
 
@@ -90,10 +100,12 @@ class Driver:
         Raises:
             StopIteration: the epoch is over.
             RuntimeError: a worker has died, or the time is up.
+            NoSampleError: many steps in a row had no batch.
             Exception: the sampler's.
         """
         run, engine = self._run, self._engine
         assert run is not None and engine is not None, "start() comes first"
+        self._empty = 0
         todo, handle = self._todo, run.schedule.handle
         todo.extend(handle(_WANTED))
         while True:
@@ -107,6 +119,8 @@ class Driver:
                     return engine.take(instruction.step)  # type: ignore[union-attr]
                 else:
                     self._act(instruction)
+            if self._empty >= _MOST_EMPTY:
+                raise NoSampleError(self._empty, str(self.skips.newest))
             began_ns = perf_counter_ns()
             event = engine.wait()
             self._waited_ns += perf_counter_ns() - began_ns
@@ -123,11 +137,11 @@ class Driver:
         """What was counted since the workers were started, or until they were retired."""
         engine, run = self._engine, self._run
         if engine is None:
-            return self._last
+            return self.skips.beside(self._last)
         # The schedule is not told of what has come: it would draw from the sampler, and when it
         # does must not depend on who asks for figures.
         came = engine.look()
-        done = Stats(engine.workers(), self._waited_ns / 1e9)
+        done = self.skips.beside(Stats(engine.workers(), self._waited_ns / 1e9))
         if run is None:
             return done
         schedule = run.schedule
@@ -147,6 +161,13 @@ class Driver:
         before = run.step
         self.tell(Skipped(count))
         return run.step - before
+
+    def skipped(self, step: int, bad: Bad) -> None:
+        """Note that a batch is delivered, or passed over, without its bad samples."""
+        run = self._run
+        assert run is not None, "start() comes first"
+        stream = step % run.streams if run.order is None else None
+        self.skips.note(SkippedSample(run.epoch, step, stream, *sample) for sample in bad)
 
     def rest(self) -> None:
         """Forget the run; workers live on."""
@@ -173,6 +194,8 @@ class Driver:
                 engine.send(worker, task, place)
             case Drop(step):
                 engine.take(step)
+            case Pass(step):
+                self._pass_over(engine.take(step))
             case Fault(error):
                 raise error
             case Finish():
@@ -186,3 +209,12 @@ class Driver:
                 raise engine.condemn(task)
             case _:
                 raise AssertionError(f"{instruction} answers Wanted only")
+
+    def _pass_over(self, answer: Answer) -> None:
+        run = self._run
+        assert run is not None
+        run.unmoved = None
+        if answer.states is not None:
+            run.worker_states[str(answer.worker)] = answer.states
+        self._empty += 1
+        self.skipped(answer.step, answer.payload)

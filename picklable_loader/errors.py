@@ -11,13 +11,15 @@
     ├── CannotSaveError (TypeError)   an object of the user's that cannot be saved exactly
     ├── WorkerDied (RuntimeError)     workers die of a task
     ├── StreamError (RuntimeError)    a stream of the dataset cannot go on from its saved state
+    ├── NoSampleError (RuntimeError)  all samples of many batches in a row are bad
     ├── UsageError (RuntimeError)     a call that has no meaning at this moment
     └── InvalidTransition             a bug of ours: please report it
 
     LoaderWarning (UserWarning)
     ├── EmptyEpochWarning             a resumed pass delivers nothing
     ├── ReplayWarning                 a resume has to fetch batches again
-    └── RestartWarning                a worker has died, and another one takes its place
+    ├── RestartWarning                a worker has died, and another one takes its place
+    └── SkippedWarning                a batch comes without its bad samples
 
 The constructor arguments of an error are its ``args``, so that pickle rebuilds it with all its
 fields; the text is made when it is read.
@@ -38,8 +40,10 @@ __all__ = [
     "LoaderError",
     "LoaderWarning",
     "NewerStateError",
+    "NoSampleError",
     "ReplayWarning",
     "RestartWarning",
+    "SkippedWarning",
     "StreamError",
     "StateError",
     "StateMismatch",
@@ -227,6 +231,26 @@ class WorkerDied(LoaderError, RuntimeError):
         )
 
 
+class NoSampleError(LoaderError, RuntimeError):
+    """All samples of many batches in a row were bad; the next call goes on behind them.
+
+    Attributes:
+        batches: how many were passed over.
+        newest: the newest bad sample: where it was, and its error.
+    """
+
+    def __init__(self, batches: int, newest: str) -> None:
+        super().__init__(batches, newest)
+        self.batches = batches
+        self.newest = newest
+
+    def __str__(self) -> str:
+        return (
+            f"{self.batches} batches in a row had no sample that the dataset could give; the "
+            f"newest: {self.newest}. If that is how the data is, call next again, which goes on."
+        )
+
+
 class UsageError(LoaderError, RuntimeError):
     """A call that has no meaning at this moment; the text says which does."""
 
@@ -267,6 +291,10 @@ class ReplayWarning(LoaderWarning):
 
 class RestartWarning(LoaderWarning):
     """A worker has died, and another one takes its place; no batch is lost, or another one."""
+
+
+class SkippedWarning(LoaderWarning):
+    """A batch is delivered without its bad samples, or passed over; told once an epoch."""
 
 
 _REPR = reprlib.Repr()  # whatever its size, and however deep it is

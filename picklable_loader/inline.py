@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 
 from torch.utils.data._utils import worker as torch_worker
 
-from .core.events import Answered, Arrived, Ended, Failed
+from .core.events import Answered, Arrived, Emptied, Ended, Failed
 from .core.streams import Marks, Place
 from .core.task import Task
 from .stats import Clocks, WorkerStats
 from .transport.frames import Answer, Begin, Outcome
 from .worker.fetch import Job, StreamEnded
+from .worker.gather import NothingLeft
 from .worker.replica import Copies, Post, Replica
 from .worker.seeding import set_current
 
@@ -73,6 +74,8 @@ class InlineEngine:
         self._results[task.step] = Answer(0, task.step, 0, outcome, payload)
         if outcome is Outcome.FAILED:
             return Failed(task.step, mark)
+        if outcome is Outcome.EMPTIED:
+            return Emptied(task.step, mark)
         return Arrived(task.step, mark=mark)
 
     def look(self) -> Sequence[Answered]:
@@ -104,6 +107,8 @@ class InlineEngine:
             batch = replica.fetch(task)
         except StreamEnded:
             return Outcome.ENDED, None, replica.last_mark()
+        except NothingLeft as none:
+            return Outcome.EMPTIED, none.skipped, replica.mark(began_ns)
         except KeyboardInterrupt:
             raise
         except BaseException as error:

@@ -121,6 +121,7 @@ class Inner:
             batch_size=loader.batch_size or 1,
             mark_every=None if every == "auto" else every,
             stateful=is_stateful(loader.dataset) and not is_iterable(loader),
+            on_error=self.options.on_error,
         )
 
     def beginning(self) -> dict[str, Any]:

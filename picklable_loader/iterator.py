@@ -18,7 +18,8 @@ from .refusals import no_budget
 from .standing import Standing
 from .stats import Stats
 from .transport.frames import Answer
-from .warn import empty_epoch, longer_than_promised, replay
+from .warn import empty_epoch, longer_than_promised, replay, skipped
+from .worker.gather import Thinned
 
 __all__ = ["LoaderIterator"]
 
@@ -49,6 +50,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             WorkerDied: workers die of the next batch, or as soon as they are started.
             RuntimeError: ``timeout`` is over; or, with ``max_task_deaths=0``, a worker has died.
                 The iterator can go on.
+            NoSampleError: all samples of 1000 batches in a row were bad. It can go on, too.
             Exception: whatever the dataset, collate_fn or sampler raises, as in torch; the next
                 call gives the batch after that one.
         """
@@ -109,7 +111,10 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         self._driver.tell(Budgeted(tasks, self._live_run().schedule.bytes, most))
 
     def stats(self) -> Stats:
-        """What workers and consumer did since the workers were started; or until they ended."""
+        """What workers and consumer did since the workers were started; or until they ended.
+
+        What was skipped is counted over all of the iterator's life.
+        """
         return self._driver.stats()
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
@@ -164,6 +169,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             self._tell_of_replay()
             answer = self._advance()
         except StopIteration:
+            self._tell_of_skips()
             if self._goes_to_next_epoch():
                 return self._next()
             self._finish()
@@ -183,6 +189,12 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             count, self._replay = self._replay, 0
             replay(count, self.epoch, type(self.loader.dataset).__qualname__)
 
+    def _tell_of_skips(self) -> None:
+        skips = self._driver.skips
+        if skips.untold is not None:
+            sample, skips.untold = skips.untold, None
+            skipped(sample)
+
     def _advance(self) -> Answer:
         """The driver's next answer, noted in the run."""
         answer = self._driver.advance()
@@ -195,6 +207,11 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
 
     def _hand_over(self, answer: Answer) -> _T:
         payload = answer.open()
+        if type(payload) is Thinned:
+            payload, bad = payload
+            self._driver.skipped(answer.step, bad)
+        if self._driver.skips.untold:
+            self._tell_of_skips()
         loader, promised = self.loader, self._iterable_length
         if promised is not None and is_iterable(loader) and self.step > promised:
             longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)
@@ -206,7 +223,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         """Nothing was left of a resumed epoch: tell so, or go on with the next one."""
         wish, run = self._at_epoch_end, self._live_run()
         self._at_epoch_end = None
-        if wish is None or not run.step:
+        if wish is None or not run.first_step:
             return False
         if wish == "next":
             self.loader._pl.run_ends(run)

@@ -13,7 +13,16 @@ from torch.utils.data import Dataset, Sampler
 from .anatomy import position, remaining
 from .inner import Inner
 from .iterator import LoaderIterator
-from .options import AtEpochEnd, OnTimeout, Options, Scheduling, Seeding, Transport, whole_number
+from .options import (
+    AtEpochEnd,
+    OnError,
+    OnTimeout,
+    Options,
+    Scheduling,
+    Seeding,
+    Transport,
+    whole_number,
+)
 from .past import batch_at
 from .saved import next_epoch
 from .warn import dropped_state
@@ -95,6 +104,12 @@ class DataLoader(TorchDataLoader[_T]):
         on_timeout: what is done when no batch has come for ``timeout`` seconds. ``"raise"``:
             torch's RuntimeError. ``"restart"``: each worker that is at a task is killed and
             replaced, with a warning that holds its stack; the task counts as one that it died of.
+        on_error: what becomes of a sample that the dataset raises an exception for. ``"raise"``:
+            ``next`` raises it instead of the batch, as in torch. ``"skip"``: the batch comes
+            without that sample, and ``stats`` of the iterator says so; a batch that has lost all
+            of its samples is passed over. A callable: it is given the exception and the sample's
+            index (iterable-style: its number in the stream, from 0), where the sample is fetched,
+            and returns another sample for it, returns None to skip it, or raises.
 
     Raises:
         ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
@@ -136,6 +151,7 @@ class DataLoader(TorchDataLoader[_T]):
         snapshot_every_n_steps: int | Literal["auto"] = "auto",
         max_task_deaths: int = 3,
         on_timeout: OnTimeout = "raise",
+        on_error: OnError = "raise",
     ) -> None:
         super().__init__(
             dataset,
@@ -171,6 +187,7 @@ class DataLoader(TorchDataLoader[_T]):
             snapshot_every_n_steps,
             max_task_deaths,
             on_timeout,
+            on_error,
         )
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
@@ -181,6 +198,7 @@ class DataLoader(TorchDataLoader[_T]):
         self.prefetch_budget, self.prefetch_bytes = prefetch_budget, prefetch_bytes
         self.num_streams, self.snapshot_every_n_steps = num_streams, snapshot_every_n_steps
         self.max_task_deaths, self.on_timeout = max_task_deaths, on_timeout
+        self.on_error = on_error
         #: all that is ours and no argument
         self._pl = Inner(self, options)
         self._pl.remember_origin()
@@ -256,7 +274,8 @@ class DataLoader(TorchDataLoader[_T]):
             IndexError: the epoch has no such step.
             ValueError, TypeError: ``epoch`` is negative, or no whole number.
             UsageError: the batch is not a function of step and epoch: iterable-style data,
-                ``seeding="worker"``, or an epoch whose random numbers are not known.
+                ``seeding="worker"``, or an epoch whose random numbers are not known. Or there is
+                no batch, as all of its samples are skipped.
         """
         return batch_at(self, step, epoch)  # type: ignore[no-any-return]
 

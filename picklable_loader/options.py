@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-__all__ = ["AtEpochEnd", "Options", "Scheduling", "Seeding", "Transport"]
+from .worker.gather import OnError
+
+__all__ = ["AtEpochEnd", "OnError", "Options", "Scheduling", "Seeding", "Transport"]
 
 Seeding = Literal["batch", "sample", "worker"]
 OnTimeout = Literal["raise", "restart"]
@@ -38,6 +40,7 @@ class Options:
     snapshot_every_n_steps: int | Literal["auto"] = "auto"
     max_task_deaths: int = 3
     on_timeout: OnTimeout = "raise"
+    on_error: OnError = "raise"
 
     def __post_init__(self) -> None:
         if self.seed is not None:
@@ -50,6 +53,7 @@ class Options:
         count_bytes(self.prefetch_bytes)
         if self.num_streams is not None:
             check_count("num_streams", self.num_streams)
+        check_on_error(self.on_error)
         if self.snapshot_every_n_steps != "auto":
             check_count("snapshot_every_n_steps", self.snapshot_every_n_steps)
         if whole_number("max_task_deaths", self.max_task_deaths) < 0:
@@ -100,6 +104,15 @@ def check_budget(budget: Any) -> None:
         raise ValueError(f'prefetch_budget should be "auto" or from 1, got {budget!r}')
     if whole_number("prefetch_budget", budget) < 1:
         raise ValueError(f"prefetch_budget should be from 1, got prefetch_budget={budget}")
+
+
+def check_on_error(on_error: Any) -> None:
+    """Raise ValueError unless it is "raise", "skip", or can be called."""
+    if not callable(on_error) and on_error not in ("raise", "skip"):
+        raise ValueError(
+            'on_error should be "raise", "skip" or a callable that takes the exception and the '
+            f"index, got on_error={on_error!r}"
+        )
 
 
 def count_bytes(text: Any) -> int | None:

@@ -18,9 +18,11 @@ from .errors import CannotSaveError, UsageError
 from .freeze import changed, freeze
 from .options import whole_number
 from .randomness import Isolated
+from .refusals import no_batch
 from .samplers import make_order
 from .source import Setting
 from .worker.fetch import Job, make_fetcher, tell_epoch
+from .worker.gather import NothingLeft, Thinned
 from .worker.seeding import set_current
 
 if TYPE_CHECKING:
@@ -48,9 +50,12 @@ def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
     try:
         with Isolated():
             task = _task(loader, cursor, order, step)
-            return make_fetcher(_job(loader, epoch), cursor.base_seed or 0).fetch(task)
+            batch = make_fetcher(_job(loader, epoch), cursor.base_seed or 0).fetch(task)
+    except NothingLeft as none:
+        raise no_batch(step, none.skipped) from None
     finally:
         set_current(before)
+    return batch.batch if type(batch) is Thinned else batch
 
 
 def _job(loader: DataLoader[Any], epoch: int) -> Job:

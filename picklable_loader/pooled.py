@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .core.events import Answered, Arrived, Died, Ended, Failed
+from .core.events import Answered, Arrived, Died, Emptied, Ended, Failed
 from .core.streams import Marks, Place
 from .core.task import Task
 from .pool.deaths import Death, unexpected
@@ -275,6 +275,8 @@ def _event(answer: Answer) -> Answered:
         return Ended(answer.step, answer.mark)
     if answer.outcome is Outcome.FAILED:
         return Failed(answer.step, answer.mark)
+    if answer.outcome is Outcome.EMPTIED:
+        return Emptied(answer.step, answer.mark)
     idled = answer.idle_ns > answer.busy_ns // _IDLE_PART
     return Arrived(answer.step, answer.bytes, idled, answer.mark, answer.busy_ns)
 

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from .errors import UsageError
 from .transport.arena import ArenaFull
+from .worker.gather import Bad
 
-__all__ = ["no_budget", "unsent"]
+__all__ = ["no_batch", "no_budget", "unsent"]
+
+
+def no_batch(step: int, skipped: Bad) -> UsageError:
+    """Of a step whose samples are all bad."""
+    index, error = skipped[0]
+    return UsageError(
+        f"step {step} has no batch: all of its samples are skipped, the first of them at index "
+        f'{index!r}, with {error}. A loader with on_error="raise" raises that'
+    )
 
 
 def no_budget(finished: bool) -> UsageError:

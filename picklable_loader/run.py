@@ -99,6 +99,8 @@ class Run:
         #: workers have to be told where their streams stand
         self._goes_on = cursor is not None
         self.schedule = self._schedule(cursor, kept.policy if kept else _policy(loader), places)
+        #: where it began: the step after that of a state, or 0
+        self.first_step = self.step
         #: all batches were delivered and the consumer was told so
         self.finished = False
         #: the state that this run was restored from, as long as nothing has moved

@@ -41,7 +41,7 @@ class Standing(Generic[_T]):
 
     @property
     def step(self) -> int:
-        """Batches delivered in this epoch; one that raised an exception counts."""
+        """Batches delivered in this epoch; one that raised counts, or lost all of its samples."""
         return self._position()[1]
 
     @property

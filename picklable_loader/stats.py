@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-__all__ = ["Clocks", "Stats", "WorkerStats"]
+__all__ = ["Clocks", "SkippedSample", "Skips", "Stats", "WorkerStats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,30 @@ class WorkerStats:
 
 
 @dataclass(frozen=True, slots=True)
+class SkippedSample:
+    """A bad sample, which its batch was delivered without.
+
+    Attributes:
+        epoch: the epoch, from 0.
+        step: the batch's number within it, from 0.
+        stream: the stream that it belongs to; None for map-style data.
+        index: what the dataset was asked for; of a stream, the number of the sample in it, from 0.
+        error: what the dataset raised, as text.
+    """
+
+    epoch: int
+    step: int
+    stream: int | None
+    index: Any
+    error: str
+
+    def __str__(self) -> str:
+        stream = "" if self.stream is None else f" of stream {self.stream}"
+        where = f"epoch {self.epoch}, step {self.step}, index {self.index!r}{stream}"
+        return f"{where}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """An iterator's engine, since it was started; once it is closed, what it was in the end.
 
@@ -41,6 +67,9 @@ class Stats:
         waiting: batches that have arrived and wait for delivery, looked at by the consumer or not.
         waiting_bytes: memory that these take.
         prefetch_budget: how many batches may be under way or waiting, at present.
+        skipped: bad samples that were left out of batches that this iterator has delivered, or
+            passed over (``on_error``); what was delivered before a resume counts no more.
+        last_skipped: the last 100 of them, the newest last.
     """
 
     workers: tuple[WorkerStats, ...] = ()
@@ -49,6 +78,37 @@ class Stats:
     waiting: int = 0
     waiting_bytes: int = 0
     prefetch_budget: int = 0
+    skipped: int = 0
+    last_skipped: tuple[SkippedSample, ...] = ()
+
+
+class Skips:
+    """The bad samples of batches that were delivered, or passed over."""
+
+    _KEPT = 100
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._last: deque[SkippedSample] = deque(maxlen=self._KEPT)
+        #: the first one of an epoch, until the user is told
+        self.untold: SkippedSample | None = None
+        self._epoch: int | None = None
+
+    @property
+    def newest(self) -> SkippedSample:
+        return self._last[-1]
+
+    def note(self, samples: Iterable[SkippedSample]) -> None:
+        """A batch was delivered without these."""
+        for sample in samples:
+            if sample.epoch != self._epoch:
+                self._epoch, self.untold = sample.epoch, sample
+            self._count += 1
+            self._last.append(sample)
+
+    def beside(self, stats: Stats) -> Stats:
+        """The figures, with these among them."""
+        return replace(stats, skipped=self._count, last_skipped=tuple(self._last))
 
 
 class _Clock:

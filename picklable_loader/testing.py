@@ -212,8 +212,8 @@ class _Subject:
         iterator = iter(loader)
         seen: Trace = []
         while True:
-            if iterator.step in places:
-                data.update({(iterator.step, c): _dump(iterator, c) for c in codecs})
+            if len(seen) in places:  # the iterator's step counts batches that have no sample, too
+                data.update({(len(seen), c): _dump(iterator, c) for c in codecs})
             batch = next(iterator, _END) if len(seen) < self.most else _END
             if batch is _END:
                 break

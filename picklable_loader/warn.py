@@ -7,9 +7,16 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from .errors import EmptyEpochWarning, LoaderWarning, ReplayWarning, RestartWarning
+from .errors import (
+    EmptyEpochWarning,
+    LoaderWarning,
+    ReplayWarning,
+    RestartWarning,
+    SkippedWarning,
+)
+from .stats import SkippedSample
 
-__all__ = ["dropped_state", "empty_epoch", "longer_than_promised", "replay", "restart"]
+__all__ = ["dropped_state", "empty_epoch", "longer_than_promised", "replay", "restart", "skipped"]
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
@@ -51,6 +58,16 @@ def restart(death: str, cause: str, lost: Sequence[int], stack: str) -> None:
     warnings.warn(
         f"DataLoader {death}; another one takes its place, {steps}. {cause}".rstrip() + stuck,
         RestartWarning,
+        stacklevel=_depth(),
+    )
+
+
+def skipped(sample: SkippedSample) -> None:
+    """The first bad sample of an epoch."""
+    warnings.warn(
+        f"skipped, as on_error says: {sample}. This is told once an epoch; stats() of the iterator "
+        "counts all that are skipped",
+        SkippedWarning,
         stacklevel=_depth(),
     )
 

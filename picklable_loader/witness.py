@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -38,6 +39,17 @@ class _Recorded:
         return list(zip(indices, self._dataset.__getitems__(indices)))
 
 
+class _Instead:
+    """An ``on_error`` whose samples say which index they stand for."""
+
+    def __init__(self, on_error: Callable[[Exception, Any], Any]) -> None:
+        self._on_error = on_error
+
+    def __call__(self, error: Exception, index: Any) -> tuple[Any, Any] | None:
+        another = self._on_error(error, index)
+        return None if another is None else (index, another)
+
+
 class _Collate:
     """Collates samples, and keeps their indices beside the batch."""
 
@@ -62,6 +74,9 @@ def witness(loader: Any) -> DataLoader[Any]:
         # Torch's loader refuses a dataset that is set later; a sampler keeps the original one.
         loader.__dict__["dataset"] = _Recorded(loader.dataset)
         loader.collate_fn = _Collate(loader.collate_fn, loader.batch_sampler is not None)
+        options = loader._pl.options
+        if callable(options.on_error):
+            loader._pl.options = replace(options, on_error=_Instead(options.on_error))
     return loader
 
 

@@ -31,8 +31,10 @@ from picklable_loader.errors import (
     LoaderError,
     LoaderWarning,
     NewerStateError,
+    NoSampleError,
     ReplayWarning,
     RestartWarning,
+    SkippedWarning,
     StateError,
     StateMismatch,
     StreamError,
@@ -53,6 +55,7 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
         WorkerDied(3, [6, 7], (-9, 5), ("killed", "ended")),
         {"step": 3, "indices": [6, 7], "exitcodes": (-9, 5), "causes": ("killed", "ended")},
     ),
+    (SkippedWarning("some text"), {}),
     (
         StateMismatch([Difference("batch_size", 4, 3), Difference("seed", None, 7)], "Do this."),
         {
@@ -73,6 +76,10 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
     (
         StreamError(3, "Lines", "KeyError: 'at'"),
         {"stream": 3, "dataset": "Lines", "reason": "KeyError: 'at'"},
+    ),
+    (
+        NoSampleError(1000, "step 5, index 3: OSError"),
+        {"batches": 1000, "newest": "step 5, index 3: OSError"},
     ),
     (InvalidTransition("sent", "Wanted", 7), {"phase": "sent", "event": "Wanted", "step": 7}),
 ]
@@ -136,6 +143,8 @@ def test_a_difference_travels_as_well() -> None:
         (ReplayWarning, (LoaderWarning,)),
         (RestartWarning, (LoaderWarning,)),
         (WorkerDied, (LoaderError, RuntimeError)),
+        (SkippedWarning, (LoaderWarning,)),
+        (NoSampleError, (LoaderError, RuntimeError)),
     ],
 )
 def test_an_error_is_caught_as_what_it_is(

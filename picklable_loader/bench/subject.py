@@ -107,6 +107,7 @@ _OURS = (
     "transport",
     "prefetch_budget",
     "prefetch_bytes",
+    "on_error",
 )
 
 

@@ -17,7 +17,8 @@ class Cursor:
 
     #: number of the epoch, from 0
     epoch: int = 0
-    #: batches delivered in this epoch (a batch that raised counts: the consumer was told)
+    #: batches delivered in this epoch (a batch that raised counts: the consumer was told; and so
+    #: does a step that had no batch, since all of its samples were skipped)
     step: int = 0
     #: the order goes on with this task; every earlier one was delivered or is in the window
     next_step: int = 0

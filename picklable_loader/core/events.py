@@ -71,6 +71,15 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Emptied:
+    """A step has no batch: all of its samples were bad, and are skipped."""
+
+    step: int
+    #: as in `Arrived`
+    mark: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The stream that was to serve a step has no more data."""
 
@@ -91,7 +100,7 @@ class Died:
 
 
 #: what becomes of a task that was sent
-Answered = Union[Arrived, Failed, Ended]
+Answered = Union[Arrived, Failed, Emptied, Ended]
 
 Event = Union[Started, Wanted, Skipped, Budgeted, Answered, Died]
 
@@ -132,6 +141,13 @@ class Condemn:
 
 
 @dataclass(frozen=True, slots=True)
+class Pass:
+    """Go on behind a step that has no batch; what came for it says why."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Forget what came for a step: nobody wants it any more."""
 
@@ -150,4 +166,4 @@ class Finish:
     """The epoch is over."""
 
 
-Instruction = Union[Send, Deliver, Raise, Condemn, Drop, Fault, Finish]
+Instruction = Union[Send, Deliver, Raise, Condemn, Pass, Drop, Fault, Finish]

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 from ..errors import InvalidTransition
-from .events import Arrived, Died, Ended, Event, Failed, Send, Skipped, Wanted
+from .events import Arrived, Died, Emptied, Ended, Event, Failed, Send, Skipped, Wanted
 
 __all__ = ["TRANSITIONS", "Phase", "follow"]
 
@@ -22,8 +22,9 @@ class Phase(Enum):
     ARRIVED = "arrived"
     FAILED = "failed"
     LETHAL = "lethal"  # several workers have died of it: it is not sent again
+    EMPTY = "empty"  # it has no batch, and is passed over when its turn comes
     FORGOTTEN = "forgotten"  # skipped while a worker had it: its result is awaited and dropped
-    GONE = "gone"  # delivered, raised, dropped, or void since its stream had ended
+    GONE = "gone"  # delivered, raised, passed over, dropped, or void since its stream had ended
 
 
 TRANSITIONS: dict[tuple[Phase, type[Any]], Phase] = {
@@ -32,6 +33,7 @@ TRANSITIONS: dict[tuple[Phase, type[Any]], Phase] = {
     (Phase.HELD, Died): Phase.LETHAL,  # once too often
     (Phase.SENT, Arrived): Phase.ARRIVED,
     (Phase.SENT, Failed): Phase.FAILED,
+    (Phase.SENT, Emptied): Phase.EMPTY,
     (Phase.SENT, Ended): Phase.GONE,
     (Phase.SENT, Skipped): Phase.FORGOTTEN,
     (Phase.SENT, Died): Phase.HELD,
@@ -39,9 +41,12 @@ TRANSITIONS: dict[tuple[Phase, type[Any]], Phase] = {
     (Phase.ARRIVED, Skipped): Phase.GONE,
     (Phase.FAILED, Wanted): Phase.GONE,
     (Phase.FAILED, Skipped): Phase.GONE,
+    (Phase.EMPTY, Wanted): Phase.GONE,
+    (Phase.EMPTY, Skipped): Phase.GONE,
     (Phase.LETHAL, Skipped): Phase.GONE,
     (Phase.FORGOTTEN, Arrived): Phase.GONE,
     (Phase.FORGOTTEN, Failed): Phase.GONE,
+    (Phase.FORGOTTEN, Emptied): Phase.GONE,
     (Phase.FORGOTTEN, Ended): Phase.GONE,
     (Phase.FORGOTTEN, Died): Phase.GONE,
 }

@@ -26,12 +26,14 @@ from .events import (
     Deliver,
     Died,
     Drop,
+    Emptied,
     Ended,
     Event,
     Failed,
     Fault,
     Finish,
     Instruction,
+    Pass,
     Raise,
     Send,
     Skipped,
@@ -67,7 +69,7 @@ class Schedule:
     ) -> None:
         self.plan = plan
         self.policy = policy
-        #: batches delivered in this epoch; never decreases
+        #: batches delivered in this epoch, steps that had none included; never decreases
         self.delivered = delivered
         #: the window's largest size; the policy's, until it grows or the user sets it
         self._budget = Budget(policy)
@@ -95,6 +97,7 @@ class Schedule:
             Budgeted: self._budgeted,
             Arrived: self._answered,
             Failed: self._answered,
+            Emptied: self._answered,
             Ended: self._answered,
             Died: self._died,
         }
@@ -160,7 +163,7 @@ class Schedule:
 
     @property
     def waiting(self) -> int:
-        """Batches that have arrived, or failed, and wait for delivery."""
+        """Batches that have arrived, or failed, or are none, and wait for delivery."""
         return self._window.ready
 
     @property
@@ -231,10 +234,17 @@ class Schedule:
         """Give the consumer what it waits for, if it is here."""
         if not self._wanting:
             return
-        step = self._window.next_ready(self.policy.in_order)
-        if step is not None:
-            self._deliver(step, out)
-        elif not self._window:
+        while (step := self._window.next_ready(self.policy.in_order)) is not None:
+            was = self._leave(step)
+            self._wanting = was is Phase.EMPTY
+            # Torch draws the next index before it returns a batch: a sampler that uses the global
+            # random number generator must see the same state of it here.
+            self._refill_eagerly(out)
+            if not self._wanting:
+                out.append(Raise(step) if was is Phase.FAILED else Deliver(step))
+                return
+            out.append(Pass(step))
+        if not self._window:
             self._wanting = False
             if self._fault is not None:
                 out.append(Fault(self._fault))
@@ -247,17 +257,14 @@ class Schedule:
         elif self._idle_for_the_head() and self._budget.grow_behind_a_head():
             self._refill_eagerly(out)
 
-    def _deliver(self, step: int, out: list[Instruction]) -> None:
-        entry, failed = self._window.take(step)
+    def _leave(self, step: int) -> Phase:
+        """Move on behind a step; returns what it was."""
+        entry, was = self._window.take(step)
         self.delivered += 1
         if self._places and entry.task.stream is not None:
             place = self._places[entry.task.stream]
             place.deliver(entry.task, entry.mark, self._remembers)
-        self._wanting = False
-        # Torch draws the next index before it returns a batch: a sampler that uses the global
-        # random number generator must see the same state of it here.
-        self._refill_eagerly(out)
-        out.append(Raise(step) if failed else Deliver(step))
+        return was
 
     def _nothing_comes_before(self) -> bool:
         """No other batch can be delivered before the head of the line."""

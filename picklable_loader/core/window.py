@@ -18,8 +18,8 @@ __all__ = ["Entry", "Window"]
 
 _WANTED = Wanted()
 
-#: phases of tasks whose batches wait for delivery
-_HERE = (Phase.ARRIVED, Phase.FAILED)
+#: phases of tasks that wait for their turn
+_HERE = (Phase.ARRIVED, Phase.FAILED, Phase.EMPTY)
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Window:
         self._entries: dict[int, Entry] = {}
         #: skipped while a worker had them; disjoint from the entries
         self._forgotten: dict[int, Entry] = {}
-        #: steps of entries that arrived or failed, in that order
+        #: steps of entries that arrived, failed or have no batch, in that order
         self._ready: list[int] = []
         #: tasks sent and not answered: entries (SENT) or forgotten
         self.under_way = 0
@@ -146,17 +146,16 @@ class Window:
                 self.bytes += event.bytes
         return entry, forgotten
 
-    def take(self, step: int) -> tuple[Entry, bool]:
-        """A batch that is here is delivered.
+    def take(self, step: int) -> tuple[Entry, Phase]:
+        """A step whose turn has come is left behind.
 
         Returns:
-            Its entry, and whether it is none, but an exception.
+            Its entry, and in what phase it was.
         """
         entry = self._entries.pop(step)
-        failed = entry.phase is Phase.FAILED
-        entry.phase = follow(entry.phase, _WANTED, step)
+        was, entry.phase = entry.phase, follow(entry.phase, _WANTED, step)
         self._leave(entry)
-        return entry, failed
+        return entry, was
 
     def skip(self, event: Skipped) -> tuple[int, list[int]]:
         """The first tasks are passed over.

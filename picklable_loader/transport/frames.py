@@ -45,6 +45,7 @@ class Outcome(IntEnum):
     FAILED = 1  # the payload is torch's ExceptionWrapper
     ENDED = 2  # the stream has no more data; no payload
     REFUSED = 3  # the stream cannot go on from its place; the payload is a StreamError
+    EMPTIED = 4  # all samples were bad, and skipped; the payload says which
 
 
 @dataclass(frozen=True, slots=True)

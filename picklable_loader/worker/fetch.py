@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..core.task import Task
+from .gather import Gathering, OnError, left_a_generator
 from .seeding import Seeder
 
 __all__ = [
@@ -49,6 +50,8 @@ class Job:
     mark_every: int | None = None
     #: the dataset has a state, though it is map-style
     stateful: bool = False
+    #: what becomes of bad samples
+    on_error: OnError = "raise"
 
     @property
     def streamed(self) -> bool:
@@ -95,6 +98,62 @@ class MapFetcher:
             self._seeder.before_sample(position)
             samples.append(self._job.dataset[index])
         return samples
+
+
+class LenientMapFetcher(MapFetcher):
+    """Goes on after bad samples."""
+
+    def fetch(self, task: Task) -> Any:
+        """The batch of a task; a `Thinned` one if samples were skipped.
+
+        Raises:
+            NothingLeft: all were skipped.
+            Exception: whatever the collate_fn raises, or on_error.
+        """
+        job, seeder = self._job, self._seeder
+        seeder.before_batch(task)
+        gathering = Gathering(job.on_error)
+        bulk = getattr(job.dataset, "__getitems__", None) if job.batched else None
+        if bulk:
+            self._in_bulk(bulk, task, gathering)
+        else:
+            self._singly(task, gathering)
+        if job.batched:
+            seeder.before_collate(task.position)
+        return gathering.collated(job.collate_fn, job.batched)
+
+    def _in_bulk(self, bulk: Callable[[Any], Any], task: Task, gathering: Gathering) -> None:
+        """Gather all samples in one call; if it raises, and there is another way, singly."""
+        if self._seeder.per_sample:
+            self._seeder.before_sample(task.position)
+        try:
+            gathering.samples = bulk(task.indices)
+        except Exception:
+            if not hasattr(self._job.dataset, "__getitem__"):
+                raise
+            self._seeder.before_batch(task)  # how much was drawn until then is not to matter
+            if not self._has_singles(task, gathering):
+                raise
+
+    def _has_singles(self, task: Task, gathering: Gathering) -> bool:
+        """Gather the samples singly; False if the dataset says that it cannot give any so."""
+        try:
+            self._singly(task, gathering)
+        except NotImplementedError:  # torch's Dataset, where a subclass has only __getitems__
+            return False
+        return True
+
+    def _singly(self, task: Task, gathering: Gathering) -> None:
+        dataset, indices = self._job.dataset, task.indices if self._job.batched else [task.indices]
+        for position, index in enumerate(indices, task.position):
+            if self._seeder.per_sample:
+                self._seeder.before_sample(position)
+            try:
+                sample = dataset[index]
+            except Exception as error:
+                gathering.miss(error, index)
+            else:
+                gathering.samples.append(sample)
 
 
 class IterableFetcher:
@@ -150,6 +209,45 @@ class IterableFetcher:
             raise StreamEnded from None
 
 
+class LenientIterableFetcher(IterableFetcher):
+    """Goes on after bad samples, as far as the iterator does.
+
+    A batch asks for as many samples as it would have without bad ones, and so begins with the same
+    one whatever became of those before it.
+    """
+
+    def _fetch(self, task: Task) -> Any:
+        job = self._job
+        count = len(task.indices) if job.batched else 1
+        first = (self._given - 1) * count
+        gathering = Gathering(job.on_error)
+        try:
+            for number in range(first, first + count):
+                self._ask(number, gathering)
+        except StreamEnded:
+            if job.drop_last or not (gathering.samples or gathering.skipped):
+                raise
+        return gathering.collated(job.collate_fn, job.batched)
+
+    def _ask(self, number: int, gathering: Gathering) -> None:
+        """Gather the stream's next sample.
+
+        Args:
+            number: of the sample within the stream, from 0; bad ones count.
+            gathering: where it goes.
+        """
+        try:
+            sample = self._next()
+        except StreamEnded:
+            raise
+        except Exception as error:
+            if left_a_generator(error):
+                raise  # the rest of the stream may be lost with it: that is not to go unnoticed
+            gathering.miss(error, number)
+        else:
+            gathering.samples.append(sample)
+
+
 Fetcher = MapFetcher | IterableFetcher
 
 
@@ -173,10 +271,11 @@ def make_fetcher(
             one. None: it simply begins.
         given: how many batches of the epoch the stream has given by then.
     """
-    seeder = job.seeder(base_seed)
+    seeder, lenient = job.seeder(base_seed), job.on_error != "raise"
     if job.iterable:
         begun: Open = opened or partial(iter, job.dataset)
-        return IterableFetcher(job, seeder, stream, begun, given)
+        of_stream = LenientIterableFetcher if lenient else IterableFetcher
+        return of_stream(job, seeder, stream, begun, given)
     if opened is not None:
         opened()
-    return MapFetcher(job, seeder)
+    return LenientMapFetcher(job, seeder) if lenient else MapFetcher(job, seeder)

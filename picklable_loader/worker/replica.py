@@ -26,6 +26,7 @@ from ..errors import StreamError, UsageError
 from ..randomness import RNGS
 from ..transport.frames import Begin
 from .fetch import Fetcher, Job, StreamEnded, make_fetcher, tell_epoch
+from .gather import NothingLeft
 from .mark import Cadence, Marker
 from .seeding import set_current
 
@@ -120,6 +121,7 @@ class Replica:
 
         Raises:
             StreamEnded: there is no more.
+            NothingLeft: all of its samples were bad, and are skipped.
             Exception: what people's code raises.
         """
         self.enter()
@@ -180,6 +182,8 @@ class Replica:
             raise self._refusal(
                 f"it ended before batch {place.given}, which it had given when it was saved"
             ) from None
+        except NothingLeft:
+            return  # there was no batch then, either
         except Exception as error:
             if place.mark is not None:
                 text = f"fetched again, a batch raises {type(error).__name__}: {error}"

@@ -15,6 +15,7 @@ from ..transport.frames import Answer, Outcome, Request, read_request
 from ..transport.lines import Channel
 from .collate import collate_into
 from .fetch import Job, StreamEnded
+from .gather import NothingLeft
 from .replica import Copies, Post, Replica
 
 __all__ = ["Post", "serve"]
@@ -119,6 +120,8 @@ class _Worker:
             batch = replica.fetch(task)
         except StreamEnded:
             return Outcome.ENDED, None, replica.last_mark()
+        except NothingLeft as none:
+            return Outcome.EMPTIED, none.skipped, replica.mark(began_ns)
         except Exception:
             return (
                 Outcome.FAILED,

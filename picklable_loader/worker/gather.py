@@ -1,0 +1,100 @@
+"""Gather: the samples of a batch, whatever the dataset raises for some of them (``on_error``).
+
+A *bad* sample is one that the dataset raises an exception for. It is skipped, or another one takes
+its place.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+__all__ = ["Bad", "Gathering", "NothingLeft", "OnError", "Thinned", "left_a_generator"]
+
+#: what becomes of bad samples: "raise" or "skip", or what is given the exception and the index
+OnError = Literal["raise", "skip"] | Callable[[Exception, Any], Any]
+
+#: samples that were skipped: the index of each, and the text of its error
+Bad = list[tuple[Any, str]]
+
+
+class Thinned(NamedTuple):
+    """A batch without its bad samples."""
+
+    batch: Any
+    skipped: Bad
+
+
+class NothingLeft(Exception):
+    """All samples of a batch were bad, and are skipped: there is no batch.
+
+    Attributes:
+        skipped: which.
+    """
+
+    def __init__(self, skipped: Bad) -> None:
+        super().__init__(skipped)
+        self.skipped = skipped
+
+
+class Gathering:
+    """The samples of one batch.
+
+    Args:
+        on_error: what becomes of bad ones; not "raise".
+    """
+
+    def __init__(self, on_error: OnError) -> None:
+        self._on_error = on_error
+        self.samples: Any = []
+        self.skipped: Bad = []
+
+    def miss(self, error: Exception, index: Any) -> None:
+        """A sample is bad. Called while its error is handled, so that a callable can ``raise``."""
+        if isinstance(error, NotImplementedError):
+            raise error  # not the sample is bad: the dataset lacks a method
+        another = self._on_error(error, index) if callable(self._on_error) else None
+        if another is None:
+            self.skipped.append((index, _told(error)))
+        else:
+            self.samples.append(another)
+
+    def collated(self, collate_fn: Callable[[Any], Any], batched: bool) -> Any:
+        """The batch; a `Thinned` one if samples were skipped.
+
+        Args:
+            collate_fn: makes it.
+            batched: of a list of samples; otherwise of one alone.
+
+        Raises:
+            NothingLeft: all were skipped.
+        """
+        # In this order: what a bulk call has given may be anything.
+        if self.skipped and not self.samples:
+            raise NothingLeft(self.skipped)
+        batch = collate_fn(self.samples if batched else self.samples[0])
+        return Thinned(batch, self.skipped) if self.skipped else batch
+
+
+def left_a_generator(error: BaseException) -> bool:
+    """The error, or one behind it, has come out of a generator, which is dead since then."""
+    behind: BaseException | None = error
+    seen: set[int] = set()
+    while behind is not None and id(behind) not in seen:
+        seen.add(id(behind))
+        for frame, _ in traceback.walk_tb(behind.__traceback__):
+            if frame.f_code.co_flags & inspect.CO_GENERATOR:
+                return True
+        behind = behind.__cause__ or behind.__context__
+    return False
+
+
+#: characters that are kept of an error's text
+_LONGEST = 500
+
+
+def _told(error: Exception) -> str:
+    text = "".join(traceback.format_exception_only(error)).strip()
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

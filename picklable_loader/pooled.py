@@ -74,6 +74,8 @@ class PoolEngine:
         self._answers: dict[int, Answer] = {}
         #: what has happened, and what cannot go on, in this order
         self._events: deque[Answered | Died | Exception] = deque()
+        #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
+        self._unheard: dict[int, Died] = {}
         self._clocks = Clocks(len(pool.pids))
         #: held by whoever takes answers in: another thread may ask for figures
         self._taking = threading.Lock()
@@ -91,9 +93,13 @@ class PoolEngine:
         self._restarts.forget()
         self._answers.clear()
         self._events.clear()
+        self._unheard.clear()
         return {}
 
     def send(self, worker: int | None, task: Task, place: Place | None = None) -> None:
+        if worker in self._unheard:
+            self._unheard[worker].lost.append(task.step)
+            return
         begin, stream = self._begin, task.stream
         # Whoever takes a task from the queue may not have heard of the epoch.
         if stream is not None:
@@ -119,6 +125,8 @@ class PoolEngine:
         if isinstance(event, Exception):
             self.broken = True
             raise event
+        if isinstance(event, Died):
+            del self._unheard[event.worker]
         return event
 
     def look(self) -> Sequence[Answered]:
@@ -200,7 +208,12 @@ class PoolEngine:
             self._restarts.note(death, lost, at_hand[death.worker])
             # It is told of the epoch in any case.
             self._pool.replace(death.worker, replace(self._posts[death.worker], announced=None))
-            self._events.append(Died(death.worker, lost, at_hand[death.worker]))
+            event = Died(death.worker, lost, at_hand[death.worker])
+            if death.worker in self._unheard:  # it has died a second time
+                event.lost.extend(self._unheard[death.worker].lost)
+                self._events.remove(self._unheard[death.worker])
+            self._unheard[death.worker] = event
+            self._events.append(event)
 
     def _at_hand(self, worker: int) -> int | None:
         """The step that a worker is at, or was when it died."""
@@ -211,7 +224,7 @@ class PoolEngine:
         """The steps that were sent to a worker alone and not answered."""
         return [step for (run, step), w in self._sent.items() if w == worker and run == self._run]
 
-    def _lost(self, worker: int, dead: dict[int, int | None]) -> tuple[int, ...]:
+    def _lost(self, worker: int, dead: dict[int, int | None]) -> list[int]:
         """The steps that nobody will answer any more, now that a worker is dead; forgotten here.
 
         Which tasks of the common queue the dead had taken is not known, but what others have: all
@@ -232,7 +245,7 @@ class PoolEngine:
             lost |= common
         for key in lost:
             del self._sent[key]
-        return tuple(sorted(step for run, step in lost if run == self._run))
+        return sorted(step for run, step in lost if run == self._run)
 
     def _take_in(self, answers: list[tuple[int, bytes]]) -> None:
         for worker, frame in answers:

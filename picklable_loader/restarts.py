@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from .core.task import Task
 from .errors import WorkerDied
@@ -37,7 +38,7 @@ class Restarts:
         if self._in_vain:
             self._in_vain.pop(worker, None)
 
-    def note(self, death: Death, lost: tuple[int, ...], at_hand: int | None) -> None:
+    def note(self, death: Death, lost: Sequence[int], at_hand: int | None) -> None:
         """A worker has died, and is about to be replaced.
 
         Args:

@@ -93,8 +93,8 @@ class Died:
     """A worker is gone; another one takes its place."""
 
     worker: int
-    #: steps that nobody has, or will answer, any more
-    lost: tuple[int, ...]
+    #: steps that nobody has, or will answer, any more; it grows until the schedule hears of it
+    lost: list[int]
     #: the one of them that the worker was at; None: nobody knows of any
     at_hand: int | None = None
 

@@ -178,7 +178,7 @@ class Window:
 
     def lose(self, event: Died, most_deaths: int) -> None:
         """A worker has died: what it owed is to be done again, unless it dies of that."""
-        for step in event.lost:
+        for step in sorted(event.lost):
             entry = self._entries.get(step) or self._forgotten.pop(step)
             entry.deaths += step == event.at_hand
             entry.phase = follow(entry.phase, event, step)

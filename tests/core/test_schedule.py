@@ -140,8 +140,8 @@ def test_every_phase_but_the_last_has_a_way_on() -> None:
 def test_what_a_dead_worker_owed_is_done_again() -> None:
     schedule = Schedule(plan_of(3), Policy(workers=2, budget=2))
     first, second = schedule.handle(Started())
-    assert schedule.handle(Died(1, (1,), 1)) == [second]
-    assert schedule.handle(Died(0, (0, 1))) == [first, second]
+    assert schedule.handle(Died(1, [1], 1)) == [second]
+    assert schedule.handle(Died(0, [0, 1])) == [first, second]
     schedule.handle(Wanted())
     assert schedule.handle(Arrived(0))[-1] == Deliver(0)
 
@@ -150,7 +150,7 @@ def test_a_task_that_was_skipped_is_not_done_again() -> None:
     schedule = Schedule(plan_of(3), Policy(workers=1, budget=1))
     schedule.handle(Started())
     schedule.handle(Skipped(1))
-    assert schedule.handle(Died(0, (0,), 0)) == []
+    assert schedule.handle(Died(0, [0], 0)) == []
     assert schedule.under_way == 1
 
 
@@ -160,8 +160,8 @@ def test_a_task_that_workers_die_of_is_given_up_once_all_before_it_is_delivered(
 ) -> None:
     schedule = Schedule(plan_of(9), Policy(2, 2, most_deaths=2, in_order=in_order))
     schedule.handle(Started())
-    schedule.handle(Died(1, (1,), 1))
-    assert schedule.handle(Died(0, (1, 0), 1)) == [Send(None, Task(0, [0], 0))]
+    schedule.handle(Died(1, [1], 1))
+    assert schedule.handle(Died(0, [1, 0], 1)) == [Send(None, Task(0, [0], 0))]
     assert schedule.handle(Wanted()) == []
     assert schedule.handle(Arrived(0)) == [Send(None, Task(2, [2], 2)), Deliver(0)]
     if not in_order:
@@ -177,8 +177,8 @@ def test_a_task_that_workers_die_of_is_given_up_once_all_before_it_is_delivered(
 def test_a_task_is_not_to_blame_for_what_kills_other_tasks_workers() -> None:
     schedule = Schedule(plan_of(3), Policy(workers=2, budget=2, most_deaths=1))
     schedule.handle(Started())
-    assert schedule.handle(Died(0, (0, 1))) != []
-    assert schedule.handle(Died(1, (0, 1), 0)) == [Send(None, Task(1, [1], 1))]
+    assert schedule.handle(Died(0, [0, 1])) != []
+    assert schedule.handle(Died(1, [0, 1], 0)) == [Send(None, Task(1, [1], 1))]
     assert schedule.handle(Wanted()) == [Condemn(Task(0, [0], 0))]
     assert Drop(0) not in schedule.handle(Skipped(1))
     assert [task.step for task in schedule.window()] == [1, 2]
@@ -403,7 +403,7 @@ class World:
 
     def kill(self, choice: int) -> None:
         """A worker dies, which had some of the tasks; the rest stays in the queue."""
-        lost = tuple(self.under_way[: choice % 3])
+        lost = self.under_way[: choice % 3]
         del self.under_way[: choice % 3]
         self.tell(Died(0, lost, lost[0] if lost else None))
 

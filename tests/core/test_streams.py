@@ -103,7 +103,7 @@ class World:
 
     def kill(self, choice: int) -> None:
         worker = choice % len(self.queues)
-        lost = tuple(send.task.step for send in self.queues[worker])
+        lost = [send.task.step for send in self.queues[worker]]
         self.queues[worker].clear()
         self.replicas[worker].clear()
         self.tell(Died(worker, lost, lost[0] if lost else None))
@@ -227,8 +227,8 @@ def test_a_stream_whose_batch_kills_its_workers_stops_before_it() -> None:
     schedule = Schedule(StreamPlan([Place(), Place()], None), policy, 0, [Place(), Place()])
     schedule.handle(Started())
     schedule.handle(Arrived(0))
-    assert schedule.handle(Died(0, (2,), 2)) == [Send(0, Task(2, None, 0, 0), Place(1))]
-    assert schedule.handle(Died(0, (2,), 2)) == []
+    assert schedule.handle(Died(0, [2], 2)) == [Send(0, Task(2, None, 0, 0), Place(1))]
+    assert schedule.handle(Died(0, [2], 2)) == []
     schedule.handle(Arrived(1))
     assert schedule.handle(Wanted()) == [Deliver(0)]  # and no more of the stream is fetched
     assert Deliver(1) in schedule.handle(Wanted())

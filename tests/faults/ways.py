@@ -170,7 +170,7 @@ class Pressing:
 
 @dataclass(frozen=True)
 class Patched:
-    """A worker_init_fn that lets a method of ours press the button, in worker 1."""
+    """A worker_init_fn that lets a method of ours press the button."""
 
     button: Button
     kinds: tuple[type[Any], ...]
@@ -178,8 +178,6 @@ class Patched:
     after: bool
 
     def __call__(self, worker: int) -> None:
-        if worker != 1:
-            return
         for kind in self.kinds:
             setattr(kind, self.method, patched(getattr(kind, self.method), self))
 
@@ -190,13 +188,12 @@ def patched(method: Any, how: Patched) -> Any:
 
 @dataclass(frozen=True)
 class AtStart:
-    """A worker_init_fn that presses the button, in worker 1."""
+    """A worker_init_fn that presses the button."""
 
     button: Button
 
     def __call__(self, worker: int) -> None:
-        if worker == 1:
-            self.button.press()
+        self.button.press()
 
 
 @dataclass(frozen=True)
@@ -240,7 +237,6 @@ WHEN: dict[str, Death] = {
     "having noted it": within("note", after=True),
     "about to send": within("send"),
     "having sent": within("send", after=True),
-    "making room in the arena": within("allocate", kinds=(Arena,)),
     "writing to the arena": within("give", after=True, kinds=(Arena,)),
     "a stream with state": Death(lambda button: {"dataset": Stateful(button)}),
     "a stream that pickles": Death(lambda button: {"dataset": Stream(button)}),

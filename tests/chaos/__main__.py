@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, metavar="N", help="default: another one each time")
     add("--faults", type=int, default=3000, metavar="N", help="default: %(default)s")
     add("--minutes", type=float, default=60.0, metavar="M", help="no longer than that")
-    add("--most", type=int, default=400, metavar="N", help="faults a run (default: %(default)s)")
+    add("--most", type=int, default=150, metavar="N", help="faults a run (default: %(default)s)")
     names = ", ".join(KINDS)
     add("--only", nargs="+", choices=list(KINDS), metavar="KIND", help=f"some of: {names}")
     return parser

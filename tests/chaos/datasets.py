@@ -86,7 +86,7 @@ class Generated(IterableDataset[Any]):
         info = get_worker_info()
         if info is None:
             return range(self.length)
-        return range(info.id, self.length - 17 * info.id, info.num_workers)
+        return range(info.id, self.length - 11 * info.id, info.num_workers)
 
     def __iter__(self) -> Iterator[Any]:
         for index in self.share():

@@ -14,7 +14,7 @@ from .datasets import Counting, Generated, Noisy, Pickled, Remembering, Uneven, 
 
 __all__ = ["KINDS", "Kind"]
 
-_SAMPLES = 160
+_SAMPLES = 96
 _BATCH = 4
 #: streams of iterable-style data; the number of workers is another one each time
 _STREAMS = 3
@@ -36,7 +36,7 @@ class Kind:
     name: str
     arguments: Callable[[], dict[str, Any]]
     workers: tuple[int, ...] = (0, 1, 2, 3, 4)
-    epochs: int = 5
+    epochs: int = 8
     unordered: bool = False
     lives_on: bool = False
 

@@ -10,9 +10,11 @@ ABOUT_WORKERS := $(addprefix tests/,laws parity test_iterator.py test_state_dict
 	test_seeding.py test_odd_use.py test_batch_at_and_skip.py)
 # Options of the benchmarks, for example BENCH="--only tiny-2 large --rounds 7".
 BENCH ?=
+# Options of the chaos run, for example CHAOS="--seed 7 --minutes 5 --only sampler generator".
+CHAOS ?=
 SOURCES := picklable_loader tests docs setup.py
 
-.PHONY: demo test lint types format bench clean
+.PHONY: demo test lint types format bench chaos clean
 
 demo: $(READY)
 	$(BIN)/python -m picklable_loader demo
@@ -37,6 +39,10 @@ format: $(READY)
 # Every measurement has a process of its own; all of them take about half an hour of a quiet machine.
 bench: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m benchmarks $(BENCH)
+
+# Thousands of faults: a few minutes. Failures tell how to have them again.
+chaos: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .hypothesis demo_output bench_output

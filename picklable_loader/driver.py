@@ -81,10 +81,12 @@ class Driver:
             run: the run.
             skip: batches to pass over before anything is fetched.
         """
-        new_workers = self._engine is None and loader.num_workers > 0
         if self._engine is None:
             self._engine = make_engine(loader, run)
             self._waited_ns = 0
+            new_workers = loader.num_workers > 0
+        else:
+            new_workers = self._engine.renewed
         self.kept = Kept(run.base_seed, run.schedule.policy)
         self._todo.clear()
         marks = self._engine.begin(run.begin(), run.worker_states, run.openings(new_workers))
@@ -199,11 +201,7 @@ class Driver:
             case Fault(error):
                 raise error
             case Finish():
-                run = self._run
-                assert run is not None
-                schedule = run.schedule
-                last = engine.last_marks(schedule.astray())
-                run.last_marks = {**schedule.last_marks(), **last}
+                self._finish()
                 raise StopIteration
             case Condemn(task):
                 raise engine.condemn(task)
@@ -218,3 +216,13 @@ class Driver:
             run.worker_states[str(answer.worker)] = answer.states
         self._empty += 1
         self.skipped(answer.step, answer.payload)
+
+    def _finish(self) -> None:
+        """Note in the run what it leaves to the next epoch."""
+        run, engine = self._run, self._engine
+        assert run is not None and engine is not None
+        schedule = run.schedule
+        while not isinstance(told := engine.last_marks(schedule.astray()), dict):
+            for instruction in schedule.handle(told):
+                self._act(instruction)
+        run.last_marks = {**schedule.last_marks(), **told}

@@ -35,6 +35,8 @@ class Engine(Protocol):
 
     #: it cannot go on: a worker has died
     broken: bool
+    #: it has replaced a worker since the epoch began: the new one's dataset knows of none before
+    renewed: bool
 
     def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
         """An epoch begins; whatever is under way for an earlier one is forgotten.
@@ -76,11 +78,14 @@ class Engine(Protocol):
     def condemn(self, task: Task) -> Exception:
         """What to raise for a task that workers die of; the engine does not go on."""
 
-    def last_marks(self, astray: dict[int, Place]) -> Marks:
+    def last_marks(self, astray: dict[int, Place]) -> Marks | Answered | Died:
         """By stream, what the next epoch finds its dataset in, where it can be said.
 
         Args:
             astray: by stream, where those stand that nobody reads any more.
+
+        Returns:
+            What has happened instead, of which the schedule is to be told; then ask again.
         """
 
     def workers(self) -> tuple[WorkerStats, ...]:

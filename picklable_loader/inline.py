@@ -35,7 +35,7 @@ class InlineEngine:
         world: makes the context in which people's code runs.
     """
 
-    broken = False
+    broken = renewed = False
 
     def __init__(
         self, job: Job, post: Post, world: Callable[[], AbstractContextManager[Any]]

@@ -16,17 +16,13 @@ from .pool.pool import Pool
 from .refusals import unsent
 from .restarts import Restarts
 from .stats import Clocks, WorkerStats
-from .transport.frames import Answer, Begin, Outcome, Request, encode_request
+from .transport.frames import Answer, Begin, Outcome, Request, encode_request, told_of
 from .worker.replica import Post
 
 __all__ = ["Care", "PoolEngine"]
 
 #: a worker that has waited for this part of a task's time, or longer, might have done more
 _IDLE_PART = 8
-
-
-#: seconds within which a worker is gone whose shared memory is
-_GONE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,7 @@ class PoolEngine:
         #: by stream, its state at the end of the epoch
         self._last: Marks = {}
         self.broken = False
+        self.renewed = False
         self._pool = pool
         self._run = 0
         #: what was sent and not answered, by run and step, with the worker; None: any may have it
@@ -94,6 +91,8 @@ class PoolEngine:
         self._answers.clear()
         self._events.clear()
         self._unheard.clear()
+        self._last.clear()
+        self.renewed = False
         return {}
 
     def send(self, worker: int | None, task: Task, place: Place | None = None) -> None:
@@ -121,13 +120,7 @@ class PoolEngine:
         while not self._events:
             with self._taking:
                 self._wait()
-        event = self._events.popleft()
-        if isinstance(event, Exception):
-            self.broken = True
-            raise event
-        if isinstance(event, Died):
-            del self._unheard[event.worker]
-        return event
+        return self._next_event()
 
     def look(self) -> Sequence[Answered]:
         if self._taking.acquire(blocking=False):
@@ -145,21 +138,17 @@ class PoolEngine:
         self.broken = True
         return self._restarts.condemn(task)
 
-    def last_marks(self, astray: dict[int, Place]) -> Marks:
+    def last_marks(self, astray: dict[int, Place]) -> Marks | Answered | Died:
         if not self._lives_on:
             return {}  # streams that end have said so, and nobody wants to know of the others
-        self._last.clear()
-        for stream, place in astray.items():
-            self.send(stream % len(self._posts), Task(-1 - stream, None, 0, stream), place)
-        for stream in self._told.keys() - astray.keys():
-            self.send(self._told[stream], Task(-1 - stream, None, 0, stream))
-        while self._told.keys() - self._last.keys():
+        streams = range(self._posts[0].streams or len(self._posts))
+        while not self._events and len(self._last) < len(streams):
+            for stream in streams:
+                if stream not in self._last and (self._run, -1 - stream) not in self._sent:
+                    self._ask_for_last_mark(stream, astray.get(stream))
             with self._taking:
                 self._wait()
-            if self._events:  # a death, once all was delivered: it is all asked again
-                self.broken = True
-                raise RuntimeError("a DataLoader worker has died at the very end of an epoch")
-        return dict(self._last)
+        return self._next_event() if self._events else dict(self._last)
 
     def workers(self) -> tuple[WorkerStats, ...]:
         return self._clocks.stats(self.pids)
@@ -167,6 +156,23 @@ class PoolEngine:
     def close(self) -> None:
         self._answers.clear()
         self._pool.retire()
+
+    def _next_event(self) -> Answered | Died:
+        event = self._events.popleft()
+        if isinstance(event, Exception):
+            self.broken = True
+            raise event
+        if isinstance(event, Died):
+            del self._unheard[event.worker]
+        return event
+
+    def _ask_for_last_mark(self, stream: int, astray: Place | None) -> None:
+        """Ask whoever reads a stream; if nobody does, somebody is to open it where it stands."""
+        reader = self._told.get(stream)
+        if reader is None:
+            self.send(stream % len(self._posts), Task(-1 - stream, None, 0, stream), astray)
+        else:
+            self.send(reader, Task(-1 - stream, None, 0, stream))
 
     def _wait(self) -> None:
         """Wait until something has happened."""
@@ -184,12 +190,12 @@ class PoolEngine:
             raise
 
     def _kill_the_stuck(self) -> None:
-        """The time is up: whoever has a task at hand is stuck."""
-        workers = range(len(self._posts)) if self._care.on_timeout == "restart" else ()
-        stuck = [worker for worker in workers if self._at_hand(worker) is not None]
-        if not stuck:
+        """The time is up: whoever owes something is stuck; all are if nobody takes what waits."""
+        if self._care.on_timeout != "restart":
             raise RuntimeError(f"DataLoader timed out after {self._care.timeout_s} seconds")
-        for worker in stuck:
+        workers = range(len(self._posts))
+        stuck = [w for w in workers if self._owed(w) or self._at_hand(w) is not None]
+        for worker in stuck or workers:
             self._pool.kill(worker)
 
     def _bury(self, deaths: list[Death]) -> None:
@@ -206,6 +212,7 @@ class PoolEngine:
             self._clocks.died(death.worker)
             self._told = {s: w for s, w in self._told.items() if w != death.worker}
             self._restarts.note(death, lost, at_hand[death.worker])
+            self.renewed = True
             # It is told of the epoch in any case.
             self._pool.replace(death.worker, replace(self._posts[death.worker], announced=None))
             event = Died(death.worker, lost, at_hand[death.worker])
@@ -218,7 +225,9 @@ class PoolEngine:
     def _at_hand(self, worker: int) -> int | None:
         """The step that a worker is at, or was when it died."""
         step = self._pool.at_hand(worker, self._run, self._owed(worker))
-        return step if step is not None and (self._run, step) in self._sent else None
+        if step is None or step < 0:  # none, or a last mark, which is no task of the schedule's
+            return None
+        return step if (self._run, step) in self._sent else None
 
     def _owed(self, worker: int) -> list[int]:
         """The steps that were sent to a worker alone and not answered."""
@@ -245,7 +254,7 @@ class PoolEngine:
             lost |= common
         for key in lost:
             del self._sent[key]
-        return sorted(step for run, step in lost if run == self._run)
+        return sorted(step for run, step in lost if run == self._run and step >= 0)
 
     def _take_in(self, answers: list[tuple[int, bytes]]) -> None:
         for worker, frame in answers:
@@ -253,8 +262,11 @@ class PoolEngine:
                 self._note(self._pool.read(worker, frame))
             except (ConnectionError, FileNotFoundError, EOFError) as error:
                 # What is in torch's shared memory is lost with its worker: it is done again.
-                if not any(death.worker == worker for death in self._pool.deaths(_GONE_S)):
+                if not self._pool.dies(worker):
                     self._events.append(error)
+                key = told_of(frame)
+                if key in self._sent:  # the worker had done with it: it was at another one
+                    self._sent[key] = self._sent.pop(key)
 
     def _note(self, answer: Answer) -> None:
         ended = answer.outcome is Outcome.ENDED
@@ -265,14 +277,14 @@ class PoolEngine:
         self._clocks.answered(answer.worker, answer.busy_ns, answer.arena_bytes, ended)
         if answer.run != self._run:
             return
+        if answer.outcome is Outcome.REFUSED:
+            self._events.append(answer.payload)
+            return
         if answer.step < 0:
             self._last[-1 - answer.step] = answer.mark
             return
         if answer.states is not None:
             self._states[str(answer.worker)] = answer.states
-        if answer.outcome is Outcome.REFUSED:
-            self._events.append(answer.payload)
-            return
         self._events.append(_event(answer))
         if not ended:
             self._answers[answer.step] = answer

@@ -12,7 +12,7 @@ from .warn import restart
 
 __all__ = ["Restarts"]
 
-#: workers in a row that may die before they are at any task
+#: workers in a row that may die before they are at any task, at least
 _IN_VAIN = 3
 
 
@@ -56,7 +56,7 @@ class Restarts:
         else:
             deaths = self._in_vain[death.worker]
             deaths.append(death)
-            if len(deaths) >= _IN_VAIN:
+            if len(deaths) >= max(_IN_VAIN, self._most_deaths):
                 raise _died(None, deaths)
         cause = "" if death.stack else likely_cause(death.exitcode)
         restart(str(death), cause, lost, death.stack)

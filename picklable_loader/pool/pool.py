@@ -124,6 +124,10 @@ class Pool:
 
     # --- deaths ----------------------------------------------------------------------------------
 
+    def dies(self, worker: int) -> bool:
+        """A worker has died, or is about to."""
+        return bool(wait([self._processes[worker].sentinel], _DYING_S))
+
     def deaths(self, seconds: float = _DYING_S) -> list[Death]:
         """The workers that have died, or do so within a time."""
         # An end of file comes a moment before the sentinel, and that before the exit code.

@@ -34,6 +34,7 @@ __all__ = [
     "pack_region",
     "read_answer",
     "read_request",
+    "told_of",
     "unpack_region",
 ]
 
@@ -177,6 +178,12 @@ def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None
             failure = explained(error, f"the batch of step {step} is here and cannot be opened")
         return Answer(run, step, worker, Outcome.FAILED, failure, None, None, *figures)
     return Answer(run, step, worker, Outcome(outcome), payload, states, mark, *figures)
+
+
+def told_of(frame: bytes) -> tuple[int, int]:
+    """The run and the step that an answer is about."""
+    run, step, *_ = _HEADER.unpack_from(frame)
+    return run, step
 
 
 def pack_region(region: Region) -> bytes:

@@ -137,7 +137,7 @@ def test_idle_workers_that_are_killed_from_outside_are_replaced(dataset: Any, vi
 
 def test_what_is_pickled_after_a_death_goes_on_as_well(tmp_path: Path) -> None:
     button = Button(tmp_path).set()
-    iterator = iter(loader_of({"dataset": Samples(button)}, shuffle=True))
+    iterator = iter(loader_of({"dataset": Samples(button)}))
     with pytest.warns(RestartWarning):
         for _ in range(6):
             next(iterator)

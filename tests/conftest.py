@@ -9,6 +9,7 @@ import multiprocessing.resource_tracker
 import os
 import random
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
@@ -58,18 +59,10 @@ def the_transport_is_the_one_asked_for(request: pytest.FixtureRequest) -> Iterat
         yield
 
 
-@pytest.fixture(autouse=True, scope="session")
-def modules_are_not_searched_for_garbage() -> Iterator[None]:
-    """Looking for garbage after each test would take most of the time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No child process, descriptor or shared memory of this process outlives a test."""
+    _set_modules_aside()
     _started.clear()
     descriptors, shared = _descriptors(), _shared_memory()
     yield
@@ -84,6 +77,22 @@ def known_random_states() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+#: how many modules there were when what they have made was set aside
+_modules_aside = 0
+
+
+def _set_modules_aside() -> None:
+    """To look for garbage in what modules have made, after each test, takes most of the time.
+
+    Some are imported by tests only: some libraries are loaded when something of them is needed.
+    """
+    global _modules_aside
+    if len(sys.modules) > _modules_aside:
+        gc.collect()
+        gc.freeze()
+        _modules_aside = len(sys.modules)
 
 
 def _until_none(left: Callable[[], set[str]], what: str) -> None:

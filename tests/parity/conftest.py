@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 from collections.abc import Iterator
 from multiprocessing import resource_sharer
@@ -13,15 +12,6 @@ import pytest
 from .sides import seed_everything
 
 LIMIT_S = 60
-
-
-@pytest.fixture(autouse=True, scope="package")
-def garbage_is_looked_for_in_what_tests_make() -> Iterator[None]:
-    """Set aside what modules have made: looking through it after each test takes half the time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

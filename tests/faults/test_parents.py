@@ -29,7 +29,8 @@ class Stuck:
 
     def __getitem__(self, index):
         if index >= 3:
-            os.write(int(sys.argv[2]), f"{os.getpid()}\\n".encode())
+            with open(sys.argv[2], "w") as told:
+                print(os.getpid(), file=told)
             read, write = os.pipe()
             os.read(read, 1)
         return index
@@ -61,7 +62,7 @@ ENDINGS = {
 
 
 def start(
-    folder: Path, ending: str, told: int, transport: str, method: str
+    folder: Path, ending: str, told: Path, transport: str, method: str
 ) -> subprocess.Popen[bytes]:
     text = PROGRAM.replace("ENDING", ENDINGS[ending][0]).replace(
         "def main", "keep = []\n\ndef main"
@@ -73,7 +74,6 @@ def start(
         command,
         stdin=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        pass_fds=[told],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
 
@@ -96,9 +96,12 @@ def workers_at(line: IO[str]) -> list[int]:
 def test_workers_that_are_stuck_end_with_their_program(
     ending: str, transport: str, method: str, tmp_path: Path
 ) -> None:
-    ours, told = os.pipe()
-    with start(tmp_path, ending, told, transport, method) as program, open(ours) as line:
-        os.close(told)
+    told = tmp_path / "told"
+    os.mkfifo(told)
+    with (
+        start(tmp_path, ending, told, transport, method) as program,
+        open(os.open(told, os.O_RDWR)) as line,  # no end of it, though each worker closes its own
+    ):
         workers = workers_at(line)
         assert program.stdin is not None
         program.stdin.write(b"\n")

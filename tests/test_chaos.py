@@ -36,10 +36,10 @@ def count(of: str, table: str) -> int:
 
 
 def test_workers_and_trainers_die_by_the_hundred_and_no_batch_is_another_one() -> None:
-    done = chaos("--seed", "7", "--faults", "240", "--most", "40")
+    done = chaos("--seed", "7", "--faults", "200", "--most", "40")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 7" in done.stdout
-    assert count("faults", done.stdout) > 200
+    assert count("faults", done.stdout) > 150
     assert count("workers replaced", done.stdout) > 50
     assert count("trainer: SIGKILL", done.stdout) > 2
     assert count("batches compared", done.stdout) > 1000

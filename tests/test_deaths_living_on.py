@@ -150,6 +150,7 @@ def test_a_worker_that_is_stuck_before_its_first_task_is_replaced(
 ) -> None:
     stuck: dict[str, Any] = {"worker_init_fn": StuckOnce(tmp_path / "flag"), "timeout": 0.5}
     options: dict[str, Any] = {"on_timeout": "restart", "transport": transport}
-    loader = DataLoader(range(6), num_workers=1, schedule=schedule, **stuck, **options)
+    numbers: Any = range(6)
+    loader = DataLoader(numbers, num_workers=1, schedule=schedule, **stuck, **options)
     with pytest.warns(RestartWarning, match="SIGKILL"):
         assert lists(loader) == [[number] for number in range(6)]

@@ -289,6 +289,20 @@ def test_a_death_is_reported_and_life_is_not(start: Callable[..., Pool]) -> None
     assert len(pool.deaths(PATIENCE_S)) == 1
 
 
+def test_whether_a_worker_dies_does_not_depend_on_others(
+    start: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = start(Squares(), 2)
+    one, other = pool.pids
+    os.kill(one or 0, signal.SIGKILL)
+    assert pool.dies(0)
+    with monkeypatch.context() as patch:
+        patch.setattr("picklable_loader.pool.pool._DYING_S", 0.0)
+        assert not pool.dies(1)
+    os.kill(other or 0, signal.SIGKILL)
+    assert pool.dies(1)
+
+
 @METHODS
 def test_another_worker_takes_the_place_of_a_dead_one(
     start: Callable[..., Pool], method: str

@@ -9,6 +9,7 @@ from its last checkpoint under other circumstances: another number of workers, a
     trainer.py     the child                      journal.py    what it writes
     lives.py       circumstances of a trainer     faults.py     what is done to it
     campaign.py    one run, from quiet to verdict
+    scenes.py, rivals.py   single faults, against torch's loader and torchdata's
     processes.py   children, and children's children
     tally.py       what has happened, counted
 

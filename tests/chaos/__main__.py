@@ -16,6 +16,7 @@ from .campaign import Campaign, quiet_run
 from .journal import Batches
 from .kinds import KINDS, Kind
 from .processes import adopt_orphans
+from .rivals import table
 from .tally import Tally
 
 __all__ = ["main"]
@@ -28,6 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0; 1 if anything was wrong.
     """
     asked = _parser().parse_args(arguments)
+    if asked.rivals:
+        adopt_orphans()
+        print(f"\n{table()}")
+        return 0
     seed = SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
     kinds = [KINDS[name] for name in asked.only or KINDS]
     print(f"seed {seed}", flush=True)
@@ -68,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--faults", type=int, default=3000, metavar="N", help="default: %(default)s")
     add("--minutes", type=float, default=60.0, metavar="M", help="no longer than that")
     add("--most", type=int, default=150, metavar="N", help="faults a run (default: %(default)s)")
+    add("--rivals", action="store_true", help="single faults against torch and torchdata instead")
     names = ", ".join(KINDS)
     add("--only", nargs="+", choices=list(KINDS), metavar="KIND", help=f"some of: {names}")
     return parser

@@ -10,14 +10,12 @@ from random import Random
 from .processes import children, name, send
 from .tally import Tally
 
-__all__ = ["DEADLY_TO_TRAINERS", "Torment"]
+__all__ = ["Torment"]
 
 #: how workers are killed
 _DEADLY = (
     *[signal.SIGKILL] * 5, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGTERM
 )  # fmt: skip
-
-DEADLY_TO_TRAINERS = "trainer: SIGKILL"
 
 #: what a worker is called once it is tied to its loader's life
 _READY = "pt_data_worker"
@@ -103,7 +101,7 @@ class Torment:
 
     def _kill_trainer(self) -> None:
         if send(self._parent, self._trainer, signal.SIGKILL):
-            self._tally.fault(DEADLY_TO_TRAINERS)
+            self._tally.fault("trainer: SIGKILL")
 
     def _victim(self) -> int | None:
         place = self._chance.random()

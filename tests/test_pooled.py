@@ -1,0 +1,68 @@
+"""The pool's engine: what it makes of answers whose workers are dead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from picklable_loader.core.events import Arrived, Died
+from picklable_loader.core.task import Task
+from picklable_loader.errors import RestartWarning
+from picklable_loader.pool.deaths import Death
+from picklable_loader.pooled import Care, PoolEngine
+from picklable_loader.transport.frames import Answer, Begin, Outcome
+from picklable_loader.worker.serve import Post
+
+#: an answer that cannot be read any more: its shared memory went with its worker
+GONE = b""
+
+
+class DyingPool:
+    """A pool of one worker, which has answered and is dead."""
+
+    pids = [7]
+
+    def __init__(self, *frames: bytes) -> None:
+        self.frames = [(0, frame) for frame in frames]
+        self.replaced = 0
+
+    def post(self, worker: int | None, frame: bytes) -> int | None:
+        return worker
+
+    def wait(self, timeout_s: float | None) -> list[tuple[int, bytes]]:
+        return [self.frames.pop(0)] if self.frames else []
+
+    def read(self, worker: int, frame: bytes) -> Answer:
+        if frame == GONE:
+            raise ConnectionResetError
+        return Answer(1, int(frame), worker, Outcome.ARRIVED, "batch")
+
+    def dies(self, worker: int) -> bool:
+        return True
+
+    def deaths(self) -> list[Death]:
+        return [Death(0, 7, -9)]
+
+    def last_words(self, worker: int) -> list[tuple[int, bytes]]:
+        return [(0, b"2")]
+
+    def at_hand(self, worker: int, run: int, owed: list[int]) -> int | None:
+        return owed[0] if owed else None
+
+    def replace(self, worker: int, post: Post) -> None:
+        self.replaced += 1
+
+
+def test_what_comes_after_an_answer_that_is_lost_is_lost_as_well() -> None:
+    """A stream whose batch 1 is done again must not have given batch 2 before."""
+    pool: Any = DyingPool(b"0", GONE)
+    engine = PoolEngine(pool, [Post(0, 1, 0)], Care(0.0, "raise", 3))
+    engine.begin(Begin(0), {}, {})
+    for step in range(3):
+        engine.send(0, Task(step, None, 0, 0))
+    with pytest.warns(RestartWarning, match="steps 1, 2 are fetched again"):
+        happened = [engine.wait(), engine.wait()]
+    assert isinstance(happened[0], Arrived) and happened[0].step == 0
+    assert happened[1] == Died(0, (1, 2), 1)
+    assert pool.replaced == 1

@@ -70,7 +70,7 @@ class PoolEngine:
         self._told: dict[int, int] = {}
         self._answers: dict[int, Answer] = {}
         #: workers that have died with an answer that was not taken in yet
-        self._unheard: set[int] = set()
+        self._cut_off: set[int] = set()
         #: what has happened, and what cannot go on, in this order
         self._events: deque[Answered | Died | Exception] = deque()
         #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
@@ -215,7 +215,7 @@ class PoolEngine:
             self._told = {s: w for s, w in self._told.items() if w != death.worker}
             self._restarts.note(death, lost, at_hand[death.worker])
             self.renewed = True
-            self._unheard.discard(death.worker)
+            self._cut_off.discard(death.worker)
             # It is told of the epoch in any case.
             self._pool.replace(death.worker, replace(self._posts[death.worker], announced=None))
             event = Died(death.worker, lost, at_hand[death.worker])
@@ -261,20 +261,25 @@ class PoolEngine:
 
     def _take_in(self, answers: list[tuple[int, bytes]]) -> None:
         for worker, frame in answers:
-            if worker in self._unheard:
+            if worker not in self._cut_off and self._taken_in(worker, frame):
                 continue
-            try:
-                self._note(self._pool.read(worker, frame))
-            except (ConnectionError, FileNotFoundError, EOFError) as error:
-                # What is in torch's shared memory is lost with its worker: it is done again. So is
-                # what comes after it, as a stream has no gaps.
-                if self._pool.dies(worker):
-                    self._unheard.add(worker)
-                else:
-                    self._events.append(error)
-                key = told_of(frame)
-                if key in self._sent:  # the worker had done with it: it was at another one
-                    self._sent[key] = self._sent.pop(key)
+            key = told_of(frame)
+            if key in self._sent:  # the worker has done with it: it was at another one
+                self._sent[key] = self._sent.pop(key)
+
+    def _taken_in(self, worker: int, frame: bytes) -> bool:
+        """Note an answer; tells whether it is all here."""
+        try:
+            self._note(self._pool.read(worker, frame))
+            return True
+        except (ConnectionError, FileNotFoundError, EOFError) as error:
+            # What is in torch's shared memory is lost with its worker: it is done again. So is
+            # what comes after it, as a stream has no gaps.
+            if self._pool.dies(worker):
+                self._cut_off.add(worker)
+            else:
+                self._events.append(error)
+            return False
 
     def _note(self, answer: Answer) -> None:
         ended = answer.outcome is Outcome.ENDED

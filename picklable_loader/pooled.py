@@ -70,7 +70,7 @@ class PoolEngine:
         self._told: dict[int, int] = {}
         self._answers: dict[int, Answer] = {}
         #: workers that have died with an answer that was not taken in yet
-        self._unheard: set[int] = set()
+        self._cut_off: set[int] = set()
         #: what has happened, and what cannot go on, in this order
         self._events: deque[Answered | Died | Exception] = deque()
         self._clocks = Clocks(len(pool.pids))
@@ -206,7 +206,7 @@ class PoolEngine:
             self._told = {s: w for s, w in self._told.items() if w != death.worker}
             self._restarts.note(death, lost, at_hand[death.worker])
             self.renewed = True
-            self._unheard.discard(death.worker)
+            self._cut_off.discard(death.worker)
             # It is told of the epoch in any case.
             self._pool.replace(death.worker, replace(self._posts[death.worker], announced=None))
             self._events.append(Died(death.worker, lost, at_hand[death.worker]))
@@ -247,7 +247,7 @@ class PoolEngine:
 
     def _take_in(self, answers: list[tuple[int, bytes]]) -> None:
         for worker, frame in answers:
-            if worker in self._unheard:
+            if worker in self._cut_off:
                 continue
             try:
                 self._note(self._pool.read(worker, frame))
@@ -255,7 +255,7 @@ class PoolEngine:
                 # What is in torch's shared memory is lost with its worker: it is done again. So is
                 # what comes after it, as a stream has no gaps.
                 if self._pool.dies(worker):
-                    self._unheard.add(worker)
+                    self._cut_off.add(worker)
                 else:
                     self._events.append(error)
 

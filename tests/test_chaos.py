@@ -17,6 +17,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for proce
 #: seconds within which it has ended, or hangs
 _LIMIT_S = 600
 
+#: as unlike each other as may be
+KINDS = ("map", "sampler", "remembering-persistent", "stateful-map-persistent", "state-dict")
+
 
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The command, in a process of its own: it adopts orphans."""
@@ -36,12 +39,12 @@ def count(of: str, table: str) -> int:
 
 
 def test_workers_and_trainers_die_by_the_hundred_and_no_batch_is_another_one() -> None:
-    done = chaos("--seed", "7", "--faults", "200", "--most", "40")
+    done = chaos("--seed", "7", "--faults", "200", "--most", "40", "--only", *KINDS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 7" in done.stdout
     assert count("faults", done.stdout) > 150
-    assert count("workers replaced", done.stdout) > 50
-    assert count("trainer: SIGKILL", done.stdout) > 2
-    assert count("batches compared", done.stdout) > 1000
+    assert count("workers replaced", done.stdout) > 20
+    assert count("trainer: SIGKILL", done.stdout) > 0
+    assert count("batches compared", done.stdout) > 500
     for bad in ("batches that differ", "trainers that left processes", "failures"):
         assert count(bad, done.stdout) == 0

@@ -69,19 +69,22 @@ class Marker:
             return self._open({})  # that was an epoch's end; this is the next one
         return iterator
 
-    def take(self, iterator: Any, over: bool = False) -> bytes | CannotSaveError | None:
+    def take(
+        self, iterator: Any, over: bool = False, fresh: bool = False
+    ) -> bytes | CannotSaveError | None:
         """The mark of where an iterator stands.
 
         Args:
             iterator: the dataset's; None for map-style data.
             over: it has ended; the mark is for the next epoch.
+            fresh: nothing was taken from it; it need not have a state then.
 
         Returns:
             A mark; None if the stream can only be replayed; or why it cannot be saved, which is
             for those who ask for a state: it is no reason not to deliver the batch.
         """
         try:
-            entries = self._entries(iterator)
+            entries = self._entries(iterator, fresh)
             if not entries:
                 return None
             if self._with_rng:
@@ -103,12 +106,14 @@ class Marker:
                 iterator = self._by_pickle.read(entries["pickled"])
         return iterator
 
-    def _entries(self, iterator: Any) -> dict[str, Any]:
+    def _entries(self, iterator: Any, fresh: bool) -> dict[str, Any]:
         if self._by_pickle is not None:
             return self._by_pickle.write(iterator)
         if not self._iterable:
             return {"dataset": self._dataset.state_dict()}
         entries = save(self._dataset, iterator)
+        if fresh and "iterator" in entries and entries["iterator"] is None:
+            del entries["iterator"]
         empty = [name for name, state in entries.items() if state is None]
         if empty:
             raise self._refusal(f"state_dict() of the {empty[0]} returned None")

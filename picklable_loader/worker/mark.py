@@ -42,6 +42,8 @@ class Marker:
         self._iterable = iterable
         self._with_rng = seeding == "worker"
         self._by_pickle: _ByPickle | None = None
+        #: where marks are pickled: memory that is kept is written to several times as fast
+        self._buffer = io.BytesIO()
         #: the stream was opened where it has no more to give
         self.over = False
 
@@ -91,7 +93,7 @@ class Marker:
                 entries["rng"] = capture_all()
             if over:
                 entries["over"] = True
-            return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
+            return self._dumps(entries)
         except CannotSaveError as error:
             return error
         except Exception as error:  # whatever people's state_dict or __reduce__ raises
@@ -118,6 +120,12 @@ class Marker:
         if empty:
             raise self._refusal(f"state_dict() of the {empty[0]} returned None")
         return entries
+
+    def _dumps(self, entries: dict[str, Any]) -> bytes:
+        self._buffer.seek(0)
+        pickle.dump(entries, self._buffer, pickle.HIGHEST_PROTOCOL)
+        self._buffer.truncate()
+        return self._buffer.getvalue()
 
     def _refusal(self, reason: str) -> CannotSaveError:
         return CannotSaveError(

@@ -8,8 +8,10 @@ pickle can hold.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta, timezone
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -107,12 +109,48 @@ def _encode_items(items: Any) -> list[Any]:
     return encode(list(items))  # type: ignore[no-any-return]
 
 
+def _encode_defaults(value: defaultdict[Any, Any]) -> list[Any]:
+    name = getattr(value.default_factory, "__name__", None)
+    if _FACTORIES.get(name) is not value.default_factory:
+        raise NotPlain(f"a defaultdict of {value.default_factory!r}")
+    return [name, _encode_pairs(value)]
+
+
+def _encode_time(value: datetime | time) -> str:
+    if value.fold or type(value.tzinfo) not in (timezone, type(None)):
+        raise NotPlain(f"a time in {value.tzinfo!r}")
+    return value.isoformat()
+
+
+def _decode_pairs(pairs: list[Any]) -> dict[Any, Any]:
+    return {decode(key): decode(value) for key, value in pairs}
+
+
+def _decode_defaults(form: dict[str, Any]) -> defaultdict[Any, Any]:
+    factory, pairs = form["value"]
+    return defaultdict(_FACTORIES[factory], _decode_pairs(pairs))
+
+
+#: what a defaultdict may begin its values with
+_BEGINNINGS: Any = (bool, complex, float, int, str, bytes, tuple, list, set, dict, Counter, deque)
+_FACTORIES: dict[str | None, Any] = {kind.__name__: kind for kind in _BEGINNINGS} | {None: None}
+
 _ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
     tuple: _encode_items,
     set: _encode_items,
     frozenset: _encode_items,
     deque: lambda value: [value.maxlen, _encode_items(value)],
     dict: _encode_pairs,
+    OrderedDict: _encode_pairs,
+    Counter: _encode_pairs,
+    defaultdict: _encode_defaults,
+    datetime: _encode_time,
+    time: _encode_time,
+    date: date.isoformat,
+    timedelta: lambda value: [value.days, value.seconds, value.microseconds],
+    type(Path()): str,
+    PurePosixPath: str,
+    PureWindowsPath: str,
     bytes: lambda value: b64encode(value).decode(),
     complex: lambda value: [value.real, value.imag],
     torch.Tensor: lambda value: value.detach().clone(),
@@ -124,7 +162,18 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "set": lambda form: set(decode(form["value"])),
     "frozenset": lambda form: frozenset(decode(form["value"])),
     "deque": lambda form: deque(decode(form["value"][1]), form["value"][0]),
-    "dict": lambda form: {decode(key): decode(value) for key, value in form["value"]},
+    "dict": lambda form: _decode_pairs(form["value"]),
+    "OrderedDict": lambda form: OrderedDict(_decode_pairs(form["value"])),
+    "Counter": lambda form: Counter(_decode_pairs(form["value"])),
+    "defaultdict": _decode_defaults,
+    "datetime": lambda form: datetime.fromisoformat(form["value"]),
+    "time": lambda form: time.fromisoformat(form["value"]),
+    "date": lambda form: date.fromisoformat(form["value"]),
+    "timedelta": lambda form: timedelta(*form["value"]),
+    "PosixPath": lambda form: Path(form["value"]),  # a file's name in this system
+    "WindowsPath": lambda form: Path(form["value"]),
+    "PurePosixPath": lambda form: PurePosixPath(form["value"]),
+    "PureWindowsPath": lambda form: PureWindowsPath(form["value"]),
     "bytes": lambda form: b64decode(form["value"], validate=True),
     "complex": lambda form: complex(*form["value"]),
     "Tensor": lambda form: form["value"].clone(),

@@ -69,8 +69,8 @@ class PoolEngine:
         #: streams that have been told of the epoch, each with the worker that reads it
         self._told: dict[int, int] = {}
         self._answers: dict[int, Answer] = {}
-        #: workers that have died with an answer that was not taken in yet
-        self._cut_off: set[int] = set()
+        #: by worker that has died with answers that cannot be read any more, what it has done
+        self._cut_off: dict[int, set[tuple[int, int]]] = {}
         #: what has happened, and what cannot go on, in this order
         self._events: deque[Answered | Died | Exception] = deque()
         #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
@@ -215,7 +215,7 @@ class PoolEngine:
             self._told = {s: w for s, w in self._told.items() if w != death.worker}
             self._restarts.note(death, lost, at_hand[death.worker])
             self.renewed = True
-            self._cut_off.discard(death.worker)
+            self._cut_off.pop(death.worker, None)
             # It is told of the epoch in any case.
             self._pool.replace(death.worker, replace(self._posts[death.worker], announced=None))
             event = Died(death.worker, lost, at_hand[death.worker])
@@ -233,8 +233,10 @@ class PoolEngine:
         return step if (self._run, step) in self._sent else None
 
     def _owed(self, worker: int) -> list[int]:
-        """The steps that were sent to a worker alone and not answered."""
-        return [step for (run, step), w in self._sent.items() if w == worker and run == self._run]
+        """The steps that were sent to a worker alone, and that it has not done."""
+        owed = [key for key, taker in self._sent.items() if taker == worker]
+        done = self._cut_off.get(worker, ())
+        return [step for run, step in owed if run == self._run and (run, step) not in done]
 
     def _lost(self, worker: int, dead: dict[int, int | None]) -> list[int]:
         """The steps that nobody will answer any more, now that a worker is dead; forgotten here.
@@ -261,11 +263,8 @@ class PoolEngine:
 
     def _take_in(self, answers: list[tuple[int, bytes]]) -> None:
         for worker, frame in answers:
-            if worker not in self._cut_off and self._taken_in(worker, frame):
-                continue
-            key = told_of(frame)
-            if key in self._sent:  # the worker has done with it: it was at another one
-                self._sent[key] = self._sent.pop(key)
+            if worker in self._cut_off or not self._taken_in(worker, frame):
+                self._cut_off[worker].add(told_of(frame))
 
     def _taken_in(self, worker: int, frame: bytes) -> bool:
         """Note an answer; tells whether it is all here."""
@@ -275,9 +274,8 @@ class PoolEngine:
         except (ConnectionError, FileNotFoundError, EOFError) as error:
             # What is in torch's shared memory is lost with its worker: it is done again. So is
             # what comes after it, as a stream has no gaps.
-            if self._pool.dies(worker):
-                self._cut_off.add(worker)
-            else:
+            self._cut_off[worker] = set()
+            if not self._pool.dies(worker):
                 self._events.append(error)
             return False
 

@@ -11,21 +11,32 @@ from picklable_loader.core.task import Task
 from picklable_loader.errors import RestartWarning
 from picklable_loader.pool.deaths import Death
 from picklable_loader.pooled import Care, PoolEngine
-from picklable_loader.transport.frames import Answer, Begin, Outcome
+from picklable_loader.transport.frames import Answer, Begin, Outcome, encode_answer, read_answer
 from picklable_loader.worker.serve import Post
 
-#: an answer that cannot be read any more: its shared memory went with its worker
-GONE = b""
+
+def answer(step: int) -> bytes:
+    return encode_answer(Answer(1, step, 0, Outcome.ARRIVED, "batch"))
 
 
 class DyingPool:
-    """A pool of one worker, which has answered and is dead."""
+    """A pool of one worker, which has answered and is dead.
+
+    Args:
+        frames: its answers.
+        gone: one that cannot be read any more: its shared memory went with its worker.
+    """
 
     pids = [7]
 
-    def __init__(self, *frames: bytes) -> None:
+    def __init__(self, *frames: bytes, gone: bytes) -> None:
         self.frames = [(0, frame) for frame in frames]
+        self.gone = gone
         self.replaced = 0
+
+    @property
+    def lost_one(self) -> bool:
+        return not self.frames
 
     def post(self, worker: int | None, frame: bytes) -> int | None:
         return worker
@@ -34,9 +45,9 @@ class DyingPool:
         return [self.frames.pop(0)] if self.frames else []
 
     def read(self, worker: int, frame: bytes) -> Answer:
-        if frame == GONE:
+        if frame == self.gone:
             raise ConnectionResetError
-        return Answer(1, int(frame), worker, Outcome.ARRIVED, "batch")
+        return read_answer(frame)
 
     def dies(self, worker: int) -> bool:
         return True
@@ -45,7 +56,7 @@ class DyingPool:
         return [Death(0, 7, -9)]
 
     def last_words(self, worker: int) -> list[tuple[int, bytes]]:
-        return [(0, b"2")]
+        return [(0, answer(2))]
 
     def at_hand(self, worker: int, run: int, owed: list[int]) -> int | None:
         return owed[0] if owed else None
@@ -56,7 +67,7 @@ class DyingPool:
 
 def test_what_comes_after_an_answer_that_is_lost_is_lost_as_well() -> None:
     """A stream whose batch 1 is done again must not have given batch 2 before."""
-    pool: Any = DyingPool(b"0", GONE)
+    pool: Any = DyingPool(answer(0), answer(1), gone=answer(1))
     engine = PoolEngine(pool, [Post(0, 1, 0)], Care(0.0, "raise", 3))
     engine.begin(Begin(0), {}, {})
     for step in range(3):
@@ -64,5 +75,5 @@ def test_what_comes_after_an_answer_that_is_lost_is_lost_as_well() -> None:
     with pytest.warns(RestartWarning, match="steps 1, 2 are fetched again"):
         happened = [engine.wait(), engine.wait()]
     assert isinstance(happened[0], Arrived) and happened[0].step == 0
-    assert happened[1] == Died(0, (1, 2), 1)
+    assert happened[1] == Died(0, [1, 2], None)  # it had done both, and died of neither
     assert pool.replaced == 1

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import json
 import multiprocessing
 import os
 import pickle
 import signal
 import warnings
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from functools import partial
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from laws.streams import StatefulWalk
+from laws.observe import expected_warnings
+from laws.streams import StatefulWalk, share
 from torch.utils.data import Dataset, IterableDataset
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotSaveError, ReplayWarning, RestartWarning, UsageError
+from picklable_loader.plain import NotPlain, encode
 
 PERSISTENT: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
 LIVING_ON = pytest.mark.parametrize("options", [{}, PERSISTENT], ids=["inline", "persistent"])
@@ -180,8 +188,10 @@ def test_a_killed_worker_whose_state_cannot_be_saved_is_replaced_by_one_that_beg
     worker.join()
     with pytest.warns(RestartWarning, match="SIGKILL"):
         assert found + lists(iterator) == whole
+    iterator = iter(DataLoader(Mute(), 4))
+    next(iterator)
     with pytest.raises(CannotSaveError):
-        iter(DataLoader(Mute(), 4)).state_dict()
+        iterator.state_dict()
 
 
 class Interrupted(IterableDataset[int]):
@@ -340,3 +350,146 @@ def test_what_an_iteration_changes_on_its_dataset_is_not_lost(kind: Any, num_wor
         found = lists(pickle.loads(pickle.dumps(iterator)))
         assert found == whole[step:], step
         next(iterator)
+
+
+# --- states that are unlike others ----------------------------------------------------------------
+
+
+class LateWalk(StatefulWalk):
+    """Has nothing to tell before its first sample."""
+
+    def state_dict(self) -> Any:
+        return super().state_dict() if self.at else None
+
+
+class Late(IterableDataset[torch.Tensor]):
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        walk = LateWalk()
+        walk.indices = list(share(self.length))
+        return walk
+
+
+@pytest.mark.parametrize("num_workers", [0, 2, 4])
+@pytest.mark.parametrize("length", [3, 17], ids=["of less than the streams", "of more"])
+def test_an_iterator_may_have_no_state_before_its_first_sample(
+    length: int, num_workers: int
+) -> None:
+    def make() -> Any:
+        return DataLoader(Late(length), 2, num_workers=num_workers, snapshot_every_n_steps=1)
+
+    iterator, states, batches = iter(make()), [], []
+    states.append(iterator.state_dict())
+    for batch in iterator:
+        batches.append(batch.tolist())
+        states.append(iterator.state_dict())
+    for step, state in enumerate(states):
+        again = make()
+        again.load_state_dict(state)
+        with expected_warnings():
+            assert lists(again) == batches[step:], step
+
+
+class NoBeginning(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        raise OSError("the shards are gone")
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_iteration_that_cannot_begin_raises_its_own_error_each_time(num_workers: int) -> None:
+    iterator = iter(DataLoader(NoBeginning(), 2, num_workers=num_workers))
+    for _ in range(2 * num_workers + 2):
+        with pytest.raises(OSError, match="the shards are gone"):
+            next(iterator)
+
+
+class NotThereYet(IterableDataset[int]):
+    """Can be begun from its second epoch on."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.epoch:
+            raise OSError("not yet")
+        return iter(range(4))
+
+
+def test_an_epoch_that_cannot_begin_does_not_spoil_the_next_one() -> None:
+    loader = DataLoader(NotThereYet(), 2, **PERSISTENT)
+    for _ in range(2):
+        with pytest.raises(OSError, match="not yet"):
+            next(iter(loader))
+    loader.set_epoch(1)
+    assert lists(loader) == [[0, 1], [2, 3]]
+
+
+NOON = datetime(2024, 2, 29, 12, 0, 0, 7)
+UNUSUAL: dict[str, Any] = {
+    "counter": Counter(b=2, a=1),
+    "by class": defaultdict(list, {(1, "a"): [1, 2]}),
+    "without a default": defaultdict(None, {1: 2}),
+    "counters": defaultdict(Counter, a=Counter(a=1)),
+    "in order": OrderedDict(b=1, a=deque([1], 3)),
+    "moment": NOON,
+    "moment somewhere": NOON.replace(tzinfo=timezone(timedelta(hours=-3.5))),
+    "day and hour": (date(2024, 2, 29), time(1, 2, 3), timedelta(-1, 5)),
+    "file": Path("shards") / "0.tar",
+    "files elsewhere": [PurePosixPath("/a/b"), PureWindowsPath("C:/a")],
+}
+
+
+class Unusual(Total):
+    """Its state has, beside numbers, what people keep in states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = UNUSUAL
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "kept": self.kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        assert state["kept"] == UNUSUAL
+        assert repr(state["kept"]) == repr(UNUSUAL), "types and defaults as well"
+
+
+def by_weights_only(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@LIVING_ON
+def test_what_people_keep_in_states_goes_through_either_door(options: Any) -> None:
+    def make() -> Any:
+        return DataLoader(Unusual(), 2, **options)
+
+    iterator = iter(make())
+    next(iterator)
+    state, pickled = iterator.state_dict(), pickle.dumps(iterator)
+    rest = lists(iterator)
+    assert lists(pickle.loads(pickled)) == rest
+    for content in (state, by_weights_only(state), json.loads(json.dumps(state))):
+        assert resumed(make, content) == rest
+
+
+class Elsewhere(tzinfo):
+    def utcoffset(self, when: datetime | None) -> timedelta:
+        return timedelta(hours=2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [defaultdict(partial(list, "ab")), defaultdict(lambda: 3), NOON.replace(tzinfo=Elsewhere())],
+    ids=["partial", "lambda", "time zone"],
+)
+def test_what_has_code_in_it_has_no_plain_form(value: Any) -> None:
+    with pytest.raises(NotPlain):
+        encode(value)

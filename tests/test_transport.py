@@ -121,6 +121,36 @@ def test_an_answer_brings_tensors_and_generators_states() -> None:
     assert again.states == {"torch": b"12"}
 
 
+@pytest.mark.parametrize("length", [0, 9, LARGE])
+@pytest.mark.parametrize("in_an_arena", [False, True])
+def test_a_mark_comes_over_as_bytes_that_are_no_part_of_the_batch(
+    length: int, in_an_arena: bool
+) -> None:
+    mark = os.urandom(length)
+    without = Answer(1, 2, 3, Outcome.ARRIVED, torch.zeros(9))
+    fd = new_memory()
+    arena, reader = (Arena(fd), ArenaReader(fd)) if in_an_arena else (None, None)
+    bare, again = (
+        read_answer(encode_answer(answer, arena), reader and reader.open)
+        for answer in (without, replace(without, mark=mark))
+    )
+    os.close(fd)
+    assert type(again.mark) is bytes and again.mark == mark
+    assert again.bytes <= bare.bytes + 100
+
+
+def test_a_mark_that_is_kept_keeps_no_room_in_the_arena() -> None:
+    fd = new_memory()
+    arena, reader = Arena(fd), ArenaReader(fd)
+    kept = []
+    for _ in range(9):
+        arena.collect()
+        answer = Answer(1, 2, 3, Outcome.ARRIVED, None, mark=bytes(LARGE))
+        kept.append(read_answer(encode_answer(answer, arena), reader.open).mark)
+    os.close(fd)
+    assert LARGE <= arena.bytes < 2 * LARGE
+
+
 def failure(error: Exception) -> ExceptionWrapper:
     try:
         raise error

@@ -136,7 +136,11 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
             torch's way.
         began_ns: when the worker began with it, by ``time.perf_counter_ns``.
     """
-    outcome, told = answer.outcome, (answer.states, answer.mark)
+    mark = answer.mark
+    apart = len(mark) if isinstance(mark, bytes) else 0
+    if apart:  # a large one is copied once: into the arena
+        mark = pickle.PickleBuffer(mark)
+    outcome, told = answer.outcome, (answer.states, mark)
     try:
         aside, count, weight, rest = _encode((answer.payload, *told), arena)
     except Exception:
@@ -145,7 +149,8 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
     busy = 0 if began_ns is None else time.perf_counter_ns() - began_ns
     held = 0 if arena is None else arena.bytes
     run, step, worker = answer.run, answer.step, answer.worker
-    figures = busy, weight, held, answer.idle_ns
+    # The mark is no part of the batch: budgets would take all batches for as large as it.
+    figures = busy, weight - apart, held, answer.idle_ns
     return _HEADER.pack(run, step, worker, outcome, aside, count, *figures) + rest
 
 
@@ -170,6 +175,8 @@ def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None
             for place in range(0, count * _REGION.size, _REGION.size):
                 buffers.append(open_region(Region(*_REGION.unpack_from(rest, place))))
         payload, states, mark = pickle.loads(rest[count * _REGION.size :], buffers=buffers)
+        if isinstance(mark, memoryview):  # it is kept for long, and its region should not be
+            mark = bytes(mark)
     except (ConnectionError, FileNotFoundError, EOFError):
         raise
     except Exception as error:

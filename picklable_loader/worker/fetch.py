@@ -66,7 +66,7 @@ class MapFetcher:
     """Fetches batches of a map-style dataset, of one epoch."""
 
     iterator = None
-    ended = False
+    ended = fresh = False
 
     def __init__(self, job: Job, seeder: Seeder) -> None:
         self._job = job
@@ -169,6 +169,8 @@ class IterableFetcher:
         self._stream = stream
         self._given = given
         self.ended = False
+        #: nothing was taken from the iterator yet
+        self.fresh = True
         seeder.before_stream(stream, 0)
         self.iterator = opened()
 
@@ -203,10 +205,12 @@ class IterableFetcher:
 
     def _next(self) -> Any:
         try:
-            return next(self.iterator)
+            sample = next(self.iterator)
         except StopIteration:
             self.ended = True
             raise StreamEnded from None
+        self.fresh = False
+        return sample
 
 
 class LenientIterableFetcher(IterableFetcher):

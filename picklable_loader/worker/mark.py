@@ -42,6 +42,8 @@ class Marker:
         self._iterable = iterable
         self._with_rng = seeding == "worker"
         self._by_pickle: _ByPickle | None = None
+        #: where marks are pickled: memory that is kept is written to several times as fast
+        self._buffer = io.BytesIO()
         #: the stream was opened where it has no more to give
         self.over = False
 
@@ -69,26 +71,29 @@ class Marker:
             return self._open({})  # that was an epoch's end; this is the next one
         return iterator
 
-    def take(self, iterator: Any, over: bool = False) -> bytes | CannotSaveError | None:
+    def take(
+        self, iterator: Any, over: bool = False, fresh: bool = False
+    ) -> bytes | CannotSaveError | None:
         """The mark of where an iterator stands.
 
         Args:
             iterator: the dataset's; None for map-style data.
             over: it has ended; the mark is for the next epoch.
+            fresh: nothing was taken from it; it need not have a state then.
 
         Returns:
             A mark; None if the stream can only be replayed; or why it cannot be saved, which is
             for those who ask for a state: it is no reason not to deliver the batch.
         """
         try:
-            entries = self._entries(iterator)
+            entries = self._entries(iterator, fresh)
             if not entries:
                 return None
             if self._with_rng:
                 entries["rng"] = capture_all()
             if over:
                 entries["over"] = True
-            return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
+            return self._dumps(entries)
         except CannotSaveError as error:
             return error
         except Exception as error:  # whatever people's state_dict or __reduce__ raises
@@ -103,16 +108,24 @@ class Marker:
                 iterator = self._by_pickle.read(entries["pickled"])
         return iterator
 
-    def _entries(self, iterator: Any) -> dict[str, Any]:
+    def _entries(self, iterator: Any, fresh: bool) -> dict[str, Any]:
         if self._by_pickle is not None:
             return self._by_pickle.write(iterator)
         if not self._iterable:
             return {"dataset": self._dataset.state_dict()}
         entries = save(self._dataset, iterator)
+        if fresh and "iterator" in entries and entries["iterator"] is None:
+            del entries["iterator"]
         empty = [name for name, state in entries.items() if state is None]
         if empty:
             raise self._refusal(f"state_dict() of the {empty[0]} returned None")
         return entries
+
+    def _dumps(self, entries: dict[str, Any]) -> bytes:
+        self._buffer.seek(0)
+        pickle.dump(entries, self._buffer, pickle.HIGHEST_PROTOCOL)
+        self._buffer.truncate()
+        return self._buffer.getvalue()
 
     def _refusal(self, reason: str) -> CannotSaveError:
         return CannotSaveError(

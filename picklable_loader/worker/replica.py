@@ -159,7 +159,7 @@ class Replica:
     def _mark(self, over: bool) -> Any:
         if self._marker is None or self._fetcher is None:
             return None
-        return self._marker.take(self._fetcher.iterator, over)
+        return self._marker.take(self._fetcher.iterator, over, self._fetcher.fresh)
 
     def _go_on(self, begin: Begin, place: Place) -> None:
         assert self._marker is not None

@@ -58,6 +58,8 @@ class _Worker:
         self._runs: dict[int, int] = {}
         #: what went wrong at the start: the answer to the next request, as in torch
         self._trouble: dict[int, ExceptionWrapper] = {}
+        #: what went wrong when the epoch began: the answer to each of its requests
+        self._not_begun: dict[int, ExceptionWrapper] = {}
         for stream in range(post.worker, streams, post.workers):
             self._start(stream)
 
@@ -102,17 +104,19 @@ class _Worker:
         if request.place is None and request.run == self._runs.get(stream):
             return None  # it was told; with a place it comes back from another worker
         self._runs[stream] = request.run
+        self._not_begun.pop(stream, None)
         try:
             self._replicas[stream].begin(request.begin, request.place)
         except StreamError as error:
             return error
         except Exception:
-            self._trouble.setdefault(stream, ExceptionWrapper(where=self._where))
+            self._not_begun[stream] = ExceptionWrapper(where=self._where)
         return None
 
     def _fetch(self, stream: int, task: Task, began_ns: int) -> tuple[Outcome, Any, Any]:
-        if stream in self._trouble:
-            return Outcome.FAILED, self._trouble.pop(stream), None
+        trouble = self._trouble.pop(stream, None) or self._not_begun.get(stream)
+        if trouble is not None:
+            return Outcome.FAILED, trouble, None
         replica = self._replicas[stream]
         if task.step < 0:  # no batch is wanted, but where the epoch has left the dataset
             return Outcome.ENDED, None, replica.last_mark()

@@ -135,7 +135,8 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
     ]
     job = loader._pl.job()
     options = loader._pl.options
-    care = Care(loader.timeout, options.on_timeout, options.max_task_deaths)
+    persistent = loader.persistent_workers
+    care = Care(loader.timeout, options.on_timeout, options.max_task_deaths, persistent)
     pool = Pool(context, job, posts, _lines(loader), stacks=care.on_timeout == "restart")
     return PoolEngine(pool, posts, care, lives_on=job.stateful and loader._pl.lives_on)
 

@@ -226,8 +226,8 @@ class WorkerDied(LoaderError, RuntimeError):
         return (
             f"{len(self.exitcodes)} workers died of step {self.step} (indices "
             f"{_short(self.indices)}):\n{causes}\nThe iterator stands before that batch: it can "
-            "be pickled, and skip(1) goes past it (not where an iterable-style dataset gives it, "
-            "which has to be read in order)."
+            "be pickled, and skip(1) goes past it (not where the dataset is iterable-style or has "
+            "a state: it has to be read in order)."
         )
 
 
@@ -290,7 +290,7 @@ class ReplayWarning(LoaderWarning):
 
 
 class RestartWarning(LoaderWarning):
-    """A worker has died, and another one takes its place; no batch is lost, or another one."""
+    """A worker has died, and another one takes its place, which does again what it owed."""
 
 
 class SkippedWarning(LoaderWarning):

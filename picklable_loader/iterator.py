@@ -164,10 +164,13 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
     def _next(self) -> _T:
         if self._finished or self._closed:
             raise StopIteration
+        handed_over = -1 if self._run is None else self._run.step
         try:
             self.start()
             self._tell_of_replay()
             answer = self._advance()
+            if not answer.outcome:
+                return self._hand_over(answer)
         except StopIteration:
             self._tell_of_skips()
             if self._goes_to_next_epoch():
@@ -179,8 +182,9 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
                 self._rewind()
             raise
         except BaseException:  # Ctrl-C, which in a terminal reaches the workers as well
-            if self.loader.num_workers or self.loader._pl.streamed:
-                self._rewind()
+            if self._run is not None:
+                self._run.schedule.take_back(handed_over)
+            self._rewind()
             raise
         return self._hand_over(answer)
 

@@ -61,6 +61,10 @@ class Options:
                 f"max_task_deaths should be from 0, got max_task_deaths={self.max_task_deaths}"
             )
         check_choice("on_timeout", self.on_timeout, get_args(OnTimeout))
+        if self.on_timeout == "restart" and not self.max_task_deaths:
+            raise ValueError(
+                'on_timeout="restart" needs max_task_deaths from 1: with 0 no worker is replaced'
+            )
         if self.seeding == "worker" and self.num_streams is not None:
             raise ValueError(
                 'seeding="worker" has one stream for each worker: num_streams cannot be given'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from .core.streams import Marks, Place
 from .core.task import Task
 from .pool.deaths import Death, unexpected
 from .pool.pool import Pool
-from .refusals import unsent
+from .refusals import forked, unsent
 from .restarts import Restarts
 from .stats import Clocks, WorkerStats
 from .transport.frames import Answer, Begin, Outcome, Request, encode_request, told_of
@@ -35,6 +36,8 @@ class Care:
     on_timeout: str
     #: workers that may die of a task before it is given up; 0: the first death is an error
     most_deaths: int
+    #: they live from epoch to epoch, and datasets may remember things in them
+    persistent: bool = False
 
 
 class PoolEngine:
@@ -58,10 +61,12 @@ class PoolEngine:
         self.broken = False
         self.renewed = False
         self._pool = pool
+        self._owner = os.getpid()
+        self._closed = False
         self._run = 0
         #: what was sent and not answered, by run and step, with the worker; None: any may have it
         self._sent: dict[tuple[int, int], int | None] = {}
-        self._restarts = Restarts(care.most_deaths)
+        self._restarts = Restarts(care.most_deaths, care.persistent)
         self._begin: Begin | None = None
         #: the workers' generators and the streams' places that they are to go on with
         self._states: dict[str, Any] = {}
@@ -101,6 +106,10 @@ class PoolEngine:
         if worker in self._unheard:
             self._unheard[worker].lost.append(task.step)
             return
+        with self._taking:  # nobody may see the answer before it is known that it was sent
+            self._send(worker, task, place)
+
+    def _send(self, worker: int | None, task: Task, place: Place | None) -> None:
         begin, stream = self._begin, task.stream
         # Whoever takes a task from the queue may not have heard of the epoch.
         if stream is not None:
@@ -119,15 +128,19 @@ class PoolEngine:
             self._told[stream] = worker
 
     def wait(self) -> Answered | Died:
-        while not self._events:
-            with self._taking:
+        if os.getpid() != self._owner:
+            self.broken = True
+            raise forked()
+        while True:
+            with self._taking:  # whoever asked for figures may have taken in what is waited for
+                if self._events:
+                    return self._next_event()
                 self._wait()
-        return self._next_event()
 
     def look(self) -> Sequence[Answered]:
         if self._taking.acquire(blocking=False):
             try:
-                while answers := self._pool.look():
+                while not self._closed and (answers := self._pool.look()):
                     self._take_in(answers)
             finally:
                 self._taking.release()
@@ -144,20 +157,25 @@ class PoolEngine:
         if not self._lives_on:
             return {}  # streams that end have said so, and nobody wants to know of the others
         streams = range(self._posts[0].streams or len(self._posts))
-        while not self._events and len(self._last) < len(streams):
+        while True:
             for stream in streams:
                 if stream not in self._last and (self._run, -1 - stream) not in self._sent:
                     self._ask_for_last_mark(stream, astray.get(stream))
             with self._taking:
+                if self._events:
+                    return self._next_event()
+                if len(self._last) == len(streams):
+                    return dict(self._last)
                 self._wait()
-        return self._next_event() if self._events else dict(self._last)
 
     def workers(self) -> tuple[WorkerStats, ...]:
         return self._clocks.stats(self.pids)
 
     def close(self) -> None:
-        self._answers.clear()
-        self._pool.retire()
+        with self._taking:
+            self._closed = True
+            self._answers.clear()
+            self._pool.retire()
 
     def _next_event(self) -> Answered | Died:
         event = self._events.popleft()

@@ -6,7 +6,15 @@ from .errors import UsageError
 from .transport.arena import ArenaFull
 from .worker.gather import Bad
 
-__all__ = ["no_batch", "no_budget", "unsent"]
+__all__ = ["forked", "no_batch", "no_budget", "unsent"]
+
+
+def forked() -> UsageError:
+    """Of workers that are another process's."""
+    return UsageError(
+        "this process is a fork of the one that has this iterator's workers. Call next again: the "
+        "iterator then goes on here, from the same place, with workers of its own"
+    )
 
 
 def no_batch(step: int, skipped: Bad) -> UsageError:

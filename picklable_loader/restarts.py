@@ -21,10 +21,12 @@ class Restarts:
 
     Args:
         most_deaths: workers that may die of a task, from 1.
+        persistent: they live from epoch to epoch.
     """
 
-    def __init__(self, most_deaths: int) -> None:
+    def __init__(self, most_deaths: int, persistent: bool = False) -> None:
         self._most_deaths = most_deaths
+        self._persistent = persistent
         self._by_step: defaultdict[int, list[Death]] = defaultdict(list)
         #: by worker, those since its last answer that were at no task
         self._in_vain: defaultdict[int, list[Death]] = defaultdict(list)
@@ -59,6 +61,8 @@ class Restarts:
             if len(deaths) >= max(_IN_VAIN, self._most_deaths):
                 raise _died(None, deaths)
         cause = "" if death.stack else likely_cause(death.exitcode)
+        if self._persistent:
+            cause += " What the dataset had kept there is lost, unless its state_dict holds it."
         restart(str(death), cause, lost, death.stack)
 
     def condemn(self, task: Task) -> WorkerDied:

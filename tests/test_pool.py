@@ -345,14 +345,18 @@ def test_what_is_recalled_is_in_nobodys_hand() -> None:
 def test_a_likely_cause_of_sigkill_is_the_memory_limit_with_its_figures(
     tmp_path: Path, files: int
 ) -> None:
-    names = {
-        2: ("memory.max", "memory.current"),
-        1: ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ours, names = {
+        2: ("0::/job/step\n", ("job/memory.max", "job/memory.current")),
+        1: (
+            "5:cpu,memory:/job\n3:pids:/other\n",
+            ("memory/job/memory.limit_in_bytes", "memory/job/memory.usage_in_bytes"),
+        ),
     }[files]
     for name, figure in zip(names, (512, 500)):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(f"{figure * 2**20}\n")
-    text = likely_cause(-signal.SIGKILL, tmp_path)
+    (tmp_path / "ours").write_text(ours)
+    text = likely_cause(-signal.SIGKILL, tmp_path, tmp_path / "ours")
     assert "limit of the control group 512 MiB, in use 500 MiB" in text
 
 
@@ -361,7 +365,7 @@ def test_no_limit_is_made_up(tmp_path: Path, limit: str | None) -> None:
     if limit is not None:
         (tmp_path / "memory.max").write_text(limit)
         (tmp_path / "memory.current").write_text("5\n")
-    assert "no limit" in likely_cause(-signal.SIGKILL, tmp_path)
+    assert "no limit" in likely_cause(-signal.SIGKILL, tmp_path, tmp_path / "nothing")
 
 
 # --- the end -------------------------------------------------------------------------------------

@@ -86,6 +86,11 @@ class Schedule:
         self._over: dict[int, Any] = {}
         #: the consumer waits for a batch
         self._wanting = False
+        #: what ``delivered`` and a stream's place were before the last batch was delivered, and its
+        #: task: the consumer may be interrupted before it has it
+        self._before: tuple[int, Task, Place | None] | None = None
+        #: a task that was drawn and is not in the window yet
+        self._drawn: Task | None = None
         #: the plan has no more tasks
         self._exhausted = False
         #: what drawing raised; nothing is drawn until the consumer was told
@@ -129,6 +134,23 @@ class Schedule:
     def awaits(self, step: int) -> bool:
         """The consumer is still to be given this step."""
         return step in self._window
+
+    def take_back(self, handed_over: int) -> None:
+        """The consumer was interrupted: what was delivered last has not reached it, perhaps.
+
+        Nothing but the window, the places and ``delivered`` can be relied on afterwards.
+
+        Args:
+            handed_over: what ``delivered`` was when it had got all that was delivered.
+        """
+        if self._drawn is not None:
+            self._window.take_back(self._drawn)
+        if self._before is None or self._before[0] < handed_over:
+            return
+        self.delivered, task, place = self._before
+        if place is not None and task.stream is not None:
+            self._places[task.stream] = place
+        self._window.take_back(task)
 
     def places(self) -> tuple[Place, ...]:
         """Where each stream stands; they do not move any more."""
@@ -259,11 +281,13 @@ class Schedule:
 
     def _leave(self, step: int) -> Phase:
         """Move on behind a step; returns what it was."""
+        task = self._window.task(step)
+        place = self._places[task.stream] if self._places and task.stream is not None else None
+        self._before = self.delivered, task, place and place.copy()
         entry, was = self._window.take(step)
         self.delivered += 1
-        if self._places and entry.task.stream is not None:
-            place = self._places[entry.task.stream]
-            place.deliver(entry.task, entry.mark, self._remembers)
+        if place is not None:
+            place.deliver(task, entry.mark, self._remembers)
         return was
 
     def _nothing_comes_before(self) -> bool:
@@ -293,13 +317,14 @@ class Schedule:
             if self._fault is not None or not self._has_room():
                 break
             try:
-                task = self.plan.draw()
+                self._drawn = self.plan.draw()
             except StopIteration:
                 self._exhausted = True
             except Exception as error:  # the user's sampler; what was drawn before comes first
                 self._fault = error
             else:
-                entry = self._window.add(task)
+                entry = self._window.add(self._drawn)
+                self._drawn = None
                 if self._sends_at_once:
                     self._send(entry, out)
         if self._window.held:
@@ -340,8 +365,7 @@ class Schedule:
         return place
 
     def _place_at(self, stream: int) -> Place:
-        place = self._window.beyond(self._places[stream], stream, self._remembers)
-        return place if self._remembers else place.replayable()
+        return self._window.beyond(self._places[stream], stream, self._remembers).replayable()
 
     def _has_room(self) -> bool:
         fetched = self._window.under_way + self._window.held

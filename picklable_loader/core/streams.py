@@ -49,7 +49,11 @@ class Place:
             remember: the task is needed to fetch the batch again.
         """
         self.given += 1
-        if mark is not None:
+        if isinstance(mark, CannotSaveError) and remember:
+            # To go on without a state, the tasks are needed; but it cannot be saved any more.
+            self.mark = mark if self.marked == 0 else self.mark
+            self.since.append(task)
+        elif mark is not None:
             self.mark, self.marked = mark, self.given
             self.since.clear()
         elif remember:

@@ -67,7 +67,11 @@ class Window:
 
     def tasks(self) -> tuple[Task, ...]:
         """In order of their steps."""
-        return tuple(entry.task for entry in self._entries.values())
+        return tuple(entry.task for entry in tuple(self._entries.values()))
+
+    def task(self, step: int) -> Task:
+        """The task of a step, which is here."""
+        return self._entries[step].task
 
     def head(self) -> Entry:
         """The entry of the lowest step; there must be one."""
@@ -107,6 +111,11 @@ class Window:
         return place
 
     # --- moving ----------------------------------------------------------------------------------
+
+    def take_back(self, task: Task) -> None:
+        """A task that was taken is to be done again."""
+        self._entries.setdefault(task.step, Entry(task))
+        self._entries = dict(sorted(self._entries.items()))
 
     def add(self, task: Task) -> Entry:
         """A task was drawn."""

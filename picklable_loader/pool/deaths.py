@@ -9,11 +9,14 @@ from pathlib import Path
 
 __all__ = ["Death", "likely_cause", "unexpected"]
 
-#: where a control group tells its memory limit and what it uses, in version 2 and in version 1
-_CGROUP = Path("/sys/fs/cgroup")
+#: where control groups tell their limits, and which of them are this process's
+_CGROUPS = Path("/sys/fs/cgroup")
+_OURS = Path("/proc/self/cgroup")
+
+#: by version: below which folder, and in which files, a group tells its limit and what it uses
 _FIGURES = (
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ("", "memory.max", "memory.current"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
 _MIB = 2**20
 
@@ -50,15 +53,16 @@ def unexpected(deaths: Sequence[Death]) -> RuntimeError:
     return RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {causes}")
 
 
-def likely_cause(exitcode: int, cgroup: Path = _CGROUP) -> str:
+def likely_cause(exitcode: int, cgroups: Path = _CGROUPS, ours: Path = _OURS) -> str:
     """In words, with what to do; empty where there is no telling."""
+    memory = f"({_memory(cgroups, ours)})"
     if exitcode == -signal.SIGKILL:
         return (
-            f"The system's memory may have run out ({memory(cgroup)}): use fewer workers, a "
+            f"The system's memory may have run out {memory}: use fewer workers, a "
             "smaller prefetch_budget, or prefetch_bytes."
         )
     if exitcode == -signal.SIGBUS:
-        return f"Memory that is shared may have run out ({memory(cgroup)})."
+        return f"Memory that is shared may have run out {memory}."
     if exitcode in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE):
         return "A library in compiled code has crashed, which the dataset or collate_fn uses."
     if exitcode >= 0:
@@ -68,17 +72,31 @@ def likely_cause(exitcode: int, cgroup: Path = _CGROUP) -> str:
     return ""
 
 
-def memory(cgroup: Path = _CGROUP) -> str:
+def _memory(cgroups: Path, ours: Path) -> str:
     """How much there is for this process and its workers, and how much is in use."""
-    for limit_file, usage_file in _FIGURES:
-        try:
-            limit = (cgroup / limit_file).read_text().strip()
-            used = int((cgroup / usage_file).read_text())
-        except (OSError, ValueError):
-            continue
-        if limit.isdigit() and int(limit) < _NO_LIMIT:
-            return f"limit of the control group {int(limit) // _MIB} MiB, in use {used // _MIB} MiB"
+    for group in _groups(ours):
+        for folder, limit_file, usage_file in _FIGURES:
+            place = cgroups / folder / group
+            try:
+                limit = (place / limit_file).read_text().strip()
+                used = int((place / usage_file).read_text())
+            except (OSError, ValueError):
+                continue
+            if limit.isdigit() and int(limit) < _NO_LIMIT:
+                mib = f"{int(limit) // _MIB} MiB, in use {used // _MIB} MiB"
+                return f"limit of the control group {mib}"
     return "no limit of a control group could be read"
+
+
+def _groups(ours: Path) -> list[str]:
+    """The groups that this process is in, the innermost first."""
+    try:
+        lines = [line.split(":", 2) for line in ours.read_text().splitlines()]
+    except OSError:
+        return [""]
+    paths = [Path(path) for _, kinds, path in lines if not kinds or "memory" in kinds.split(",")]
+    groups = [str(group).strip("/") for path in paths for group in (path, *path.parents)]
+    return [*groups, ""]
 
 
 def _name(number: int) -> str:

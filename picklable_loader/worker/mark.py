@@ -111,9 +111,10 @@ class Marker:
     def _entries(self, iterator: Any, fresh: bool) -> dict[str, Any]:
         if self._by_pickle is not None:
             return self._by_pickle.write(iterator)
-        if not self._iterable:
-            return {"dataset": self._dataset.state_dict()}
-        entries = save(self._dataset, iterator)
+        if self._iterable:
+            entries = save(self._dataset, iterator)
+        else:
+            entries = {"dataset": self._dataset.state_dict()}
         if fresh and "iterator" in entries and entries["iterator"] is None:
             del entries["iterator"]
         empty = [name for name, state in entries.items() if state is None]

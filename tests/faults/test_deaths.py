@@ -16,7 +16,13 @@ import pytest
 import torch
 
 from picklable_loader import DataLoader
-from picklable_loader.errors import LoaderWarning, ReplayWarning, RestartWarning, WorkerDied
+from picklable_loader.errors import (
+    CannotSaveError,
+    LoaderWarning,
+    ReplayWarning,
+    RestartWarning,
+    WorkerDied,
+)
 
 from .ways import HOW, WHEN, Button, Death, Generated, Remembers, Samples, Stateful, Stream
 
@@ -119,6 +125,43 @@ def test_the_epochs_after_a_death_are_what_they_would_have_been(
     button.set()
     with pytest.warns(RestartWarning, match="SIGKILL"):
         assert epochs() == expected
+
+
+class Unsavable(Remembers):
+    """A state that pickle refuses: it goes on, by reading its batches again."""
+
+    def state_dict(self) -> Any:
+        return {"total": lambda: self.total}
+
+
+class Stateless(Remembers):
+    def state_dict(self) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("dataset", [Unsavable, Stateless])
+def test_a_map_style_state_that_cannot_be_saved_survives_a_death_and_says_so_when_saved(
+    dataset: Any, workers: int, tmp_path: Path
+) -> None:
+    button = Button(tmp_path)
+    expected = lists(loader_of({"dataset": Remembers(button)}))
+    if workers:
+        button.set()
+        with pytest.warns(RestartWarning):
+            assert lists(loader_of({"dataset": dataset(button)})) == expected
+    iterator = iter(loader_of({"dataset": dataset(button)}, num_workers=workers))
+    next(iterator)
+    with pytest.raises(CannotSaveError, match="stream 0 of the dataset"):
+        iterator.state_dict()
+    iterator.close()
+
+
+def test_a_warning_says_what_workers_that_live_on_cannot_remember(tmp_path: Path) -> None:
+    button = Button(tmp_path).set()
+    loader = loader_of({"dataset": Samples(button)}, persistent_workers=True)
+    with pytest.warns(RestartWarning, match="had kept there is lost"):
+        lists(loader)
 
 
 @pytest.mark.parametrize("victims", [1, 2, 3])
@@ -289,6 +332,11 @@ def test_by_default_a_timeout_is_torchs_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="DataLoader timed out after 0.5 seconds"):
         lists(iterator)
     iterator.close()
+
+
+def test_to_replace_the_stuck_and_nobody_else_is_an_error_at_once() -> None:
+    with pytest.raises(ValueError, match="needs max_task_deaths from 1"):
+        DataLoader([1], on_timeout="restart", max_task_deaths=0)
 
 
 def test_a_wrong_wish_for_a_timeout_is_an_error_at_once() -> None:

@@ -1,0 +1,161 @@
+"""Ctrl-C at any moment, figures for another thread, and copies of the program: nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+import picklable_loader
+from picklable_loader import DataLoader
+from picklable_loader.errors import UsageError
+
+OURS = os.path.dirname(picklable_loader.__file__)
+
+
+class Numbers(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, int(torch.randint(10**6, ()))])
+
+
+class Remembers(Numbers):
+    total = 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.total += index
+        return super().__getitem__(index) + self.total
+
+    def state_dict(self) -> dict[str, int]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.total = state["total"]
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = torch.utils.data.get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        yield from (Numbers()[at] for at in range(first, 24, step))
+
+
+class Interrupting:
+    """Raises KeyboardInterrupt at a line of ours, by its number; lines are counted from 0."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.count = at, 0
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        name = frame.f_code.co_filename
+        if not name.startswith(OURS) or os.sep + "worker" + os.sep in name:
+            return None
+        return self.line
+
+    def line(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line":
+            self.count += 1
+            if self.count == self.at:
+                raise KeyboardInterrupt
+        return self.line
+
+
+def lists(batches: Any) -> list[Any]:
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("dataset", [Numbers, Remembers, Stream])
+def test_ctrl_c_at_any_line_of_the_core_loses_no_batch(dataset: Any, workers: int) -> None:
+    expected = lists(DataLoader(dataset(), 3, seed=5, num_workers=workers))
+    at, interrupted = 1, True
+    while interrupted:
+        iterator = iter(DataLoader(dataset(), 3, seed=5, num_workers=workers))
+        found = lists(next(iterator) for _ in range(2))
+        before = sys.gettrace()
+        sys.settrace(InCore(at))
+        try:
+            batch = next(iterator)
+            interrupted = False
+        except KeyboardInterrupt:
+            batch = None
+        finally:
+            sys.settrace(before)
+        found += [] if batch is None else [batch.tolist()]
+        assert iterator.step == len(found)
+        assert found + lists(pickle.loads(pickle.dumps(iterator))) == expected, f"line {at}"
+        assert found + lists(iterator) == expected, f"line {at}"
+        at += 7 if workers else 2
+    assert at > 20
+
+
+class InCore(Interrupting):
+    """In the schedule, once the batch is on its way out; drawing from a sampler is the plan's."""
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename.endswith(("schedule.py", "window.py", "streams.py")):
+            return super().__call__(frame, event, argument)
+        return None
+
+
+@pytest.mark.parametrize("transport", ["arena", "portable"])
+def test_figures_may_be_asked_for_in_another_thread_all_the_time(transport: Any) -> None:
+    loader = DataLoader(range(6000), batch_size=1, num_workers=2, transport=transport)
+    over = threading.Event()
+    with iter(loader) as iterator:
+
+        def ask() -> None:
+            while not over.is_set():
+                iterator.stats()
+
+        asker = threading.Thread(target=ask, daemon=True)
+        asker.start()
+        try:
+            assert sum(1 for _ in iterator) == 6000
+        finally:
+            over.set()
+            asker.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("transport", ["arena", "portable"])
+def test_a_forked_copy_of_the_program_goes_on_with_workers_of_its_own(transport: Any) -> None:
+    expected = lists(DataLoader(Numbers(), 3, seed=5, num_workers=1))
+    iterator = iter(DataLoader(Numbers(), 3, seed=5, num_workers=1, transport=transport))
+    found = lists([next(iterator)])
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            try:
+                next(iterator)
+            except UsageError as error:
+                assert "Call next again" in str(error)
+                code = 0 if found + lists(iterator) == expected else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert found + lists(iterator) == expected
+
+
+def test_ctrl_c_in_the_consumers_own_code_loses_nothing() -> None:
+    expected = lists(DataLoader(Numbers(), 3, seed=5, num_workers=2))
+    iterator, found = iter(DataLoader(Numbers(), 3, seed=5, num_workers=2)), []
+    with pytest.raises(KeyboardInterrupt):
+        for batch in iterator:
+            found.append(batch)
+            signal.raise_signal(signal.SIGINT)
+    assert lists(found) + lists(iterator) == expected

@@ -7,7 +7,7 @@ TORCH ?= torch==2.13.0
 READY := $(VENV)/ready
 # what is tested over pipes as well, as on a system that has no arenas
 ABOUT_WORKERS := $(addprefix tests/,laws parity test_iterator.py test_state_dict.py \
-	test_seeding.py test_odd_use.py test_batch_at_and_skip.py)
+	test_seeding.py test_odd_use.py test_batch_at_and_skip.py faults/test_deaths.py)
 # Options of the benchmarks, for example BENCH="--only tiny-2 large --rounds 7".
 BENCH ?=
 # Options of the chaos run, for example CHAOS="--seed 7 --minutes 5 --only sampler generator".
@@ -19,7 +19,8 @@ SOURCES := picklable_loader tests docs setup.py
 demo: $(READY)
 	$(BIN)/python -m picklable_loader demo
 
-# Most tests wait for processes most of the time: more of them at once than there are cores.
+# Most tests wait for processes most of the time: more of them at once than there are cores. Every
+# cell of the laws' matrices: `.venv/bin/python -m pytest -n 3 --whole-matrix tests/laws`
 test: lint types
 	$(BIN)/python -m pytest -q -n 3
 	$(BIN)/python -m pytest -q -n 3 --portable $(ABOUT_WORKERS)

@@ -11,9 +11,11 @@ import random
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +32,32 @@ multiprocessing.forkserver.ensure_running()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--portable", action="store_true", help="without the arena transport")
+    parser.addoption("--whole-matrix", action="store_true", help="every cell of every law")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--portable`` a part is enough: how batches travel is a matter of workers only.
+
+    Without it, all of the same tests are run.
+    """
+    if config.getoption("--portable"):
+        needed = _with_workers(items, 1 if config.getoption("--whole-matrix") else 5)
+        config.hook.pytest_deselected(items=[item for item in items if item not in needed])
+        items[:] = needed
+
+
+def _with_workers(items: list[pytest.Item], every: int) -> dict[pytest.Item, None]:
+    """Tests in which workers take part; of a matrix every so-manieth cell."""
+    cells: Counter[Any] = Counter()
+    needed = {}
+    for item in items:
+        if item.get_closest_marker("inline"):
+            continue
+        matrix = item.get_closest_marker("matrix") and item.location[2].partition("[")[0]
+        if not matrix or not cells[item.path, matrix] % every:
+            needed[item] = None
+        cells[item.path, matrix] += 1
+    return needed
 
 
 #: processes that the test at hand has started: a system gives numbers out again before long
@@ -60,7 +88,7 @@ def the_transport_is_the_one_asked_for(request: pytest.FixtureRequest) -> Iterat
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """No child process, descriptor or shared memory of this process outlives a test."""
     _set_modules_aside()
     _started.clear()
@@ -70,6 +98,8 @@ def nothing_is_left() -> Iterator[None]:
     _until_none(lambda: set(map(repr, multiprocessing.active_children())), "child processes")
     _until_none(lambda: _descriptors() - descriptors, "descriptors")
     _until_none(lambda: _own(_shared_memory() - shared), "shared memory")
+    if request.node.get_closest_marker("inline"):
+        assert not _started, "the test is marked as one in which no worker takes part"
 
 
 @pytest.fixture(autouse=True)

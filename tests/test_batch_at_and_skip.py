@@ -40,6 +40,7 @@ def named(name: str) -> Case:
 # --- batch_at ------------------------------------------------------------------------------------
 
 
+@pytest.mark.inline
 @pytest.mark.parametrize("case", REPEATABLE, ids=str)
 def test_batch_at_gives_every_batch_again_at_any_step(case: Case) -> None:
     seed_everything(1)
@@ -53,6 +54,7 @@ def test_batch_at_gives_every_batch_again_at_any_step(case: Case) -> None:
         assert [at(loader, again) for again in range(step + 1)] == expected[1][: step + 1]
 
 
+@pytest.mark.inline
 @pytest.mark.parametrize("case", REPEATABLE, ids=str)
 def test_batch_at_touches_no_iterator_and_no_random_state(case: Case) -> None:
     seed_everything(1)
@@ -252,6 +254,7 @@ def test_a_registered_order_equals_its_sampler() -> None:
 SKIPPABLE = [c for c in ALL if "by worker" not in c.name]
 
 
+@pytest.mark.inline
 @pytest.mark.parametrize("case", SKIPPABLE, ids=str)
 def test_after_skip_the_batches_are_those_of_a_walk(case: Case) -> None:
     seed_everything(1)

@@ -139,12 +139,15 @@ def test_a_map_style_dataset_with_a_state_goes_on_at_every_step(
         return DataLoader(counted, 2, shuffle=True, num_workers=workers, **options)
 
     expected = lists(make(num_workers))
-    for step in range(len(expected) + 1):
-        iterator = iter(make(num_workers))
-        assert taken(iterator, step) == expected[:step]
+    iterator, saves = iter(make(num_workers)), []
+    for batch in expected:
+        saves.append((pickle.dumps(iterator), iterator.state_dict()))
+        assert taken(iterator, 1) == [batch]
+    saves.append((pickle.dumps(iterator), iterator.state_dict()))
+    for step, (pickled, state) in enumerate(saves):
         loader = make(others)
-        loader.load_state_dict(iterator.state_dict())
-        assert lists(pickle.loads(pickle.dumps(iterator))) == expected[step:]
+        loader.load_state_dict(state)
+        assert lists(pickle.loads(pickled)) == expected[step:]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # at the end nothing is left
             assert lists(loader) == expected[step:]

@@ -11,6 +11,12 @@ import pytest
 _LIMIT_S = 100
 
 
+@pytest.fixture
+def whole_matrix(pytestconfig: pytest.Config) -> bool:
+    """Every cell is asked for, and not only those that may differ."""
+    return bool(pytestconfig.getoption("--whole-matrix"))
+
+
 @pytest.fixture(autouse=True)
 def nothing_hangs() -> Iterator[None]:
     def give_up(signum: int, frame: FrameType | None) -> None:

@@ -1,7 +1,17 @@
 """Law 1: from any step on, what was loaded yields what the saved iterator goes on to yield.
 
 One run saves itself at every step in every way; each save is resumed under strange random states,
-to the end of its epoch and through the next ones, and compared with a run that never saved.
+to the end of its epoch, and compared with a run that never saved. Every fifth save, which is that
+of another codec at each step, is followed through the next epochs as well; with ``--whole-matrix``
+all of them are.
+
+=====================  ============================================================================
+every kind of sampler  without workers: each codec at each step; saved over two workers: pickle,
+and dataset            state and JSON at each step, going on without; again and again (`test_relay`)
+a few of each          each codec at each step over one and two workers; going on with workers
+start methods          spawn, forkserver and a fresh process: `test_start_methods`
+streams                zero, one, two and four workers: `test_streams`
+=====================  ============================================================================
 """
 
 from __future__ import annotations
@@ -65,6 +75,14 @@ def saving(
     return passes, saves
 
 
+def assert_all_go_on(
+    case: Case, saves: list[Saved], expected: list[list[Any]], later: bool, whole_matrix: bool
+) -> None:
+    """Resume all without workers; ``later``: look at the epochs after some of them as well."""
+    for number, saved in enumerate(saves):
+        assert_goes_on(case, saved, expected, 0, later and (whole_matrix or number % 5 == 0))
+
+
 def assert_goes_on(
     case: Case, saved: Saved, expected: list[list[Any]], num_workers: int, later: bool
 ) -> None:
@@ -86,33 +104,33 @@ def assert_goes_on(
         assert epochs(case, iterator.loader, len(after)) == after, f"{saved}: later epochs"
 
 
+@pytest.mark.inline
 @pytest.mark.parametrize("case", ALL, ids=str)
-def test_every_save_goes_on_exactly(case: Case) -> None:
+def test_every_save_goes_on_exactly(case: Case, whole_matrix: bool) -> None:
     expected = uninterrupted(case, 0)
     found, saves = saving(case, 0, codecs(case))
     assert found == expected, "saving has disturbed the run"
-    for saved in saves:
-        assert_goes_on(case, saved, expected, 0, later=True)
+    assert_all_go_on(case, saves, expected, True, whole_matrix)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("case", [c for c in ALL if not c.same_workers], ids=str)
-def test_every_save_made_with_workers_goes_on_without_them(case: Case) -> None:
-    expected = uninterrupted(case, 2)
+def test_every_save_made_with_workers_goes_on_without_them(case: Case, whole_matrix: bool) -> None:
+    alike = not case.counts_iters  # with workers and without
+    expected = uninterrupted(case, 0 if alike else 2)
     found, saves = saving(case, 2, [PICKLES[0], STATES[0], *[JSON] * case.json])
     assert found == expected, "saving has disturbed the run"
-    for saved in saves:
-        assert_goes_on(case, saved, expected, 0, later=not case.counts_iters)
+    assert_all_go_on(case, saves, expected, alike, whole_matrix)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("case", [SEEKABLE[3], SEEKABLE[10], CUSTOM[0], CUSTOM[14]], ids=str)
-def test_every_codec_saves_beside_workers(case: Case, num_workers: int) -> None:
+def test_every_codec_saves_beside_workers(case: Case, num_workers: int, whole_matrix: bool) -> None:
     expected = uninterrupted(case, num_workers)
     kinds = [codec for codec in codecs(case) if codec is not COPY]
     found, saves = saving(case, num_workers, kinds)
     assert found == expected, "saving has disturbed the run"
-    for saved in saves:
-        assert_goes_on(case, saved, expected, 0, later=True)
+    assert_all_go_on(case, saves, expected, True, whole_matrix)
 
 
 WITH_WORKERS = [
@@ -123,6 +141,7 @@ WITH_WORKERS = [
 ]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("case", WITH_WORKERS, ids=str)
 def test_saves_made_with_workers_go_on_with_workers(case: Case) -> None:
     expected = uninterrupted(case, 2)

@@ -11,6 +11,8 @@ from .cases import CUSTOM, DATASETS, OPTIONS, SEEKABLE, Case
 from .codecs import COPY, PICKLES, STATES
 from .observe import epochs, expected_warnings, seed_everything, seen, seen_next
 
+pytestmark = pytest.mark.inline
+
 #: nobody else's draws are seen here: orders that are drawn from a global generator are left out
 OWN_DRAWS = [
     *(case for case in SEEKABLE if case.name not in ("weighted", "subset")),

@@ -34,6 +34,7 @@ def stream(case: Case, **way: Any) -> list[list[Any]]:
 INVARIANT = [c for c in ALL if not (c.same_workers or c.counts_iters)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("case", INVARIANT, ids=str)
 def test_two_workers_deliver_what_none_delivers(case: Case) -> None:
     assert stream(case, num_workers=2) == stream(case)

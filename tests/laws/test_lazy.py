@@ -18,6 +18,7 @@ def traces() -> tuple[Any, ...]:
     return len(multiprocessing.active_children()), Noisy.reads, random_states()
 
 
+@pytest.mark.inline
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_saving_and_unpickling_leave_no_trace(case: Case) -> None:
     seed_everything(1)
@@ -36,6 +37,7 @@ def test_saving_and_unpickling_leave_no_trace(case: Case) -> None:
             break
 
 
+@pytest.mark.inline
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_loading_a_state_leaves_no_trace(case: Case) -> None:
     seed_everything(1)

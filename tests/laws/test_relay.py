@@ -45,6 +45,7 @@ def relay(case: Case, codecs: list[Codec], workers: list[int]) -> list[list[Any]
             iterator = iter(iterator.loader)
 
 
+@pytest.mark.inline
 @pytest.mark.parametrize("codecs", [DOORS[:1], DOORS[1:], DOORS], ids=["pickle", "state", "both"])
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_every_batch_may_come_from_another_iterator(case: Case, codecs: list[Codec]) -> None:

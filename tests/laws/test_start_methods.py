@@ -70,6 +70,7 @@ print(differing)
 """
 
 
+@pytest.mark.inline
 def test_a_fresh_process_goes_on_from_every_step(tmp_path: Path) -> None:
     saves = []
     for name, case in CASES.items():

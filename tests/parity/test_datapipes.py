@@ -39,6 +39,7 @@ PIPES: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.inline
 @pytest.mark.parametrize("shuffle", [None, True, False])
 @pytest.mark.parametrize("build", PIPES.values(), ids=PIPES)
 def test_iterable_pipes_come_in_torchs_order_in_the_main_process(

@@ -174,6 +174,7 @@ def note(batch: Any) -> Any:
     return batch
 
 
+@pytest.mark.inline
 @cases(plain=("none", "loader"), seedable=("none", "loader", "sampler", "shared"))
 def test_each_sampler_keeps_torchs_order_and_leaves_each_generator_where_torch_does(
     build: Build, which: str
@@ -185,6 +186,7 @@ def test_each_sampler_keeps_torchs_order_and_leaves_each_generator_where_torch_d
     assert_parity(observe)
 
 
+@pytest.mark.matrix
 @cases(plain=("loader",), seedable=("none", "shared"))
 def test_each_sampler_does_so_under_workers(build: Build, which: str) -> None:
     def observe(make: Make) -> Any:

@@ -18,7 +18,7 @@ IMPURE = {
 #: within core, each may see only those before it (and errors)
 CORE = [
     "words", "task", "streams", "events", "seeds", "order", "plan", "cursor", "budget", "homes",
-    "phases", "window", "schedule", "snapshot",
+    "phases", "window", "places", "schedule", "snapshot",
 ]  # fmt: skip
 
 #: what a package may see of the others

@@ -42,6 +42,7 @@ from .events import (
 )
 from .homes import Homes
 from .phases import Phase
+from .places import Places
 from .plan import Plan
 from .streams import Place, StreamPlan
 from .task import Task
@@ -75,15 +76,10 @@ class Schedule:
         self._budget = Budget(policy)
         #: drawn and not delivered; never more than the budget once drawn
         self._window = Window()
-        #: where the streams stand; moves on delivery only
-        self._places = [place.copy() for place in places]
         self._homes = Homes(policy.workers, len(places), policy.moving)
+        self._places = Places(places, self._homes, self._window, remember=type(plan) is Plan)
         #: no task is ever held: no stream may move, and no worker has died
         self._sends_at_once = not self._homes.moving
-        #: streams whose worker has died; they are opened again with their next task
-        self._astray: set[int] = set()
-        #: streams that have no more data, each with what its worker has said last
-        self._over: dict[int, Any] = {}
         #: the consumer waits for a batch
         self._wanting = False
         #: what ``delivered`` and a stream's place were before the last batch was delivered, and its
@@ -148,25 +144,20 @@ class Schedule:
         if self._before is None or self._before[0] < handed_over:
             return
         self.delivered, task, place = self._before
-        if place is not None and task.stream is not None:
-            self._places[task.stream] = place
+        self._places.put_back(task.stream, place)
         self._window.take_back(task)
 
     def places(self) -> tuple[Place, ...]:
         """Where each stream stands; they do not move any more."""
-        over = self._over.keys() - self._window.waiting_streams()
-        return tuple(
-            place.over(self._over[stream]) if stream in over else place.copy()
-            for stream, place in enumerate(self._places)
-        )
+        return self._places.now()
 
     def astray(self) -> dict[int, Place]:
         """Where the streams stand whose workers have died and that were not opened again."""
-        return {stream: self._place_at(stream) for stream in sorted(self._astray)}
+        return self._places.astray()
 
     def last_marks(self) -> dict[int, Any]:
         """By stream, the state that the next epoch finds its dataset in, if that was told."""
-        return {stream: mark for stream, mark in self._over.items() if mark is not None}
+        return self._places.last_marks()
 
     @property
     def budget(self) -> int:
@@ -201,9 +192,7 @@ class Schedule:
     # --- one handler an event --------------------------------------------------------------------
 
     def _started(self, event: Started, out: list[Instruction]) -> None:
-        for stream, mark in event.marks.items():
-            if self._places and not self._places[stream].given:
-                self._places[stream].mark = mark
+        self._places.begin(event.marks)
         if not self.policy.lazy:
             self._refill(out)
 
@@ -217,7 +206,8 @@ class Schedule:
         if self._homes.moving:
             self._homes.answered(_stream_of(entry.task), getattr(event, "cost_ns", 0))
         if type(event) is Ended:
-            self._end(_stream_of(entry.task), event.mark)
+            self._places.end(_stream_of(entry.task), event.mark)
+            self.plan.end(_stream_of(entry.task))
         if forgotten:
             out.append(Drop(event.step))
         if self._changes_room(event):
@@ -229,9 +219,7 @@ class Schedule:
     def _died(self, event: Died, out: list[Instruction]) -> None:
         self._sends_at_once = False
         self._window.lose(event, self.policy.most_deaths)
-        streams = range(len(self._places))
-        self._astray.update(s for s in streams if self._homes.of(s) == event.worker)
-        self._homes.died(event.worker)
+        self._places.died(event.worker)
         self._hand_out(out)
         self._serve(out)
 
@@ -282,12 +270,10 @@ class Schedule:
     def _leave(self, step: int) -> Phase:
         """Move on behind a step; returns what it was."""
         task = self._window.task(step)
-        place = self._places[task.stream] if self._places and task.stream is not None else None
-        self._before = self.delivered, task, place and place.copy()
+        self._before = self.delivered, task, self._places.copy_of(task.stream)
         entry, was = self._window.take(step)
         self.delivered += 1
-        if place is not None:
-            place.deliver(task, entry.mark, self._remembers)
+        self._places.deliver(task, entry.mark)
         return was
 
     def _nothing_comes_before(self) -> bool:
@@ -338,7 +324,7 @@ class Schedule:
             if stream is None:
                 self._send(entry, out)
             elif stream not in full:
-                place = self._new_place(stream)
+                place = self._places.open_again(stream)
                 if place is not None or self._homes.has_room(stream):
                     self._send(entry, out, place)
                 else:
@@ -351,45 +337,19 @@ class Schedule:
             self._homes.sent(_stream_of(entry.task))
         out.append(send)
 
-    def _new_place(self, stream: int) -> Place | None:
-        """Where a stream is to be opened again, if it is: elsewhere, or after a death."""
-        if stream in self._astray:
-            self._astray.discard(stream)
-            return self._place_at(stream)
-        if stream in self._over or not self._homes.may_move(stream):
-            return None
-        place = self._place_at(stream)
-        if not place.exact:
-            return None
-        self._homes.move(stream)
-        return place
-
-    def _place_at(self, stream: int) -> Place:
-        return self._window.beyond(self._places[stream], stream, self._remembers).replayable()
-
     def _has_room(self) -> bool:
         fetched = self._window.under_way + self._window.held
         return not self._window or self._budget.has_room(self._window.bytes, fetched)
 
-    def _end(self, stream: int, mark: Any) -> None:
-        self._over.setdefault(stream, mark)
-        self._homes.ended(stream)
-        self.plan.end(stream)
-
     def _worker_of(self, task: Task) -> int | None:
         return None if task.stream is None else self._homes.of(task.stream)
-
-    @property
-    def _remembers(self) -> bool:
-        """Tasks of streams are needed to fetch their batches again."""
-        return type(self.plan) is Plan
 
     # --- the invariants once more, as a check ----------------------------------------------------
 
     def validate(self) -> None:
         """Raise AssertionError unless every invariant beside the fields holds."""
         self._window.validate()
-        assert all(place.marked + len(place.since) <= place.given for place in self._places)
+        self._places.validate()
         assert not (self._sends_at_once and self._window.held)
 
 

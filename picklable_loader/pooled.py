@@ -158,9 +158,10 @@ class PoolEngine:
             return {}  # streams that end have said so, and nobody wants to know of the others
         streams = range(self._posts[0].streams or len(self._posts))
         while True:
-            for stream in streams:
-                if stream not in self._last and (self._run, -1 - stream) not in self._sent:
-                    self._ask_for_last_mark(stream, astray.get(stream))
+            if not self._events:  # otherwise the schedule has to hear of them first
+                for stream in streams:
+                    if stream not in self._last and (self._run, -1 - stream) not in self._sent:
+                        self._ask_for_last_mark(stream, astray.get(stream))
             with self._taking:
                 if self._events:
                     return self._next_event()

@@ -103,7 +103,10 @@ class Places:
         return place
 
     def _beyond(self, stream: int) -> Place:
-        return self._window.beyond(self._places[stream], stream, self._remember).replayable()
+        place = self._window.beyond(self._places[stream], stream, self._remember)
+        if stream in self._over:
+            place = place.over(self._over[stream])
+        return place.replayable()
 
     def validate(self) -> None:
         """Raise AssertionError unless no place is behind its mark and its tasks."""

@@ -222,6 +222,17 @@ def test_a_stream_moves_only_where_its_state_is_known() -> None:
     assert world.moves == 0
 
 
+def test_a_stream_that_had_ended_is_opened_at_its_end_when_its_worker_dies() -> None:
+    places = [Place(), Place()]
+    schedule = Schedule(StreamPlan(places, None), Policy(workers=2, budget=4), 0, places)
+    schedule.handle(Started())
+    schedule.handle(Arrived(0, mark="one"))
+    schedule.handle(Wanted())
+    schedule.handle(Ended(2, mark="end"))
+    [again] = schedule.handle(Died(0, [4], 4))
+    assert again == Send(0, Task(4, None, 0, 0), Place(1, True, "end", 1))
+
+
 def test_a_stream_whose_batch_kills_its_workers_stops_before_it() -> None:
     policy = Policy(workers=2, budget=4, most_deaths=2)
     schedule = Schedule(StreamPlan([Place(), Place()], None), policy, 0, [Place(), Place()])

@@ -187,7 +187,7 @@ class Schedule:
     def remaining(self) -> int | None:
         """Batches that are still to be delivered; None where the sampler has no length."""
         left = 0 if self._exhausted else self.plan.remaining()
-        return None if left is None else left + len(self._window)
+        return None if left is None else left + len(self._window.entries)
 
     # --- one handler an event --------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class Schedule:
                 out.append(Raise(step) if was is Phase.FAILED else Deliver(step))
                 return
             out.append(Pass(step))
-        if not self._window:
+        if not self._window.entries:
             self._wanting = False
             if self._fault is not None:
                 out.append(Fault(self._fault))
@@ -282,7 +282,7 @@ class Schedule:
 
     def _idle_for_the_head(self) -> bool:
         """Workers idle, the window being full and its head slow."""
-        full = len(self._window) >= self.budget
+        full = len(self._window.entries) >= self.budget
         return full and self._window.under_way < self.policy.workers
 
     def _changes_room(self, event: Answered) -> bool:
@@ -299,7 +299,7 @@ class Schedule:
 
     def _refill(self, out: list[Instruction]) -> None:
         """Draw tasks up to the budget and hand them out."""
-        while len(self._window) < self.budget and not self._exhausted:
+        while len(self._window.entries) < self.budget and not self._exhausted:
             if self._fault is not None or not self._has_room():
                 break
             try:
@@ -339,7 +339,7 @@ class Schedule:
 
     def _has_room(self) -> bool:
         fetched = self._window.under_way + self._window.held
-        return not self._window or self._budget.has_room(self._window.bytes, fetched)
+        return not self._window.entries or self._budget.has_room(self._window.bytes, fetched)
 
     def _worker_of(self, task: Task) -> int | None:
         return None if task.stream is None else self._homes.of(task.stream)

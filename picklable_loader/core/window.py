@@ -39,8 +39,8 @@ class Window:
     """The tasks that were drawn and are not delivered."""
 
     def __init__(self) -> None:
-        #: by step, ascending
-        self._entries: dict[int, Entry] = {}
+        #: by step, ascending; others only look at it
+        self.entries: dict[int, Entry] = {}
         #: skipped while a worker had them; disjoint from the entries
         self._forgotten: dict[int, Entry] = {}
         #: steps of entries that arrived, failed or have no batch, in that order
@@ -52,11 +52,8 @@ class Window:
         #: what the batches that have arrived take together
         self.bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def __contains__(self, step: int) -> bool:
-        return step in self._entries
+        return step in self.entries
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -67,15 +64,15 @@ class Window:
 
     def tasks(self) -> tuple[Task, ...]:
         """In order of their steps."""
-        return tuple(entry.task for entry in tuple(self._entries.values()))
+        return tuple(entry.task for entry in tuple(self.entries.values()))
 
     def task(self, step: int) -> Task:
         """The task of a step, which is here."""
-        return self._entries[step].task
+        return self.entries[step].task
 
     def head(self) -> Entry:
         """The entry of the lowest step; there must be one."""
-        return next(iter(self._entries.values()))
+        return next(iter(self.entries.values()))
 
     def next_ready(self, in_order: bool) -> int | None:
         """The step to deliver next, if it is here."""
@@ -88,13 +85,13 @@ class Window:
 
     def held_back(self) -> list[Entry]:
         """The entries that can be sent now; none of a stream that cannot get past a batch."""
-        stuck = {e.task.stream for e in self._entries.values() if e.phase is Phase.LETHAL} - {None}
-        held = (entry for entry in self._entries.values() if entry.phase is Phase.HELD)
+        stuck = {e.task.stream for e in self.entries.values() if e.phase is Phase.LETHAL} - {None}
+        held = (entry for entry in self.entries.values() if entry.phase is Phase.HELD)
         return [entry for entry in held if entry.task.stream not in stuck]
 
     def waiting_streams(self) -> set[int | None]:
         """Streams of which batches wait for delivery."""
-        return {self._entries[step].task.stream for step in self._ready}
+        return {self.entries[step].task.stream for step in self._ready}
 
     def beyond(self, place: Place, stream: int, remember: bool) -> Place:
         """Where a stream will stand once all of its batches that are here are delivered.
@@ -105,7 +102,7 @@ class Window:
             remember: see `Place.deliver`.
         """
         place = place.copy()
-        for entry in self._entries.values():
+        for entry in self.entries.values():
             if entry.task.stream == stream and entry.phase in _HERE:
                 place.deliver(entry.task, entry.mark, remember)
         return place
@@ -114,12 +111,12 @@ class Window:
 
     def take_back(self, task: Task) -> None:
         """A task that was taken is to be done again."""
-        self._entries.setdefault(task.step, Entry(task))
-        self._entries = dict(sorted(self._entries.items()))
+        self.entries.setdefault(task.step, Entry(task))
+        self.entries = dict(sorted(self.entries.items()))
 
     def add(self, task: Task) -> Entry:
         """A task was drawn."""
-        self._entries[task.step] = entry = Entry(task)
+        self.entries[task.step] = entry = Entry(task)
         self.held += 1
         return entry
 
@@ -139,7 +136,7 @@ class Window:
             InvalidTransition: it was not under way; nothing has changed.
         """
         step = event.step
-        entry = self._entries.get(step) or self._forgotten.get(step)
+        entry = self.entries.get(step) or self._forgotten.get(step)
         if entry is None:
             raise InvalidTransition(Phase.GONE.value, type(event).__name__, step)
         forgotten = entry.phase is Phase.FORGOTTEN
@@ -147,7 +144,7 @@ class Window:
         self.under_way -= 1
         entry.mark = event.mark
         if entry.phase is Phase.GONE:
-            del (self._forgotten if forgotten else self._entries)[step]
+            del (self._forgotten if forgotten else self.entries)[step]
         else:
             self._ready.append(step)
             if type(event) is Arrived:
@@ -161,7 +158,7 @@ class Window:
         Returns:
             Its entry, and in what phase it was.
         """
-        entry = self._entries.pop(step)
+        entry = self.entries.pop(step)
         was, entry.phase = entry.phase, follow(entry.phase, _WANTED, step)
         self._leave(entry)
         return entry, was
@@ -172,9 +169,9 @@ class Window:
         Returns:
             How many, and the steps of those whose batches are here.
         """
-        steps, here = list(self._entries)[: event.count], []
+        steps, here = list(self.entries)[: event.count], []
         for step in steps:
-            entry = self._entries.pop(step)
+            entry = self.entries.pop(step)
             was, entry.phase = entry.phase, follow(entry.phase, event, step)
             if was is Phase.SENT:
                 self._forgotten[step] = entry
@@ -188,7 +185,7 @@ class Window:
     def lose(self, event: Died, most_deaths: int) -> None:
         """A worker has died: what it owed is to be done again, unless it dies of that."""
         for step in sorted(event.lost):
-            entry = self._entries.get(step) or self._forgotten.pop(step)
+            entry = self.entries.get(step) or self._forgotten.pop(step)
             entry.deaths += step == event.at_hand
             entry.phase = follow(entry.phase, event, step)
             if entry.phase is Phase.HELD and entry.deaths >= most_deaths:
@@ -204,7 +201,7 @@ class Window:
 
     def validate(self) -> None:
         """Raise AssertionError unless every invariant beside the fields holds."""
-        entries = self._entries
+        entries = self.entries
         assert list(entries) == sorted(entries)
         assert all(entry.task.step == step for step, entry in entries.items())
         assert not entries.keys() & self._forgotten.keys()

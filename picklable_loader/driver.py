@@ -156,14 +156,6 @@ class Driver:
             prefetch_budget=schedule.budget,
         )
 
-    def skip(self, count: int) -> int:
-        """Pass over batches; returns how many there were."""
-        run = self._run
-        assert run is not None, "start() comes first"
-        before = run.step
-        self.tell(Skipped(count))
-        return run.step - before
-
     def skipped(self, step: int, bad: Bad) -> None:
         """Note that a batch is delivered, or passed over, without its bad samples."""
         run = self._run
@@ -209,11 +201,8 @@ class Driver:
                 raise AssertionError(f"{instruction} answers Wanted only")
 
     def _pass_over(self, answer: Answer) -> None:
-        run = self._run
-        assert run is not None
-        run.unmoved = None
-        if answer.states is not None:
-            run.worker_states[str(answer.worker)] = answer.states
+        assert self._run is not None
+        self._run.moved(answer)
         self._empty += 1
         self.skipped(answer.step, answer.payload)
 

@@ -134,7 +134,3 @@ class InlineEngine:
         finally:
             set_current(before)
             torch_worker._worker_info = info
-
-
-#: a worker that has waited for this part of a task's time, or longer, might have done more
-_IDLE_PART = 8

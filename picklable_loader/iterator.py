@@ -10,7 +10,7 @@ from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
 from .anatomy import budget_for, is_iterable
-from .core.events import Budgeted
+from .core.events import Budgeted, Skipped
 from .marks import replayed
 from .options import AtEpochEnd
 from .pinning import pin
@@ -80,7 +80,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             return sum(1 for _ in zip(range(count), self))
         before = self.step
         if self._driver.at_work:
-            self._driver.skip(count)
+            self._driver.tell(Skipped(count))
         else:  # workers never see what may have killed those before them
             self.start(skip=count)
         if self._finished or self._closed:
@@ -202,11 +202,8 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
     def _advance(self) -> Answer:
         """The driver's next answer, noted in the run."""
         answer = self._driver.advance()
-        run = self._live_run()
-        run.unmoved = None
+        self._live_run().moved(answer)
         self._at_epoch_end = None
-        if answer.states is not None:
-            run.worker_states[str(answer.worker)] = answer.states
         return answer
 
     def _hand_over(self, answer: Answer) -> _T:

@@ -35,7 +35,7 @@ from .plain import decode, encode_any
 from .randomness import RNGS, Universe
 from .samplers import make_order
 from .source import Setting, Source, random_int64
-from .transport.frames import Begin
+from .transport.frames import Answer, Begin
 from .worker.fetch import tell_epoch
 
 if TYPE_CHECKING:
@@ -190,6 +190,12 @@ class Run:
         return to_plain(self.cursor(live), self._fits)
 
     # --- moving ----------------------------------------------------------------------------------
+
+    def moved(self, answer: Answer) -> None:
+        """A batch was delivered, or passed over, by that answer."""
+        self.unmoved = None
+        if answer.states is not None:
+            self.worker_states[str(answer.worker)] = answer.states
 
     def restart(self) -> None:
         """Have every task that is under way done again, by workers that know nothing."""

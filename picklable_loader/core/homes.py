@@ -11,7 +11,7 @@ however costly, and what they settle on stays.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 
 __all__ = ["Homes"]
 
@@ -83,12 +83,11 @@ class Homes:
 
     def has_room(self, stream: int) -> bool:
         """A stream's home may be given its next task: a stream moves between two tasks."""
-        waits = self._wish is not None and self._wish[0] == stream
-        return not (waits and self._under_way[stream])
+        return not (self._is_to_move(stream) and self._under_way[stream])
 
     def may_move(self, stream: int) -> bool:
         """A stream would be better off elsewhere, and none of its tasks is under way."""
-        return self._wish is not None and self._wish[0] == stream and not self._under_way[stream]
+        return self._is_to_move(stream) and not self._under_way[stream]
 
     def move(self, stream: int) -> None:
         """A stream goes where it is better off."""
@@ -96,11 +95,14 @@ class Homes:
         self._moved[stream] = self._wish[1]
         self._wait_longer()
 
+    def _is_to_move(self, stream: int) -> bool:
+        return self._wish is not None and self._wish[0] == stream
+
     def _consider(self) -> None:
         if self._answers >= 2 * self._patience:  # it could not move: its state is never known
             self._wait_longer()
             return
-        work: dict[int, float] = defaultdict(float, dict.fromkeys(range(self._workers), 0.0))
+        work = dict.fromkeys(range(self._workers), 0.0)
         for stream, cost in self._costs.items():
             work[self.of(stream)] += cost
         full, empty = max(work, key=work.__getitem__), min(work, key=work.__getitem__)

@@ -71,6 +71,20 @@ class Dies:
         return signal.pause() or 0  # type: ignore[func-returns-value]
 
 
+def a_block(pid: int) -> Path:
+    """A name such as torch gives to shared memory while it is being made."""
+    return Path(f"/dev/shm/torch_{pid}_1234567890_0")
+
+
+class DiesInTheMiddle:
+    """Its process is killed while torch makes shared memory."""
+
+    def __getitem__(self, index: int) -> int:
+        a_block(os.getpid()).write_bytes(bytes(8))
+        os.kill(os.getpid(), signal.SIGKILL)
+        return signal.pause() or 0  # type: ignore[func-returns-value]
+
+
 class Stubborn:
     """Ignores the request to end, and SIGTERM, once it is asked for a sample."""
 
@@ -321,7 +335,33 @@ def test_another_worker_takes_the_place_of_a_dead_one(
         assert (answer.worker, answer.payload) == (1, [-7])
 
 
-def test_what_a_worker_was_at_is_known_when_it_is_dead(start: Callable[..., Pool]) -> None:
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no folder tells of shared memory")
+@pytest.mark.parametrize("replaced", [True, False])
+def test_shared_memory_that_a_killed_worker_was_making_is_removed(
+    start: Callable[..., Pool], replaced: bool
+) -> None:
+    pool = start(DiesInTheMiddle())
+    (pid,) = pool.pids
+    assert pid is not None
+    others = a_block(pid * 10)  # nobody's number, and one that begins like the worker's
+    others.touch()
+    try:
+        pool.post(0, request(0, 0))
+        pool.wait(PATIENCE_S)
+        assert pool.dies(0) and a_block(pid).exists()
+        if replaced:
+            pool.last_words(0)
+            pool.replace(0, Post(0, 1, base_seed=5))
+        else:
+            pool.retire()
+        assert not a_block(pid).exists() and others.exists()
+    finally:
+        others.unlink()
+
+
+def test_what_a_worker_was_at_is_known_when_it_is_dead(
+    start: Callable[..., Pool],
+) -> None:
     pool = start(Dies())
     pool.post(0, request(0, -3))
     pool.post(0, request(6, signal.SIGKILL, begins=False))

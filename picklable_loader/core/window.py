@@ -84,10 +84,15 @@ class Window:
         return head.task.step if head.phase in _HERE else None
 
     def held_back(self) -> list[Entry]:
-        """The entries that can be sent now; none of a stream that cannot get past a batch."""
-        stuck = {e.task.stream for e in self.entries.values() if e.phase is Phase.LETHAL} - {None}
-        held = (entry for entry in self.entries.values() if entry.phase is Phase.HELD)
-        return [entry for entry in held if entry.task.stream not in stuck]
+        """The entries that can be sent now; none behind a batch that its stream cannot get past."""
+        found, stuck = [], set()
+        for entry in self.entries.values():
+            stream = entry.task.stream
+            if entry.phase is Phase.LETHAL and stream is not None:
+                stuck.add(stream)
+            elif entry.phase is Phase.HELD and stream not in stuck:
+                found.append(entry)
+        return found
 
     def waiting_streams(self) -> set[int | None]:
         """Streams of which batches wait for delivery."""

@@ -18,6 +18,7 @@ from ..transport.lines import Frames, Lines
 from ..worker.fetch import Job
 from ..worker.main import work
 from ..worker.serve import Post
+from . import remains
 from .deaths import Death
 from .ladder import retire
 from .lifeline import Lifeline
@@ -160,6 +161,7 @@ class Pool:
             OSError: the system has no room for it.
         """
         before = self._processes[worker]
+        remains.remove([before.pid])
         self._processes[worker] = self._start(post)
         self._watch()
         before.close()
@@ -206,6 +208,7 @@ def _retire(
     lifeline, lines, stacks = ends
     lines.hang_up()
     retire(processes)
+    remains.remove([process.pid for process in processes if process.exitcode])
     processes.clear()
     lifeline.cut()
     if stacks is not None:

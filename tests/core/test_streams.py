@@ -7,6 +7,7 @@ import json
 import pickle
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -57,6 +58,9 @@ class World:
         self.delivered: list[Batch] = []
         self.moves = 0
         self.over = False
+        #: the step whose task kills whoever does it, and whether it was given up
+        self.deadly: int | None = None
+        self.condemned = False
         self.tell(Started())
 
     def tell(self, event: Any) -> None:
@@ -68,6 +72,9 @@ class World:
                     self.moves += instruction.place is not None
                 case Deliver(step) | Raise(step):
                     self.delivered.append(self.batches.pop(step))
+                case Condemn(task):
+                    assert task.step == self.deadly
+                    self.over = self.condemned = True
                 case Finish():
                     self.over = True
         self.schedule.validate()
@@ -81,6 +88,9 @@ class World:
     def answer_of(
         self, worker: int, kind: Any = Arrived, marked: bool = False, cost: int = 1
     ) -> None:
+        if self.queues[worker][0].task.step == self.deadly:
+            self.kill(worker)
+            return
         send = self.queues[worker].popleft()
         task, stream, read = send.task, send.task.stream, self.replicas[worker]
         assert stream is not None
@@ -101,18 +111,25 @@ class World:
         else:
             self.tell(kind(task.step, mark))
 
-    def kill(self, choice: int) -> None:
+    def kill(self, choice: int, done: int = 0) -> None:
+        """A worker dies, which has done some of its tasks and has not been heard."""
         worker = choice % len(self.queues)
         lost = [send.task.step for send in self.queues[worker]]
+        if self.deadly in lost:
+            done = min(done, lost.index(self.deadly))
+        at_hand = lost[done] if done < len(lost) else None
+        if self.deadly is not None and at_hand != self.deadly:
+            at_hand = None  # no other task is to be blamed
         self.queues[worker].clear()
         self.replicas[worker].clear()
-        self.tell(Died(worker, lost, lost[0] if lost else None))
+        self.tell(Died(worker, lost, at_hand))
 
     def finish(self) -> None:
         while not self.over:
             self.tell(Wanted())
             while any(self.queues) and self.schedule._wanting:
                 self.answer(0)
+            assert self.over or not self.schedule._wanting, "nothing is under way"
 
 
 LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=5)
@@ -141,7 +158,7 @@ def act(world: World, actions: list[tuple[str, int]]) -> None:
             world.schedule = pickle.loads(pickle.dumps(world.schedule))
         elif action == "kill":
             if not world.schedule.policy.lazy:
-                world.kill(choice)
+                world.kill(choice, choice // 2)
         else:
             world.answer(choice, Failed if action == "fail" else Arrived, action == "mark")
 
@@ -246,6 +263,39 @@ def test_a_stream_whose_batch_kills_its_workers_stops_before_it() -> None:
     assert schedule.handle(Wanted()) == [Condemn(Task(2, None, 0, 0))]
     assert [place.given for place in schedule.places()] == [1, 1]
     assert schedule.window()[0] == Task(2, None, 0, 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), POLICIES, ACTIONS, st.data())
+def test_whatever_else_dies_all_before_a_deadly_batch_is_delivered_and_then_it_is_given_up(
+    lengths: list[int], policy: Policy, actions: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    most = 10**9 if policy.lazy else data.draw(st.integers(1, 2))
+    world = World(lengths, replace(policy, most_deaths=most), [Place() for _ in lengths])
+    stream = data.draw(st.integers(0, len(lengths) - 1))
+    at = data.draw(st.integers(0, lengths[stream] - 1))
+    world.deadly = None if policy.lazy else at * len(lengths) + stream
+    act(world, [action for action in actions if action[0] != "kill" or not world.over])
+    world.finish()
+    expected = in_turn(lengths)
+    if world.deadly is None:
+        assert world.delivered == expected
+        return
+    assert world.condemned
+    if policy.in_order:
+        assert world.delivered == expected[: expected.index((stream, at))]
+    assert set(world.delivered) >= set(expected[: expected.index((stream, at))])
+    assert not any(s == stream and n >= at for s, n in world.delivered)
+
+
+def test_what_was_lost_unheard_before_a_deadly_batch_is_read_again() -> None:
+    policy = Policy(workers=1, budget=4, most_deaths=1)
+    schedule = Schedule(StreamPlan([Place()], None), policy, 0, [Place()])
+    schedule.handle(Started())
+    assert schedule.handle(Died(0, [0, 1, 2, 3], 2)) == [
+        Send(0, Task(0, None, 0, 0), Place(0)),
+        Send(0, Task(1, None, 0, 0)),
+    ]
 
 
 @settings(max_examples=200, deadline=None)

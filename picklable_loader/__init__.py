@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import LoaderError
+    from .explanation import explain
     from .files import load, save
     from .interleaving import Interleave
     from .iterator import LoaderIterator
@@ -22,6 +23,7 @@ __all__ = [
     "ShuffleBuffer",
     "__version__",
     "current_seed",
+    "explain",
     "load",
     "register_order",
     "save",
@@ -37,6 +39,7 @@ _PLACES = {
     "ShuffleBuffer": "shuffling",
     "__version__": "version",
     "current_seed": "worker.seeding",
+    "explain": "explanation",
     "load": "files",
     "register_order": "samplers",
     "save": "files",

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import multiprocessing
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import datapipes
+from .codecs import STOCK, refusal
 from .core.events import Answered, Died
 from .core.streams import Marks, Place
 from .core.task import Task
 from .errors import UsageError
+from .explanation import blame
 from .inline import InlineEngine
 from .pinning import warn_about_pinning
+from .pool.mains import is_importable
 from .pool.pool import Pool
 from .pooled import Care, PoolEngine
 from .randomness import Isolated
 from .stats import WorkerStats
+from .transport.cargo import Cargo
 from .transport.frames import Answer, Begin
 from .transport.lines import Lines
 from .transport.packets import PacketLines, packets_work_here
 from .transport.pipes import PipeLines
+from .worker.fetch import Job
 from .worker.replica import Post
 
 if TYPE_CHECKING:
@@ -129,16 +135,42 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
     context = loader.multiprocessing_context or multiprocessing.get_context()
     init = datapipes.sharding(loader.dataset, loader.worker_init_fn)
     streams, workers = run.streams or None, loader.num_workers
+    job, options = loader._pl.job(), loader._pl.options
+    given: Job | Cargo = job
+    if context.get_start_method() != "fork":
+        given, init = _cargo(job, init, options.codec), None
     posts = [
         Post(worker, workers, run.base_seed, init, run.shared_seed, run.announced, streams)
         for worker in range(workers)
     ]
-    job = loader._pl.job()
-    options = loader._pl.options
     persistent = loader.persistent_workers
     care = Care(loader.timeout, options.on_timeout, options.max_task_deaths, persistent)
-    pool = Pool(context, job, posts, _lines(loader), stacks=care.on_timeout == "restart")
+    pool = Pool(context, given, posts, _lines(loader), stacks=care.on_timeout == "restart")
     return PoolEngine(pool, posts, care, lives_on=job.stateful and loader._pl.lives_on)
+
+
+def _cargo(job: Job, init: Any, wish: Any) -> Cargo:
+    """What new processes are given: what they are to do, and worker_init_fn.
+
+    Raises:
+        CannotSaveError: no codec takes a part of it.
+    """
+    importable = is_importable()
+    codecs: tuple[str, ...] = (wish,) if wish in STOCK else STOCK if importable else STOCK[1:]
+    try:
+        return Cargo((job, init), codecs, not importable)
+    except Exception as error:
+        warnings.warn(
+            "Got pickle error when attempting to start a worker Process: a part of the loader "
+            "cannot be sent to it (the error says which), which the start method needs. It need "
+            'not be with multiprocessing_context="fork"',
+            stacklevel=2,
+        )
+        parts = {"dataset": job.dataset, "collate_fn": job.collate_fn, "worker_init_fn": init}
+        for name, part in parts.items():
+            if all(refusal(codec, part, lambda _: None) for codec in codecs):
+                raise blame(part, f"loader.{name}", codecs) from error
+        raise
 
 
 def _lines(loader: DataLoader[Any]) -> Lines:

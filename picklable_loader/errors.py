@@ -9,6 +9,7 @@
     │   ├── NewerStateError           was written by a later version of this package
     │   └── ForeignStateError         was written by another loader
     ├── CannotSaveError (TypeError)   an object of the user's that cannot be saved exactly
+    ├── CannotLoadError (RuntimeError) what was carried cannot be opened here
     ├── WorkerDied (RuntimeError)     workers die of a task
     ├── StreamError (RuntimeError)    a stream of the dataset cannot go on from its saved state
     ├── NoSampleError (RuntimeError)  all samples of many batches in a row are bad
@@ -31,6 +32,7 @@ import reprlib
 from typing import Any, NamedTuple
 
 __all__ = [
+    "CannotLoadError",
     "CannotSaveError",
     "DamagedStateError",
     "Difference",
@@ -172,6 +174,25 @@ class CannotSaveError(LoaderError, TypeError):
 
     def __str__(self) -> str:
         return f"{self.what} cannot be saved: {self.reason}. {self.advice}"
+
+
+class CannotLoadError(LoaderError, RuntimeError):
+    """Something in a pickle cannot be opened in this program; the pickle is as it was.
+
+    Attributes:
+        what: the object.
+        reason: why it cannot be opened.
+        advice: the way out.
+    """
+
+    def __init__(self, what: str, reason: str, advice: str) -> None:
+        super().__init__(what, reason, advice)
+        self.what = what
+        self.reason = reason
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.what} cannot be opened here: {self.reason}. {self.advice}."
 
 
 class StreamError(LoaderError, RuntimeError):

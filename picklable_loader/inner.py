@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import datapipes
 from .anatomy import anatomy, built, fingerprint, generators, is_iterable
+from .codecs import Opened
 from .core.seeds import base_seed
 from .core.streams import Place
 from .custom import prepare
@@ -19,6 +20,7 @@ from .driver import Driver
 from .errors import DamagedStateError
 from .fitting import fit
 from .options import AtEpochEnd, Options, check_choice
+from .packing import Decision
 from .run import Run
 from .saved import beginning
 from .soundness import check
@@ -61,6 +63,9 @@ class Inner:
         #: persistent workers, and the iterator that has them
         self.driver: Driver | None = None
         self.kept: weakref.ref[LoaderIterator[Any]] | None = None
+        #: how the loader is pickled, and what was carried in a pickle without its dataset
+        self.decision = Decision()
+        self.sealed: list[Opened] = []
         self._group: Any = None
 
     # --- saving ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
+from .absent import check_present
 from .anatomy import budget_for, is_iterable
 from .core.events import Budgeted, Skipped
 from .marks import replayed
@@ -134,6 +135,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         """
         if self._driver.at_work or self._finished or self._closed:
             return
+        check_present(self.loader.dataset)
         if self._run is None:
             self._build_run()
         run = self._live_run()

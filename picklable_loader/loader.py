@@ -6,8 +6,6 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
-import torch
-from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
 from .anatomy import position, remaining
@@ -15,6 +13,7 @@ from .inner import Inner
 from .iterator import LoaderIterator
 from .options import (
     AtEpochEnd,
+    CodecWish,
     OnError,
     OnTimeout,
     Options,
@@ -24,6 +23,7 @@ from .options import (
     whole_number,
 )
 from .past import batch_at
+from .pickling import Picklable
 from .saved import next_epoch
 from .warn import dropped_state
 from .worker.fetch import tell_epoch
@@ -52,7 +52,7 @@ class _Epoch:
         return inner.next_epoch if run is None or run.finished else run.epoch
 
 
-class DataLoader(TorchDataLoader[_T]):
+class DataLoader(Picklable[_T]):
     """A ``torch.utils.data.DataLoader`` whose iterator can be pickled in mid-epoch.
 
     Takes all of torch's arguments, with their meaning, defaults and errors, and these:
@@ -110,6 +110,15 @@ class DataLoader(TorchDataLoader[_T]):
             of its samples is passed over. A callable: it is given the exception and the sample's
             index (iterable-style: its number in the stream, from 0), where the sample is fetched,
             and returns another sample for it, returns None to skip it, or raises.
+        codec: what carries the parts of a pickled loader that plain pickle refuses: lambdas,
+            closures, local classes. ``"auto"``: cloudpickle, and what that refuses, dill.
+            ``"pickle"``: nothing. ``"cloudpickle"`` and ``"dill"`` carry everything that is no
+            tensor or array, also classes of ``__main__``, which a program that does not have them
+            can load then. Or a `Codec`.
+        pickle_dataset: False: pickles of the loader, and of its iterator, come without the dataset,
+            and need ``attach`` when they are loaded.
+        pickle_mapped: False: arrays and tensors over a mapped file (``numpy.memmap``,
+            ``torch.load(mmap=True)``) are pickled as the file's name and their place in it.
 
     Raises:
         ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
@@ -152,6 +161,9 @@ class DataLoader(TorchDataLoader[_T]):
         max_task_deaths: int = 3,
         on_timeout: OnTimeout = "raise",
         on_error: OnError = "raise",
+        codec: CodecWish = "auto",
+        pickle_dataset: bool = True,
+        pickle_mapped: bool = True,
     ) -> None:
         super().__init__(
             dataset,
@@ -188,17 +200,15 @@ class DataLoader(TorchDataLoader[_T]):
             max_task_deaths,
             on_timeout,
             on_error,
+            codec,
+            pickle_dataset,
+            pickle_mapped,
         )
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
         # Torch keeps every argument as an attribute, from which trainers build loaders anew.
-        self.seed, self.seeding, self.schedule = options.seed, seeding, schedule
-        self.seed_hooks, self.at_epoch_end = seed_hooks, at_epoch_end
-        self.transport = transport
-        self.prefetch_budget, self.prefetch_bytes = prefetch_budget, prefetch_bytes
-        self.num_streams, self.snapshot_every_n_steps = num_streams, snapshot_every_n_steps
-        self.max_task_deaths, self.on_timeout = max_task_deaths, on_timeout
-        self.on_error = on_error
+        self.__dict__.update(vars(options))
+        self.seed_hooks = seed_hooks
         #: all that is ours and no argument
         self._pl = Inner(self, options)
         self._pl.remember_origin()
@@ -332,24 +342,3 @@ class DataLoader(TorchDataLoader[_T]):
         inner.abandon(finished=True)
         inner.run = None
         inner.newest_ref = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = dict(self.__dict__)
-        context = kept.pop(_CONTEXT, None)
-        kept["_iterator"] = None
-        kept["_pl"] = {
-            **self._pl.saved(),
-            "start_method": None if context is None else context.get_start_method(),
-        }
-        return kept
-
-    def __setstate__(self, kept: dict[str, Any]) -> None:
-        saved = kept["_pl"]
-        self.__dict__.update(kept)
-        method = saved["start_method"]
-        context = None if method is None else torch.multiprocessing.get_context(method)
-        self.__dict__[_CONTEXT] = context
-        self._pl = Inner.restored(self, saved)
-
-
-_CONTEXT = "_DataLoader__multiprocessing_context"

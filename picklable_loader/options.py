@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from .codecs import STOCK, Codec
 from .worker.gather import OnError
 
-__all__ = ["AtEpochEnd", "OnError", "Options", "Scheduling", "Seeding", "Transport"]
+__all__ = ["AtEpochEnd", "CodecWish", "OnError", "Options", "Scheduling", "Seeding", "Transport"]
 
 Seeding = Literal["batch", "sample", "worker"]
 OnTimeout = Literal["raise", "restart"]
 Scheduling = Literal["balanced", "round_robin"]
 AtEpochEnd = Literal["stop", "next"]
 Transport = Literal["auto", "arena", "portable"]
+CodecWish = Literal["auto", "pickle", "cloudpickle", "dill"] | Codec
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,9 @@ class Options:
     max_task_deaths: int = 3
     on_timeout: OnTimeout = "raise"
     on_error: OnError = "raise"
+    codec: CodecWish = "auto"
+    pickle_dataset: bool = True
+    pickle_mapped: bool = True
 
     def __post_init__(self) -> None:
         if self.seed is not None:
@@ -54,6 +59,7 @@ class Options:
         if self.num_streams is not None:
             check_count("num_streams", self.num_streams)
         check_on_error(self.on_error)
+        check_codec(self.codec)
         if self.snapshot_every_n_steps != "auto":
             check_count("snapshot_every_n_steps", self.snapshot_every_n_steps)
         if whole_number("max_task_deaths", self.max_task_deaths) < 0:
@@ -117,6 +123,14 @@ def check_on_error(on_error: Any) -> None:
             'on_error should be "raise", "skip" or a callable that takes the exception and the '
             f"index, got on_error={on_error!r}"
         )
+
+
+def check_codec(codec: Any) -> None:
+    """Raise ValueError unless it is the name of a codec, or one."""
+    if isinstance(codec, str) or not all(
+        callable(getattr(codec, name, None)) for name in ("dumps", "loads")
+    ):
+        check_choice("codec", codec, ("auto", *STOCK))
 
 
 def count_bytes(text: Any) -> int | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from torch.utils.data import Dataset
+
 from .anatomy import position, remaining
+from .codecs import Opened, newobj
 from .core.snapshot import from_plain
 from .driver import Driver
 from .options import AtEpochEnd
+from .packing import packed_iterator
 from .run import Run
 from .saved import alone, next_epoch, snapshot
 
@@ -22,6 +27,9 @@ _T = TypeVar("_T", covariant=True)
 class Standing(Generic[_T]):
     """What a loader's iterator knows of its place; `LoaderIterator` moves it."""
 
+    #: its parts are looked at one by one when it is pickled
+    _packs = True
+
     def __init__(self, loader: DataLoader[_T], driver: Driver | None = None) -> None:
         self.loader = loader
         self._driver = driver or Driver()
@@ -34,6 +42,8 @@ class Standing(Generic[_T]):
         self._replay = 0
         #: what to do if there is nothing left; None: this is not the first batch after a resume
         self._at_epoch_end: AtEpochEnd | None = None
+        #: the sampler's iterator as it was carried, as long as the dataset is absent
+        self._sealed: Opened | None = None
         self._iterable_length: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
@@ -141,13 +151,45 @@ class Standing(Generic[_T]):
             "newest": self.loader._pl.newest is self,
         }
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        saved = self.__getstate__()
+        order = saved["state"]["order"]
+        if order and "iterator" in order:
+            iterator = packed_iterator(self.loader, order["iterator"])
+            saved["state"] = {**saved["state"], "order": {**order, "iterator": iterator}}
+        return newobj, (type(self),), saved
+
     def __setstate__(self, saved: dict[str, Any]) -> None:
         Standing.__init__(self, saved["loader"])
+        order = saved["state"]["order"] or {}
+        if isinstance(order.get("iterator"), Opened):
+            self._sealed = order["iterator"]
+            order["iterator"] = self._sealed["iterator"]
         self._resume(saved["state"], None)
         self._finished = saved["finished"]
         if saved["newest"]:
             self.loader._pl.adopt(self)  # type: ignore[arg-type]  # it is a LoaderIterator
             self.loader._pl.source.restore(saved["state"]["rng"])
+
+    def attach(self, dataset: Dataset[_T]) -> None:
+        """Give the iterator its dataset back, after it was pickled without; and its loader.
+
+        Args:
+            dataset: what it was saved with, or an equal one.
+
+        Raises:
+            StateMismatch, UsageError: see `DataLoader.attach`.
+        """
+        self.loader.attach(dataset)
+        if self._sealed is not None and self._state is not None:
+            again = self._sealed.again(self._sealed.beside)
+            self._state["order"]["iterator"] = again["iterator"]
+        self._sealed = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Standing[_T]:
+        other = memo[id(self)] = type(self).__new__(type(self))
+        other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return other
 
     def __copy__(self) -> Standing[_T]:
         saved = alone(self)

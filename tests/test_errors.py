@@ -22,6 +22,7 @@ from picklable_loader.core.events import Arrived
 from picklable_loader.core.schedule import Policy, Schedule
 from picklable_loader.core.streams import Place, StreamPlan
 from picklable_loader.errors import (
+    CannotLoadError,
     CannotSaveError,
     DamagedStateError,
     Difference,
@@ -72,6 +73,10 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
     (
         CannotSaveError("the sampler", "it has no state", "Do this."),
         {"what": "the sampler", "reason": "it has no state", "advice": "Do this."},
+    ),
+    (
+        CannotLoadError("a class", "it is not there", "Do this"),
+        {"what": "a class", "reason": "it is not there", "advice": "Do this"},
     ),
     (
         StreamError(3, "Lines", "KeyError: 'at'"),
@@ -136,6 +141,7 @@ def test_a_difference_travels_as_well() -> None:
         (NewerStateError, (StateError,)),
         (ForeignStateError, (StateError,)),
         (CannotSaveError, (LoaderError, TypeError)),
+        (CannotLoadError, (LoaderError, RuntimeError)),
         (UsageError, (LoaderError, RuntimeError)),
         (InvalidTransition, (LoaderError, RuntimeError)),
         (LoaderWarning, (UserWarning,)),

@@ -81,6 +81,7 @@ def test_the_public_names_are_these() -> None:
         "ShuffleBuffer",
         "__version__",
         "current_seed",
+        "explain",
         "load",
         "register_order",
         "save",

@@ -24,7 +24,7 @@ CORE = [
 #: what a package may see of the others
 LAYERS = {
     "core": {"errors"},
-    "transport": {"core.streams", "core.task"},
+    "transport": {"codecs", "core.streams", "core.task"},
     "worker": {
         "core",
         "core.streams",
@@ -37,6 +37,7 @@ LAYERS = {
         "stateful",
     },
     "pool": {
+        "transport.cargo",
         "transport.forks",
         "transport.frames",
         "transport.limits",

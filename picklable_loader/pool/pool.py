@@ -11,6 +11,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
+from ..transport.cargo import Cargo
 from ..transport.forks import guard
 from ..transport.frames import Answer
 from ..transport.limits import explained, lacks_descriptors
@@ -22,6 +23,7 @@ from . import remains
 from .deaths import Death
 from .ladder import retire
 from .lifeline import Lifeline
+from .mains import hidden
 from .preload import preload
 from .stacks import Stacks
 
@@ -49,7 +51,7 @@ class Pool:
     def __init__(
         self,
         context: BaseContext,
-        job: Job,
+        job: Job | Cargo,
         posts: Sequence[Post],
         lines: Lines,
         stacks: bool = False,
@@ -59,10 +61,11 @@ class Pool:
         self._lines = lines
         self._lifeline = Lifeline(context)
         self._stacks = Stacks(context) if stacks else None
-        ends = self._lifeline, lines, self._stacks
+        ends = self._lifeline, lines, self._stacks, job
         #: retires the workers when the pool is gone, at the latest when the interpreter ends
         self.retire = weakref.finalize(self, _retire, os.getpid(), ends, self._processes)
-        preload(context)
+        with hidden(context):
+            preload(context)
         try:
             for post in posts:
                 self._processes.append(self._start(post))
@@ -182,7 +185,7 @@ class Pool:
     def _start(self, post: Post) -> BaseProcess:
         # A fork while an end is half open, or half closed, would give a worker a copy that it does
         # not know of.
-        with guard:
+        with guard, hidden(self._context):
             end = self._lines.open(self._context, post.worker)
             stack = None if self._stacks is None else self._stacks.open(post.worker)
             process = self._context.Process(  # type: ignore[attr-defined]
@@ -200,16 +203,18 @@ class Pool:
 
 def _retire(
     owner: int,
-    ends: tuple[Lifeline, Lines, Stacks | None],
+    ends: tuple[Lifeline, Lines, Stacks | None, Job | Cargo],
     processes: list[BaseProcess],
 ) -> None:
     if os.getpid() != owner:  # a forked copy: neither line nor children are its own
         return
-    lifeline, lines, stacks = ends
+    lifeline, lines, stacks, job = ends
     lines.hang_up()
     retire(processes)
     remains.remove([process.pid for process in processes if process.exitcode])
     processes.clear()
     lifeline.cut()
+    if isinstance(job, Cargo):
+        job.close()
     if stacks is not None:
         stacks.close()

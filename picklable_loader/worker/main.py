@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch.multiprocessing
 from torch._C import _set_worker_signal_handlers
 
+from ..transport.cargo import Cargo
 from ..transport.lines import WorkersEnd
 from .fetch import Job
 from .serve import Post, serve
@@ -15,12 +17,12 @@ from .ties import hold, tell_when_asked
 __all__ = ["work"]
 
 
-def work(line: WorkersEnd, job: Job, post: Post, life: Any, stack: Any) -> None:
+def work(line: WorkersEnd, job: Job | Cargo, post: Post, life: Any, stack: Any) -> None:
     """Serve until the loader closes its end; die with it, if it dies.
 
     Args:
         line: this worker's end.
-        job: what to do with tasks.
+        job: what to do with tasks; in a cargo, together with worker_init_fn.
         post: this worker's place among the others.
         life: its end of the lifeline.
         stack: where to tell what it is at, when asked; None: it will not be asked.
@@ -32,6 +34,10 @@ def work(line: WorkersEnd, job: Job, post: Post, life: Any, stack: Any) -> None:
     # Prints a line when the process dies of SIGBUS, SIGSEGV and the like.
     _set_worker_signal_handlers()
     try:
-        serve(line.open(), job, post)
+        todo: Job = job  # type: ignore[assignment]  # unless it is one
+        if isinstance(job, Cargo):
+            todo, init = job.open()
+            post = replace(post, worker_init_fn=init)
+        serve(line.open(), todo, post)
     except (EOFError, KeyboardInterrupt):
         pass  # nobody listens any more; Ctrl-C in a terminal reaches the loader as well

@@ -1,0 +1,310 @@
+"""Codecs: pickle, cloudpickle and dill behind one protocol, and what one of them carries.
+
+What pickle takes is left to whoever pickles the loader: he shares it with what stands beside it,
+and ``torch.save`` finds its storages there. What pickle refuses (lambdas, local classes) is
+*carried*: a codec writes it as bytes. Whatever pickle takes of that after all, tensors, arrays and
+the loader's other parts, stands *beside* those bytes, which refer to it by its number.
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from .errors import CannotLoadError, UsageError
+from .mapped import MappedFiles
+
+__all__ = [
+    "STOCK",
+    "Carried",
+    "Codec",
+    "Opened",
+    "Refer",
+    "open_carried",
+    "is_data",
+    "refusal",
+    "written",
+]
+
+#: the codecs that are known by name, the most careful one first
+STOCK = ("pickle", "cloudpickle", "dill")
+
+#: makes an object without calling its ``__init__``, in few bytes
+newobj: Callable[..., Any] = copyreg.__newobj__  # type: ignore[attr-defined]
+
+
+def made(kind: Any) -> Any:
+    """The same, of a class that is carried; pickles call this."""
+    return kind.__new__(kind)
+
+
+#: what stands for an object in a codec's bytes; None: the object itself does
+Refer = Callable[[Any], "tuple[Any, ...] | None"]
+
+
+class Codec(Protocol):
+    """Makes bytes of objects, and objects of those bytes.
+
+    It is pickled along with what it has written, so that plain pickle must take it: an instance
+    of a class, or a module, that can be imported where the pickle is loaded.
+
+    Attributes:
+        name: for messages.
+    """
+
+    name: str
+
+    def dumps(self, obj: Any) -> bytes:
+        """An object as bytes; raises if that cannot be done."""
+
+    def loads(self, data: bytes) -> Any:
+        """The object again."""
+
+
+class Carried:
+    """An object that a codec carries; what it is pickled as opens by itself.
+
+    Args:
+        codec: one of `STOCK`, or a `Codec`.
+        obj: the object, or a dict of objects by their names.
+        known: by ``id`` of objects that are saved elsewhere: the object that stands beside, and
+            under which name it is found in that (None: it is that object).
+        mapped: arrays and tensors over files are saved by the files' names.
+    """
+
+    def __init__(
+        self,
+        codec: str | Codec,
+        obj: Any,
+        known: dict[int, tuple[Any, str | None]] | None = None,
+        mapped: bool = False,
+    ) -> None:
+        self.codec = codec
+        self.obj = obj
+        self.known = known or {}
+        self.mapped = mapped
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        python = sys.version_info[:2]
+        if not isinstance(self.codec, str):
+            return open_carried, (self.codec, self.codec.dumps(self.obj), [], None, python)
+        beside = _Beside(self.known, MappedFiles() if self.mapped else None)
+        buffers: list[Any] | None = [] if protocol >= 5 else None
+        data = dump_with(self.codec, self.obj, beside.refer, buffers)
+        return open_carried, (self.codec, data, beside.things, buffers, python)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Carried:
+        return Carried(self.codec, copy.deepcopy(self.obj, memo), self.known, self.mapped)
+
+
+class Opened(dict[str, Any]):
+    """Parts that were carried, by their names; they can be opened once more."""
+
+    #: makes the parts again, with other things beside them
+    again: Callable[[list[Any]], dict[str, Any]]
+    #: what stood beside them
+    beside: list[Any]
+
+
+def open_carried(
+    codec: str | Codec,
+    data: bytes,
+    beside: list[Any],
+    buffers: Any = None,
+    python: tuple[int, ...] = (),
+) -> Any:
+    """What was carried. It runs the code in it, and is never among what is safe to load.
+
+    Raises:
+        CannotLoadError: another Python wrote it, or something that it needs is not there.
+        UsageError: its codec is not installed.
+    """
+    name = codec if isinstance(codec, str) else codec.name
+    if name in STOCK[1:] and tuple(python) != sys.version_info[:2]:
+        raise CannotLoadError(
+            f"what {name} carries",
+            f"Python {'.'.join(map(str, python))} has written it, and this is "
+            f"{'.'.join(map(str, sys.version_info[:2]))}: code is not the same in both",
+            "Load it there and take state_dict(), which any Python loads; or put the classes and "
+            "functions that it holds into a module",
+        )
+
+    def again(things: list[Any]) -> Any:
+        return load_with(codec, data, buffers, things)
+
+    try:
+        found = again(beside)
+    except (AttributeError, ModuleNotFoundError) as error:
+        raise CannotLoadError(
+            f"what {name} carries",
+            f"{type(error).__name__}: {error}",
+            "What it needs was moved, or is not installed here: make it importable under that "
+            'name. Classes that only a script has travel along with codec="cloudpickle"',
+        ) from error
+    if type(found) is dict:
+        found = Opened(found)
+        found.again, found.beside = again, beside
+    return found
+
+
+def dump_with(codec: str, obj: Any, refer: Refer, buffers: list[Any] | None) -> bytes:
+    """An object as a codec of `STOCK` writes it.
+
+    Args:
+        codec: its name.
+        obj: the object.
+        refer: what stands beside.
+        buffers: where large buffers go; None: into the bytes.
+    """
+    sink = io.BytesIO()
+    _pickler(codec)(sink, refer, buffers).dump(obj)
+    return sink.getvalue()
+
+
+def load_with(codec: str | Codec, data: Any, buffers: Any, beside: list[Any]) -> Any:
+    """What `dump_with` has written."""
+    with _standing_beside(beside):
+        return _loads(codec, data, buffers)
+
+
+def refusal(codec: str, obj: Any, refer: Refer) -> Exception | None:
+    """Why a codec of `STOCK` cannot write an object; None if it can."""
+    try:
+        _pickler(codec)(_Sink(), refer, []).dump(obj)
+    except UsageError:  # it is not installed
+        raise
+    except Exception as error:  # whatever people's __reduce__ raises
+        return error
+    return None
+
+
+def written(codec: str, obj: Any, refer: Refer) -> int | None:
+    """How many bytes a codec makes of an object; None if it refuses it."""
+    sink = _Sink()
+    try:
+        _pickler(codec)(sink, refer, None).dump(obj)
+    except Exception:  # whatever people's __reduce__ raises
+        return None
+    return sink.count
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+class _Beside:
+    """What bytes refer to, in the order of its numbers."""
+
+    def __init__(self, known: dict[int, tuple[Any, str | None]], files: MappedFiles | None) -> None:
+        self._known = known
+        self._files = files
+        self.things: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def refer(self, obj: Any) -> tuple[Any, ...] | None:
+        if id(obj) in self._known:
+            thing, name = self._known[id(obj)]
+            return standing_beside, (self._number(thing), name)
+        found = None if self._files is None else self._files.by_name(obj)
+        if found is not None:
+            return found
+        if is_data(obj):
+            return standing_beside, (self._number(obj), None)
+        return None
+
+    def _number(self, thing: Any) -> int:
+        if id(thing) not in self._numbers:
+            self._numbers[id(thing)] = len(self.things)
+            self.things.append(thing)
+        return self._numbers[id(thing)]
+
+
+def is_data(obj: Any) -> bool:
+    """A tensor or an array, which any pickler takes."""
+    kind = type(obj)
+    if kind is np.ndarray:
+        return not obj.dtype.hasobject
+    return kind is torch.Tensor or kind is torch.nn.Parameter
+
+
+def _pickler(codec: str) -> Any:
+    """The pickler class of a codec: ``(file, refer, buffers)``."""
+    base = _base(codec)
+
+    class Pickler(base):  # type: ignore[misc, valid-type]
+        def __init__(self, file: Any, refer: Refer, buffers: Any) -> None:
+            out_of_band = {} if buffers is None else {"buffer_callback": buffers.append}
+            super().__init__(file, pickle.HIGHEST_PROTOCOL, **out_of_band)
+            self._refer = refer
+
+        def reducer_override(self, obj: Any) -> Any:
+            found = self._refer(obj)
+            if found is None and codec == "cloudpickle":
+                return super().reducer_override(obj)
+            return NotImplemented if found is None else found
+
+    return Pickler
+
+
+def _base(codec: str) -> Any:
+    return pickle.Pickler if codec == "pickle" else _module(codec).Pickler
+
+
+def _module(codec: str) -> Any:
+    try:  # not before it is needed: it takes tens of milliseconds
+        return import_module(codec)
+    except ImportError as error:
+        raise UsageError(f"{codec} is needed here: pip install {codec}") from error
+
+
+class _Sink:
+    """A file of which nobody wants to know more than how much was written."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def write(self, data: Any) -> int:
+        self.count += len(data)
+        return len(data)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+_BESIDE: ContextVar[list[Any]] = ContextVar("picklable_loader.beside")
+
+
+def standing_beside(number: int, name: str | None) -> Any:
+    """What bytes that are being opened refer to; their pickle calls this."""
+    thing = _BESIDE.get()[number]
+    if name is None:
+        return thing
+    return thing[name] if isinstance(thing, dict) else thing.__dict__[name]
+
+
+@contextmanager
+def _standing_beside(things: list[Any]) -> Iterator[None]:
+    token = _BESIDE.set(things)
+    try:
+        yield
+    finally:
+        _BESIDE.reset(token)
+
+
+def _loads(codec: str | Codec, data: bytes, buffers: Any) -> Any:
+    if not isinstance(codec, str):
+        return codec.loads(data)
+    if codec == "dill":
+        return _module("dill").loads(data, buffers=buffers)
+    if codec != "pickle":
+        _module(codec)
+    return pickle.loads(data, buffers=buffers)

@@ -1,0 +1,178 @@
+"""Packing: how a loader, and its iterator, are pickled: which of their parts a codec carries.
+
+It is decided once for a loader, and again when one of its parts has another look: pickle is tried
+on each part, then cloudpickle, then dill, without keeping what they write. Ordinary parts stay
+where they are, so that nothing changes for a loader that has no others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .absent import absent, is_absent
+from .anatomy import fingerprint
+from .codecs import STOCK, Carried, Codec, Opened, Refer, is_data, refusal, standing_beside
+from .explanation import blame
+from .mapped import MappedFiles
+
+if TYPE_CHECKING:
+    from .loader import DataLoader
+
+__all__ = ["Decision", "class_of", "packed", "packed_iterator", "unpacked"]
+
+#: under which name the state of a loader has what is carried
+_CARRIED = "_carried"
+
+#: what every pickler takes
+_ATOMS = (type(None), bool, int, float, str, bytes)
+
+Parts = dict[str, Any]
+#: by name of a part, the codec that carries it; the others are pickled as they are
+Ways = dict[str, "str | Codec"]
+
+
+class Decision:
+    """What was decided for a loader; it stays in the program."""
+
+    def __init__(self) -> None:
+        self._look: Any = None
+        self._ways: Ways = {}
+
+    def ways(self, loader: DataLoader[Any], parts: Parts) -> Ways:
+        """By part that is carried, its codec.
+
+        Raises:
+            CannotSaveError: no codec takes a part; the error names it with its path.
+        """
+        inner = loader._pl
+        look: list[Any] = [id(inner.options), id(inner.resume)]
+        look += [(name, id(part), _look(part)) for name, part in parts.items() if name != "_pl"]
+        if look != self._look:
+            self._ways, self._look = _decide(loader, parts), look
+        return self._ways
+
+
+def packed(loader: DataLoader[Any], kept: Parts) -> Parts:
+    """The state of a loader as it is pickled.
+
+    Raises:
+        CannotSaveError: see `Decision.ways`.
+    """
+    parts = _parts(kept)
+    ways = loader._pl.decision.ways(loader, parts)
+    left_out = _left_out(loader)
+    if left_out:
+        kept = {**kept, "dataset": absent(loader.dataset, fingerprint(loader))}
+    if not ways:
+        return kept
+    known: dict[int, tuple[Any, str | None]] = {id(loader): (loader, None)}
+    known.update({id(part): (part, None) for name, part in parts.items() if name not in ways})
+    if left_out:
+        known[id(loader.dataset)] = kept["dataset"], None
+    carried, mapped = [], not loader._pl.options.pickle_mapped
+    for codec in sorted(dict.fromkeys(ways.values()), key=_rank):
+        theirs = {name: parts[name] for name, way in ways.items() if way == codec}
+        carried.append(Carried(codec, theirs, dict(known), mapped))
+        known.update({id(part): (carried[-1], name) for name, part in theirs.items()})
+    plain = {name: value for name, value in kept.items() if name not in ways}
+    return {**plain, _CARRIED: carried}
+
+
+def unpacked(kept: Parts) -> tuple[Parts, list[Opened]]:
+    """The state of a loader from what was pickled, and what of it was carried."""
+    kept = dict(kept)
+    opened = kept.pop(_CARRIED, [])
+    for parts in opened:
+        kept.update(parts)
+    return kept, opened
+
+
+def packed_iterator(loader: DataLoader[Any], iterator: Any) -> Any:
+    """A sampler's iterator as it is pickled beside its loader.
+
+    Raises:
+        CannotSaveError: no codec takes it.
+    """
+    parts = _parts(loader.__getstate__())
+    ways = loader._pl.decision.ways(loader, parts)
+    known = {id(part): (loader, name) for name, part in parts.items()}
+    moved = {id(parts[name]) for name in ways} | _left_out(loader)
+    if refusal("pickle", iterator, _refer(known.keys() - moved, moved)) is None:
+        return iterator
+    for codec in STOCK[1:]:
+        if refusal(codec, iterator, _refer(known.keys())) is None:
+            return Carried(codec, {"iterator": iterator}, {id(loader): (loader, None), **known})
+    raise blame(iterator, "the sampler's iterator")
+
+
+def class_of(loader: DataLoader[Any]) -> Any:
+    """A loader's class as it is pickled."""
+    kind, wish = type(loader), loader._pl.options.codec
+    if kind.__module__.startswith(f"{__package__}."):
+        return kind
+    if wish == "auto":
+        return kind if refusal("pickle", kind, _refer()) is None else Carried(STOCK[1], kind)
+    return kind if wish == STOCK[0] else Carried(wish, kind)
+
+
+# --- within --------------------------------------------------------------------------------------
+
+
+def _decide(loader: DataLoader[Any], parts: Parts) -> Ways:
+    wish, left_out = loader._pl.options.codec, _left_out(loader)
+    todo = {name: part for name, part in parts.items() if id(part) not in left_out}
+    if wish not in ("auto", STOCK[0]):
+        return dict.fromkeys(todo, wish)
+    accepted = {id(loader)}
+    ways: Ways = {}
+    files = None if loader._pl.options.pickle_mapped else MappedFiles()
+    codecs = STOCK if wish == "auto" else STOCK[:1]
+    # What refers to an absent dataset has to be put together again when that is there, and files
+    # are named where we write ourselves.
+    for codec in ("", *(codecs if left_out or files else codecs[1:])):
+        refer = _refer(accepted | left_out) if codec else _refer(accepted, left_out, files)
+        for name, part in tuple(todo.items()):
+            if refusal(codec or STOCK[0], part, refer) is None:
+                accepted.add(id(todo.pop(name)))
+                if codec:
+                    ways[name] = codec
+    for name, part in todo.items():
+        raise blame(part, f"loader.{name}", codecs)
+    return ways
+
+
+def _left_out(loader: DataLoader[Any]) -> set[int]:
+    """The dataset, if it is not to be saved."""
+    if loader._pl.options.pickle_dataset and not is_absent(loader.dataset):
+        return set()
+    return {id(loader.dataset)}
+
+
+def _parts(kept: Parts) -> Parts:
+    return {name: value for name, value in kept.items() if type(value) not in _ATOMS}
+
+
+def _look(part: Any) -> list[Any]:
+    """What tells whether a part is what it was, without looking deep into it."""
+    held = getattr(part, "__dict__", {})
+    return [
+        (name, type(value) if isinstance(value, _ATOMS) else id(value))
+        for name, value in held.items()
+    ]
+
+
+def _rank(codec: str | Codec) -> int:
+    return STOCK.index(codec) if isinstance(codec, str) else len(STOCK)
+
+
+def _refer(
+    known: Any = frozenset(), barred: Any = frozenset(), files: MappedFiles | None = None
+) -> Refer:
+    """Stands in for what is known, so that it is not looked at again; refuses what is barred."""
+
+    def refer(obj: Any) -> tuple[Any, ...] | None:
+        if id(obj) in barred or (files is not None and files.by_name(obj) is not None):
+            raise TypeError("it refers to what is saved in another way")
+        return (standing_beside, (0, None)) if id(obj) in known or is_data(obj) else None
+
+    return refer

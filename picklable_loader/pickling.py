@@ -1,0 +1,118 @@
+"""Pickling: a loader as a value: saved, copied, and given its dataset back."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+
+from .absent import is_absent
+from .anatomy import fingerprint
+from .codecs import made, newobj
+from .core.snapshot import differences
+from .errors import StateMismatch, UsageError
+from .inner import Inner
+from .packing import class_of, packed, unpacked
+from .worker.fetch import tell_epoch
+
+__all__ = ["Picklable"]
+
+_T = TypeVar("_T", covariant=True)
+
+#: torch's name of an attribute that cannot be pickled
+_CONTEXT = "_DataLoader__multiprocessing_context"
+
+
+class Picklable(TorchDataLoader[_T]):
+    """What makes a loader a value."""
+
+    _pl: Inner
+
+    def attach(self, dataset: Dataset[_T]) -> None:
+        """Give a loader its dataset back, after it was pickled without (``pickle_dataset=False``).
+
+        Args:
+            dataset: what it was saved with, or an equal one.
+
+        Raises:
+            StateMismatch: length, sampler or kind are not those that it was saved with; the loader
+                is as it was.
+            UsageError: it has its dataset.
+        """
+        _attach(self, dataset)
+
+    #: its parts are looked at one by one when it is pickled
+    _packs = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = dict(self.__dict__)
+        context = kept.pop(_CONTEXT, None)
+        kept["_iterator"] = None
+        kept["_pl"] = {
+            **self._pl.saved(),
+            "start_method": None if context is None else context.get_start_method(),
+        }
+        return kept
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        kept, opened = unpacked(kept)
+        saved = kept["_pl"]
+        self.__dict__.update(kept)
+        method = saved["start_method"]
+        context = None if method is None else torch.multiprocessing.get_context(method)
+        self.__dict__[_CONTEXT] = context
+        me: Any = self  # a DataLoader
+        self._pl = Inner.restored(me, saved)
+        if is_absent(self.dataset):
+            self._pl.sealed = opened
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if type(self).__reduce__ is not object.__reduce__:
+            return super().__reduce_ex__(protocol)
+        me: Any = self  # a DataLoader
+        kind = class_of(me)
+        make = newobj if kind is type(self) else made
+        return make, (kind,), packed(me, self.__getstate__())
+
+    def __copy__(self) -> Picklable[_T]:
+        return self.__deepcopy__(None)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None) -> Picklable[_T]:
+        other = type(self).__new__(type(self))
+        kept = self.__getstate__()
+        if memo is not None:
+            memo[id(self)] = other
+            kept = copy.deepcopy(kept, memo)
+        other.__setstate__(kept)
+        return other
+
+
+def _attach(loader: Any, dataset: Any) -> None:
+    """Put a dataset in the place of an absent one."""
+    missing = loader.dataset
+    if not is_absent(missing):
+        raise UsageError("this loader has its dataset: attach is for one that was saved without")
+    before = dict(loader.__dict__)
+    inner, resume = loader._pl, loader._pl.resume
+    # What refers to the dataset is put together anew, around this one.
+    for opened in inner.sealed:
+        beside = [dataset if is_absent(thing) else thing for thing in opened.beside]
+        parts = opened.again(beside)
+        saved = parts.pop("_pl", None)
+        resume = resume if saved is None else saved["resume"]
+        loader.__dict__.update(parts)
+    loader.__dict__["dataset"] = dataset
+    try:
+        unlike = differences(fingerprint(loader), missing.fits)
+    except BaseException:
+        loader.__dict__.update(before)
+        raise
+    if unlike:
+        loader.__dict__.update(before)
+        raise StateMismatch(unlike, "Attach the dataset that it was saved with.")
+    inner.sealed, inner.resume, inner.source.dataset = [], resume, dataset
+    if inner.announced is not None:
+        tell_epoch(dataset, inner.announced)

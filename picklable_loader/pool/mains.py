@@ -1,0 +1,56 @@
+"""Mains: the program's ``__main__``, which new processes may, or may not, import again.
+
+Under spawn and forkserver ``multiprocessing`` has every process run the program's file once more,
+so that it knows what is defined there. A notebook, a prompt or ``python -c`` has no such file. And
+a script without ``if __name__ == "__main__"`` would start its workers in each of its workers.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from multiprocessing.context import BaseContext
+from typing import Any
+
+__all__ = ["hidden", "is_importable"]
+
+
+def is_importable() -> bool:
+    """A new process can import what ``__main__`` defines, and does no harm by it."""
+    main: Any = sys.modules["__main__"]
+    if getattr(main, "__spec__", None) is not None:
+        return True  # python -m
+    path = getattr(main, "__file__", None)
+    return path is not None and _is_guarded(path)
+
+
+@contextmanager
+def hidden(context: BaseContext) -> Iterator[None]:
+    """Meanwhile processes that are started do not import ``__main__``, if it is not importable."""
+    main: Any = sys.modules["__main__"]
+    forks = context.get_start_method() == "fork"
+    if forks or is_importable() or not hasattr(main, "__file__"):
+        yield
+        return
+    path = main.__file__
+    del main.__file__
+    try:
+        yield
+    finally:
+        main.__file__ = path
+
+
+@lru_cache(maxsize=8)
+def _is_guarded(path: str) -> bool:
+    """A file tells apart whether it is the program."""
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read())
+    except OSError:
+        return False  # "<stdin>"
+    except (SyntaxError, ValueError):
+        return True  # compiled code, or an archive, as multiprocessing has it
+    return any("__main__" in ast.dump(node.test) for node in tree.body if isinstance(node, ast.If))

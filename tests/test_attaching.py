@@ -1,0 +1,238 @@
+"""pickle_dataset=False: iterators that are saved without their dataset, and given it back."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, WeightedRandomSampler
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import StateMismatch, UsageError
+
+
+class Noisy(Dataset[Any]):
+    def __init__(self, length: int = 17) -> None:
+        self.data = torch.zeros(1000, 100)
+        self.length = length
+        self.epoch = -1
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return index + torch.rand(()) + max(0, self.epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def stack(self, samples: Any) -> Any:
+        return torch.stack(samples) + self.data[0, 0]
+
+
+class Backwards(Sampler[int]):
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[int]:
+        return Walk(self)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+class Walk:
+    """An iterator that pickle takes, together with its sampler."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler, self.left = sampler, len(sampler)
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> int:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return self.left
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self) -> None:
+        self.data, self.at = torch.zeros(100_000), 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < 17:
+            self.at += 1
+            yield self.at + torch.rand(())
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Drawn(Noisy):
+    """Map-style, with a state."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"length": self.length}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.length = state["length"]
+
+
+KINDS: dict[str, Any] = {
+    "in sequence": (Noisy, lambda dataset: {}),
+    "shuffled": (Noisy, lambda dataset: {"shuffle": True}),
+    "weighted": (Noisy, lambda dataset: {"sampler": WeightedRandomSampler([1.0] * 17, 17)}),
+    "a sampler that sees it": (Noisy, lambda dataset: {"sampler": Backwards(dataset)}),
+    "a batch sampler": (
+        Noisy,
+        lambda dataset: {"batch_sampler": BatchSampler(Backwards(dataset), 3, False)},
+    ),
+    "a collate_fn of its own": (Noisy, lambda dataset: {"collate_fn": dataset.stack}),
+    "a lambda": (Noisy, lambda dataset: {"collate_fn": lambda samples: torch.stack(samples)}),
+    "stateful": (Drawn, lambda dataset: {}),
+    "a stream": (Stream, lambda dataset: {}),
+}
+KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def loader_of(kind: str, **more: Any) -> DataLoader[Any]:
+    make, options = KINDS[kind]
+    dataset = make()
+    settings = {"seed": 3, **options(dataset), **more}
+    if "batch_sampler" not in settings:
+        settings["batch_size"] = 3
+    return DataLoader(dataset, **settings)
+
+
+def lists(iterator: Any) -> list[list[float]]:
+    return [batch.tolist() for batch in iterator]
+
+
+@KIND
+@pytest.mark.parametrize("codec", ["auto", "cloudpickle", "dill"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_goes_on_once_it_has_its_dataset_again(
+    kind: str, codec: str, workers: int
+) -> None:
+    expected = lists(loader_of(kind, num_workers=workers))
+    loader = loader_of(kind, num_workers=workers, codec=codec, pickle_dataset=False)
+    it = iter(loader)
+    for step in range(1, len(expected)):
+        next(it)
+        if workers and step != 2:
+            continue
+        saved = pickle.dumps(it)
+        assert len(saved) < 40_000
+        again = pickle.loads(saved)
+        dataset = KINDS[kind][0]()
+        again.attach(dataset)
+        assert again.loader.dataset is dataset
+        assert lists(again) == expected[step:]
+
+
+@KIND
+def test_it_may_be_saved_again_before_it_has_its_dataset(kind: str) -> None:
+    it = iter(loader_of(kind, pickle_dataset=False))
+    next(it)
+    again = pickle.loads(pickle.dumps(pickle.loads(cloudpickle.dumps(it))))
+    file = io.BytesIO()
+    torch.save({"it": copy.deepcopy(again)}, file)
+    file.seek(0)
+    last = torch.load(file, weights_only=False)["it"]
+    last.attach(KINDS[kind][0]())
+    assert lists(last) == lists(it)
+
+
+@KIND
+def test_a_loader_is_given_its_dataset_as_well(kind: str) -> None:
+    loader = loader_of(kind, pickle_dataset=False)
+    first = lists(loader)
+    again = pickle.loads(pickle.dumps(loader))
+    again.attach(KINDS[kind][0]())
+    assert lists(again) == lists(loader) != first
+
+
+def test_samplers_and_functions_see_the_dataset_that_was_attached() -> None:
+    for kind, find in {
+        "shuffled": lambda loader: loader.sampler.data_source,
+        "a sampler that sees it": lambda loader: loader.sampler.dataset,
+        "a batch sampler": lambda loader: loader.batch_sampler.sampler.dataset,
+        "a collate_fn of its own": lambda loader: loader.collate_fn.__self__,
+    }.items():
+        it = pickle.loads(pickle.dumps(iter(loader_of(kind, pickle_dataset=False))))
+        dataset = Noisy()
+        it.attach(dataset)
+        assert find(it.loader) is dataset
+
+
+@KIND
+def test_until_then_it_says_what_to_do_and_where_it_stands(kind: str) -> None:
+    it = iter(loader_of(kind, pickle_dataset=False))
+    next(it)
+    again = pickle.loads(pickle.dumps(it))
+    name = type(it.loader.dataset).__qualname__
+    for act in (lambda: next(again), lambda: iter(again.loader)):
+        with pytest.raises(UsageError, match=rf"attach\(dataset\) with the {name} first"):
+            act()
+    assert (again.step, again.epoch) == (1, 0) and f"absent dataset: {name}" in repr(
+        again.loader.dataset
+    )
+    assert again.state_dict()["step"] == 1
+    again.attach(KINDS[kind][0]())
+    assert lists(again) == lists(it)
+
+
+def test_a_dataset_that_does_not_fit_is_refused_and_another_one_may_be_tried() -> None:
+    it = iter(loader_of("shuffled", pickle_dataset=False))
+    next(it)
+    again = pickle.loads(pickle.dumps(it))
+    for wrong in (Noisy(16), Stream()):
+        with pytest.raises(StateMismatch, match="Attach the dataset"):
+            again.attach(wrong)
+    with pytest.raises(UsageError, match="attach"):
+        next(again)
+    again.attach(Noisy())
+    assert lists(again) == lists(it)
+
+
+def test_only_what_was_saved_without_is_given_one() -> None:
+    it = iter(loader_of("shuffled"))
+    with pytest.raises(UsageError, match="has its dataset"):
+        it.attach(Noisy())
+    assert len(lists(it)) == 6
+
+
+def test_the_dataset_is_told_the_epoch() -> None:
+    loader = loader_of("shuffled", pickle_dataset=False)
+    loader.set_epoch(4)
+    it = iter(loader)
+    next(it)
+    again = pickle.loads(pickle.dumps(it))
+    dataset = Noisy()
+    again.attach(dataset)
+    assert dataset.epoch == 4
+    assert lists(again) == lists(it)
+
+
+def test_the_dataset_itself_is_never_looked_at() -> None:
+    class Secret(Noisy):
+        def __getstate__(self) -> Any:
+            raise AssertionError("who wants to pickle it?")
+
+    dataset = Secret()
+    it = iter(DataLoader(dataset, 3, shuffle=True, seed=1, pickle_dataset=False))
+    again = pickle.loads(pickle.dumps(it))
+    again.attach(dataset)
+    assert lists(again) == lists(it)

@@ -1,0 +1,448 @@
+"""The self-contained door: iterators whose parts plain pickle refuses are pickled all the same."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import dill
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
+
+import picklable_loader
+from picklable_loader import DataLoader
+from picklable_loader.codecs import Carried, open_carried
+from picklable_loader.errors import CannotLoadError, CannotSaveError, UsageError
+
+Load = Callable[[Any], Any]
+
+
+def by_torch(it: Any) -> Any:
+    file = io.BytesIO()
+    torch.save({"it": it}, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)["it"]
+
+
+def out_of_band(it: Any) -> Any:
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(it, 5, buffer_callback=buffers.append)
+    return pickle.loads(data, buffers=buffers)
+
+
+DOORS: dict[str, Load] = {
+    **{
+        f"pickle-{n}": (lambda it, n=n: pickle.loads(pickle.dumps(it, n)))  # type: ignore[misc]
+        for n in range(6)
+    },
+    "out of band": out_of_band,
+    "cloudpickle": lambda it: pickle.loads(cloudpickle.dumps(it)),
+    "dill": lambda it: dill.loads(dill.dumps(it)),
+    "torch.save": by_torch,
+    "deepcopy": copy.deepcopy,
+}
+
+
+class Noisy(Dataset[Any]):
+    def __len__(self) -> int:
+        return 17
+
+    def __getitem__(self, index: int) -> Any:
+        return index + torch.rand(())
+
+
+def local_dataset() -> Any:
+    class Local(Dataset[Any]):
+        def __init__(self) -> None:
+            self.data = torch.arange(17.0)
+            self.transform = lambda value: value + self.data[0] + torch.rand(())
+
+        def __len__(self) -> int:
+            return 17
+
+        def __getitem__(self, index: int) -> Any:
+            return self.transform(self.data[index])
+
+    return Local()
+
+
+def locked_dataset() -> Any:
+    dataset = Noisy()
+    dataset.lock = threading.Lock()  # type: ignore[attr-defined]
+    return dataset
+
+
+def local_sampler(dataset: Any) -> Any:
+    class Walk:
+        def __init__(self, owner: Any) -> None:
+            self.owner, self.at = owner, 0
+
+        def __iter__(self) -> Walk:
+            return self
+
+        def __next__(self) -> int:
+            if self.at == len(self.owner.dataset):
+                raise StopIteration
+            self.at += 1
+            return self.owner.order[self.at - 1]  # type: ignore[no-any-return]
+
+    class Backwards(Sampler[int]):
+        def __init__(self) -> None:
+            self.dataset = dataset
+            self.order = list(range(len(dataset)))[::-1]
+
+        def __iter__(self) -> Iterator[int]:
+            return Walk(self)
+
+        def __len__(self) -> int:
+            return len(self.order)
+
+    return Backwards()
+
+
+def local_stream() -> Any:
+    class Stream(IterableDataset[Any]):
+        def __init__(self) -> None:
+            self.at, self.shift = 0, lambda value: value + torch.rand(())
+
+        def __iter__(self) -> Iterator[Any]:
+            while self.at < 17:
+                self.at += 1
+                yield self.shift(self.at)
+            self.at = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.at = state["at"]
+
+    return Stream()
+
+
+def hooked(**more: Any) -> dict[str, Any]:
+    return {"dataset": Noisy(), "shuffle": True, "seed_hooks": [lambda seed: seed], **more}
+
+
+def batched() -> dict[str, Any]:
+    dataset = local_dataset()
+    return {"dataset": dataset, "batch_sampler": BatchSampler(local_sampler(dataset), 3, False)}
+
+
+def sampled() -> dict[str, Any]:
+    dataset = local_dataset()
+    return {"dataset": dataset, "sampler": local_sampler(dataset)}
+
+
+#: what people have in their loaders, and plain pickle refuses
+ODD: dict[str, Callable[[], dict[str, Any]]] = {
+    "collate_fn": lambda: {"dataset": Noisy(), "collate_fn": lambda samples: torch.stack(samples)},
+    "worker_init_fn": lambda: {"dataset": Noisy(), "worker_init_fn": lambda worker: None},
+    "seed_hooks": hooked,
+    "on_error": lambda: {"dataset": Noisy(), "on_error": lambda error, index: None},
+    "dataset": lambda: {"dataset": local_dataset(), "shuffle": True},
+    "sampler": sampled,
+    "batch_sampler": batched,
+    "a lock": lambda: {"dataset": locked_dataset(), "shuffle": True},
+    "a stream": lambda: {"dataset": local_stream()},
+}
+
+
+def loader_of(odd: str, **options: Any) -> DataLoader[Any]:
+    settings = {"seed": 5, **ODD[odd](), **options}
+    if "batch_sampler" not in settings:
+        settings["batch_size"] = 3
+    return DataLoader(**settings)
+
+
+def lists(iterator: Any) -> list[list[float]]:
+    return [batch.tolist() for batch in iterator]
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("codec", ["auto", "cloudpickle", "dill"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_with_odd_parts_goes_on_where_it_was(
+    odd: str, door: str, codec: str, workers: int
+) -> None:
+    if odd == "a lock" and (codec == "cloudpickle" or door == "deepcopy"):
+        pytest.skip("neither takes locks")
+    expected = lists(loader_of(odd, num_workers=workers))
+    it = iter(loader_of(odd, num_workers=workers, codec=codec))
+    for step in range(len(expected)):
+        next(it)
+        if workers == 0 or step == 2:
+            assert lists(DOORS[door](it)) == expected[step + 1 :]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_was_saved_twice_over_goes_on_as_well(odd: str) -> None:
+    expected = lists(loader_of(odd))
+    it = iter(loader_of(odd))
+    for step in range(1, 4):
+        next(it)
+        it = pickle.loads(pickle.dumps(it))
+    assert lists(it) == expected[3:]
+    epochs = [lists(it.loader) for _ in range(2)]
+    whole = loader_of(odd)
+    assert epochs == [lists(whole) for _ in range(3)][1:]
+
+
+def test_a_loader_of_a_local_class_travels_with_its_class() -> None:
+    class Mine(DataLoader[Any]):
+        factor = 3
+
+    it = iter(Mine(Noisy(), 2, seed=1))
+    first = next(it)
+    again = pickle.loads(pickle.dumps(it))
+    assert again.loader.factor == 3 and type(again.loader).__name__ == "Mine"
+    assert lists([first, *again]) == lists(DataLoader(Noisy(), 2, seed=1))
+
+
+# --- what is shared ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_parts_that_see_each_other_still_do(door: str) -> None:
+    it = iter(loader_of("sampler"))
+    next(it)
+    loader = DOORS[door](it).loader
+    assert loader.sampler.dataset is loader.dataset
+
+
+def test_a_dataset_that_holds_its_loader_holds_it_afterwards() -> None:
+    for dataset in (Noisy(), local_dataset()):
+        loader = DataLoader(dataset, 3, seed=1)
+        dataset.loader = loader
+        again = pickle.loads(pickle.dumps(loader))
+        assert again.dataset.loader is again
+
+
+def test_ordinary_parts_are_shared_with_what_stands_beside_the_iterator() -> None:
+    dataset = Noisy()
+    it = iter(DataLoader(dataset, 3, collate_fn=lambda samples: samples))
+    it_again, dataset_again = pickle.loads(pickle.dumps((it, dataset)))
+    assert it_again.loader.dataset is dataset_again
+
+
+def test_torch_save_stores_a_carried_datasets_tensors_once() -> None:
+    dataset = local_dataset()
+    dataset.data = torch.rand(100_000)
+    file = io.BytesIO()
+    torch.save({"it": iter(DataLoader(dataset, 3)), "data": dataset.data}, file)
+    assert file.tell() < 1.2 * dataset.data.nbytes
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    data = loaded["it"].loader.dataset.data
+    assert data.untyped_storage().data_ptr() == loaded["data"].untyped_storage().data_ptr()
+
+
+def test_arrays_of_a_carried_dataset_travel_out_of_band() -> None:
+    dataset = local_dataset()
+    dataset.array = np.zeros(1_000_000)
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(iter(DataLoader(dataset, 3)), 5, buffer_callback=buffers.append)
+    assert len(data) < 100_000
+    assert sum(buffer.raw().nbytes for buffer in buffers) >= dataset.array.nbytes
+
+
+def test_a_loader_of_ordinary_parts_is_pickled_as_ever() -> None:
+    data = pickle.dumps(iter(DataLoader(Noisy(), 3)))
+    assert b"_carried" not in data and b"cloudpickle" not in data and b"dill" not in data
+
+
+def test_a_datasets_state_is_asked_for_once_to_decide_and_once_to_save() -> None:
+    asked = []
+
+    class Counting(Noisy):
+        def __getstate__(self) -> dict[str, Any]:
+            asked.append(1)
+            return {}
+
+    it = iter(DataLoader(Counting(), 3, collate_fn=lambda samples: samples))
+    for _ in range(5):
+        asked.clear()
+        pickle.dumps(it)
+    assert len(asked) == 1  # what was decided is remembered
+
+
+def test_a_part_that_has_changed_is_decided_on_anew() -> None:
+    dataset: Any = Noisy()
+    it = iter(DataLoader(dataset, 3, seed=1))
+    assert b"dill" not in pickle.dumps(it)
+    dataset.lock = threading.Lock()
+    again = pickle.loads(pickle.dumps(it))
+    assert lists(again) == lists(it)
+    del dataset.lock
+    assert b"dill" not in pickle.dumps(it)
+
+
+# --- codecs --------------------------------------------------------------------------------------
+
+
+class Upside:
+    """A codec of somebody's own."""
+
+    name = "upside"
+
+    def dumps(self, obj: Any) -> bytes:
+        return cloudpickle.dumps(obj)[::-1]  # type: ignore[no-any-return]
+
+    def loads(self, data: bytes) -> Any:
+        return pickle.loads(data[::-1])
+
+
+def test_a_codec_may_be_anybodys() -> None:
+    it = iter(loader_of("dataset", codec=Upside()))
+    next(it)
+    again = pickle.loads(pickle.dumps(it))
+    assert type(again.loader.codec) is Upside
+    assert lists(again) == lists(it)
+
+
+@pytest.mark.parametrize("codec", ["json", 7, None, Noisy()])
+def test_what_is_no_codec_is_refused_at_once(codec: Any) -> None:
+    with pytest.raises(ValueError, match="codec should be one of 'auto', 'pickle'"):
+        DataLoader(Noisy(), codec=codec)
+
+
+_SCRIPT = """
+import pickle, sys, torch
+from picklable_loader import DataLoader
+
+class Typed(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return index + torch.rand(())
+
+it = iter(DataLoader(Typed(), 2, seed=1, codec=sys.argv[1]))
+next(it)
+sys.stdout.buffer.write(pickle.dumps(it))
+"""
+
+
+def test_a_class_of_main_goes_by_value_when_asked() -> None:
+    def saved(codec: str) -> bytes:
+        command = [sys.executable, "-c", _SCRIPT, codec]
+        return subprocess.run(command, capture_output=True, check=True).stdout
+
+    again = pickle.loads(saved("cloudpickle"))
+    assert len(lists(again)) == 3
+    with pytest.raises(AttributeError, match="Typed"):
+        pickle.loads(saved("auto"))
+
+
+def test_a_codec_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pickle.dumps(iter(loader_of("dataset")))
+    for name in [*sys.modules]:
+        if name.partition(".")[0] == "cloudpickle":
+            monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match="pip install cloudpickle"):
+        pickle.loads(data)
+    with pytest.raises(UsageError, match="pip install cloudpickle"):
+        pickle.dumps(iter(loader_of("dataset")))
+
+
+# --- what cannot be opened -----------------------------------------------------------------------
+
+
+def test_code_of_another_python_is_not_run() -> None:
+    opener, (codec, data, beside, buffers, _) = Carried("cloudpickle", lambda: 1).__reduce_ex__(5)
+    assert opener is open_carried
+    assert open_carried(codec, data, beside, buffers, sys.version_info[:2])() == 1
+    with pytest.raises(CannotLoadError, match=r"Python 3\.7 has written it.*state_dict"):
+        open_carried(codec, data, beside, buffers, (3, 7))
+
+
+def test_a_class_that_has_moved_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = iter(DataLoader(Noisy(), 3, collate_fn=lambda samples, kind=Noisy: samples))
+    it.loader.collate_fn.__kwdefaults__ = {"kind": MovedAway()}
+    data = pickle.dumps(it)
+    monkeypatch.delitem(globals(), "MovedAway")
+    with pytest.raises(CannotLoadError, match="MovedAway.*importable under that name"):
+        pickle.loads(data)
+
+
+class MovedAway:
+    pass
+
+
+def test_torch_loads_no_code_under_weights_only() -> None:
+    file = io.BytesIO()
+    torch.save({"it": iter(loader_of("dataset"))}, file)
+    file.seek(0)
+    kinds = [DataLoader, picklable_loader.LoaderIterator]
+    with torch.serialization.safe_globals(kinds):
+        with pytest.raises(pickle.UnpicklingError):
+            torch.load(file, weights_only=True)
+
+
+# --- what cannot be saved ------------------------------------------------------------------------
+
+
+def with_generator() -> Any:
+    dataset: Any = Noisy()
+    dataset.readers = [{"at": 1}, {"at": 2, "rows": (i for i in range(3))}]
+    return dataset
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_no_codec_takes_is_named_with_its_path_and_nothing_is_lost(workers: int) -> None:
+    it = iter(DataLoader(with_generator(), 3, seed=1, num_workers=workers))
+    first = next(it)
+    with pytest.raises(CannotSaveError) as raised:
+        pickle.dumps(it)
+    error = raised.value
+    assert error.what == "loader.dataset.readers[1]['rows']"
+    assert "is a generator" in error.reason and "state_dict" in error.advice
+    assert lists([first, *it]) == lists(DataLoader(Noisy(), 3, seed=1))
+
+
+def test_plain_pickle_alone_names_what_it_refuses() -> None:
+    it = iter(loader_of("dataset", codec="pickle"))
+    with pytest.raises(CannotSaveError, match=r"loader\.dataset.*codec=\"auto\""):
+        pickle.dumps(it)
+    lambdas = iter(loader_of("collate_fn", codec="pickle"))
+    with pytest.raises(CannotSaveError, match=r"loader\.collate_fn"):
+        pickle.dumps(lambdas)
+
+
+def test_what_is_nested_too_deeply_is_an_error_that_says_so() -> None:
+    dataset: Any = Noisy()
+    dataset.nest = nest = []
+    for _ in range(100_000):
+        nest.append([])
+        nest = nest[0]
+    with pytest.raises(CannotSaveError, match="nested too deeply"):
+        pickle.dumps(DataLoader(dataset))
+
+
+def test_what_contains_itself_is_saved() -> None:
+    dataset = local_dataset()
+    dataset.itself = [dataset]
+    again = pickle.loads(pickle.dumps(DataLoader(dataset))).dataset
+    assert again.itself[0] is again
+
+
+def test_a_file_in_a_dataset_is_open_at_the_same_place_again(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_text("one\ntwo\nthree\n")
+    dataset: Any = Noisy()
+    with open(path) as file:
+        dataset.file = file
+        file.readline()
+        again = pickle.loads(pickle.dumps(DataLoader(dataset))).dataset
+    with again.file:
+        assert again.file.readline() == "two\n"

@@ -1,0 +1,225 @@
+"""spawn and forkserver: workers for what a notebook, a prompt or a bare script defines."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import CannotSaveError
+from picklable_loader.transport.cargo import Cargo
+
+METHODS = pytest.mark.parametrize("method", ["spawn", "forkserver"])
+
+_PROGRAM = textwrap.dedent("""
+    import collections, sys, torch
+    from picklable_loader import DataLoader
+    print("the program runs")
+
+    Batch = collections.namedtuple("Batch", "values")
+
+    class Trouble(Exception):
+        pass
+
+    class Typed(torch.utils.data.Dataset):
+        def __len__(self):
+            return 12
+
+        def __getitem__(self, index):
+            if index == 11:
+                raise Trouble("number 11")
+            return helped(index)
+
+    def helped(index):
+        return index * FACTOR + torch.rand(()) * 0
+
+    FACTOR = 10
+    loader = DataLoader(
+        Typed(), 3, num_workers=2, multiprocessing_context=sys.argv[1],
+        collate_fn=lambda samples: Batch(torch.stack(samples)),
+        worker_init_fn=lambda worker: None,
+    )
+    it = iter(loader)
+    found = [next(it) for _ in range(3)]
+    assert all(type(batch) is Batch for batch in found)
+    print([batch.values.tolist() for batch in found])
+    try:
+        next(it)
+    except Trouble:
+        print("the exception is the program's")
+    it.close()
+    """)
+
+_EXPECTED = """the program runs
+[[0.0, 10.0, 20.0], [30.0, 40.0, 50.0], [60.0, 70.0, 80.0]]
+the exception is the program's
+"""
+
+
+def run(command: list[str], **more: Any) -> str:
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=300, **more
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@METHODS
+def test_a_script_without_a_guard_has_workers_and_runs_once(method: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_PROGRAM)
+    assert run([str(script), method]) == _EXPECTED
+
+
+@METHODS
+def test_a_script_with_a_guard_is_run_by_its_workers_as_ever(method: str, tmp_path: Path) -> None:
+    head, body = _PROGRAM.split("loader = DataLoader(")
+    guarded = 'if __name__ == "__main__":\n' + textwrap.indent(
+        f"loader = DataLoader({body}", "    "
+    )
+    script = tmp_path / "script.py"
+    script.write_text(head + guarded)
+    found = run([str(script), method]).splitlines()
+    assert [row for row in found if row != "the program runs"] == _EXPECTED.splitlines()[1:]
+    assert found.count("the program runs") > 1
+
+
+@METHODS
+@pytest.mark.parametrize("way", ["-c", "-"])
+def test_classes_that_were_typed_in_reach_the_workers(method: str, way: str) -> None:
+    if way == "-":
+        assert run(["-", method], input=_PROGRAM) == _EXPECTED
+    else:
+        assert run(["-c", _PROGRAM, method]) == _EXPECTED
+
+
+class Counted(Dataset[Any]):
+    """Tells how often it was pickled; its samples say where it is read."""
+
+    pickled = 0
+
+    def __init__(self) -> None:
+        self.rows = np.arange(200_000.0)
+        self.data = torch.arange(200_000.0)
+        self.shared = torch.zeros(4).share_memory_()
+
+    def __getstate__(self) -> dict[str, Any]:
+        type(self).pickled += 1
+        return self.__dict__
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        assert info is not None
+        self.shared[info.id] += 1
+        before, self.rows[0] = self.rows[0], info.id + 1
+        return index, os.getpid(), before in (0, info.id + 1), float(self.data[index])
+
+
+@METHODS
+@pytest.mark.parametrize("transport", ["auto", "portable"])
+def test_a_dataset_is_pickled_once_for_all_workers(method: str, transport: Any) -> None:
+    dataset, Counted.pickled = Counted(), 0
+    loader = DataLoader(
+        dataset, None, num_workers=3, multiprocessing_context=method, transport=transport
+    )
+    found = list(loader)
+    assert Counted.pickled == 1
+    assert [sample[0] for sample in found] == list(range(8))
+    assert os.getpid() not in {sample[1] for sample in found}
+    assert all(sample[2] for sample in found), "a worker has seen what another one has changed"
+    assert [sample[3] for sample in found] == list(range(8))
+    assert dataset.rows[0] == 0
+    assert dataset.shared.sum() == 8, "memory that was shared before stays shared"
+
+
+class Queued(Dataset[Any]):
+    def __init__(self, context: Any) -> None:
+        self.queue, self.lock = context.Queue(), context.Lock()
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        with self.lock:
+            self.queue.put(index)
+        return index
+
+
+@METHODS
+def test_what_only_goes_to_a_process_goes_to_each_of_them(method: str) -> None:
+    context = torch.multiprocessing.get_context(method)
+    dataset = Queued(context)
+    assert len(list(DataLoader(dataset, 2, num_workers=2, multiprocessing_context=context))) == 3
+    assert sorted(dataset.queue.get(timeout=60) for _ in range(6)) == list(range(6))
+    dataset.queue.close()
+    dataset.queue.join_thread()
+
+
+class Local(Dataset[Any]):
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(index)
+
+
+@METHODS
+def test_workers_that_die_are_replaced_with_lambdas_as_well(method: str, tmp_path: Path) -> None:
+    sign = tmp_path / "die"
+    sign.touch()
+
+    def deadly(index: int) -> int:
+        if index == 2 and sign.exists():
+            sign.unlink()
+            os._exit(3)
+        return index
+
+    loader = DataLoader(Local(deadly), None, num_workers=1, multiprocessing_context=method)
+    with pytest.warns(UserWarning, match="exit code 3"):
+        assert list(loader) == [0, 1, 2, 3]
+
+
+@METHODS
+def test_what_cannot_be_sent_is_named_with_its_path(method: str) -> None:
+    rows = (n for n in range(3))
+    loader = DataLoader(Local(rows), num_workers=1, multiprocessing_context=method)
+    with pytest.warns(UserWarning, match="Got pickle error when attempting to start a worker"):
+        with pytest.raises(CannotSaveError, match=r"loader\.dataset\.transform.*generator"):
+            next(iter(loader))
+
+
+@METHODS
+def test_plain_pickle_alone_is_torchs_way(method: str) -> None:
+    loader = DataLoader(
+        Local(lambda index: index), num_workers=1, multiprocessing_context=method, codec="pickle"
+    )
+    with pytest.warns(UserWarning, match="Got pickle error when attempting to start a worker"):
+        with pytest.raises(CannotSaveError, match=r"loader\.dataset\.transform.*codec=\"auto\""):
+            next(iter(loader))
+
+
+def test_cargo_is_the_same_where_there_is_no_memory_to_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    things = {"rows": np.arange(1000.0), "text": "x" * 100_000, "call": lambda value: value + 1}
+    cargo = pickle.loads(pickle.dumps(Cargo(things, ("cloudpickle",))))
+    again = cargo.open()
+    assert np.array_equal(again["rows"], things["rows"]) and again["text"] == things["text"]
+    assert again["call"](1) == 2
+    again["rows"][0] = 7  # what a worker has been given is its own

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, Sampler
 
 from .anatomy import position, remaining
+from .card import card
 from .inner import Inner
 from .iterator import LoaderIterator
 from .options import (
@@ -24,6 +25,7 @@ from .options import (
     whole_number,
 )
 from .past import batch_at
+from .portrait import in_one_line, of_loader
 from .saved import next_epoch
 from .warn import dropped_state
 from .worker.fetch import tell_epoch
@@ -278,6 +280,12 @@ class DataLoader(TorchDataLoader[_T]):
                 no batch, as all of its samples are skipped.
         """
         return batch_at(self, step, epoch)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return in_one_line(of_loader(self))
+
+    def _repr_html_(self) -> str:
+        return card(of_loader(self))
 
     # --- state -----------------------------------------------------------------------------------
 

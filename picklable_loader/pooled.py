@@ -138,7 +138,8 @@ class PoolEngine:
                 self._wait()
 
     def look(self) -> Sequence[Answered]:
-        if self._taking.acquire(blocking=False):
+        # A forked copy would take what its program waits for.
+        if os.getpid() == self._owner and self._taking.acquire(blocking=False):
             try:
                 while not self._closed and (answers := self._pool.look()):
                     self._take_in(answers)
@@ -171,6 +172,9 @@ class PoolEngine:
 
     def workers(self) -> tuple[WorkerStats, ...]:
         return self._clocks.stats(self.pids)
+
+    def answers(self) -> tuple[tuple[int, int, int, int], ...]:
+        return self._clocks.answers()
 
     def close(self) -> None:
         with self._taking:
@@ -304,7 +308,8 @@ class PoolEngine:
             return  # it was done twice
         del self._sent[answer.run, answer.step]
         self._restarts.answered(answer.worker)
-        self._clocks.answered(answer.worker, answer.busy_ns, answer.arena_bytes, ended)
+        figures = answer.busy_ns, answer.idle_ns, answer.arena_bytes
+        self._clocks.answered(answer.worker, *figures, ended)
         if answer.run != self._run:
             return
         if answer.outcome is Outcome.REFUSED:

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .bars import progress
     from .errors import LoaderError
     from .files import load, save
     from .interleaving import Interleave
@@ -23,6 +24,7 @@ __all__ = [
     "__version__",
     "current_seed",
     "load",
+    "progress",
     "register_order",
     "save",
 ]
@@ -38,6 +40,7 @@ _PLACES = {
     "__version__": "version",
     "current_seed": "worker.seeding",
     "load": "files",
+    "progress": "bars",
     "register_order": "samplers",
     "save": "files",
 }

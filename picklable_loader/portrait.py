@@ -169,9 +169,10 @@ def _weight(iterator: Standing[Any]) -> Weight | None:
 
 
 def _settings(loader: DataLoader[Any]) -> tuple[tuple[str, str], ...]:
-    parts, dataset = anatomy(loader), loader.dataset
+    parts = anatomy(loader)
+    dataset: Any = loader.dataset
     name = type(dataset).__qualname__
-    count = None if is_iterable(loader) else _or_none(lambda: len(dataset))  # type: ignore[arg-type]
+    count = None if is_iterable(loader) else _or_none(lambda: len(dataset))
     settings = [("dataset", name if count is None else f"{name} of {count:,} samples")]
     if parts.grouping.unit is Unit.SAMPLE_OF_BATCH:
         settings.append(("batches of", f"{parts.grouping.batch_size}"))

@@ -96,7 +96,7 @@ def draw(shown: Timeline, axes: Axes | None = None) -> Axes:
     rows = [*shown.workers, shown.waiting]
     for row, spans in enumerate(rows):
         colour = _WAITING if row == len(shown.workers) else _BUSY
-        axes.barh(row, width, 0.66, color="0.5", alpha=0.18, linewidth=0)
+        axes.barh(row, width, 0.66, color="0.5", alpha=0.22, linewidth=0)
         bars = [(start * factor, length * factor) for start, length in spans]
         axes.broken_barh(bars, (row - 0.33, 0.66), facecolors=colour, edgecolor="none")
         # The same once more, lighter where every other batch is: so many batches, and not one.
@@ -151,8 +151,8 @@ def _new_axes(workers: int) -> Axes:
 
 def _names(shown: Timeline) -> list[str]:
     workers = range(len(shown.workers))
-    names = [f"worker {worker}  {shown.busy(worker):4.0%}" for worker in workers]
-    return [*names, f"consumer  {shown.waited:4.0%}"]
+    names = [f"worker {worker}: {shown.busy(worker):.0%} busy" for worker in workers]
+    return [*names, f"consumer: {shown.waited:.0%} waiting"]
 
 
 def _add_legend(axes: Axes) -> None:
@@ -161,5 +161,4 @@ def _add_legend(axes: Axes) -> None:
     parts: list[tuple[str, Any]] = [("busy", _BUSY), ("waiting", _WAITING)]
     handles = [Patch(facecolor=colour, label=label) for label, colour in parts]
     handles.append(Patch(facecolor="0.5", alpha=0.3, label="idle; the consumer: at its own work"))
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 3, "frameon": False}
-    axes.legend(handles=handles, **place)
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False)

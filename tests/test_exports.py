@@ -82,6 +82,7 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "current_seed",
         "load",
+        "progress",
         "register_order",
         "save",
     ]

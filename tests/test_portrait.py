@@ -1,4 +1,4 @@
-"""What a loader and its iterator say of themselves, in a line and on a card; and what they weigh."""
+"""What a loader and an iterator say of themselves, in a line and on a card, and what they weigh."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_whatever_the_dataset_does_there_is_something_to_see() -> None:
     Hostile.nothing = 0
     try:
         for told in (repr(loader), repr(iterator), loader._repr_html_(), iterator._repr_html_()):
-            assert "epoch 0" in told and "batches delivered" in told 
+            assert "epoch 0" in told and "batches delivered" in told
     finally:
         Hostile.nothing = 1
 

@@ -35,10 +35,15 @@ def progress(
 
     Raises:
         UsageError: tqdm is not installed.
+        TypeError: it is neither a loader nor an iterator of this package.
     """
     kind = _tqdm() if bar is None else bar
+    if not isinstance(over, (LoaderIterator, DataLoader)):
+        raise TypeError(
+            f"progress() goes over a DataLoader of picklable_loader or its iterator, got a "
+            f"{type(over).__qualname__}; for anything else call tqdm itself"
+        )
     iterator = iter(over)
-    assert isinstance(iterator, LoaderIterator)
     known = {"initial": iterator.step, "total": total(iterator.loader)}
     return _counting_steps(kind)(iterator, **{**known, **options})
 

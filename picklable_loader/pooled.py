@@ -138,8 +138,7 @@ class PoolEngine:
                 self._wait()
 
     def look(self) -> Sequence[Answered]:
-        # A forked copy would take what its program waits for.
-        if os.getpid() == self._owner and self._taking.acquire(blocking=False):
+        if self._taking.acquire(blocking=False):
             try:
                 while not self._closed and (answers := self._pool.look()):
                     self._take_in(answers)

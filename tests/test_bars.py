@@ -139,6 +139,11 @@ def test_an_exception_closes_the_bar_and_goes_on_to_the_program() -> None:
     assert bar.n == 2 and bar.disable  # tqdm's word for closed
 
 
+def test_other_things_are_for_tqdm_itself() -> None:
+    with pytest.raises(TypeError, match="got a list"):
+        progress([1, 2])  # type: ignore[arg-type]
+
+
 def test_without_tqdm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     imported = builtins.__import__
 

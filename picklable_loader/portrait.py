@@ -7,7 +7,7 @@ takes some milliseconds at most, and never raises: what cannot be found out is l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .anatomy import anatomy, is_iterable
@@ -158,14 +158,17 @@ def _step(loader: DataLoader[Any]) -> int:
     return 0 if run is None or run.finished else run.step
 
 
-def _weight(iterator: Standing[Any]) -> Weight | None:
-    """None where a sampler of the user's would have to be asked for its state."""
-    loader, run = iterator.loader, iterator.run
+def _weight(iterator: Standing[Any]) -> Weight:
+    """A sampler of the user's is not asked for its state: it is left out as the dataset is."""
+    loader, run, parts = iterator.loader, iterator.run, anatomy(iterator.loader)
     if run is None:
         return weigh(loader, iterator.pending)
     if run.unmoved is not None:
         return weigh(loader, run.unmoved)
-    return weigh(loader, run.snapshot(live=True)) if anatomy(loader).known else None
+    if parts.known:
+        return weigh(loader, run.snapshot(live=True))
+    weight, name = weigh(loader), type(parts.sampler).__qualname__
+    return replace(weight, left_out=tuple(dict.fromkeys([*weight.left_out, name])))
 
 
 def _settings(loader: DataLoader[Any]) -> tuple[tuple[str, str], ...]:

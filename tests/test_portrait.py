@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from laws.datasets import Noisy
-from laws.observe import random_states, seen
+from laws.observe import random_states, seed_everything, seen
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
 
 from picklable_loader import DataLoader
@@ -66,19 +66,22 @@ def test_a_class_of_the_users_goes_by_its_name() -> None:
     assert repr(Mine(Noisy())).startswith("<Mine: dataset Noisy")
 
 
+@pytest.mark.parametrize("more", [{}, {"seed": None}, {"seeding": "worker", "seed": None}])
 @WORKERS
-def test_to_look_changes_nothing(num_workers: int) -> None:
-    iterator, undisturbed = iter(make(num_workers)), seen(iter(make(num_workers)))
+def test_to_look_changes_nothing(num_workers: int, more: dict[str, Any]) -> None:
+    def begun() -> Any:
+        seed_everything(3)
+        return iter(make(num_workers, **more))
+
+    undisturbed, iterator = seen(begun()), begun()
     found = []
-    before = random_states()
     for _ in range(4):
-        saved = repr(iterator.state_dict())
+        saved, before = repr(iterator.state_dict()), random_states()
         for _ in range(3):
             assert "of 4 batches" in repr(iterator) and "of 4 batches" in repr(iterator.loader)
             assert "of 4 batches" in iterator._repr_html_() + iterator.loader._repr_html_()
-        assert repr(iterator.state_dict()) == saved
+        assert (repr(iterator.state_dict()), random_states()) == (saved, before)
         found += seen(iterator, 1)
-    assert random_states() == before
     iterator.close()
     assert len(found) == 4 and found == undisturbed
 
@@ -210,8 +213,10 @@ def test_nothing_of_the_users_is_pickled() -> None:
     assert told is not None and told.left_out == ("Noisy", "Collate")
     assert str(told).endswith("without Noisy and Collate")
     assert Collate.pickled == 0
-    loader = make(shuffle=None, sampler=Mine(Noisy()), seed=None)
-    assert "Mine" in weigh(loader).left_out
+    iterator = iter(make(shuffle=None, sampler=Mine(Noisy())))
+    next(iterator)
+    told = of_iterator(iterator).weight
+    assert told is not None and told.left_out == ("Noisy", "Mine")
 
 
 @pytest.mark.parametrize(

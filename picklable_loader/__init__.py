@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .bars import progress
     from .errors import LoaderError
     from .explanation import explain
     from .files import load, save
@@ -25,6 +26,7 @@ __all__ = [
     "current_seed",
     "explain",
     "load",
+    "progress",
     "register_order",
     "save",
 ]
@@ -41,6 +43,7 @@ _PLACES = {
     "current_seed": "worker.seeding",
     "explain": "explanation",
     "load": "files",
+    "progress": "bars",
     "register_order": "samplers",
     "save": "files",
 }

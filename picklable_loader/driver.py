@@ -26,7 +26,7 @@ from .core.events import (
 from .engine import Engine, make_engine
 from .errors import NoSampleError
 from .run import Kept, Run
-from .stats import SkippedSample, Skips, Stats
+from .stats import KEPT, Record, SkippedSample, Skips, Stats
 from .transport.frames import Answer
 from .worker.gather import Bad
 
@@ -54,8 +54,11 @@ class Driver:
         self._todo: deque[Instruction] = deque()
         #: how long the consumer has waited for them
         self._waited_ns = 0
-        #: what was counted in the end, of an engine that is closed
+        #: from when to when, the last times
+        self._waits: deque[tuple[int, int]] = deque(maxlen=KEPT)
+        #: what was counted and noted in the end, of an engine that is closed
         self._last = Stats()
+        self._last_record = Record()
         #: bad samples that were skipped, by whatever engine
         self.skips = Skips()
         #: steps without a batch that the consumer has been waiting over
@@ -84,6 +87,7 @@ class Driver:
         if self._engine is None:
             self._engine = make_engine(loader, run)
             self._waited_ns = 0
+            self._waits.clear()
             new_workers = loader.num_workers > 0
         else:
             new_workers = self._engine.renewed
@@ -125,7 +129,9 @@ class Driver:
                 raise NoSampleError(self._empty, str(self.skips.newest))
             began_ns = perf_counter_ns()
             event = engine.wait()
-            self._waited_ns += perf_counter_ns() - began_ns
+            ended_ns = perf_counter_ns()
+            self._waited_ns += ended_ns - began_ns
+            self._waits.append((began_ns, ended_ns))
             todo.extend(handle(event))
 
     def tell(self, event: Event) -> None:
@@ -156,6 +162,14 @@ class Driver:
             prefetch_budget=schedule.budget,
         )
 
+    def record(self) -> Record:
+        """When the last batches came since the workers were started, or until they ended."""
+        engine = self._engine
+        if engine is None:
+            return self._last_record
+        engine.look()
+        return Record(engine.answers(), tuple(self._waits))
+
     def skipped(self, step: int, bad: Bad) -> None:
         """Note that a batch is delivered, or passed over, without its bad samples."""
         run = self._run
@@ -173,6 +187,7 @@ class Driver:
         self.rest()
         if self._engine is not None:
             self._last = Stats(self._engine.workers(), self._waited_ns / 1e9)
+            self._last_record = Record(self._engine.answers(), tuple(self._waits))
             self._engine.close()
             self._engine = self.kept = None
 

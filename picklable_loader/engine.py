@@ -97,6 +97,9 @@ class Engine(Protocol):
     def workers(self) -> tuple[WorkerStats, ...]:
         """What each worker did."""
 
+    def answers(self) -> tuple[tuple[int, int, int, int], ...]:
+        """The last answers, and when they came; see `Record`."""
+
     def close(self) -> None:
         """Let go of everything; may be called again."""
 

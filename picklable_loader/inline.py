@@ -96,6 +96,9 @@ class InlineEngine:
     def workers(self) -> tuple[WorkerStats, ...]:
         return self._clocks.stats([os.getpid()])
 
+    def answers(self) -> tuple[tuple[int, int, int, int], ...]:
+        return self._clocks.answers()
+
     def close(self) -> None:
         self._tasks.clear()
         self._results.clear()

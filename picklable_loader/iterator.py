@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
@@ -13,14 +13,18 @@ from .absent import check_present
 from .anatomy import budget_for, is_iterable
 from .core.events import Budgeted, Skipped
 from .marks import replayed
-from .options import AtEpochEnd
+from .options import AtEpochEnd, check_count
 from .pinning import pin
 from .refusals import no_budget
 from .standing import Standing
 from .stats import Stats
+from .timeline import Timeline, draw, timeline
 from .transport.frames import Answer
 from .warn import empty_epoch, longer_than_promised, replay, skipped
 from .worker.gather import Thinned
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["LoaderIterator"]
 
@@ -117,6 +121,35 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         What was skipped is counted over all of the iterator's life.
         """
         return self._driver.stats()
+
+    def timeline(self, batches: int = 200) -> Timeline:
+        """When each worker was busy with a batch, and when the consumer waited for one.
+
+        Args:
+            batches: the last so many that workers have made, from 1; 1000 are remembered, since
+                the workers were started. No pickle holds them.
+
+        Raises:
+            ValueError, TypeError: ``batches`` is no whole number from 1.
+        """
+        check_count("batches", batches)
+        return timeline(self._driver.record(), self.loader.num_workers or 1, batches)
+
+    def plot(self, axes: Axes | None = None, *, batches: int = 200) -> Axes:
+        """Draw the timeline, with matplotlib: who waits for whom?
+
+        Args:
+            axes: where to; None makes a new figure.
+            batches: see `timeline`.
+
+        Returns:
+            The axes.
+
+        Raises:
+            UsageError: matplotlib is not installed.
+            ValueError, TypeError: see `timeline`.
+        """
+        return draw(self.timeline(batches), axes)
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from torch.utils.data import Dataset, Sampler
 
 from .anatomy import position, remaining
+from .card import card
 from .inner import Inner
 from .iterator import LoaderIterator
 from .options import (
@@ -24,6 +25,7 @@ from .options import (
 )
 from .past import batch_at
 from .pickling import Picklable
+from .portrait import in_one_line, of_loader
 from .saved import next_epoch
 from .warn import dropped_state
 from .worker.fetch import tell_epoch
@@ -288,6 +290,12 @@ class DataLoader(Picklable[_T]):
                 no batch, as all of its samples are skipped.
         """
         return batch_at(self, step, epoch)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return in_one_line(of_loader(self))
+
+    def _repr_html_(self) -> str:
+        return card(of_loader(self))
 
     # --- state -----------------------------------------------------------------------------------
 

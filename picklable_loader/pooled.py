@@ -172,6 +172,9 @@ class PoolEngine:
     def workers(self) -> tuple[WorkerStats, ...]:
         return self._clocks.stats(self.pids)
 
+    def answers(self) -> tuple[tuple[int, int, int, int], ...]:
+        return self._clocks.answers()
+
     def close(self) -> None:
         with self._taking:
             self._closed = True
@@ -304,7 +307,8 @@ class PoolEngine:
             return  # it was done twice
         del self._sent[answer.run, answer.step]
         self._restarts.answered(answer.worker)
-        self._clocks.answered(answer.worker, answer.busy_ns, answer.arena_bytes, ended)
+        figures = answer.busy_ns, answer.idle_ns, answer.arena_bytes
+        self._clocks.answered(answer.worker, *figures, ended)
         if answer.run != self._run:
             return
         if answer.outcome is Outcome.REFUSED:

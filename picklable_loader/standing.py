@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from torch.utils.data import Dataset
 
 from .anatomy import position, remaining
+from .card import card
 from .codecs import Opened, newobj
 from .core.snapshot import from_plain
 from .driver import Driver
 from .options import AtEpochEnd
 from .packing import packed_iterator
+from .portrait import in_one_line, of_iterator
 from .run import Run
 from .saved import alone, next_epoch, snapshot
 
@@ -65,6 +67,11 @@ class Standing(Generic[_T]):
         return self._finished
 
     @property
+    def closed(self) -> bool:
+        """It was closed; it delivers nothing more."""
+        return self._closed
+
+    @property
     def remaining(self) -> int | None:
         """Batches still to be delivered in this epoch; None where the sampler has no length."""
         if self._finished:
@@ -83,6 +90,11 @@ class Standing(Generic[_T]):
         """The run at hand; None before the first `next` after unpickling."""
         return self._run
 
+    @property
+    def pending(self) -> dict[str, Any] | None:
+        """The state that it is to go on from, as long as there is no run."""
+        return self._state
+
     def __len__(self) -> int:
         """Batches in the whole epoch, as torch's iterator says it.
 
@@ -92,17 +104,10 @@ class Standing(Generic[_T]):
         return len(self.loader._index_sampler)
 
     def __repr__(self) -> str:
-        try:
-            total = f" of {len(self.loader)}"
-        except (TypeError, NotImplementedError):
-            total = ""
-        where = "finished" if self._finished else "closed" if self._closed else "before its start"
-        if not self._finished and not self._closed and self._driver.at_work:
-            where = "running"
-        return (
-            f"<LoaderIterator: epoch {self.epoch}, {self.step}{total} batches delivered, "
-            f"num_workers={self.loader.num_workers}, {where}>"
-        )
+        return in_one_line(of_iterator(self))
+
+    def _repr_html_(self) -> str:
+        return card(of_iterator(self))
 
     # --- saving ---------------------------------------------------------------------------------
 

@@ -83,6 +83,7 @@ def test_the_public_names_are_these() -> None:
         "current_seed",
         "explain",
         "load",
+        "progress",
         "register_order",
         "save",
     ]

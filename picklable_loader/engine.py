@@ -15,6 +15,7 @@ from .core.task import Task
 from .errors import UsageError
 from .explanation import blame
 from .inline import InlineEngine
+from .packing import tried
 from .pinning import warn_about_pinning
 from .pool.mains import is_importable
 from .pool.pool import Pool
@@ -159,7 +160,9 @@ def _cargo(job: Job, init: Any, wish: Any) -> Cargo:
         CannotSaveError: no codec takes a part of it.
     """
     importable = is_importable()
-    codecs: tuple[str, ...] = (wish,) if wish in STOCK else STOCK if importable else STOCK[1:]
+    codecs = tried(wish if isinstance(wish, str) else "auto")
+    if not importable and len(codecs) > 1:
+        codecs = codecs[1:]  # pickle would write names that mean nothing there
     try:
         return Cargo((job, init), codecs, not importable)
     except Exception as error:
@@ -172,7 +175,7 @@ def _cargo(job: Job, init: Any, wish: Any) -> Cargo:
         parts = {"dataset": job.dataset, "collate_fn": job.collate_fn, "worker_init_fn": init}
         for name, part in parts.items():
             if all(refusal(codec, part, lambda _: None) for codec in codecs):
-                raise blame(part, f"loader.{name}", codecs) from error
+                raise blame(part, f"loader.{name}", (STOCK[0], *codecs)) from error
         raise
 
 

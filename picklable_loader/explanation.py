@@ -260,8 +260,9 @@ _HELD = (io.IOBase, socket.socket, type(threading.Lock()), type(threading.RLock(
 
 def _advice(obj: Any, codecs: tuple[str, ...]) -> str:
     """What to do about something that no codec takes."""
-    if len(codecs) == 1 and (isinstance(obj, type) or callable(obj)):
-        return 'codec="auto" carries it; or define it at the top level of a module'
+    others = [codec for codec in STOCK if codec not in codecs]
+    if any(written(codec, obj, lambda _: None) is not None for codec in others):
+        return 'codec="auto" carries it; or let it stand at the top level of a module'
     if isinstance(obj, _HELD):
         return (
             "open it in worker_init_fn or when it is first needed, and drop it in the "

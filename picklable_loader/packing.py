@@ -18,13 +18,16 @@ from .mapped import MappedFiles
 if TYPE_CHECKING:
     from .loader import DataLoader
 
-__all__ = ["Decision", "class_of", "packed", "packed_iterator", "unpacked"]
+__all__ = ["Decision", "class_of", "packed", "packed_iterator", "tried", "unpacked"]
 
 #: under which name the state of a loader has what is carried
 _CARRIED = "_carried"
 
 #: what every pickler takes
 _ATOMS = (type(None), bool, int, float, str, bytes)
+
+#: what anything is pickled as that need not be looked at
+_STAND_IN = (standing_beside, (0, None))
 
 Parts = dict[str, Any]
 #: by name of a part, the codec that carries it; the others are pickled as they are
@@ -121,24 +124,40 @@ def class_of(loader: DataLoader[Any]) -> Any:
 def _decide(loader: DataLoader[Any], parts: Parts) -> Ways:
     wish, left_out = loader._pl.options.codec, _left_out(loader)
     todo = {name: part for name, part in parts.items() if id(part) not in left_out}
-    if wish not in ("auto", STOCK[0]):
+    if not isinstance(wish, str):
         return dict.fromkeys(todo, wish)
+    files = None if loader._pl.options.pickle_mapped else MappedFiles()
     accepted = {id(loader)}
     ways: Ways = {}
-    files = None if loader._pl.options.pickle_mapped else MappedFiles()
-    codecs = STOCK if wish == "auto" else STOCK[:1]
-    # What refers to an absent dataset has to be put together again when that is there, and files
-    # are named where we write ourselves.
-    for codec in ("", *(codecs if left_out or files else codecs[1:])):
-        refer = _refer(accepted | left_out) if codec else _refer(accepted, left_out, files)
+    for codec in _attempts(wish, bool(left_out) or files is not None):
+        # What refers to an absent dataset has to be put together again when that is there, and
+        # files are named where we write ourselves.
+        refer = _trial(codec, accepted, left_out, files)
         for name, part in tuple(todo.items()):
             if refusal(codec or STOCK[0], part, refer) is None:
                 accepted.add(id(todo.pop(name)))
                 if codec:
                     ways[name] = codec
     for name, part in todo.items():
-        raise blame(part, f"loader.{name}", codecs)
+        raise blame(part, f"loader.{name}", tried(wish))
     return ways
+
+
+def _attempts(wish: str, ourselves: bool) -> tuple[str, ...]:
+    """The codecs to try, in this order; "" is whoever pickles the loader.
+
+    Args:
+        wish: the loader's codec.
+        ourselves: some parts have to be written by us, though pickle would take them.
+    """
+    if wish in STOCK[1:]:
+        return (wish,)
+    return ("", *(tried(wish) if ourselves else tried(wish)[1:]))
+
+
+def tried(wish: str) -> tuple[str, ...]:
+    """The codecs that a wish allows, pickle first."""
+    return STOCK if wish == "auto" else tuple(dict.fromkeys((STOCK[0], wish)))
 
 
 def _left_out(loader: DataLoader[Any]) -> set[int]:
@@ -165,14 +184,28 @@ def _rank(codec: str | Codec) -> int:
     return STOCK.index(codec) if isinstance(codec, str) else len(STOCK)
 
 
-def _refer(
-    known: Any = frozenset(), barred: Any = frozenset(), files: MappedFiles | None = None
-) -> Refer:
+def _refer(known: Any = (), barred: Any = ()) -> Refer:
     """Stands in for what is known, so that it is not looked at again; refuses what is barred."""
 
     def refer(obj: Any) -> tuple[Any, ...] | None:
-        if id(obj) in barred or (files is not None and files.by_name(obj) is not None):
+        if id(obj) in barred:
             raise TypeError("it refers to what is saved in another way")
-        return (standing_beside, (0, None)) if id(obj) in known or is_data(obj) else None
+        return _STAND_IN if id(obj) in known or is_data(obj) else None
 
     return refer
+
+
+def _trial(codec: str, accepted: set[int], left_out: set[int], files: MappedFiles | None) -> Refer:
+    """For a trial of a codec; "" is whoever pickles the loader, and knows nothing of our ways."""
+    refer = _refer(accepted | left_out) if codec else _refer(accepted, left_out)
+    if files is None:
+        return refer
+
+    def with_files(obj: Any) -> tuple[Any, ...] | None:
+        if files.by_name(obj) is None:
+            return refer(obj)
+        if not codec:
+            raise TypeError("it is to be saved by its file's name")
+        return _STAND_IN
+
+    return with_files

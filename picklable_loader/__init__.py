@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .interleaving import Interleave
     from .iterator import LoaderIterator
     from .loader import DataLoader
+    from .readable import from_json, to_json
     from .samplers import register_order
     from .shuffling import ShuffleBuffer
     from .version import __version__
@@ -22,9 +23,11 @@ __all__ = [
     "ShuffleBuffer",
     "__version__",
     "current_seed",
+    "from_json",
     "load",
     "register_order",
     "save",
+    "to_json",
 ]
 
 #: Where each name is. It is looked up when it is wanted: a worker that is spawned imports this
@@ -37,9 +40,11 @@ _PLACES = {
     "ShuffleBuffer": "shuffling",
     "__version__": "version",
     "current_seed": "worker.seeding",
+    "from_json": "readable",
     "load": "files",
     "register_order": "samplers",
     "save": "files",
+    "to_json": "readable",
 }
 
 

@@ -81,9 +81,11 @@ def test_the_public_names_are_these() -> None:
         "ShuffleBuffer",
         "__version__",
         "current_seed",
+        "from_json",
         "load",
         "register_order",
         "save",
+        "to_json",
     ]
 
 

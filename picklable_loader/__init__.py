@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .iterator import LoaderIterator
     from .loader import DataLoader
     from .readable import from_json, to_json
+    from .safe import safe_globals
     from .samplers import register_order
     from .shuffling import ShuffleBuffer
     from .version import __version__
@@ -26,6 +27,7 @@ __all__ = [
     "from_json",
     "load",
     "register_order",
+    "safe_globals",
     "save",
     "to_json",
 ]
@@ -43,6 +45,7 @@ _PLACES = {
     "from_json": "readable",
     "load": "files",
     "register_order": "samplers",
+    "safe_globals": "safe",
     "save": "files",
     "to_json": "readable",
 }

@@ -32,7 +32,14 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import torch
 
-from .errors import DamagedStateError, ForeignStateError, NewerStateError, UsageError
+from .errors import (
+    DamagedStateError,
+    ForeignStateError,
+    NewerStateError,
+    StateError,
+    UsageError,
+)
+from .screening import TORN, screen
 
 __all__ = ["load", "save"]
 
@@ -91,7 +98,8 @@ def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None)
         ``load_state_dict``.
 
     Raises:
-        DamagedStateError: the file is cut short, or was changed. Nothing was unpickled.
+        DamagedStateError: the file is cut short, or was changed, and nothing was unpickled; or,
+            with ``weights_only``, it is nothing that `save` writes.
         ForeignStateError: it is no such file.
         NewerStateError: a later version of this package wrote it.
         UsageError: ``weights_only`` is not enough for what is in it.
@@ -100,16 +108,31 @@ def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None)
     """
     with open(path, "rb", buffering=0) as file:
         body = _verified(file, os.fsdecode(path))
-        try:
-            return torch.load(body, map_location=map_location, weights_only=weights_only)
-        except pickle.UnpicklingError as error:
-            if not weights_only:
-                raise
-            raise UsageError(
-                f"{os.fsdecode(path)!r} holds more than states and tensors, an iterator for "
-                "example, and loading that runs its code: pass weights_only=False if you trust "
-                "where it comes from"
-            ) from error
+        if weights_only:
+            return _without_code(body, os.fsdecode(path), map_location)
+        return torch.load(body, map_location=map_location, weights_only=False)
+
+
+def _without_code(body: BinaryIO, name: str, map_location: Any) -> Any:
+    screen(body, name)
+    try:
+        return torch.load(body, map_location=map_location, weights_only=True)
+    except StateError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise UsageError(
+            f"{name!r} holds more than states and tensors, an iterator for "
+            "example, and loading that runs its code: pass weights_only=False if you trust "
+            "where it comes from, or see picklable_loader.safe_globals"
+        ) from error
+    except TORN as error:
+        if callable(map_location):
+            raise  # it may be the caller's own
+        raise DamagedStateError(name, "what torch reads without code", error) from error
+    except RuntimeError as error:  # also of a device that is not there
+        if "allocate" not in str(error) and "PytorchStreamReader" not in str(error):
+            raise
+        raise DamagedStateError(name, "what torch reads without code", error) from error
 
 
 # --- writing -------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from picklable_loader.errors import (
     InvalidTransition,
     LoaderError,
     LoaderWarning,
+    NeedsCodeError,
     NewerStateError,
     NoSampleError,
     ReplayWarning,
@@ -72,6 +73,10 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
     (
         CannotSaveError("the sampler", "it has no state", "Do this."),
         {"what": "the sampler", "reason": "it has no state", "advice": "Do this."},
+    ),
+    (
+        NeedsCodeError("loader.collate_fn", "it is a function", "Do this"),
+        {"what": "loader.collate_fn", "reason": "it is a function", "advice": "Do this"},
     ),
     (
         StreamError(3, "Lines", "KeyError: 'at'"),
@@ -136,6 +141,7 @@ def test_a_difference_travels_as_well() -> None:
         (NewerStateError, (StateError,)),
         (ForeignStateError, (StateError,)),
         (CannotSaveError, (LoaderError, TypeError)),
+        (NeedsCodeError, (CannotSaveError,)),
         (UsageError, (LoaderError, RuntimeError)),
         (InvalidTransition, (LoaderError, RuntimeError)),
         (LoaderWarning, (UserWarning,)),

@@ -84,6 +84,7 @@ def test_the_public_names_are_these() -> None:
         "from_json",
         "load",
         "register_order",
+        "safe_globals",
         "save",
         "to_json",
     ]

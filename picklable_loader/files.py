@@ -20,7 +20,6 @@ import errno
 import hashlib
 import io
 import os
-import pickle
 import re
 import stat
 import struct
@@ -32,20 +31,14 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import torch
 
-from .errors import (
-    DamagedStateError,
-    ForeignStateError,
-    NewerStateError,
-    StateError,
-    UsageError,
-)
-from .screening import TORN, screen
+from .errors import DamagedStateError, ForeignStateError, NewerStateError
+from .screening import load_screened
 
-__all__ = ["load", "save"]
+__all__ = ["MAGIC", "load", "open_body", "replacement", "save"]
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
-_MAGIC = b"\x89PLOAD\r\n"  # what a transfer as text, or by 7 bits, would change
+MAGIC = b"\x89PLOAD\r\n"  # what a transfer as text, or by 7 bits, would change
 _VERSION = 1
 #: magic, version and their check; length and digest
 _ORIGIN, _SEAL = struct.Struct(">8sII"), struct.Struct(">Q32s")
@@ -72,9 +65,7 @@ def save(obj: Any, path: AnyPath) -> None:
         OSError: the file cannot be written, for example since the disk is full. The old one stays.
         Exception: what pickle raises for ``obj``. The old file stays.
     """
-    target = _target(path)
-    _remove_leftovers(target)
-    with _replacement(target) as file:
+    with replacement(path) as file:
         file.write(bytes(_HEADER_BYTES))
         body = _Written(file)
         body.dump(obj)
@@ -109,30 +100,8 @@ def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None)
     with open(path, "rb", buffering=0) as file:
         body = _verified(file, os.fsdecode(path))
         if weights_only:
-            return _without_code(body, os.fsdecode(path), map_location)
+            return load_screened(body, os.fsdecode(path), map_location)
         return torch.load(body, map_location=map_location, weights_only=False)
-
-
-def _without_code(body: BinaryIO, name: str, map_location: Any) -> Any:
-    screen(body, name)
-    try:
-        return torch.load(body, map_location=map_location, weights_only=True)
-    except StateError:
-        raise
-    except pickle.UnpicklingError as error:
-        raise UsageError(
-            f"{name!r} holds more than states and tensors, an iterator for "
-            "example, and loading that runs its code: pass weights_only=False if you trust "
-            "where it comes from, or see picklable_loader.safe_globals"
-        ) from error
-    except TORN as error:
-        if callable(map_location):
-            raise  # it may be the caller's own
-        raise DamagedStateError(name, "what torch reads without code", error) from error
-    except RuntimeError as error:  # also of a device that is not there
-        if "allocate" not in str(error) and "PytorchStreamReader" not in str(error):
-            raise
-        raise DamagedStateError(name, "what torch reads without code", error) from error
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -167,7 +136,7 @@ class _Written(io.RawIOBase):
 
 
 def _origin(version: int) -> bytes:
-    known = _ORIGIN.pack(_MAGIC, version, 0)[:-4]
+    known = _ORIGIN.pack(MAGIC, version, 0)[:-4]
     return known + zlib.crc32(known).to_bytes(4, "big")
 
 
@@ -192,8 +161,10 @@ def _target(path: AnyPath) -> str:
 
 
 @contextmanager
-def _replacement(target: str) -> Iterator[BinaryIO]:
-    """A new file, which takes the target's place when the block ends, and vanishes if it raises."""
+def replacement(path: AnyPath) -> Iterator[BinaryIO]:
+    """A new file, which takes the path's place when the block ends, and vanishes if it raises."""
+    target = _target(path)
+    _remove_leftovers(target)
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f"{_prefix(name)}{os.urandom(8).hex()}{_SUFFIX}")
     try:
@@ -264,12 +235,31 @@ def _remove_leftovers(target: str) -> None:
 # --- reading -------------------------------------------------------------------------------------
 
 
+def open_body(path: AnyPath) -> BinaryIO:
+    """The body of a checkpoint, a file of ``torch.save``, whose checksum is right.
+
+    Raises:
+        StateError: it is damaged, or none of ours.
+        OSError: it cannot be read.
+    """
+    file = open(path, "rb", buffering=0)
+    try:
+        return _verified(file, os.fsdecode(path))
+    except BaseException:
+        file.close()
+        raise
+
+
 class _Body(io.RawIOBase):
     """A file from the end of its header on."""
 
     def __init__(self, file: io.FileIO) -> None:
         self._file = file
         self.seek(0)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
     def readable(self) -> bool:
         return True
@@ -317,7 +307,7 @@ def _read_header(file: io.FileIO, name: str) -> _Header:
     data = file.read(_HEADER_BYTES)
     if not any(data):  # a power failure, or a save that was cut short
         raise DamagedStateError(name, "a file with a header", data)
-    if not data.startswith(_MAGIC[: len(data)]):
+    if not data.startswith(MAGIC[: len(data)]):
         raise _foreign(data, name)
     if len(data) >= _ORIGIN.size:
         _, version, check = _ORIGIN.unpack_from(data)

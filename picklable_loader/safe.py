@@ -180,7 +180,7 @@ def _entries(name: str, thing: Any, it: Any, trusted: tuple[Any, ...]) -> list[t
 
 
 def _empty(thing: Any) -> Any:
-    return thing() if thing in torch._storage_classes else None  # type: ignore[attr-defined]
+    return thing() if thing in torch._storage_classes else None
 
 
 def _is_dtype(kind: Any) -> bool:

@@ -7,17 +7,20 @@ checksum does not help: who makes up a file makes up its checksum as well.
 
 from __future__ import annotations
 
+import pickle
 import struct
 import zipfile
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from .errors import DamagedStateError
+import torch
 
-__all__ = ["TORN", "screen"]
+from .errors import DamagedStateError, StateError, UsageError
+
+__all__ = ["load_screened"]
 
 #: what torch raises that reads, without running code, what torch.save has not written; beyond
 #: these there are its refusal to run code, and what a device lacks
-TORN = (
+_TORN = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -31,20 +34,48 @@ TORN = (
 )
 
 
-def screen(body: BinaryIO, name: str) -> None:
-    """Raise DamagedStateError unless a body takes no more room than it has.
+def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
+    """What is in a body, read without running code.
 
     Args:
-        body: of the file; stands at its start, before and after.
+        body: of a file; stands at its start.
         name: of the file, for errors.
+        map_location: see ``torch.load``.
+
+    Raises:
+        DamagedStateError: torch.save has not written it.
+        UsageError: there is more in it than states and tensors.
     """
+    _screen(body, name)
+    try:
+        return torch.load(body, map_location=map_location, weights_only=True)
+    except StateError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise UsageError(
+            f"{name!r} holds more than states and tensors, an iterator for "
+            "example, and loading that runs its code: pass weights_only=False if you trust "
+            "where it comes from, or see picklable_loader.safe_globals"
+        ) from error
+    except _TORN as error:
+        if callable(map_location):
+            raise  # it may be the caller's own
+        raise DamagedStateError(name, "what torch reads without code", error) from error
+    except RuntimeError as error:  # also of a device that is not there
+        if "allocate" not in str(error) and "PytorchStreamReader" not in str(error):
+            raise
+        raise DamagedStateError(name, "what torch reads without code", error) from error
+
+
+def _screen(body: BinaryIO, name: str) -> None:
+    """Raise DamagedStateError unless what is read of a body is no larger than the body."""
     body.seek(0, 2)
     size = body.tell()
     body.seek(0)
     try:
         with zipfile.ZipFile(body) as archive:
             parts = archive.infolist()
-    except (zipfile.BadZipFile, NotImplementedError, *TORN) as error:
+    except (zipfile.BadZipFile, NotImplementedError, *_TORN) as error:
         raise DamagedStateError(name, "a body that torch.save has written", error) from error
     for part in parts:
         if part.compress_type != zipfile.ZIP_STORED or part.file_size != part.compress_size:

@@ -1,4 +1,4 @@
-"""Iterators through ``torch.load(weights_only=True)``: exact, and no class of anybody's is called."""
+"""Iterators through ``torch.load(weights_only=True)``: exact, and nobody's class is called."""
 
 from __future__ import annotations
 

@@ -87,11 +87,10 @@ def _refuse_inexact(cursor: Cursor, fits: Mapping[str, Any]) -> None:
 
 def _plan(cursor: Cursor, fits: Mapping[str, Any]) -> Plan:
     """A plan of as many tasks as the state's loader has, whose indices do not matter."""
-    try:
-        unit = Unit(fits.get("batches_from"))
-    except ValueError:
-        found = fits.get("batches_from")
-        raise DamagedStateError("fits.batches_from", "a known word", found) from None
+    word = fits.get("batches_from")
+    if type(word) is not str or word not in {unit.value for unit in Unit}:
+        raise DamagedStateError("fits.batches_from", "a known word", word)
+    unit = Unit(word)
     length = _whole(fits, "sampler_length", 0)
     gathered = unit is Unit.SAMPLE_OF_BATCH
     size = _whole(fits, "batch_size", 1) if gathered else 1

@@ -84,8 +84,32 @@ def decode(form: Any) -> Any:
     Raises:
         ValueError, TypeError, KeyError: the form is damaged.
     """
+    if type(form) is not list and type(form) is not dict:
+        return form
+    _check_tree(form)
+    return _decode(form)
+
+
+def _check_tree(form: Any) -> None:
+    """Raise ValueError if a part stands in two places, as no form that was written has it.
+
+    Forty lists of two, each within the next, would be a million million values.
+    """
+    seen, waiting = set(), [form]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            raise ValueError("a part stands in two places")
+        seen.add(id(part))
+        if type(part) is dict and part.get("as") == "object":
+            continue  # not a form, but the value itself
+        parts = part.values() if type(part) is dict else part
+        waiting += [each for each in parts if type(each) in (list, dict, tuple)]
+
+
+def _decode(form: Any) -> Any:
     if type(form) is list:
-        return [decode(item) for item in form]
+        return [_decode(item) for item in form]
     if type(form) is not dict:
         return form
     return _DECODERS[form["as"]](form)
@@ -130,7 +154,7 @@ def _decode_number(form: dict[str, Any]) -> Any:
     dtype = np.dtype(form["dtype"])
     if dtype.kind not in _NUMBERS:  # np.void(n) would be n bytes
         raise ValueError(f"no number is of {dtype}")
-    return dtype.type(decode(form["value"]))
+    return dtype.type(_decode(form["value"]))
 
 
 def _decode_array(form: dict[str, Any]) -> Any:
@@ -174,7 +198,7 @@ def _encode_time(value: datetime | time) -> str:
 
 
 def _decode_pairs(pairs: list[Any]) -> dict[Any, Any]:
-    return {decode(key): decode(value) for key, value in pairs}
+    return {_decode(key): _decode(value) for key, value in pairs}
 
 
 def _decode_defaults(form: dict[str, Any]) -> defaultdict[Any, Any]:
@@ -209,10 +233,10 @@ _ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
 }
 
 _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "tuple": lambda form: tuple(decode(form["value"])),
-    "set": lambda form: set(decode(form["value"])),
-    "frozenset": lambda form: frozenset(decode(form["value"])),
-    "deque": lambda form: deque(decode(form["value"][1]), form["value"][0]),
+    "tuple": lambda form: tuple(_decode(form["value"])),
+    "set": lambda form: set(_decode(form["value"])),
+    "frozenset": lambda form: frozenset(_decode(form["value"])),
+    "deque": lambda form: deque(_decode(form["value"][1]), form["value"][0]),
     "dict": lambda form: _decode_pairs(form["value"]),
     "OrderedDict": lambda form: OrderedDict(_decode_pairs(form["value"])),
     "Counter": lambda form: Counter(_decode_pairs(form["value"])),

@@ -33,8 +33,7 @@ def to_json(state: Any) -> str:
     """A state as text that can be read, compared line by line, and edited.
 
     A state is moved on by editing the number at ``"$skip"``, the first line of it: so many batches
-    are passed over when it is read back. Other fields hang together; `load_state_dict` refuses a
-    state in which they no longer do.
+    are passed over when it is read back. Other fields hang together, and are best left alone.
 
     Args:
         state: what ``state_dict`` returned, or a dict with such states and other plain values.

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import pickle
+import random
 import struct
 import zipfile
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from test_soundness import bounded
 from torch.utils.data import IterableDataset
 
 from picklable_loader import DataLoader, files, from_json, load, save, to_json
+from picklable_loader.__main__ import main
 from picklable_loader.errors import (
     CannotSaveError,
     DamagedStateError,
@@ -176,6 +178,52 @@ def test_an_error_of_the_callers_own_map_location_is_the_callers(tmp_path: Path)
     save(torch.zeros(2), tmp_path / "file")
     with pytest.raises(KeyError, match="mine"):
         load(tmp_path / "file", weights_only=True, map_location=broken)
+
+
+# --- looking into files --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["ours", "torch's", "bare"])
+@pytest.mark.parametrize("body", BODIES)
+def test_a_look_into_any_body_is_short_and_runs_nothing(
+    body: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(BODIES[body]() if form != "bare" else pickle.dumps([Command()]))
+    if form == "ours":
+        sealed(path, BODIES[body]())
+    with bounded():
+        assert main(["inspect", str(path)]) in (1, 2)
+        assert main(["diff", str(path), str(path)]) in (0, 2)
+        assert main(["skip", str(path), "-n", "1", "-o", str(tmp_path / "new")]) == 2
+    assert not (tmp_path / "new").exists()
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("way", ["archive", "pickle", "JSON"])
+def test_a_look_into_a_file_that_was_damaged_anywhere_ends_well(
+    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    iterator = iter(make_stream())
+    next(iterator)
+    held = {"it": iterator, "model": torch.arange(9)}
+    whole = {
+        "archive": lambda: (torch.save(held, tmp_path / "a"), (tmp_path / "a").read_bytes())[1],
+        "pickle": lambda: pickle.dumps(held),
+        "JSON": lambda: to_json(iterator.state_dict()).encode(),
+    }[way]()
+    chance, path = random.Random(3), tmp_path / "file"
+    statuses = set()
+    with bounded():
+        for _ in range(300):
+            changed = bytearray(whole)
+            for _ in range(chance.randrange(1, 4)):
+                changed[chance.randrange(len(whole))] = chance.randrange(256)
+            path.write_bytes(changed)
+            statuses.add(main(["inspect", str(path)]))
+            statuses.add(main(["diff", str(path), str(path)]))
+    assert 0 in statuses and 2 in statuses and statuses <= {0, 1, 2}
+    capsys.readouterr()
 
 
 # --- states --------------------------------------------------------------------------------------
@@ -365,3 +413,42 @@ def test_the_way_out_does_not_run_anything_either() -> None:
     with pytest.raises(CannotSaveError):
         to_json({"a": Command()})
     assert issubclass(CannotSaveError, LoaderError)
+
+
+def test_a_form_whose_parts_stand_in_many_places_is_refused() -> None:
+    form: Any = [1]
+    for _ in range(60):
+        form = [form, form]
+    state = state_of(DataLoader(Taken(), batch_size=3, snapshot_every_n_steps=1))
+    for hostile in (form, {"as": "tuple", "value": form}, {"as": "dict", "value": [[1, form]]}):
+        state["streams"][0]["mark"] = {"dataset": hostile}
+        assert isinstance(refused(lambda: DataLoader(Taken(), batch_size=3), state), StateError)
+    shuffled = state_of(make())
+    for field in shuffled:
+        refused(make, {**shuffled, field: form})
+
+
+@pytest.mark.parametrize("where", ["value", "key", "name", "storage", "number", "state"])
+def test_a_look_at_parts_that_stand_in_many_places_is_short(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many: Any = (1,)
+    for _ in range(60):
+        many = (many, many)
+    held = {
+        "value": lambda: pickle.dumps([many, {"format": "picklable_loader", "version": many}]),
+        "key": lambda: pickle.dumps({"a": many}, 2).replace(b"X\x01\x00\x00\x00aq\x01", b"")[:-2]
+        + b"K\x01s.",
+        "name": lambda: pickle.dumps((many, many))[:-2] + b"\x93.",
+        "storage": lambda: pickle.dumps(many)[:-1] + b"Q.",
+        "number": lambda: pickle.dumps(2**100_000),
+        "state": lambda: pickle.dumps(
+            {**state_of(make()), "fits": {"batches_from": many, "sampler_length": 3}}
+        ),
+    }[where]()
+    path = tmp_path / "file"
+    path.write_bytes(held)
+    with bounded():
+        assert main(["inspect", str(path)]) in (0, 1, 2)
+        assert main(["diff", str(path), str(path)]) in (0, 2)
+    capsys.readouterr()

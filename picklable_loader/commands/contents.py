@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import struct
 import zipfile
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,10 @@ from ..readable import from_json
 from .tracing import NotPickle, Stored, trace
 
 __all__ = ["Contents", "NotRead", "kind_of", "read"]
+
+
+#: what zipfile raises for archives that nobody has written
+_TORN = (zipfile.BadZipFile, EOFError, LookupError, RuntimeError, ValueError, struct.error)
 
 
 class NotRead(Exception):
@@ -51,6 +56,12 @@ class Contents:
         return self._digests[key]
 
     def _read_digest(self, key: str) -> str:
+        try:
+            return self._hashed(key)
+        except _TORN as error:
+            raise NotRead(f"{self.path}: the archive is damaged: {error!r}") from None
+
+    def _hashed(self, key: str) -> str:
         with _opened(self.path, self.kind) as file, zipfile.ZipFile(file) as archive:
             names = [name for name in archive.namelist() if name.endswith(f"/data/{key}")]
             if not names:
@@ -86,8 +97,8 @@ def read(path: str) -> Contents:
         raise NotRead(f"{path}: this is no pickle, and no file that is known: {error}") from None
     except LoaderError as error:
         raise NotRead(f"{path}: {error}") from None
-    except zipfile.BadZipFile as error:
-        raise NotRead(f"{path}: the archive is damaged: {error}") from None
+    except _TORN as error:
+        raise NotRead(f"{path}: the archive is damaged: {error!r}") from None
 
 
 def kind_of(path: str) -> str:

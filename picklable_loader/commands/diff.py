@@ -43,11 +43,16 @@ def run(options: argparse.Namespace) -> int:
 def _leaves(contents: Contents) -> dict[str, str]:
     """What stands at each path, as text."""
     leaves = {}
-    for path, node in walk(contents.tree):
+    for count, (path, node) in enumerate(walk(contents.tree, _MOST + 1)):
+        if count == _MOST:
+            raise NotRead(f"{contents.path}: it has more than {_MOST} parts to be compared")
         text = _text(node, contents)
         if text is not None:
             leaves[path or "(the file itself)"] = text
     return leaves
+
+
+_MOST = 1_000_000
 
 
 def _text(node: Any, contents: Contents) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from ..ahead import batches_left
@@ -16,6 +18,7 @@ __all__ = ["Finding", "find", "weigh", "walk"]
 #: parts of a tree that are looked at; one that shares its parts may have any number of them
 _MOST_PARTS = 200_000
 _DEEPEST = 200
+_MOST_FINDINGS = 100
 
 
 @dataclass
@@ -38,6 +41,8 @@ def find(tree: Any) -> list[Finding]:
     found: list[Finding] = []
     inside: set[int] = set()
     for path, node in walk(tree):
+        if len(found) == _MOST_FINDINGS:
+            break
         if isinstance(node, Built) and _is_iterator(node):
             inside.add(id(node.state["state"]))
             found.append(Finding(path, "iterator", _iterator_rows(node)))
@@ -46,10 +51,15 @@ def find(tree: Any) -> list[Finding]:
     return found
 
 
-def walk(tree: Any) -> Iterator[tuple[str, Any]]:
-    """Every part of a tree with its path, an owner before what it has; up to a limit."""
+def walk(tree: Any, most: int = _MOST_PARTS) -> Iterator[tuple[str, Any]]:
+    """Every part of a tree with its path, an owner before what it has.
+
+    Args:
+        tree: of a file.
+        most: no more parts than these are looked at.
+    """
     waiting: list[tuple[str, Any, int]] = [("", tree, 0)]
-    for _ in range(_MOST_PARTS):
+    for _ in range(most):
         if not waiting:
             return
         path, node, depth = waiting.pop()
@@ -62,18 +72,33 @@ def walk(tree: Any) -> Iterator[tuple[str, Any]]:
 def parts_of(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     """What stands directly in a part of a tree."""
     if isinstance(node, dict):
-        yield from ((f"{path}[{key!r}]", value) for key, value in node.items())
+        yield from ((f"{path}[{_label(key)}]", value) for key, value in node.items())
     elif isinstance(node, list | tuple):
         yield from ((f"{path}[{at}]", value) for at, value in enumerate(node))
     elif isinstance(node, Built):
         attributes = node.state if isinstance(node.state, dict) else {}
-        yield from ((f"{path}.{name}", value) for name, value in attributes.items())
+        yield from ((f"{path}.{_name(key)}", value) for key, value in attributes.items())
         if node.state is not None and not attributes:
             yield f"{path}.state", node.state
         yield from (
             (f"{path}.arguments[{at}]", v) for at, v in enumerate(_sequence(node.arguments))
         )
         yield from ((f"{path}.items[{at}]", value) for at, value in enumerate(node.items))
+
+
+def _label(key: Any) -> str:
+    """A key in a path: a long one is shortened, and stays different from others."""
+    text = key.name if isinstance(key, Built) else repr(key)
+    if len(text) <= _LONGEST_LABEL:
+        return text
+    return f"{text[:_LONGEST_LABEL]}... {sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _name(key: Any) -> str:
+    return key if isinstance(key, str) and key.isidentifier() and len(key) < 80 else _label(key)
+
+
+_LONGEST_LABEL = 80
 
 
 def _sequence(arguments: Any) -> list[Any]:
@@ -100,7 +125,9 @@ def _own_weight(node: Any) -> int:
     if isinstance(node, bytes | bytearray | str):
         return len(node) + 5
     if isinstance(node, Built):
-        return len(node.name) + 4
+        return len(node.name) + 4 + _own_weight(node.state)
+    if isinstance(node, dict):
+        return 4 + sum(len(key) + 5 for key in node if isinstance(key, str))
     return 9 if isinstance(node, int | float) else 4
 
 
@@ -131,8 +158,9 @@ def _is_iterator(node: Built) -> bool:
 
 def _iterator_rows(node: Built) -> dict[str, Any]:
     loader, state = node.state["loader"], node.state["state"]
-    rows: dict[str, Any] = {"class": node.name, "bytes": weigh(node)}
+    rows: dict[str, Any] = {"class": node.name}
     rows.update(_state_rows(state) if _is_state(state) else {"state": "none: it is yet to begin"})
+    rows["bytes"] = weigh(node)
     rows["finished"] = node.state["finished"] is True
     attributes = loader.state if isinstance(loader, Built) else None
     if isinstance(attributes, dict):
@@ -219,5 +247,5 @@ def _shown(value: Any) -> Any:
     """A value that JSON can hold."""
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = value if isinstance(value, str) else repr(value)
+    text = value if isinstance(value, str) else reprlib.repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

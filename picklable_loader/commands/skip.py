@@ -39,19 +39,18 @@ def run(options: argparse.Namespace) -> int:
     Returns:
         0; 2 if that cannot be done exactly, and nothing was written.
     """
-    moved: list[dict[str, Any]] = []
+    mover = _Mover(options.count)
     try:
         kind = kind_of(options.file)
-        content = _read(options.file, kind)
-        changed = _moved(content, options.count, "", moved)
-        if not moved:
+        changed = mover.copy(_read(options.file, kind))
+        if not mover.moved:
             raise NotRead(f"{options.file}: there is no state in it")
         _write(changed, options.output, kind)
-    except (NotRead, LoaderError, OSError) as error:
+    except (NotRead, LoaderError, OSError, RecursionError) as error:
         return complain(_worded(error, options.file))
     title = f"{options.output}: moved on by {options.count} batches"
-    rows = [(each["path"] or "the state", f"step {each['from']} → {each['to']}") for each in moved]
-    data = {"file": options.output, "states": moved}
+    rows = [(m["path"] or "the state", f"step {m['from']} → {m['to']}") for m in mover.moved]
+    data = {"file": options.output, "states": mover.moved}
     show([Table(title, rows)], data, options.json)
     return 0
 
@@ -82,19 +81,29 @@ def _write(content: Any, path: str, kind: str) -> None:
             torch.save(content, file)
 
 
-def _moved(node: Any, count: int, path: str, moved: list[dict[str, Any]]) -> Any:
-    """A copy in which states are moved on; what has none in it stays as it is."""
-    if type(node) is dict and node.get("format") == FORMAT and "version" in node:
-        there = moved_on(node, count)
-        moved.append({"path": path, "from": node["step"], "to": there["step"]})
-        return there
-    if type(node) is dict:
-        return {k: _moved(each, count, f"{path}[{k!r}]", moved) for k, each in node.items()}
-    if type(node) in (list, tuple):
-        return type(node)(
-            _moved(each, count, f"{path}[{at}]", moved) for at, each in enumerate(node)
-        )
-    return node
+class _Mover:
+    """Copies a file's content, with its states moved on; what stands in two places, once."""
+
+    def __init__(self, count: int) -> None:
+        self.moved: list[dict[str, Any]] = []
+        self._count = count
+        self._copies: dict[int, Any] = {}
+
+    def copy(self, node: Any, path: str = "") -> Any:
+        if type(node) not in (dict, list, tuple):
+            return node
+        if id(node) not in self._copies:
+            self._copies[id(node)] = self._copy(node, path)
+        return self._copies[id(node)]
+
+    def _copy(self, node: Any, path: str) -> Any:
+        if type(node) is not dict:
+            return type(node)(self.copy(each, f"{path}[{at}]") for at, each in enumerate(node))
+        if type(node.get("format")) is str and node["format"] == FORMAT and "version" in node:
+            there = moved_on(node, self._count)
+            self.moved.append({"path": path, "from": node["step"], "to": there["step"]})
+            return there
+        return {key: self.copy(each, f"{path}[{key!r}]") for key, each in node.items()}
 
 
 def _worded(error: Exception, path: str) -> str:

@@ -19,7 +19,7 @@ class NotPickle(ValueError):
     """The bytes are no pickle."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Built:
     """An object that would be built by a call, or the thing itself that a name stands for.
 
@@ -111,7 +111,8 @@ class _Machine:
         if name in _CONSTANTS:
             self.stack.append(_CONSTANTS[name]())
         elif name in _LITERALS:
-            self.stack.append(argument)
+            long = isinstance(argument, int) and argument.bit_length() > _LONGEST_BITS
+            self.stack.append(f"0x{argument:x}" if long else argument)
         elif name in _ACTIONS:
             _ACTIONS[name](self, argument)
         elif name not in _IDLE:
@@ -164,6 +165,8 @@ class _Machine:
 
     def stack_name(self, _: Any) -> None:
         name, module = self.stack.pop(), self.stack.pop()
+        if type(name) is not str or type(module) is not str:
+            raise NotPickle("a name that is no text")
         self.stack.append(Built(f"{module}.{name}"))
 
     def call(self, _: Any) -> None:
@@ -191,18 +194,18 @@ class _Machine:
         (owner.items if isinstance(owner, Built) else owner).extend(items)
 
     def set_items(self, items: list[Any]) -> None:
-        owner, pairs = self.stack[-1], list(zip(items[::2], items[1::2]))
+        owner = self.stack[-1]
         if isinstance(owner, dict):
-            owner.update(pairs)
+            owner.update(_pairs(items))
         else:
-            owner.items.extend(pairs)
+            owner.items.extend(zip(items[::2], items[1::2]))
 
     def stored(self, pid: Any) -> None:
         self.stack.append(_stored(pid))
 
 
 def _called(called: Any, arguments: Any) -> Any:
-    name = called.name if isinstance(called, Built) else repr(called)[:80]
+    name = called.name if isinstance(called, Built) else f"a {type(called).__name__}"
     known = _KNOWN.get(name)
     try:
         if known is not None:
@@ -214,14 +217,16 @@ def _called(called: Any, arguments: Any) -> Any:
 
 def _tensor(stored: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> Tensor:
     held = stored if isinstance(stored, Stored) else None
+    if not all(type(number) is int for number in (offset, *shape, *stride)):
+        raise NotPickle("a tensor whose shape is none")
     return Tensor(held, tuple(shape), offset, tuple(stride))
 
 
 def _stored(pid: Any) -> Any:
     if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage":
-        kind = pid[1].name if isinstance(pid[1], Built) else str(pid[1])
-        count = pid[4] if type(pid[4]) is int else 0
-        return Stored(str(pid[2]), kind.rpartition(".")[2], count)
+        kind = pid[1].name if isinstance(pid[1], Built) else ""
+        if type(pid[2]) is str and type(pid[4]) is int:
+            return Stored(pid[2], kind.rpartition(".")[2], pid[4])
     return Built("what stands outside of the pickle", (pid,))
 
 
@@ -230,11 +235,11 @@ _KNOWN: dict[str, Callable[..., Any]] = {
     "_codecs.encode": lambda text, _: text.encode("latin-1"),
     "copy_reg._reconstructor": lambda kind, *_: Built(kind.name, ()),  # protocols 0 and 1
     "copyreg._reconstructor": lambda kind, *_: Built(kind.name, ()),
-    "collections.OrderedDict": lambda *items: dict(*items),
+    "collections.OrderedDict": lambda: {},
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
-    "__builtin__.set": set,
-    "builtins.set": set,
+    "__builtin__.set": list,  # what is in it need not be hashable here
+    "builtins.set": list,
     "__builtin__.complex": complex,
     "builtins.complex": complex,
 }
@@ -246,7 +251,7 @@ _CONSTANTS: dict[str, Callable[[], Any]] = {
     "EMPTY_LIST": list,
     "EMPTY_DICT": dict,
     "EMPTY_TUPLE": tuple,
-    "EMPTY_SET": list,  # what is in it need not be hashable here
+    "EMPTY_SET": list,
     "NEXT_BUFFER": lambda: Built("a buffer outside of the pickle"),
 }
 
@@ -258,8 +263,24 @@ _LITERALS = set(
 _IDLE = {"PROTO", "FRAME", "READONLY_BUFFER"}
 
 
+#: longer numbers are shown in hexadecimal: decimals take time that grows as a square
+_LONGEST_BITS = 4096
+
+
 def _pairs(items: list[Any]) -> dict[Any, Any]:
-    return dict(zip(items[::2], items[1::2]))
+    return {_key(key): value for key, value in zip(items[::2], items[1::2])}
+
+
+def _key(key: Any) -> Any:
+    """What stands for a key. Tuples of tuples may take for ever to be hashed, or shown."""
+    flat = key if type(key) is tuple else (key,)
+    if all(type(part) in _FLAT for part in flat) and len(flat) < _MOST_IN_A_KEY:
+        return key
+    return Built("a key", (key,))
+
+
+_FLAT = (str, bytes, int, float, bool, type(None), Built)
+_MOST_IN_A_KEY = 100
 
 
 _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {

@@ -23,9 +23,12 @@ import torch
 from torch.utils.data import default_collate, default_convert
 
 from .errors import NeedsCodeError
+from .interleaving import Interleave
 from .iterator import LoaderIterator
 from .loader import DataLoader
-from .safe_marks import reread
+from .options import Options
+from .safe_marks import reread_iterator, reread_loader
+from .shuffling import ShuffleBuffer
 from .standing import Standing
 
 __all__ = ["safe_globals"]
@@ -192,8 +195,14 @@ def _unsaid(kind: type[Any]) -> str:
     return f"\n{kind.__module__}.{kind.__qualname__}"
 
 
+#: of this package's own classes, those that hold values and open nothing
+_OURS: list[type[Any]] = [Interleave, Options, ShuffleBuffer]
+
+
 def _code_in(kind: type[Any]) -> str | None:
     """What of a class would have to run for an instance to be built; None: nothing."""
+    if kind.__module__.partition(".")[0] == __package__ and kind not in _OURS:
+        return "a class of this package that is not among those that hold values only"
     if "__setstate__" in _names(kind):
         return "a class with __setstate__"
     for name in ("__reduce__", "__reduce_ex__", "__new__", "__getnewargs__", "__getnewargs_ex__"):
@@ -229,7 +238,7 @@ def _reading(kind: type[Any], it: Any) -> type[Any]:
         raise pickle.UnpicklingError(f"{kind.__qualname__} is not to be called by a file")
 
     def fill(self: Any, saved: Any) -> None:
-        read = reread(saved)
+        read = reread_iterator(saved) if ours is Standing else reread_loader(saved)
         if ours is Standing and not isinstance(read.get("loader"), DataLoader):
             raise pickle.UnpicklingError("an iterator belongs to a loader")
         object.__setattr__(self, "__class__", kind)
@@ -244,9 +253,9 @@ def _reading(kind: type[Any], it: Any) -> type[Any]:
 def _check_marks(it: Any) -> None:
     """Raise NeedsCodeError if a stream's state is none that can be read without code."""
     if isinstance(it, Standing):
-        reread(it.__getstate__())
+        reread_iterator(it.__getstate__())
         it = it.loader
-    reread(it.__getstate__())
+    reread_loader(it.__getstate__())
 
 
 def _refused(it: Any, thing: Any, reason: str) -> NeedsCodeError:

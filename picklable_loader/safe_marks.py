@@ -15,29 +15,56 @@ import torch
 
 from .errors import NeedsCodeError
 
-__all__ = ["reread"]
+__all__ = ["reread_iterator", "reread_loader"]
 
 
-def reread(saved: Any) -> dict[str, Any]:
-    """What an iterator, or a loader, is pickled as, with marks that we have written.
+def reread_iterator(saved: Any) -> dict[str, Any]:
+    """What an iterator is pickled as, with marks that we have written.
 
     Args:
-        saved: what ``__getstate__`` of either returned, or a file says that it did.
+        saved: what its ``__getstate__`` returned, or a file says that it did.
 
     Raises:
         NeedsCodeError: a mark holds something else than values.
         pickle.UnpicklingError: it is nothing that ``__getstate__`` returns.
     """
+    read = dict(_expect(saved, "what an iterator is pickled as"))
+    _refuse_unknown(read, _OF_AN_ITERATOR)
+    return {**read, "state": _reread_state(read.get("state"))}
+
+
+def reread_loader(saved: Any) -> dict[str, Any]:
+    """What a loader is pickled as; see `reread_iterator`."""
     read = dict(_expect(saved, "what a loader is pickled as"))
-    if "state" in read:
-        read["state"] = _reread_state(read["state"])
-    if "_pl" in read:
-        inner = dict(_expect(read["_pl"], "what a loader keeps"))
-        inner["resume"] = _reread_state(inner.get("resume"))
-        carried = _expect(inner.get("carried"), "what streams have left")
-        inner["carried"] = {stream: _values(mark, stream) for stream, mark in carried.items()}
-        read["_pl"] = inner
-    return read
+    inner = dict(_expect(read.get("_pl"), "what a loader keeps"))
+    _refuse_unknown(inner, _OF_A_LOADER)
+    inner["resume"] = _reread_state(inner.get("resume"))
+    carried = _expect(inner.get("carried"), "what streams have left")
+    inner["carried"] = {stream: _values(mark, stream) for stream, mark in carried.items()}
+    return {**read, "_pl": inner}
+
+
+# What is not known here may be bytes that are opened as code when the loader is built.
+_OF_AN_ITERATOR = {"loader", "state", "finished", "newest"}
+_OF_A_LOADER = {
+    "options",
+    "next_epoch",
+    "announced",
+    "resume",
+    "resume_at_end",
+    "carried",
+    "start_method",
+}
+
+
+def _refuse_unknown(found: dict[Any, Any], known: set[str]) -> None:
+    unknown = [name for name in found if name not in known]
+    if unknown:
+        raise NeedsCodeError(
+            f"the field {unknown[0]!r} of the iterator or its loader",
+            "it is not known to hold values only",
+            "Save state_dict() instead",
+        )
 
 
 def _expect(found: Any, what: str) -> dict[Any, Any]:

@@ -18,6 +18,8 @@ from torch.utils.data import TensorDataset
 
 from picklable_loader import DataLoader, ShuffleBuffer, safe_globals
 from picklable_loader.errors import NeedsCodeError
+from picklable_loader.options import Options
+from picklable_loader.safe import _code_in
 
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
 CASES = [case for case in [*SEEKABLE, *OPTIONS] if "custom" not in case.name]
@@ -224,7 +226,7 @@ def test_no_file_can_say_the_name_of_a_class_itself() -> None:
     assert names == [f"\n{Loud.__module__}.Loud"]
 
 
-@pytest.mark.parametrize("where", ["state", "carried", "resume"])
+@pytest.mark.parametrize("where", ["state", "disguised", "carried", "resume"])
 def test_a_mark_that_would_run_a_command_is_not_opened(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +239,10 @@ def test_a_mark_that_would_run_a_command_is_not_opened(
         honest = iterator.__getstate__()
         changed = {**honest, "state": {**honest["state"], "streams": [put]}}
         monkeypatch.setattr(type(iterator), "__getstate__", lambda self: changed)
+    elif where == "disguised":  # as a loader's own, in which no state is looked for
+        honest = {**iterator.__getstate__(), "_pl": loader.__getstate__()["_pl"]}
+        changed = {**honest, "state": {**honest["state"], "streams": [put]}}
+        monkeypatch.setattr(type(iterator), "__getstate__", lambda self: changed)
     elif where == "carried":
         loader._pl.carried = {0: hostile}
     else:
@@ -244,15 +250,42 @@ def test_a_mark_that_would_run_a_command_is_not_opened(
     file = saved(iterator)
     monkeypatch.undo()
     ran.clear()
-    with pytest.raises(NeedsCodeError, match="stream 0(.|\n)*state holds .*note"):
+    with pytest.raises(NeedsCodeError, match="stream 0(.|\n)*state holds .*note|the field '_pl'"):
         safely(file, listed)
     assert ran == []
+
+
+@pytest.mark.parametrize("where", ["iterator", "loader"])
+def test_a_field_that_is_not_known_is_not_opened(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader: Any = DataLoader(Noisy())
+    iterator, listed = after(loader), safe_globals(loader)
+    owner = {"iterator": type(iterator), "loader": type(loader._pl)}[where]
+    name = {"iterator": "__getstate__", "loader": "saved"}[where]
+    honest = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda self: {**honest(self), "embedded": b"code"})
+    file = saved(iterator)
+    with pytest.raises(NeedsCodeError, match="the field 'embedded'"):
+        safe_globals(iterator)
+    monkeypatch.undo()
+    with pytest.raises(NeedsCodeError, match="the field 'embedded'"):
+        safely(file, listed)
+
+
+def test_a_class_of_ours_is_listed_only_if_it_is_known_to_hold_values() -> None:
+    class Opens:
+        pass
+
+    Opens.__module__, Opens.__qualname__ = "picklable_loader.codecs", "Opens"
+    assert "class of this package" in str(_code_in(Opens))
+    assert _code_in(Options) is None
 
 
 def test_an_iterator_without_a_loader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     iterator = after(DataLoader(Noisy()))
     listed = safe_globals(iterator)
-    monkeypatch.setattr(type(iterator), "__getstate__", lambda self: {"loader": {}, "state": None})
+    monkeypatch.setattr(type(iterator), "__getstate__", lambda self: {"loader": {}})
     file = saved(iterator)
     with pytest.raises(pickle.UnpicklingError, match="belongs to a loader"):
         safely(file, listed)

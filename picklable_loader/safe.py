@@ -163,7 +163,7 @@ _NUMPYS = {"_reconstruct", "scalar", "_frombuffer"}
 
 
 def _entries(name: str, thing: Any, it: Any, trusted: tuple[Any, ...]) -> list[tuple[Any, str]]:
-    if name in _TORCHS or isinstance(thing, torch.dtype) or torch.is_storage(_empty(thing)):
+    if name in _TORCHS or isinstance(thing, torch.dtype) or thing in torch._storage_classes:
         return []
     if any(thing is each for each in (*_VALUES, *trusted)):
         beside = []
@@ -180,10 +180,6 @@ def _entries(name: str, thing: Any, it: Any, trusted: tuple[Any, ...]) -> list[t
     if reason:
         raise _refused(it, thing, reason)
     return [(_bare(thing), name), (thing, _unsaid(thing))]
-
-
-def _empty(thing: Any) -> Any:
-    return thing() if thing in torch._storage_classes else None
 
 
 def _is_dtype(kind: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from .errors import DamagedStateError, StateError, UsageError
+from .errors import DamagedStateError, LoaderError, UsageError
 
 __all__ = ["load_screened"]
 
@@ -45,11 +45,12 @@ def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
     Raises:
         DamagedStateError: torch.save has not written it.
         UsageError: there is more in it than states and tensors.
+        NeedsCodeError: an iterator in it, whose kind was allowed, holds more than values.
     """
     _screen(body, name)
     try:
         return torch.load(body, map_location=map_location, weights_only=True)
-    except StateError:
+    except LoaderError:
         raise
     except pickle.UnpicklingError as error:
         raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from laws.observe import expected_warnings, seed_everything, seen
 from laws.streams import ByClass, StatefulDataset, StatefulIterator
 from torch.utils.data import TensorDataset
 
-from picklable_loader import DataLoader, ShuffleBuffer, safe_globals
+from picklable_loader import DataLoader, ShuffleBuffer, load, safe_globals, save
 from picklable_loader.errors import NeedsCodeError
 from picklable_loader.options import Options
 from picklable_loader.safe import _code_in
@@ -162,6 +163,22 @@ def test_the_list_may_be_made_of_the_iterator_itself() -> None:
 def test_without_the_list_nothing_is_built() -> None:
     with pytest.raises(pickle.UnpicklingError, match="Unsupported global"):
         torch.load(saved(after(DataLoader(Noisy()))), weights_only=True)
+
+
+def test_a_file_of_ours_is_read_in_the_same_way(tmp_path: Path) -> None:
+    iterator = after(DataLoader(Noisy(), batch_size=3))
+    save({"it": iterator}, tmp_path / "file")
+    with torch.serialization.safe_globals(safe_globals(iterator)):
+        found = load(tmp_path / "file", weights_only=True)["it"]
+    assert seen(found) == seen(iterator)
+
+
+def test_an_error_of_ours_comes_out_of_a_file_of_ours(tmp_path: Path) -> None:
+    listed = safe_globals(DataLoader(ByClass(), batch_size=3))
+    iterator = after(DataLoader(ByClass(), batch_size=3, snapshot_every_n_steps=1))
+    save({"it": iterator}, tmp_path / "file")
+    with torch.serialization.safe_globals(listed), pytest.raises(NeedsCodeError, match="stream 0"):
+        load(tmp_path / "file", weights_only=True)
 
 
 def test_a_function_that_is_trusted_is_read() -> None:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from .interleaving import Interleave
     from .iterator import LoaderIterator
     from .loader import DataLoader
+    from .readable import from_json, to_json
+    from .safe import safe_globals
     from .samplers import register_order
     from .shuffling import ShuffleBuffer
     from .version import __version__
@@ -25,10 +27,13 @@ __all__ = [
     "__version__",
     "current_seed",
     "explain",
+    "from_json",
     "load",
     "progress",
     "register_order",
+    "safe_globals",
     "save",
+    "to_json",
 ]
 
 #: Where each name is. It is looked up when it is wanted: a worker that is spawned imports this
@@ -42,10 +47,13 @@ _PLACES = {
     "__version__": "version",
     "current_seed": "worker.seeding",
     "explain": "explanation",
+    "from_json": "readable",
     "load": "files",
     "progress": "bars",
     "register_order": "samplers",
+    "safe_globals": "safe",
     "save": "files",
+    "to_json": "readable",
 }
 
 

@@ -1,20 +1,18 @@
-"""``python -m picklable_loader COMMAND``: one sub-command per module."""
+"""``python -m picklable_loader COMMAND``: one sub-command per module, imported when it is run."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Protocol
-
-from .bench import command as bench
-from .demo import command as demo
+from importlib import import_module
+from typing import Protocol, cast
 
 __all__ = ["main"]
 
 
 class Command(Protocol):
-    """A module that is a sub-command; the first line of its docstring is its help."""
+    """A module that is a sub-command."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the command's options."""
@@ -27,7 +25,37 @@ class Command(Protocol):
         """
 
 
-COMMANDS: dict[str, Command] = {"demo": demo, "bench": bench}
+#: where each command is, and what it does: the first line of its docstring
+COMMANDS = {
+    "inspect": (
+        "commands.inspect",
+        "Show what is in a checkpoint, without running anything of it.",
+    ),
+    "diff": (
+        "commands.diff",
+        "Compare two checkpoints, or states, path by path, without running anything of them.",
+    ),
+    "skip": (
+        "commands.skip",
+        "Write a checkpoint anew with its state moved on by a number of batches.",
+    ),
+    "verify": (
+        "commands.verify",
+        "Check that a loader of yours resumes exactly, and find where it does not.",
+    ),
+    "doctor": (
+        "commands.doctor",
+        "Show what this machine has of what the loader uses, and what that means.",
+    ),
+    "demo": (
+        "demo.command",
+        "Train, be killed in mid-epoch, resume, and compare with an uninterrupted run.",
+    ),
+    "bench": (
+        "bench.command",
+        "Measure your own loader against torch's, and suggest num_workers and prefetch_budget.",
+    ),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,17 +67,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 if all went well.
     """
-    options = _parser().parse_args(arguments)
-    return COMMANDS[options.command].run(options)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    command = _command(given[0]) if given and given[0] in COMMANDS else None
+    options = _parser(given[0] if given else "", command).parse_args(given)
+    assert command is not None  # any other name has ended the program
+    return command.run(options)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _command(name: str) -> Command:
+    return cast(Command, import_module(f"{__package__}.{COMMANDS[name][0]}"))
+
+
+def _parser(chosen: str, command: Command | None) -> argparse.ArgumentParser:
+    """A parser that knows all commands by name, and the options of the chosen one."""
     parser = argparse.ArgumentParser("python -m picklable_loader")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        first = (command.__doc__ or "").splitlines()[0]
-        added = commands.add_parser(name, help=first, description=first)
-        command.add_arguments(added)
+    for name, (_, says) in COMMANDS.items():
+        added = commands.add_parser(name, help=says, description=says)
+        if name == chosen and command is not None:
+            command.add_arguments(added)
     return parser
 
 

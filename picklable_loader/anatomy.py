@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
@@ -164,7 +165,9 @@ def unstarted(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[str
     if not parts.known:
         return memory(parts.sampler, loader._pl.source, started=loader._pl.run is not None)
     told = getattr(parts.sampler, "epoch", None)
-    return {"attributes": {"epoch": ["plain", told]}} if isinstance(told, int) else {}
+    if not isinstance(told, int | np.integer):
+        return {}
+    return {"attributes": {"epoch": ["plain", int(told)]}}
 
 
 def draws_from(parts: Anatomy) -> set[str]:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from .core.seeds import order_seed
 from .errors import CannotSaveError, DamagedStateError, StateError
 from .freeze import Frozen, changed, check_known, freeze, look, thaw
+from .kept import keep, kept
 from .plain import SYMPTOMS, alike, encode_any
 from .randomness import RNGS, Universe, capture_all
 from .replay import Record, Replay, detached, next_items
@@ -150,7 +151,7 @@ class CustomOrder:
         if is_stateful(self._iterator):
             self._add_universe(state)
             stateful: Any = self._iterator
-            state["iterator_state"] = copy.deepcopy(stateful.state_dict())
+            keep(state, "iterator_state", stateful.state_dict())
             # Its sampler may count epochs or keep an order beside it.
             state["sampler"] = changed(self._frozen(), self._source.origin)
             return True
@@ -158,7 +159,7 @@ class CustomOrder:
             now = copy.deepcopy(self._sampler.state_dict())
             if self._knows_its_place(now):
                 self._add_universe(state)
-                state["sampler_state"] = now
+                keep(state, "sampler_state", now)
                 return True
         return False
 
@@ -230,7 +231,7 @@ class CustomOrder:
     def _load_state_dicts(self, saved: dict[str, Any]) -> None:
         thaw(self._sampler, self._source.origin)
         if "sampler_state" in saved:
-            self._sampler.load_state_dict(copy.deepcopy(saved["sampler_state"]))
+            self._sampler.load_state_dict(kept(saved, "sampler_state"))
         thaw(self._sampler, saved.get("sampler", {}))
         before = self._frozen()
         with self._aside():
@@ -238,7 +239,7 @@ class CustomOrder:
         if "iterator_state" in saved:
             thaw(self._sampler, before)  # what iter() has changed was changed when it was saved
             stateful: Any = self._iterator
-            stateful.load_state_dict(copy.deepcopy(saved["iterator_state"]))
+            stateful.load_state_dict(kept(saved, "iterator_state"))
 
     def _aside(self) -> Universe:
         """A world like the sampler's, to be thrown away: what it draws here was drawn before."""
@@ -317,7 +318,9 @@ def memory(sampler: Any, source: Source, started: bool) -> dict[str, Any]:
             to epoch that cannot be saved.
     """
     if is_stateful(sampler):
-        return {"state": copy.deepcopy(sampler.state_dict())}
+        saved: dict[str, Any] = {}
+        keep(saved, "state", sampler.state_dict())
+        return saved
     now = freeze(sampler, source.dataset)
     if started:
         check_known(source.origin, now, sampler)
@@ -334,14 +337,14 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source) -> None:
     attributes = saved.get("attributes", {})
     before: Frozen = {}
     for path in (*source.origin, *attributes):
-        kept = look(sampler, path)
-        if kept is not None:
-            before[path] = kept
+        found = look(sampler, path)
+        if found is not None:
+            before[path] = found
     state = copy.deepcopy(sampler.state_dict()) if "state" in saved else None
     try:
         thaw(sampler, source.origin)
         if "state" in saved:
-            sampler.load_state_dict(copy.deepcopy(saved["state"]))
+            sampler.load_state_dict(kept(saved, "state"))
         thaw(sampler, attributes)
     except Exception as error:
         if state is not None:

@@ -20,7 +20,6 @@ import errno
 import hashlib
 import io
 import os
-import pickle
 import re
 import stat
 import struct
@@ -32,13 +31,14 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import torch
 
-from .errors import DamagedStateError, ForeignStateError, NewerStateError, UsageError
+from .errors import DamagedStateError, ForeignStateError, NewerStateError
+from .screening import load_screened
 
-__all__ = ["load", "save"]
+__all__ = ["MAGIC", "load", "open_body", "replacement", "save"]
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
-_MAGIC = b"\x89PLOAD\r\n"  # what a transfer as text, or by 7 bits, would change
+MAGIC = b"\x89PLOAD\r\n"  # what a transfer as text, or by 7 bits, would change
 _VERSION = 1
 #: magic, version and their check; length and digest
 _ORIGIN, _SEAL = struct.Struct(">8sII"), struct.Struct(">Q32s")
@@ -65,9 +65,7 @@ def save(obj: Any, path: AnyPath) -> None:
         OSError: the file cannot be written, for example since the disk is full. The old one stays.
         Exception: what pickle raises for ``obj``. The old file stays.
     """
-    target = _target(path)
-    _remove_leftovers(target)
-    with _replacement(target) as file:
+    with replacement(path) as file:
         file.write(bytes(_HEADER_BYTES))
         body = _Written(file)
         body.dump(obj)
@@ -91,25 +89,20 @@ def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None)
         ``load_state_dict``.
 
     Raises:
-        DamagedStateError: the file is cut short, or was changed. Nothing was unpickled.
+        DamagedStateError: the file is cut short, or was changed, and nothing was unpickled; or,
+            with ``weights_only``, it is nothing that `save` writes.
         ForeignStateError: it is no such file.
         NewerStateError: a later version of this package wrote it.
         UsageError: ``weights_only`` is not enough for what is in it.
+        NeedsCodeError: nor is it after `safe_globals`, since a stream's state is no value.
         OSError: it cannot be read.
         Exception: what unpickling raises, for example as a class is missing.
     """
     with open(path, "rb", buffering=0) as file:
         body = _verified(file, os.fsdecode(path))
-        try:
-            return torch.load(body, map_location=map_location, weights_only=weights_only)
-        except pickle.UnpicklingError as error:
-            if not weights_only:
-                raise
-            raise UsageError(
-                f"{os.fsdecode(path)!r} holds more than states and tensors, an iterator for "
-                "example, and loading that runs its code: pass weights_only=False if you trust "
-                "where it comes from"
-            ) from error
+        if weights_only:
+            return load_screened(body, os.fsdecode(path), map_location)
+        return torch.load(body, map_location=map_location, weights_only=False)
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -144,7 +137,7 @@ class _Written(io.RawIOBase):
 
 
 def _origin(version: int) -> bytes:
-    known = _ORIGIN.pack(_MAGIC, version, 0)[:-4]
+    known = _ORIGIN.pack(MAGIC, version, 0)[:-4]
     return known + zlib.crc32(known).to_bytes(4, "big")
 
 
@@ -169,8 +162,10 @@ def _target(path: AnyPath) -> str:
 
 
 @contextmanager
-def _replacement(target: str) -> Iterator[BinaryIO]:
-    """A new file, which takes the target's place when the block ends, and vanishes if it raises."""
+def replacement(path: AnyPath) -> Iterator[BinaryIO]:
+    """A new file, which takes the path's place when the block ends, and vanishes if it raises."""
+    target = _target(path)
+    _remove_leftovers(target)
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f"{_prefix(name)}{os.urandom(8).hex()}{_SUFFIX}")
     try:
@@ -241,12 +236,31 @@ def _remove_leftovers(target: str) -> None:
 # --- reading -------------------------------------------------------------------------------------
 
 
+def open_body(path: AnyPath) -> BinaryIO:
+    """The body of a checkpoint, a file of ``torch.save``, whose checksum is right.
+
+    Raises:
+        StateError: it is damaged, or none of ours.
+        OSError: it cannot be read.
+    """
+    file = open(path, "rb", buffering=0)
+    try:
+        return _verified(file, os.fsdecode(path))
+    except BaseException:
+        file.close()
+        raise
+
+
 class _Body(io.RawIOBase):
     """A file from the end of its header on."""
 
     def __init__(self, file: io.FileIO) -> None:
         self._file = file
         self.seek(0)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
     def readable(self) -> bool:
         return True
@@ -294,7 +308,7 @@ def _read_header(file: io.FileIO, name: str) -> _Header:
     data = file.read(_HEADER_BYTES)
     if not any(data):  # a power failure, or a save that was cut short
         raise DamagedStateError(name, "a file with a header", data)
-    if not data.startswith(_MAGIC[: len(data)]):
+    if not data.startswith(MAGIC[: len(data)]):
         raise _foreign(data, name)
     if len(data) >= _ORIGIN.size:
         _, version, check = _ORIGIN.unpack_from(data)

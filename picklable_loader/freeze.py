@@ -236,6 +236,14 @@ def _numbers(state: Any) -> Any:
     return state.tolist() if isinstance(state, np.ndarray | np.generic) else state
 
 
+#: what numpy's generators draw bits from, by the names in their states
+_BITS: dict[str, Any] = {
+    name: kind
+    for name, kind in vars(np.random).items()
+    if isinstance(kind, type) and issubclass(kind, np.random.BitGenerator)
+}
+
+
 class _Rng(NamedTuple):
     """How random number generators of a kind are saved."""
 
@@ -269,6 +277,6 @@ _RNGS = {
         np.random.Generator,
         save=lambda rng: _numbers(rng.bit_generator.state),
         restore=lambda rng, state: setattr(rng.bit_generator, "state", state),
-        make=lambda state: np.random.Generator(getattr(np.random, state["bit_generator"])()),
+        make=lambda state: np.random.Generator(_BITS[state["bit_generator"]]()),
     ),
 }

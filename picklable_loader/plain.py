@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["SYMPTOMS", "NotPlain", "alike", "decode", "encode", "encode_any"]
+__all__ = ["SYMPTOMS", "NotPlain", "alike", "decode", "encode", "encode_any", "is_plain"]
 
 #: What code raises that meets damaged data; anything else has another reason.
 SYMPTOMS = (
@@ -32,6 +32,8 @@ SYMPTOMS = (
 )
 
 _SCALARS = {int, str, float, bool, type(None)}
+#: kinds of numpy's scalars that have a like in Python
+_NUMBERS = "biufcSU"
 
 
 class NotPlain(TypeError):
@@ -53,9 +55,19 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if kind in _ENCODERS:
         return {"as": kind.__name__, "value": _ENCODERS[kind](value)}
-    if isinstance(value, np.generic) and value.dtype.kind in "biufSU":
-        return {"as": "number", "dtype": value.dtype.str, "value": encode(value.item())}
+    if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
+        return _encode_number(value)
     raise NotPlain(kind.__qualname__)
+
+
+def is_plain(value: Any) -> bool:
+    """``torch.load(weights_only=True)`` takes it as it is."""
+    kind = type(value)
+    if kind in _SCALARS or kind in (bytes, complex, torch.Tensor):
+        return True
+    if kind is dict or kind is OrderedDict:
+        return all(map(is_plain, value)) and all(map(is_plain, value.values()))
+    return kind in (list, tuple, set) and all(map(is_plain, value))
 
 
 def encode_any(value: Any) -> Any:
@@ -72,8 +84,32 @@ def decode(form: Any) -> Any:
     Raises:
         ValueError, TypeError, KeyError: the form is damaged.
     """
+    if type(form) is not list and type(form) is not dict:
+        return form
+    _check_tree(form)
+    return _decode(form)
+
+
+def _check_tree(form: Any) -> None:
+    """Raise ValueError if a part stands in two places, as no form that was written has it.
+
+    Forty lists of two, each within the next, would be a million million values.
+    """
+    seen, waiting = set(), [form]
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            raise ValueError("a part stands in two places")
+        seen.add(id(part))
+        if type(part) is dict and part.get("as") == "object":
+            continue  # not a form, but the value itself
+        parts = part.values() if type(part) is dict else part
+        waiting += [each for each in parts if type(each) in (list, dict, tuple)]
+
+
+def _decode(form: Any) -> Any:
     if type(form) is list:
-        return [decode(item) for item in form]
+        return [_decode(item) for item in form]
     if type(form) is not dict:
         return form
     return _DECODERS[form["as"]](form)
@@ -95,10 +131,49 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _encode_array(array: Any) -> torch.Tensor:
-    if array.dtype.kind not in "biufc" or not array.dtype.isnative:
+def _encode_number(value: np.generic) -> dict[str, Any]:
+    item = value.item()
+    if isinstance(item, np.generic):  # longer than any number of Python's
+        raise NotPlain(f"a number of {value.dtype}")
+    return {"as": "number", "dtype": value.dtype.str, "value": encode(item)}
+
+
+def _encode_array(array: Any) -> Any:
+    try:
+        if array.dtype.kind in "biufc" and array.dtype.isnative:
+            return torch.from_numpy(array.copy())
+    except TypeError:  # numbers that torch has not
+        pass
+    if array.dtype.kind not in "biufcSUMm":
         raise NotPlain(f"an array of {array.dtype}")
-    return torch.from_numpy(array.copy())
+    data = b64encode(array.tobytes()).decode()
+    return [array.dtype.str, list(array.shape), data]
+
+
+def _decode_number(form: dict[str, Any]) -> Any:
+    dtype = np.dtype(form["dtype"])
+    if dtype.kind not in _NUMBERS:  # np.void(n) would be n bytes
+        raise ValueError(f"no number is of {dtype}")
+    return dtype.type(_decode(form["value"]))
+
+
+def _decode_array(form: dict[str, Any]) -> Any:
+    held = form["value"]
+    if isinstance(held, torch.Tensor):
+        return _whole(held).numpy().copy()
+    name, shape, data = held
+    dtype = np.dtype(name)
+    if dtype.kind not in "biufcSUMm":
+        raise ValueError(f"no array is of {dtype}")
+    return np.frombuffer(b64decode(data, validate=True), dtype).reshape(shape).copy()
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that has memory for each of its numbers: 2**40 of them may be views of one."""
+    if tensor.layout is torch.strided and not tensor.is_quantized:
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise ValueError("a tensor of more numbers than it holds")
+    return tensor
 
 
 def _encode_pairs(pairs: dict[Any, Any]) -> list[Any]:
@@ -123,7 +198,7 @@ def _encode_time(value: datetime | time) -> str:
 
 
 def _decode_pairs(pairs: list[Any]) -> dict[Any, Any]:
-    return {decode(key): decode(value) for key, value in pairs}
+    return {_decode(key): _decode(value) for key, value in pairs}
 
 
 def _decode_defaults(form: dict[str, Any]) -> defaultdict[Any, Any]:
@@ -158,10 +233,10 @@ _ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
 }
 
 _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "tuple": lambda form: tuple(decode(form["value"])),
-    "set": lambda form: set(decode(form["value"])),
-    "frozenset": lambda form: frozenset(decode(form["value"])),
-    "deque": lambda form: deque(decode(form["value"][1]), form["value"][0]),
+    "tuple": lambda form: tuple(_decode(form["value"])),
+    "set": lambda form: set(_decode(form["value"])),
+    "frozenset": lambda form: frozenset(_decode(form["value"])),
+    "deque": lambda form: deque(_decode(form["value"][1]), form["value"][0]),
     "dict": lambda form: _decode_pairs(form["value"]),
     "OrderedDict": lambda form: OrderedDict(_decode_pairs(form["value"])),
     "Counter": lambda form: Counter(_decode_pairs(form["value"])),
@@ -176,8 +251,8 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "PureWindowsPath": lambda form: PureWindowsPath(form["value"]),
     "bytes": lambda form: b64decode(form["value"], validate=True),
     "complex": lambda form: complex(*form["value"]),
-    "Tensor": lambda form: form["value"].clone(),
-    "ndarray": lambda form: form["value"].numpy().copy(),
-    "number": lambda form: np.dtype(form["dtype"]).type(decode(form["value"])),
+    "Tensor": lambda form: _whole(form["value"]).clone(),
+    "ndarray": _decode_array,
+    "number": _decode_number,
     "object": lambda form: form["value"],
 }

@@ -152,7 +152,7 @@ class DistributedOrder:
             return dict(self._start)
         setting, sampler = self._setting, self.sampler
         epoch = setting.epoch if setting.elsewhere else sampler.epoch
-        return {"epoch": epoch, "seed": sampler.seed}
+        return {"epoch": int(epoch), "seed": int(sampler.seed)}  # numpy's numbers are no JSON
 
 
 def _sequential(sampler: SequentialSampler, setting: Setting) -> Order:

@@ -82,10 +82,13 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "current_seed",
         "explain",
+        "from_json",
         "load",
         "progress",
         "register_order",
+        "safe_globals",
         "save",
+        "to_json",
     ]
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 from ..loader import DataLoader
 
-__all__ = ["BenchError", "Side", "Subject", "find"]
+__all__ = ["BenchError", "Side", "Subject", "find", "function"]
 
 Side = Literal["torch", "picklable_loader"]
 
@@ -120,7 +120,7 @@ def find(name: str) -> Subject:
     Raises:
         BenchError: there is no such function, it raises, or it returns something else.
     """
-    make = _function(name)
+    make = function(name)
     try:
         loader = make()
     except Exception as error:
@@ -133,21 +133,29 @@ def find(name: str) -> Subject:
     return Subject(loader)
 
 
-def _function(name: str) -> Callable[[], Any]:
+def function(name: str) -> Callable[..., Any]:
+    """The function of that name.
+
+    Args:
+        name: ``module:function``.
+
+    Raises:
+        BenchError: there is none.
+    """
     where, separator, what = name.partition(":")
     if not (where and separator and what):
         raise BenchError("this is not MODULE:FUNCTION, such as train.data:make_loader.")
     module = _module(where)
-    function = getattr(module, what, None)
-    if function is None:
+    found = getattr(module, what, None)
+    if found is None:
         near = difflib.get_close_matches(what, vars(module), n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise BenchError(f"the module {where!r} has nothing that is called {what!r}.{hint}")
-    if not callable(function):
+    if not callable(found):
         raise BenchError(
-            f"{what!r} is {_described(function)}, no function. Name one that returns a DataLoader."
+            f"{what!r} is {_described(found)}, no function. Name one that returns a DataLoader."
         )
-    return function  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]
 
 
 def _module(name: str) -> Any:

@@ -1,0 +1,1 @@
+"""The sub-commands that look at files, loaders and machines: one module each."""

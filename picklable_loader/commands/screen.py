@@ -1,0 +1,92 @@
+"""What the commands show: tables for people, in colours if rich is there; JSON for programs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Table", "complain", "in_units", "show"]
+
+
+@dataclass
+class Table:
+    """Rows under a title.
+
+    Attributes:
+        title: above them.
+        rows: a name, a value, and where there is one a remark.
+    """
+
+    title: str
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+
+def show(tables: Iterable[Table], data: Any, as_json: bool) -> None:
+    """Print tables, or what they show as JSON."""
+    if as_json:
+        print(json.dumps(data, indent=2, allow_nan=True, default=str))
+    elif sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
+        _show_rich(tables)
+    else:
+        print("\n\n".join(map(_as_text, tables)))
+
+
+def complain(text: str) -> int:
+    """Say on stderr why there is nothing to show.
+
+    Returns:
+        The exit status for that, 2.
+    """
+    print(text, file=sys.stderr)
+    return 2
+
+
+def in_units(count: int) -> str:
+    """A number of bytes, in the unit that leaves one to three digits before the point."""
+    size = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def _as_text(table: Table) -> str:
+    rows = [[_printable(cell) for cell in row] for row in table.rows]
+    columns = max(map(len, rows), default=0)
+    widths = [
+        max((len(row[at]) for row in rows if at < len(row)), default=0) for at in range(columns)
+    ]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([_printable(table.title), *(f"  {line}" for line in lines)])
+
+
+def _printable(cell: Any) -> str:
+    """A file's texts may hold what would steer a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(cell))
+
+
+def _show_rich(tables: Iterable[Table]) -> None:
+    rich_table, console = importlib.import_module("rich.table"), _console()
+    for table in tables:
+        shown = rich_table.Table(
+            title=_text(table.title, "bold"), title_justify="left", show_header=False, box=None
+        )
+        for row in table.rows:
+            styles = ["cyan", "", "dim"]
+            shown.add_row(*(_text(cell, style) for cell, style in zip(row, styles)))
+        console.print(shown)
+        console.print()
+
+
+def _console() -> Any:
+    return importlib.import_module("rich.console").Console()
+
+
+def _text(cell: Any, style: str) -> Any:
+    return importlib.import_module("rich.text").Text(_printable(cell), style=style)

@@ -1,0 +1,324 @@
+"""Tracing: what a pickle would build, as a tree, without building or importing anything.
+
+The reader is a machine with a stack, as pickle's own, to which a call is a `Built`: the name of
+what would be called, and its arguments. A tree may be shared within itself, and so be far larger
+when it is walked than when it is held: who walks it sets a limit.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Built", "NotPickle", "Stored", "Tensor", "trace"]
+
+
+class NotPickle(ValueError):
+    """The bytes are no pickle."""
+
+
+@dataclass(eq=False, repr=False)
+class Built:
+    """An object that would be built by a call, or the thing itself that a name stands for.
+
+    Attributes:
+        name: module and name of the class or function.
+        arguments: what it would be called with; None: the thing itself.
+        state: what it would be filled with.
+        items: what would be appended to it, or set in it.
+    """
+
+    name: str
+    arguments: Any = None
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+
+    @property
+    def called(self) -> bool:
+        """It would be called; otherwise the name would be looked up."""
+        return self.arguments is not None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Data that stands beside the pickle in torch's archive.
+
+    Attributes:
+        key: name of the part in the archive.
+        kind: torch's class of storage, such as ``"LongStorage"``.
+        count: numbers in it.
+    """
+
+    key: str
+    kind: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that would be built.
+
+    Attributes:
+        stored: where its numbers are; None where that is not known.
+        shape: of the tensor.
+        offset: number of its first number in what is stored.
+        stride: numbers from one to the next, by dimension.
+    """
+
+    stored: Stored | None
+    shape: tuple[Any, ...]
+    offset: Any = 0
+    stride: tuple[Any, ...] = ()
+
+
+def trace(data: bytes) -> Any:
+    """What a pickle would build.
+
+    Args:
+        data: the pickle; what follows it is passed over.
+
+    Returns:
+        Python's own values, and `Built`, `Stored` and `Tensor` for anything else.
+
+    Raises:
+        NotPickle: the bytes are none.
+    """
+    machine = _Machine()
+    try:
+        for operation, argument, _ in pickletools.genops(data):
+            machine.do(operation.name, argument)
+    except _Done:
+        return machine.stack[-1]
+    except Exception as error:  # whatever damaged bytes make of a stack
+        raise NotPickle(str(error) or type(error).__name__) from error
+    raise NotPickle("it does not end")
+
+
+class _Done(Exception):
+    pass
+
+
+class _Machine:
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.marks: list[list[Any]] = []
+        self.memo: dict[int, Any] = {}
+
+    def do(self, name: str, argument: Any) -> None:
+        """One operation of the pickle."""
+        if name in _CONSTANTS:
+            self.stack.append(_CONSTANTS[name]())
+        elif name in _LITERALS:
+            long = isinstance(argument, int) and argument.bit_length() > _LONGEST_BITS
+            self.stack.append(f"0x{argument:x}" if long else argument)
+        elif name in _ACTIONS:
+            _ACTIONS[name](self, argument)
+        elif name not in _IDLE:
+            raise NotPickle(f"an operation {name}")
+
+    def drop_mark(self, _: Any) -> None:
+        self.pop_mark()
+
+    def pop_mark(self) -> list[Any]:
+        items, self.stack = self.stack, self.marks.pop()
+        return items
+
+    def mark(self, _: Any) -> None:
+        self.marks.append(self.stack)
+        self.stack = []
+
+    def stop(self, _: Any) -> None:
+        if not self.stack:
+            raise NotPickle("nothing is left")
+        raise _Done
+
+    def pop(self, _: Any) -> None:
+        if self.stack:
+            self.stack.pop()
+        else:
+            self.pop_mark()
+
+    def duplicate(self, _: Any) -> None:
+        self.stack.append(self.stack[-1])
+
+    def put(self, number: Any) -> None:
+        self.memo[len(self.memo) if number is None else int(number)] = self.stack[-1]
+
+    def get(self, number: Any) -> None:
+        self.stack.append(self.memo[int(number)])
+
+    def gather(self, kind: Callable[[list[Any]], Any]) -> None:
+        items = self.pop_mark()
+        self.stack.append(kind(items))
+
+    def tuple_of(self, count: int) -> None:
+        items = self.stack[-count:]
+        if len(items) < count:
+            raise NotPickle("too little on the stack")
+        self.stack[-count:] = [tuple(items)]
+
+    def name(self, text: str) -> None:
+        module, _, name = text.partition(" ")
+        self.stack.append(Built(f"{module}.{name}"))
+
+    def stack_name(self, _: Any) -> None:
+        name, module = self.stack.pop(), self.stack.pop()
+        if type(name) is not str or type(module) is not str:
+            raise NotPickle("a name that is no text")
+        self.stack.append(Built(f"{module}.{name}"))
+
+    def call(self, _: Any) -> None:
+        arguments, called = self.stack.pop(), self.stack.pop()
+        self.stack.append(_called(called, arguments))
+
+    def call_named(self, _: Any) -> None:
+        _, arguments, called = self.stack.pop(), self.stack.pop(), self.stack.pop()
+        self.stack.append(_called(called, arguments))
+
+    def instance(self, text: str) -> None:
+        self.stack.append(Built(text.replace(" ", "."), tuple(self.pop_mark())))
+
+    def instance_on_stack(self, _: Any) -> None:
+        called, *arguments = self.pop_mark()
+        self.stack.append(_called(called, tuple(arguments)))
+
+    def fill(self, _: Any) -> None:
+        state = self.stack.pop()
+        if isinstance(self.stack[-1], Built):
+            self.stack[-1].state = state
+
+    def add(self, items: list[Any]) -> None:
+        owner = self.stack[-1]
+        (owner.items if isinstance(owner, Built) else owner).extend(items)
+
+    def set_items(self, items: list[Any]) -> None:
+        owner = self.stack[-1]
+        if isinstance(owner, dict):
+            owner.update(_pairs(items))
+        else:
+            owner.items.extend(zip(items[::2], items[1::2]))
+
+    def stored(self, pid: Any) -> None:
+        self.stack.append(_stored(pid))
+
+
+def _called(called: Any, arguments: Any) -> Any:
+    name = called.name if isinstance(called, Built) else f"a {type(called).__name__}"
+    known = _KNOWN.get(name)
+    try:
+        if known is not None:
+            return known(*arguments)
+    except Exception:  # a call with other arguments than these have
+        pass
+    return Built(name, arguments)
+
+
+def _tensor(stored: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> Tensor:
+    held = stored if isinstance(stored, Stored) else None
+    if not all(type(number) is int for number in (offset, *shape, *stride)):
+        raise NotPickle("a tensor whose shape is none")
+    return Tensor(held, tuple(shape), offset, tuple(stride))
+
+
+def _stored(pid: Any) -> Any:
+    if isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage":
+        kind = pid[1].name if isinstance(pid[1], Built) else ""
+        if type(pid[2]) is str and type(pid[4]) is int:
+            return Stored(pid[2], kind.rpartition(".")[2], pid[4])
+    return Built("what stands outside of the pickle", (pid,))
+
+
+#: calls that make values, by what these are
+_KNOWN: dict[str, Callable[..., Any]] = {
+    "_codecs.encode": lambda text, _: text.encode("latin-1"),
+    "copy_reg._reconstructor": lambda kind, *_: Built(kind.name, ()),  # protocols 0 and 1
+    "copyreg._reconstructor": lambda kind, *_: Built(kind.name, ()),
+    "collections.OrderedDict": lambda: {},
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
+    "__builtin__.set": list,  # what is in it need not be hashable here
+    "builtins.set": list,
+    "__builtin__.complex": complex,
+    "builtins.complex": complex,
+}
+
+_CONSTANTS: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_SET": list,
+    "NEXT_BUFFER": lambda: Built("a buffer outside of the pickle"),
+}
+
+_LITERALS = set(
+    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING "
+    "BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE BINUNICODE SHORT_BINUNICODE "
+    "BINUNICODE8".split()
+)
+_IDLE = {"PROTO", "FRAME", "READONLY_BUFFER"}
+
+
+#: longer numbers are shown in hexadecimal: decimals take time that grows as a square
+_LONGEST_BITS = 4096
+
+
+def _pairs(items: list[Any]) -> dict[Any, Any]:
+    return {_key(key): value for key, value in zip(items[::2], items[1::2])}
+
+
+def _key(key: Any) -> Any:
+    """What stands for a key. Tuples of tuples may take for ever to be hashed, or shown."""
+    flat = key if type(key) is tuple else (key,)
+    if all(type(part) in _FLAT for part in flat) and len(flat) < _MOST_IN_A_KEY:
+        return key
+    return Built("a key", (key,))
+
+
+_FLAT = (str, bytes, int, float, bool, type(None), Built)
+_MOST_IN_A_KEY = 100
+
+
+_ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
+    "STOP": _Machine.stop,
+    "MARK": _Machine.mark,
+    "POP": _Machine.pop,
+    "POP_MARK": _Machine.drop_mark,
+    "DUP": _Machine.duplicate,
+    "PUT": _Machine.put,
+    "BINPUT": _Machine.put,
+    "LONG_BINPUT": _Machine.put,
+    "MEMOIZE": lambda machine, _: machine.put(None),
+    "GET": _Machine.get,
+    "BINGET": _Machine.get,
+    "LONG_BINGET": _Machine.get,
+    "TUPLE": lambda machine, _: machine.gather(tuple),
+    "LIST": lambda machine, _: machine.gather(list),
+    "DICT": lambda machine, _: machine.gather(_pairs),
+    "FROZENSET": lambda machine, _: machine.gather(list),
+    "TUPLE1": lambda machine, _: machine.tuple_of(1),
+    "TUPLE2": lambda machine, _: machine.tuple_of(2),
+    "TUPLE3": lambda machine, _: machine.tuple_of(3),
+    "GLOBAL": _Machine.name,
+    "STACK_GLOBAL": _Machine.stack_name,
+    "REDUCE": _Machine.call,
+    "NEWOBJ": _Machine.call,
+    "NEWOBJ_EX": _Machine.call_named,
+    "INST": _Machine.instance,
+    "OBJ": _Machine.instance_on_stack,
+    "BUILD": _Machine.fill,
+    "APPEND": lambda machine, _: machine.add([machine.stack.pop()]),
+    "APPENDS": lambda machine, _: machine.add(machine.pop_mark()),
+    "ADDITEMS": lambda machine, _: machine.add(machine.pop_mark()),
+    "SETITEM": lambda machine, _: machine.set_items([machine.stack.pop(-2), machine.stack.pop()]),
+    "SETITEMS": lambda machine, _: machine.set_items(machine.pop_mark()),
+    "PERSID": _Machine.stored,
+    "BINPERSID": lambda machine, _: machine.stored(machine.stack.pop()),
+    "EXT1": lambda machine, number: machine.name(f"copyreg extension{number}"),
+    "EXT2": lambda machine, number: machine.name(f"copyreg extension{number}"),
+    "EXT4": lambda machine, number: machine.name(f"copyreg extension{number}"),
+}

@@ -1,0 +1,289 @@
+"""Readable: states as JSON that people read, compare and edit, and that comes back bit for bit.
+
+Numbers, text, lists and dicts stand for themselves. What JSON has no word for is a dict that says
+what it is under ``"$type"``: bytes and tensors as base64, tuples, infinite numbers, dicts whose
+keys are not text. Every state is led by ``"$skip": 0``: the number to edit to move it on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+
+from .ahead import moved_on
+from .core.snapshot import FORMAT
+from .errors import CannotSaveError, DamagedStateError
+from .plain import SYMPTOMS, NotPlain, decode, encode
+
+__all__ = ["from_json", "to_json"]
+
+_TYPE, _SKIP = "$type", "$skip"
+_WIDTH = 100
+#: longer numbers are written in hexadecimal: reading decimals takes time that grows as a square
+_LONGEST = 2**4096
+
+
+def to_json(state: Any) -> str:
+    """A state as text that can be read, compared line by line, and edited.
+
+    A state is moved on by editing the number at ``"$skip"``, the first line of it: so many batches
+    are passed over when it is read back. Other fields hang together, and are best left alone.
+
+    Args:
+        state: what ``state_dict`` returned, or a dict with such states and other plain values.
+
+    Returns:
+        JSON, in the same order for every state of the same kind.
+
+    Raises:
+        CannotSaveError: something in it is no plain value; the text says where.
+    """
+    try:
+        return "\n".join(_lines(_form(state, "state"), "")) + "\n"
+    except RecursionError:
+        raise CannotSaveError("the state", "it contains itself", "Take a new state_dict") from None
+
+
+def from_json(text: str) -> Any:
+    """The state that `to_json` has written. Reading it runs no code.
+
+    Args:
+        text: the JSON, edited or not.
+
+    Returns:
+        For ``load_state_dict``; the same values of the same types, bit for bit, moved on where
+        ``"$skip"`` was edited.
+
+    Raises:
+        DamagedStateError: it is no JSON, or no such value; the text says where.
+        UsageError: ``"$skip"`` was edited in a state that cannot be moved on exactly.
+    """
+    try:
+        return _value(_parsed(text), "state")
+    except RecursionError:
+        raise DamagedStateError("state", "nested some hundred levels deep at most", text) from None
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def _form(value: Any, path: str) -> Any:
+    """What stands for a value, in words that JSON has."""
+    kind = type(value)
+    if kind in (bool, type(None)):
+        return value
+    if kind in _FORMS:
+        return _FORMS[kind](value)
+    if kind is list:
+        return _form_items(value, path)
+    if kind is tuple:
+        return {_TYPE: "tuple", "items": _form_items(value, path)}
+    if kind is dict:
+        return _form_dict(value, path)
+    try:
+        return {_TYPE: "plain", "value": _form(encode(value), path)}
+    except NotPlain as found:
+        raise CannotSaveError(
+            path, f"JSON cannot hold a {found}", "Use pickle, or torch.save, or keep numbers there"
+        ) from None
+
+
+def _form_items(items: Any, path: str) -> list[Any]:
+    return [_form(item, f"{path}[{at}]") for at, item in enumerate(items)]
+
+
+def _form_dict(value: dict[Any, Any], path: str) -> dict[str, Any]:
+    if not all(type(key) is str and not key.startswith("$") for key in value):
+        pairs = [_form_items(pair, path) for pair in value.items()]
+        return {_TYPE: "dict", "items": pairs}
+    form = {key: _form(each, f"{path}.{key}") for key, each in value.items()}
+    return {_SKIP: 0, **form} if _is_state(value) else form
+
+
+def _is_state(value: dict[Any, Any]) -> bool:
+    found = value.get("format")
+    return type(found) is str and found == FORMAT
+
+
+def _form_int(value: int) -> Any:
+    return value if abs(value) < _LONGEST else {_TYPE: "int", "hex": f"{value:x}"}
+
+
+def _form_float(value: float) -> Any:
+    if math.isfinite(value):
+        return value
+    return {_TYPE: "float", "bits": struct.pack(">d", value).hex()}
+
+
+def _form_text(value: str) -> Any:
+    try:
+        value.encode()
+        return value
+    except UnicodeEncodeError:  # halves of characters, which JSON would join
+        return {_TYPE: "str", "base64": _base64(value.encode("utf-8", "surrogatepass"))}
+
+
+def _form_tensor(value: torch.Tensor) -> Any:
+    if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
+        raise CannotSaveError(
+            "a tensor in the state",
+            f"JSON cannot hold a {value.layout} one on {value.device}",
+            "Use pickle, or torch.save",
+        )
+    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return {
+        _TYPE: "Tensor",
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "shape": list(value.shape),
+        "base64": _base64(flat.view(torch.uint8).numpy().tobytes()),
+    }
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+_FORMS: dict[type[Any], Callable[[Any], Any]] = {
+    int: _form_int,
+    float: _form_float,
+    str: _form_text,
+    bytes: lambda value: {_TYPE: "bytes", "base64": _base64(value)},
+    torch.Tensor: _form_tensor,
+}
+
+
+def _lines(form: Any, indent: str) -> Iterator[str]:
+    """The lines of a form; all but the first are indented."""
+    on_one = _dumps(form)
+    if not isinstance(form, dict | list) or not form:
+        yield on_one
+    elif isinstance(form, dict) and _TYPE not in form:
+        yield from _block("{}", [(f"{_dumps(k)}: ", v) for k, v in form.items()], indent)
+    elif len(indent) + len(on_one) <= _WIDTH:
+        yield on_one
+    elif isinstance(form, dict):
+        held = [each for each in form.values() if isinstance(each, dict | list)]
+        if not any(held) or "base64" in form:
+            yield on_one
+        else:
+            yield from _block("{}", [(f"{_dumps(k)}: ", v) for k, v in form.items()], indent)
+    elif any(isinstance(item, dict | list) for item in form):
+        yield from _block("[]", [("", item) for item in form], indent)
+    else:
+        yield from _rows(form, indent)
+
+
+def _block(brackets: str, parts: list[tuple[str, Any]], indent: str) -> Iterator[str]:
+    inner = indent + "  "
+    yield brackets[0]
+    for at, (name, form) in enumerate(parts):
+        lines = list(_lines(form, inner))
+        lines[0] = f"{inner}{name}{lines[0]}"
+        lines[-1] += "," if at < len(parts) - 1 else ""
+        yield from lines
+    yield indent + brackets[1]
+
+
+def _rows(items: list[Any], indent: str) -> Iterator[str]:
+    """A long list of numbers or texts: as many on a line as it has room for."""
+    yield "["
+    row = indent + "  "
+    for at, item in enumerate(items):
+        text = _dumps(item) + ("," if at < len(items) - 1 else "")
+        if len(row) + len(text) > _WIDTH and row.strip():
+            yield row.rstrip()
+            row = indent + "  "
+        row += text + " "
+    yield row.rstrip()
+    yield indent + "]"
+
+
+def _dumps(form: Any) -> str:
+    return json.dumps(form, ensure_ascii=False, allow_nan=False)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        found = text[max(0, error.pos - 20) : error.pos + 20]
+        raise DamagedStateError(where, f"JSON ({error.msg})", found) from None
+    except ValueError as error:  # a number of thousands of digits; a repeated key
+        raise DamagedStateError("state", f"JSON ({error})", text) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DamagedStateError(twice, "there once", [v for n, v in pairs if n == twice])
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise DamagedStateError("state", "a number as JSON has it", constant)
+
+
+def _value(form: Any, path: str) -> Any:
+    if type(form) is list:
+        return [_value(item, f"{path}[{at}]") for at, item in enumerate(form)]
+    if type(form) is not dict:
+        return form
+    if _TYPE not in form:
+        return _dict(form, path)
+    try:
+        return _VALUES[form[_TYPE]](form, path)
+    except DamagedStateError:
+        raise
+    except (*SYMPTOMS, MemoryError, struct.error) as error:
+        raise DamagedStateError(path, "a value as to_json writes it", form) from error
+
+
+def _dict(form: dict[str, Any], path: str) -> dict[str, Any]:
+    held = {name: _value(each, f"{path}.{name}") for name, each in form.items() if name != _SKIP}
+    count = form.get(_SKIP, 0)
+    if type(count) is not int or count < 0:
+        raise DamagedStateError(f"{path}.{_SKIP}", "a number of batches, from 0", count)
+    return moved_on(held, count) if count else held
+
+
+def _pairs(form: dict[str, Any], path: str) -> dict[Any, Any]:
+    return {_value(key, path): _value(each, path) for key, each in form["items"]}
+
+
+def _tensor(form: dict[str, Any], path: str) -> torch.Tensor:
+    dtype, shape, data = getattr(torch, form["dtype"]), form["shape"], _bytes(form)
+    if not isinstance(dtype, torch.dtype) or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError("no tensor's dtype and shape")
+    if math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"{len(data)} bytes are no tensor of that shape")
+    if not data:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def _bytes(form: dict[str, Any]) -> bytes:
+    return b64decode(form["base64"], validate=True)
+
+
+_VALUES: dict[str, Callable[[dict[str, Any], str], Any]] = {
+    "tuple": lambda form, path: tuple(_value(form["items"], path)),
+    "dict": _pairs,
+    "int": lambda form, path: int(form["hex"], 16),
+    "float": lambda form, path: struct.unpack(">d", bytes.fromhex(form["bits"]))[0],
+    "str": lambda form, path: _bytes(form).decode("utf-8", "surrogatepass"),
+    "bytes": lambda form, path: _bytes(form),
+    "Tensor": _tensor,
+    "plain": lambda form, path: decode(_value(form["value"], path)),
+}

@@ -1,0 +1,454 @@
+"""Hostile files: nothing runs, nothing grows, and the error has a name (docs/security.md)."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import pickle
+import random
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from laws.datasets import Noisy
+from laws.observe import seen
+from laws.streams import StatefulIterator, share
+from test_soundness import bounded
+from torch.utils.data import IterableDataset
+
+from picklable_loader import DataLoader, files, from_json, load, save, to_json
+from picklable_loader.__main__ import main
+from picklable_loader.errors import (
+    CannotSaveError,
+    DamagedStateError,
+    LoaderError,
+    StateError,
+    UsageError,
+)
+
+HUGE = 2**40
+
+#: what a file had run
+ran: list[str] = []
+
+
+def note(what: str) -> str:
+    ran.append(what)
+    return what
+
+
+class Command:
+    """Pickles as a call of ``note``: as a command would."""
+
+    def __reduce__(self) -> Any:
+        return note, ("a file",)
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> Any:
+    ran.clear()
+    yield
+    assert ran == []
+
+
+def test_the_command_of_these_tests_does_run_where_pickle_reads_it() -> None:
+    pickle.loads(pickle.dumps(Command()))
+    assert ran == ["a file"]
+    ran.clear()
+
+
+def make() -> DataLoader[Any]:
+    return DataLoader(Noisy(), batch_size=3, shuffle=True, seed=7)
+
+
+def make_stream() -> DataLoader[Any]:
+    return DataLoader(StatefulIterator(), batch_size=3, snapshot_every_n_steps=1)
+
+
+def state_of(loader: DataLoader[Any], steps: int = 2) -> dict[str, Any]:
+    iterator = iter(loader)
+    assert len(seen(iterator, steps)) == steps
+    return iterator.state_dict()
+
+
+def sealed(target: Path, body: bytes) -> Path:
+    """A file of ours around any body: who makes it up knows the format."""
+    digest = hashlib.sha256(body).digest()
+    target.write_bytes(files._origin(1) + struct.pack(">Q32s", len(body), digest) + body)
+    return target
+
+
+def zipped(parts: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, data in parts.items():
+            archive.writestr(f"archive/{name}", data)
+    return buffer.getvalue()
+
+
+def torch_file(pickled: bytes, **more: bytes) -> bytes:
+    """What torch.save writes, around any pickle."""
+    return zipped({"data.pkl": pickled, "byteorder": b"little", "version": b"3\n", **more})
+
+
+def calling(name: str, argument: bytes) -> bytes:
+    """A pickle that calls a global with one argument."""
+    return b"\x80\x02c" + name.replace(" ", "\n").encode() + b"\n" + argument + b"\x85R."
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+LONG = b"\x8a\x06" + HUGE.to_bytes(6, "little")  # the number, as pickle writes it
+
+BODIES: dict[str, Callable[[], bytes]] = {
+    "no archive": lambda: pickle.dumps(Command()),
+    "torch's old format": lambda: _old_format(Command()),
+    "nothing": lambda: b"",
+    "a part that is compressed": lambda: zipped(
+        {"data.pkl": b"\x80\x02N.", "data/0": bytes(2**24)}, zipfile.ZIP_DEFLATED
+    ),
+    "a part that claims to be huge": lambda: _claiming(HUGE),
+    "parts that share bytes": lambda: _overlapping(),
+    "a huge bytearray": lambda: torch_file(calling("__builtin__ bytearray", LONG)),
+    "a huge tensor": lambda: torch_file(calling("torch Tensor", LONG)),
+    "cut short": lambda: torch_file(b"\x80\x02(K\x01"),
+    "a stack that is empty": lambda: torch_file(b"\x80\x02a."),
+    "a memo that is empty": lambda: torch_file(b"\x80\x02h\x05."),
+    "a text of 4 GB": lambda: torch_file(b"\x80\x02X\xff\xff\xff\xffa."),
+    "no pickle in it": lambda: zipped({"version": b"3\n"}),
+}
+
+
+def _old_format(content: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer, _use_new_zipfile_serialization=False)
+    return buffer.getvalue()
+
+
+def _claiming(size: int) -> bytes:
+    """An archive whose directory says that a part of four bytes is as large as that."""
+    whole = bytearray(torch_file(b"\x80\x02N.", data=b"four"))
+    entry = whole.rindex(b"PK\x01\x02")
+    struct.pack_into("<II", whole, entry + 20, min(size, 2**32 - 2), min(size, 2**32 - 2))
+    return bytes(whole)
+
+
+def _overlapping() -> bytes:
+    """An archive in which many parts are the same bytes."""
+    whole = torch_file(b"\x80\x02N.", data=bytes(2**16))
+    start, end = whole.index(b"PK\x01\x02"), whole.index(b"PK\x05\x06")
+    entry = whole[whole.rindex(b"PK\x01\x02") : end]
+    count = whole[start:end].count(b"PK\x01\x02") + 1000
+    tail = bytearray(whole[end:])
+    directory = whole[start:end] + 1000 * entry
+    struct.pack_into("<HHI", tail, 8, count, count, len(directory))
+    return whole[:start] + directory + bytes(tail)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_body_that_save_never_writes_is_damage(body: str, tmp_path: Path) -> None:
+    path = sealed(tmp_path / "file", BODIES[body]())
+    with bounded(), pytest.raises(DamagedStateError) as raised:
+        load(path, weights_only=True)
+    assert str(path) in str(raised.value) or "file" in raised.value.field
+
+
+@pytest.mark.parametrize("content", [Command(), {"it": [Command()]}], ids=["alone", "inside"])
+def test_a_pickle_that_would_run_a_command_is_refused(content: Any, tmp_path: Path) -> None:
+    save(content, tmp_path / "file")
+    with pytest.raises(UsageError, match="weights_only=False if you trust"):
+        load(tmp_path / "file", weights_only=True)
+
+
+def test_the_bodies_of_these_tests_are_read_where_they_are_honest(tmp_path: Path) -> None:
+    path = sealed(tmp_path / "file", torch_file(b"\x80\x02]K\x05a."))
+    assert load(path, weights_only=True) == [5]
+
+
+def test_an_error_of_the_callers_own_map_location_is_the_callers(tmp_path: Path) -> None:
+    def broken(storage: Any, location: str) -> Any:
+        raise KeyError("mine")
+
+    save(torch.zeros(2), tmp_path / "file")
+    with pytest.raises(KeyError, match="mine"):
+        load(tmp_path / "file", weights_only=True, map_location=broken)
+
+
+# --- looking into files --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["ours", "torch's", "bare"])
+@pytest.mark.parametrize("body", BODIES)
+def test_a_look_into_any_body_is_short_and_runs_nothing(
+    body: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(BODIES[body]() if form != "bare" else pickle.dumps([Command()]))
+    if form == "ours":
+        sealed(path, BODIES[body]())
+    with bounded():
+        assert main(["inspect", str(path)]) in (1, 2)
+        assert main(["diff", str(path), str(path)]) in (0, 2)
+        assert main(["skip", str(path), "-n", "1", "-o", str(tmp_path / "new")]) == 2
+    assert not (tmp_path / "new").exists()
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("way", ["archive", "pickle", "JSON"])
+def test_a_look_into_a_file_that_was_damaged_anywhere_ends_well(
+    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    iterator = iter(make_stream())
+    next(iterator)
+    held = {"it": iterator, "model": torch.arange(9)}
+    whole = {
+        "archive": lambda: (torch.save(held, tmp_path / "a"), (tmp_path / "a").read_bytes())[1],
+        "pickle": lambda: pickle.dumps(held),
+        "JSON": lambda: to_json(iterator.state_dict()).encode(),
+    }[way]()
+    chance, path = random.Random(3), tmp_path / "file"
+    statuses = set()
+    with bounded():
+        for _ in range(300):
+            changed = bytearray(whole)
+            for _ in range(chance.randrange(1, 4)):
+                changed[chance.randrange(len(whole))] = chance.randrange(256)
+            path.write_bytes(changed)
+            statuses.add(main(["inspect", str(path)]))
+            statuses.add(main(["diff", str(path), str(path)]))
+    assert 0 in statuses and 2 in statuses and statuses <= {0, 1, 2}
+    capsys.readouterr()
+
+
+# --- states --------------------------------------------------------------------------------------
+
+
+def refused(make_loader: Callable[[], DataLoader[Any]], state: Any) -> StateError:
+    loader = make_loader()
+    before = repr(loader.state_dict())
+    with bounded(), pytest.raises(StateError) as raised:
+        loader.load_state_dict(state)
+    assert repr(loader.state_dict()) == before
+    return raised.value
+
+
+def marked(mark: Any) -> dict[str, Any]:
+    state = state_of(make_stream())
+    state["streams"][0]["mark"] = mark
+    return state
+
+
+def test_the_bytes_of_a_mark_in_a_state_are_not_opened() -> None:
+    for hostile in (Command(), {"iterator": Command()}, {"pickled": pickle.dumps(Command())}):
+        error = refused(make_stream, marked(pickle.dumps(hostile)))
+        assert isinstance(error, DamagedStateError) and error.field == "streams[0].mark"
+
+
+def test_a_mark_that_says_that_it_is_a_pickled_iterator_is_refused() -> None:
+    refused(make_stream, marked({"pickled": pickle.dumps(Command())}))
+
+
+def test_a_sampler_s_own_iterator_cannot_come_with_a_state() -> None:
+    class Own:
+        def __iter__(self) -> Any:
+            return iter(range(10))
+
+    def make_own() -> DataLoader[Any]:
+        return DataLoader(Noisy(), batch_size=3, sampler=Own())
+
+    state = state_of(make_own())
+    state["order"]["iterator"] = iter([1, 2])
+    assert "in a pickle only" in str(refused(make_own, state))
+
+
+class Taken(IterableDataset[int]):
+    """Takes whatever state it is given."""
+
+    def __iter__(self) -> Any:
+        return iter(share())
+
+    def state_dict(self) -> Any:
+        return {"at": 0}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.given = state
+
+
+def form_of(kind: str) -> Any:
+    """Plain forms that are small and would be large values."""
+    view = torch.zeros(1).expand(HUGE)
+    return {
+        "a tensor that is a view of one number": {"as": "Tensor", "value": view},
+        "such an array": {"as": "ndarray", "value": view},
+        "a numpy scalar of any size": {"as": "number", "dtype": "V", "value": HUGE},
+        "an array of a huge shape": {"as": "ndarray", "value": ["|u1", [HUGE], "AA=="]},
+        "an array of objects": {"as": "ndarray", "value": ["|O", [1], "AAAAAAAAAAA="]},
+        "an array of huge texts": {"as": "ndarray", "value": [f"|S{2**31 - 1}", [HUGE], ""]},
+        "a factory": {"as": "defaultdict", "value": ["eval", []]},
+        "no kind": {"as": "__import__", "value": "os"},
+    }[kind]
+
+
+FORMS = [
+    "a tensor that is a view of one number",
+    "such an array",
+    "a numpy scalar of any size",
+    "an array of a huge shape",
+    "an array of objects",
+    "an array of huge texts",
+    "a factory",
+    "no kind",
+]
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_small_form_of_a_huge_value_is_refused(kind: str) -> None:
+    state = state_of(DataLoader(Taken(), batch_size=3, snapshot_every_n_steps=1))
+    state["streams"][0]["mark"] = {"dataset": form_of(kind)}
+    error = refused(lambda: DataLoader(Taken(), batch_size=3), state)
+    assert isinstance(error, DamagedStateError)
+
+
+@pytest.mark.parametrize("depth", [10**3, 10**5])
+@pytest.mark.parametrize("field", ["window", "rng", "fits", "order"])
+def test_a_state_that_is_nested_without_end_is_refused(field: str, depth: int) -> None:
+    nested: Any = []
+    for _ in range(depth):
+        nested = [nested] if field == "window" else {"seed": nested}
+    refused(make, {**state_of(make()), field: nested})
+
+
+def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    nested = b"\x80\x02" + 10**5 * b"]" + (10**5 - 1) * b"a" + b"."
+    with bounded(), pytest.raises(StateError):
+        make().load_state_dict(
+            load(sealed(tmp_path / "file", torch_file(nested)), weights_only=True)
+        )
+
+
+def test_the_attributes_of_a_sampler_are_values_and_nothing_of_pythons() -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.left = [1, 2]
+
+        def __iter__(self) -> Any:
+            return iter(range(10))
+
+    def make_own() -> DataLoader[Any]:
+        return DataLoader(Noisy(), batch_size=3, sampler=Own())
+
+    for path in ("__class__", "__iter__.__globals__.note", "left.__class__", "__dict__.__iter__"):
+        state = make_own().state_dict()
+        state["sampler"] = {"attributes": {path: ["plain", 5]}}
+        refused(make_own, state)
+
+
+def test_a_generator_is_one_of_numpys() -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng(1)
+
+        def __iter__(self) -> Any:
+            return iter(range(10))
+
+    def make_own() -> DataLoader[Any]:
+        return DataLoader(Noisy(), batch_size=3, sampler=Own())
+
+    state = make_own().state_dict()
+    state["sampler"] = {"attributes": {"rng2": ["Generator", {"bit_generator": "seed"}]}}
+    before = np.random.get_state()[1].copy()  # type: ignore[union-attr, index]
+    refused(make_own, state)
+    assert np.array_equal(np.random.get_state()[1], before)  # type: ignore[index, arg-type]
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+PICKLED = json.dumps(
+    {"$type": "bytes", "base64": "gASVHAAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOUjARleGl0lIWUUpQu"}
+)
+TEXTS = {
+    "deep lists": "[" * 10**6,
+    "deep dicts": '{"a":' * 10**6,
+    "deep values": '{"$type":"tuple","items":[' * 10**5,
+    "a number of a million digits": "1" * 10**6,
+    "a huge tensor": json.dumps(
+        {"$type": "Tensor", "dtype": "uint8", "shape": [HUGE], "base64": "AA=="}
+    ),
+    "a huge tensor without bytes": json.dumps(
+        {"$type": "Tensor", "dtype": "uint8", "shape": [HUGE, HUGE, -1], "base64": ""}
+    ),
+    "a kind of ours": json.dumps(
+        {"$type": "plain", "value": form_of("a numpy scalar of any size")}
+    ),
+    "a kind of Python's": json.dumps({"$type": "__import__", "value": "os"}),
+    "a kind that is no text": json.dumps({"$type": {"a": 1}}),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_hostile_json_is_damage(text: str) -> None:
+    with bounded(), pytest.raises(DamagedStateError):
+        from_json(TEXTS[text])
+
+
+def test_a_huge_number_of_batches_is_refused_at_once() -> None:
+    text = to_json(state_of(make())).replace('"$skip": 0', f'"$skip": {HUGE}')
+    with bounded(), pytest.raises(UsageError, match="has 2 batches left"):
+        from_json(text)
+
+
+def test_bytes_in_json_stay_bytes() -> None:
+    found = from_json(PICKLED)
+    assert type(found) is bytes
+    assert isinstance(refused(make_stream, marked(found)), DamagedStateError)
+
+
+def test_the_way_out_does_not_run_anything_either() -> None:
+    with pytest.raises(CannotSaveError):
+        to_json({"a": Command()})
+    assert issubclass(CannotSaveError, LoaderError)
+
+
+def test_a_form_whose_parts_stand_in_many_places_is_refused() -> None:
+    form: Any = [1]
+    for _ in range(60):
+        form = [form, form]
+    state = state_of(DataLoader(Taken(), batch_size=3, snapshot_every_n_steps=1))
+    for hostile in (form, {"as": "tuple", "value": form}, {"as": "dict", "value": [[1, form]]}):
+        state["streams"][0]["mark"] = {"dataset": hostile}
+        assert isinstance(refused(lambda: DataLoader(Taken(), batch_size=3), state), StateError)
+    shuffled = state_of(make())
+    for field in shuffled:
+        refused(make, {**shuffled, field: form})
+
+
+@pytest.mark.parametrize("where", ["value", "key", "name", "storage", "number", "state"])
+def test_a_look_at_parts_that_stand_in_many_places_is_short(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many: Any = (1,)
+    for _ in range(60):
+        many = (many, many)
+    held = {
+        "value": lambda: pickle.dumps([many, {"format": "picklable_loader", "version": many}]),
+        "key": lambda: pickle.dumps({"a": many}, 2).replace(b"X\x01\x00\x00\x00aq\x01", b"")[:-2]
+        + b"K\x01s.",
+        "name": lambda: pickle.dumps((many, many))[:-2] + b"\x93.",
+        "storage": lambda: pickle.dumps(many)[:-1] + b"Q.",
+        "number": lambda: pickle.dumps(2**100_000),
+        "state": lambda: pickle.dumps(
+            {**state_of(make()), "fits": {"batches_from": many, "sampler_length": 3}}
+        ),
+    }[where]()
+    path = tmp_path / "file"
+    path.write_bytes(held)
+    with bounded():
+        assert main(["inspect", str(path)]) in (0, 1, 2)
+        assert main(["diff", str(path), str(path)]) in (0, 2)
+    capsys.readouterr()

@@ -4,17 +4,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .bars import progress
     from .errors import LoaderError
-    from .explanation import explain
     from .files import load, save
     from .interleaving import Interleave
     from .iterator import LoaderIterator
     from .loader import DataLoader
-    from .readable import from_json, to_json
-    from .safe import safe_globals
     from .samplers import register_order
+    from .saving.explanation import explain
+    from .showing.bars import progress
     from .shuffling import ShuffleBuffer
+    from .values.readable import from_json, to_json
+    from .values.safe import safe_globals
     from .version import __version__
     from .worker.seeding import current_seed
 
@@ -46,14 +46,14 @@ _PLACES = {
     "ShuffleBuffer": "shuffling",
     "__version__": "version",
     "current_seed": "worker.seeding",
-    "explain": "explanation",
-    "from_json": "readable",
+    "explain": "saving.explanation",
+    "from_json": "values.readable",
     "load": "files",
-    "progress": "bars",
+    "progress": "showing.bars",
     "register_order": "samplers",
-    "safe_globals": "safe",
+    "safe_globals": "values.safe",
     "save": "files",
-    "to_json": "readable",
+    "to_json": "values.readable",
 }
 
 

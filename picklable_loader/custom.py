@@ -22,12 +22,12 @@ from typing import Any, TypeVar
 from .core.seeds import order_seed
 from .errors import CannotSaveError, DamagedStateError, StateError
 from .freeze import Frozen, changed, check_known, freeze, look, thaw
-from .kept import keep, kept
 from .plain import SYMPTOMS, alike, encode_any
 from .randomness import RNGS, Universe, capture_all
 from .replay import Record, Replay, detached, next_items
 from .source import Setting, Source
 from .stateful import is_stateful
+from .values.kept import keep, kept
 
 __all__ = ["CustomOrder", "memory", "prepare"]
 

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import datapipes
-from .codecs import STOCK, refusal
 from .core.events import Answered, Died
 from .core.streams import Marks, Place
 from .core.task import Task
 from .errors import UsageError
-from .explanation import blame
 from .inline import InlineEngine
-from .packing import tried
 from .pinning import warn_about_pinning
 from .pool.mains import is_importable
 from .pool.pool import Pool
 from .pooled import Care, PoolEngine
 from .randomness import Isolated
+from .saving.codecs import STOCK, refusal
+from .saving.explanation import blame
+from .saving.packing import tried
 from .stats import WorkerStats
 from .transport.cargo import Cargo
 from .transport.frames import Answer, Begin

@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import torch
 
 from .errors import DamagedStateError, ForeignStateError, NewerStateError
-from .screening import load_screened
+from .values.screening import load_screened
 
 __all__ = ["MAGIC", "load", "open_body", "replacement", "save"]
 

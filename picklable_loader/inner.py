@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from . import datapipes
 from .anatomy import anatomy, built, fingerprint, generators, is_iterable
-from .codecs import Opened
 from .core.seeds import base_seed
 from .core.streams import Place
 from .custom import prepare
@@ -20,9 +19,10 @@ from .driver import Driver
 from .errors import DamagedStateError
 from .fitting import fit
 from .options import AtEpochEnd, Options, check_choice
-from .packing import Decision
 from .run import Run
 from .saved import beginning
+from .saving.codecs import Opened
+from .saving.packing import Decision
 from .soundness import check
 from .source import Source
 from .stateful import is_stateful

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 
-from .absent import check_present
 from .anatomy import budget_for, is_iterable
 from .core.events import Budgeted, Skipped
 from .marks import replayed
 from .options import AtEpochEnd, check_count
 from .pinning import pin
 from .refusals import no_budget
+from .saving.absent import check_present
+from .showing.timeline import Timeline, draw, timeline
 from .standing import Standing
 from .stats import Stats
-from .timeline import Timeline, draw, timeline
 from .transport.frames import Answer
 from .warn import empty_epoch, longer_than_promised, replay, skipped
 from .worker.gather import Thinned

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar
 from torch.utils.data import Dataset, Sampler
 
 from .anatomy import position, remaining
-from .card import card
 from .inner import Inner
 from .iterator import LoaderIterator
 from .options import (
@@ -24,9 +23,10 @@ from .options import (
     whole_number,
 )
 from .past import batch_at
-from .pickling import Picklable
-from .portrait import in_one_line, of_loader
 from .saved import next_epoch
+from .saving.pickling import Picklable
+from .showing.card import card
+from .showing.portrait import in_one_line, of_loader
 from .warn import dropped_state
 from .worker.fetch import tell_epoch
 

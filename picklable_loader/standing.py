@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from torch.utils.data import Dataset
 
 from .anatomy import position, remaining
-from .card import card
-from .codecs import Opened, newobj
 from .core.snapshot import from_plain
 from .driver import Driver
 from .options import AtEpochEnd
-from .packing import packed_iterator
-from .portrait import in_one_line, of_iterator
 from .run import Run
 from .saved import alone, next_epoch, snapshot
+from .saving.codecs import Opened, newobj
+from .saving.packing import packed_iterator
+from .showing.card import card
+from .showing.portrait import in_one_line, of_iterator
 
 if TYPE_CHECKING:
     from .loader import DataLoader

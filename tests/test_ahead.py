@@ -11,8 +11,8 @@ from laws.streams import StatefulIterator
 from torch.utils.data import BatchSampler, RandomSampler
 
 from picklable_loader import DataLoader
-from picklable_loader.ahead import batches_left, moved_on
 from picklable_loader.errors import DamagedStateError, ForeignStateError, UsageError
+from picklable_loader.values.ahead import batches_left, moved_on
 
 EXACT = [
     case

@@ -21,8 +21,8 @@ from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
 
 import picklable_loader
 from picklable_loader import DataLoader
-from picklable_loader.codecs import Carried, open_carried
 from picklable_loader.errors import CannotLoadError, CannotSaveError, UsageError
+from picklable_loader.saving.codecs import Carried, open_carried
 
 Load = Callable[[Any], Any]
 

@@ -27,7 +27,7 @@ CORE = [
 #: what a package may see of the others
 LAYERS = {
     "core": {"errors"},
-    "transport": {"codecs", "core.streams", "core.task"},
+    "transport": {"saving.codecs", "core.streams", "core.task"},
     "worker": {
         "core",
         "core.streams",
@@ -49,14 +49,12 @@ LAYERS = {
     },
     # of what runs a loader they see nothing: a look into a file must not need it
     "commands": {
-        "ahead",
         "bench.subject",
         "core.snapshot",
         "errors",
         "files",
-        "readable",
-        "screening",
         "testing",
+        "values",
         "version",
     },
 }

@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 from picklable_loader import DataLoader, ShuffleBuffer, load, safe_globals, save
 from picklable_loader.errors import NeedsCodeError
 from picklable_loader.options import Options
-from picklable_loader.safe import _code_in
+from picklable_loader.values.safe import _code_in
 
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
 CASES = [case for case in [*SEEKABLE, *OPTIONS] if "custom" not in case.name]
@@ -294,7 +294,7 @@ def test_a_class_of_ours_is_listed_only_if_it_is_known_to_hold_values() -> None:
     class Opens:
         pass
 
-    Opens.__module__, Opens.__qualname__ = "picklable_loader.codecs", "Opens"
+    Opens.__module__, Opens.__qualname__ = "picklable_loader.saving.codecs", "Opens"
     assert "class of this package" in str(_code_in(Opens))
     assert _code_in(Options) is None
 
@@ -302,7 +302,7 @@ def test_a_class_of_ours_is_listed_only_if_it_is_known_to_hold_values() -> None:
 def test_an_iterator_without_a_loader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     iterator = after(DataLoader(Noisy()))
     listed = safe_globals(iterator)
-    monkeypatch.setattr(type(iterator), "__getstate__", lambda self: {"loader": {}})
+    monkeypatch.setattr(type(iterator), "__getstate__", lambda self: {"loader": {}, "state": {"order": None}})
     file = saved(iterator)
     with pytest.raises(pickle.UnpicklingError, match="belongs to a loader"):
         safely(file, listed)

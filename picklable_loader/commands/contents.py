@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import LoaderError
 from ..files import MAGIC, open_body
-from ..readable import from_json
+from ..values.readable import from_json
 from .tracing import NotPickle, Stored, trace
 
 __all__ = ["Contents", "NotRead", "kind_of", "read"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from ..ahead import batches_left
 from ..core.snapshot import FORMAT
 from ..errors import LoaderError
+from ..values.ahead import batches_left
 from .tracing import Built, NotPickle, Stored, Tensor, trace
 
 __all__ = ["Finding", "find", "weigh", "walk"]

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from ..ahead import moved_on
 from ..core.snapshot import FORMAT
 from ..errors import LoaderError, UsageError
 from ..files import load, replacement, save
-from ..readable import from_json, to_json
-from ..screening import load_screened
+from ..values.ahead import moved_on
+from ..values.readable import from_json, to_json
+from ..values.screening import load_screened
 from .contents import NotRead, kind_of
 from .screen import Table, complain, show
 

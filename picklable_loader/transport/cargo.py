@@ -21,7 +21,7 @@ from typing import Any
 
 import torch.multiprocessing  # noqa: F401  (registers torch's reductions with ForkingPickler)
 
-from ..codecs import Refer, dump_with, load_with, standing_beside
+from ..saving.codecs import Refer, dump_with, load_with, standing_beside
 
 __all__ = ["Cargo"]
 

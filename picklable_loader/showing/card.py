@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from ..stats import Stats
 from .portrait import Portrait
-from .stats import Stats
 from .weight import in_words
 
 __all__ = ["card"]

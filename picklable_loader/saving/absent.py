@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from torch.utils.data import Dataset, IterableDataset
 
-from .errors import UsageError
+from ..errors import UsageError
 
 __all__ = ["AbsentDataset", "AbsentIterable", "absent", "check_present", "is_absent"]
 

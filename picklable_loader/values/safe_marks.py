@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .errors import NeedsCodeError
+from ..errors import NeedsCodeError
 
 __all__ = ["reread_iterator", "reread_loader"]
 

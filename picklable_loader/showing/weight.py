@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Dataset
 
 if TYPE_CHECKING:
-    from .loader import DataLoader
+    from ..loader import DataLoader
 
 __all__ = ["Weight", "in_words", "weigh"]
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from .core.cursor import Cursor
-from .core.order import SequenceOrder
-from .core.plan import Grouping, Plan, Unit
-from .core.snapshot import from_plain, to_plain
-from .errors import DamagedStateError, UsageError
+from ..core.cursor import Cursor
+from ..core.order import SequenceOrder
+from ..core.plan import Grouping, Plan, Unit
+from ..core.snapshot import from_plain, to_plain
+from ..errors import DamagedStateError, UsageError
 
 __all__ = ["batches_left", "moved_on"]
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .errors import CannotLoadError, UsageError
+from ..errors import CannotLoadError, UsageError
 
 __all__ = ["MappedFiles"]
 

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .anatomy import anatomy, is_iterable
-from .core.plan import Unit
-from .samplers import describe
-from .stats import Stats
+from ..anatomy import anatomy, is_iterable
+from ..core.plan import Unit
+from ..samplers import describe
+from ..stats import Stats
 from .weight import Weight, weigh
 
 if TYPE_CHECKING:
-    from .loader import DataLoader
-    from .standing import Standing
+    from ..loader import DataLoader
+    from ..standing import Standing
 
 __all__ = ["Portrait", "in_one_line", "of_iterator", "of_loader"]
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..errors import CannotSaveError
 from .codecs import STOCK, is_data, newobj, written
-from .errors import CannotSaveError
 
 __all__ = ["Part", "blame", "explain"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from .errors import UsageError
-from .iterator import LoaderIterator
-from .loader import DataLoader
+from ..errors import UsageError
+from ..iterator import LoaderIterator
+from ..loader import DataLoader
 from .portrait import total
 
 __all__ = ["progress"]

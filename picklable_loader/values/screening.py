@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from .errors import DamagedStateError, LoaderError, UsageError
+from ..errors import DamagedStateError, LoaderError, UsageError
 
 __all__ = ["load_screened"]
 

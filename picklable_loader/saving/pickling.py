@@ -9,14 +9,14 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
+from ..anatomy import fingerprint
+from ..core.snapshot import differences
+from ..errors import StateMismatch, UsageError
+from ..inner import Inner
+from ..worker.fetch import tell_epoch
 from .absent import is_absent
-from .anatomy import fingerprint
 from .codecs import made, newobj
-from .core.snapshot import differences
-from .errors import StateMismatch, UsageError
-from .inner import Inner
 from .packing import class_of, packed, unpacked
-from .worker.fetch import tell_epoch
 
 __all__ = ["Picklable"]
 

@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..core.snapshot import FORMAT
+from ..errors import CannotSaveError, DamagedStateError
+from ..plain import SYMPTOMS, NotPlain, decode, encode
 from .ahead import moved_on
-from .core.snapshot import FORMAT
-from .errors import CannotSaveError, DamagedStateError
-from .plain import SYMPTOMS, NotPlain, decode, encode
 
 __all__ = ["from_json", "to_json"]
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .errors import UsageError
-from .stats import Record
+from ..errors import UsageError
+from ..stats import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

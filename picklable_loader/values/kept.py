@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from .plain import NotPlain, decode, encode, is_plain
+from ..plain import NotPlain, decode, encode, is_plain
 
 __all__ = ["keep", "kept"]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..anatomy import fingerprint
 from .absent import absent, is_absent
-from .anatomy import fingerprint
 from .codecs import STOCK, Carried, Codec, Opened, Refer, is_data, refusal, standing_beside
 from .explanation import blame
 from .mapped import MappedFiles
 
 if TYPE_CHECKING:
-    from .loader import DataLoader
+    from ..loader import DataLoader
 
 __all__ = ["Decision", "class_of", "packed", "packed_iterator", "tried", "unpacked"]
 
@@ -111,7 +111,7 @@ def packed_iterator(loader: DataLoader[Any], iterator: Any) -> Any:
 def class_of(loader: DataLoader[Any]) -> Any:
     """A loader's class as it is pickled."""
     kind, wish = type(loader), loader._pl.options.codec
-    if kind.__module__.startswith(f"{__package__}."):
+    if kind.__module__.partition(".")[0] == __name__.partition(".")[0]:  # ours
         return kind
     if wish == "auto":
         return kind if refusal("pickle", kind, _refer()) is None else Carried(STOCK[1], kind)

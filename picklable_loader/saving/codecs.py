@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from .errors import CannotLoadError, UsageError
+from ..errors import CannotLoadError, UsageError
 from .mapped import MappedFiles
 
 __all__ = [

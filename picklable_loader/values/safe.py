@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate, default_convert
 
-from .errors import NeedsCodeError
-from .interleaving import Interleave
-from .iterator import LoaderIterator
-from .loader import DataLoader
-from .options import Options
+from ..errors import NeedsCodeError
+from ..interleaving import Interleave
+from ..iterator import LoaderIterator
+from ..loader import DataLoader
+from ..options import Options
+from ..shuffling import ShuffleBuffer
+from ..standing import Standing
 from .safe_marks import reread_iterator, reread_loader
-from .shuffling import ShuffleBuffer
-from .standing import Standing
 
 __all__ = ["safe_globals"]
 
@@ -197,7 +197,7 @@ _OURS: list[type[Any]] = [Interleave, Options, ShuffleBuffer]
 
 def _code_in(kind: type[Any]) -> str | None:
     """What of a class would have to run for an instance to be built; None: nothing."""
-    if kind.__module__.partition(".")[0] == __package__ and kind not in _OURS:
+    if kind.__module__.partition(".")[0] == __name__.partition(".")[0] and kind not in _OURS:
         return "a class of this package that is not among those that hold values only"
     if "__setstate__" in _names(kind):
         return "a class with __setstate__"

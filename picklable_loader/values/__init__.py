@@ -1,0 +1,1 @@
+"""States and iterators as values: what is read without running code."""

@@ -170,8 +170,11 @@ def lists(iterator: Any) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("codec", ["auto", "cloudpickle", "dill"])
+@pytest.mark.parametrize(
+    "codec, door",
+    [("auto", door) for door in DOORS]
+    + [(codec, door) for codec in ("cloudpickle", "dill") for door in ("pickle-4", "torch.save")],
+)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_iterator_with_odd_parts_goes_on_where_it_was(
     odd: str, door: str, codec: str, workers: int

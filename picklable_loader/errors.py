@@ -238,17 +238,24 @@ class WorkerDied(LoaderError, RuntimeError):
 
     Attributes:
         step: number of the batch within the epoch; None: they die before they are at any.
-        indices: what the dataset is asked for, for that batch.
+        indices: what the dataset is asked for, for that batch; None: it is iterable-style.
+        stream: number of its stream; None where there are no streams.
         exitcodes: how each of the workers ended: an exit code, or a signal's number, negative.
         causes: the same in words, and what a stuck worker was at.
     """
 
     def __init__(
-        self, step: int | None, indices: Any, exitcodes: tuple[int, ...], causes: tuple[str, ...]
+        self,
+        step: int | None,
+        indices: Any,
+        exitcodes: tuple[int, ...],
+        causes: tuple[str, ...],
+        stream: int | None = None,
     ) -> None:
-        super().__init__(step, indices, exitcodes, causes)
+        super().__init__(step, indices, exitcodes, causes, stream)
         self.step = step
         self.indices = indices
+        self.stream = stream
         self.exitcodes = exitcodes
         self.causes = causes
 
@@ -259,11 +266,14 @@ class WorkerDied(LoaderError, RuntimeError):
                 f"{len(self.exitcodes)} workers in a row died before they had begun with a task, "
                 f"in worker_init_fn or earlier:\n{causes}\nThe iterator is as it was."
             )
+        asked = f"indices {_short(self.indices)}"
+        skip = "and skip(1) goes past it."
+        if self.indices is None:
+            asked = f"stream {self.stream}"
+            skip = "but not go past it, as the stream has to be read in order."
         return (
-            f"{len(self.exitcodes)} workers died of step {self.step} (indices "
-            f"{_short(self.indices)}):\n{causes}\nThe iterator stands before that batch: it can "
-            "be pickled, and skip(1) goes past it (not where the dataset is iterable-style or has "
-            "a state: it has to be read in order)."
+            f"{len(self.exitcodes)} workers died of step {self.step} ({asked}):\n{causes}\n"
+            f"The iterator stands before that batch: it can be pickled, {skip}"
         )
 
 

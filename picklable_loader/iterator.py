@@ -11,6 +11,7 @@ from torch.autograd.profiler import record_function
 
 from .anatomy import budget_for, is_iterable
 from .core.events import Budgeted, Skipped
+from .errors import WorkerDied
 from .marks import replayed
 from .options import AtEpochEnd, check_count
 from .pinning import pin
@@ -59,16 +60,18 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             Exception: whatever the dataset, collate_fn or sampler raises, as in torch; the next
                 call gives the batch after that one.
         """
-        if _profiler_enabled():
-            with record_function(self._profile_name):
-                return self._next()
-        return self._next()
+        with self._turn:
+            if _profiler_enabled():
+                with record_function(self._profile_name):
+                    return self._next()
+            return self._next()
 
     def skip(self, count: int) -> int:
         """Pass over the next batches without fetching them.
 
         With an iterable-style dataset, or one that has a state, they have to be fetched and are
-        dropped. With ``seeding="worker"`` the workers' random numbers do not move.
+        dropped; but for a batch that workers die of, which a map-style dataset is then never asked
+        for. With ``seeding="worker"`` the workers' random numbers do not move.
 
         Args:
             count: how many, from 0.
@@ -82,7 +85,12 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         if count < 0:
             raise ValueError(f"count should be from 0, got count={count}")
         if self.loader._pl.streamed:
-            return sum(1 for _ in zip(range(count), self))
+            around = count and self._deadly == self.step and not is_iterable(self.loader)
+            passed = self._pass_over(1) if around else 0
+            return passed + sum(1 for _ in zip(range(count - passed), self))
+        return self._pass_over(count)
+
+    def _pass_over(self, count: int) -> int:
         before = self.step
         if self._driver.at_work:
             self._driver.tell(Skipped(count))
@@ -212,9 +220,8 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
                 return self._next()
             self._finish()
             raise
-        except Exception:
-            if self._driver.broken:
-                self._rewind()
+        except Exception as error:
+            self._come_to_rest(error)
             raise
         except BaseException:  # Ctrl-C, which in a terminal reaches the workers as well
             if self._run is not None:
@@ -278,6 +285,12 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         self.loader._pl.run_ends(run)
         if not self.loader.persistent_workers:
             self._driver.stop()
+
+    def _come_to_rest(self, error: Exception) -> None:
+        if isinstance(error, WorkerDied):
+            self._deadly = error.step
+        if self._driver.broken:
+            self._rewind()
 
     def _rewind(self) -> None:
         """Give up the workers; the next call starts new ones, on the tasks that were under way."""

@@ -75,4 +75,7 @@ def _died(task: Task | None, deaths: list[Death]) -> WorkerDied:
     codes = tuple(death.exitcode for death in deaths)
     if task is None:
         return WorkerDied(None, None, codes, causes)
-    return WorkerDied(task.step, task.indices, codes, causes)
+    asked = task.indices if isinstance(task.indices, list) else [task.indices]
+    # Iterable-style data is asked for a number of samples, and not for which.
+    indices = None if all(index is None for index in asked) else task.indices
+    return WorkerDied(task.step, indices, codes, causes, task.stream)

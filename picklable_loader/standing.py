@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch.utils.data import Dataset
@@ -44,6 +45,10 @@ class Standing(Generic[_T]):
         self._replay = 0
         #: what to do if there is nothing left; None: this is not the first batch after a resume
         self._at_epoch_end: AtEpochEnd | None = None
+        #: held by whoever is in `next`: of several threads one after the other is given a batch
+        self._turn = threading.RLock()
+        #: the step that workers have died of
+        self._deadly: int | None = None
         #: the sampler's iterator as it was carried, as long as the dataset is absent
         self._sealed: Opened | None = None
         self._iterable_length: int | None = loader._IterableDataset_len_called

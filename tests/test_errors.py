@@ -55,7 +55,13 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
     (RestartWarning("some text"), {}),
     (
         WorkerDied(3, [6, 7], (-9, 5), ("killed", "ended")),
-        {"step": 3, "indices": [6, 7], "exitcodes": (-9, 5), "causes": ("killed", "ended")},
+        {
+            "step": 3,
+            "indices": [6, 7],
+            "exitcodes": (-9, 5),
+            "causes": ("killed", "ended"),
+            "stream": None,
+        },
     ),
     (SkippedWarning("some text"), {}),
     (

@@ -431,3 +431,19 @@ def test_attributes_of_a_subclass_stay_what_they_are() -> None:
             f"my {name}" for name in NAMES.split()
         ]
         assert (loader.epoch, loader.start_method) == (-5, "mine")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_threads_that_call_next_are_given_each_batch_once(workers: int) -> None:
+    iterator = iter(DataLoader(Noisy(), 1, seed=1, num_workers=workers))
+    expected = [batch.tolist() for batch in DataLoader(Noisy(), 1, seed=1)]
+    found: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: found.extend(batch.tolist() for batch in iterator))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(expected)

@@ -302,7 +302,9 @@ def test_a_class_of_ours_is_listed_only_if_it_is_known_to_hold_values() -> None:
 def test_an_iterator_without_a_loader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     iterator = after(DataLoader(Noisy()))
     listed = safe_globals(iterator)
-    monkeypatch.setattr(type(iterator), "__getstate__", lambda self: {"loader": {}, "state": {"order": None}})
+    monkeypatch.setattr(
+        type(iterator), "__getstate__", lambda self: {"loader": {}, "state": {"order": None}}
+    )
     file = saved(iterator)
     with pytest.raises(pickle.UnpicklingError, match="belongs to a loader"):
         safely(file, listed)

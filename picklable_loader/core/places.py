@@ -70,6 +70,12 @@ class Places:
         if self._places and task.stream is not None:
             self._places[task.stream].deliver(task, mark, self._remember)
 
+    def pass_over(self, step: int, count: int) -> None:
+        """So many steps are skipped, from this one on: their streams never hear of them."""
+        if self._places and self._remember:
+            for passed in range(step, step + count):
+                self._places[passed % len(self._places)].given += 1
+
     def put_back(self, stream: int | None, place: Place | None) -> None:
         """A stream stands where it stood before."""
         if place is not None and stream is not None:

@@ -235,6 +235,7 @@ class Schedule:
         out.extend(map(Drop, here))
         if not self._exhausted:
             passed += self.plan.advance(event.count - passed)
+        self._places.pass_over(self.delivered, passed)
         self.delivered += passed
         self._refill_eagerly(out)
 

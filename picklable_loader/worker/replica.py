@@ -171,7 +171,7 @@ class Replica:
             raise self._refusal(f"{type(error).__name__}: {error}") from error
         self._fetcher.ended = self._marker.over
         again = repeat(_again(self._job), place.given - place.marked)
-        for task in place.since or again:
+        for task in again if self._job.iterable else place.since:
             self._fetch_again(task, place)
 
     def _fetch_again(self, task: Task, place: Place) -> None:

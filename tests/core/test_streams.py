@@ -24,6 +24,7 @@ from picklable_loader.core.events import (
     Finish,
     Raise,
     Send,
+    Skipped,
     Started,
     Wanted,
 )
@@ -372,3 +373,16 @@ def test_a_stream_that_is_behind_catches_up_first() -> None:
     assert [(task.stream, task.step) for task in drawn if task] == [
         (1, 4), (1, 7), (0, 9), (1, 10), (0, 12), (1, 13),
     ]  # fmt: skip
+
+
+def test_what_is_passed_over_is_no_batch_that_its_stream_is_asked_for_again() -> None:
+    order, grouping = SequenceOrder(lambda: range(20)), Grouping(Unit.SAMPLE_OF_BATCH, 2)
+    places = [Place(), Place()]
+    schedule = Schedule(Plan(order, grouping, streams=2), Policy(2, 2), 0, places)
+    sent = [*schedule.handle(Skipped(3)), *schedule.handle(Started())]
+    assert [send.task.step for send in sent if isinstance(send, Send)] == [3, 4]
+    assert [(place.given, place.since) for place in schedule.places()] == [(2, []), (1, [])]
+    schedule.handle(Arrived(3))
+    schedule.handle(Wanted())
+    assert [place.given for place in schedule.places()] == [2, 2]
+    schedule.validate()

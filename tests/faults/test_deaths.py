@@ -228,11 +228,39 @@ def test_a_stream_cannot_go_past_a_deadly_batch_and_others_are_given_before(tmp_
     expected = lists(loader_of({"dataset": Stateful()}))
     iterator = iter(loader_of({"dataset": Stateful(button)}))
     found = []
-    with pytest.raises(WorkerDied, match="step 5"):
+    with pytest.raises(WorkerDied, match=r"step 5 \(stream 1\)") as raised:
         for batch in iterator:
             found.append(batch)
+    assert (raised.value.stream, raised.value.indices) == (1, None)
     assert lists(found) == expected[:5]
     assert lists(found) + lists(iterator) == expected
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.RestartWarning")
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_map_style_dataset_with_a_state_is_never_asked_for_a_batch_that_is_passed_over(
+    workers: int, tmp_path: Path
+) -> None:
+    button = Button(tmp_path, "_exit").set(3)
+    options = {"num_workers": workers, "num_streams": 2}
+    expected = lists(loader_of({"dataset": Remembers()}, **options))
+    iterator = iter(loader_of({"dataset": Remembers(button)}, **options))
+    found = []
+    with pytest.raises(WorkerDied, match=r"(?s)step 4 \(indices \[8, 9\]\).*skip\(1\)") as raised:
+        for batch in iterator:
+            found.append(batch)
+    assert raised.value.stream == 0 and raised.value.indices == [8, 9]
+    assert iterator.skip(2) == 2  # the second of them is fetched, and dropped
+    again = pickle.loads(pickle.dumps(iterator))
+    state = iterator.state_dict()
+    rest = lists(iterator)
+    assert len(found) == 4 and len(rest) == len(expected) - 6
+    # Of the other stream nothing is missing; in this one the state is without that batch.
+    assert lists(found) + rest[1::2] == expected[:4] + expected[7::2]
+    assert rest[0::2] != expected[6::2]
+    other = loader_of({"dataset": Remembers()}, **options)
+    other.load_state_dict(state)
+    assert lists(again) == lists(other) == rest
 
 
 def test_without_any_deaths_allowed_it_is_torchs_error(tmp_path: Path) -> None:

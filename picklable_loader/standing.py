@@ -14,7 +14,7 @@ from .driver import Driver
 from .options import AtEpochEnd
 from .run import Run
 from .saved import alone, next_epoch, snapshot
-from .saving.codecs import Opened, newobj
+from .saving.codecs import Opened, bare
 from .saving.packing import packed_iterator
 from .showing.card import card
 from .showing.portrait import in_one_line, of_iterator
@@ -167,7 +167,7 @@ class Standing(Generic[_T]):
         if order and "iterator" in order:
             iterator = packed_iterator(self.loader, order["iterator"])
             saved["state"] = {**saved["state"], "order": {**order, "iterator": iterator}}
-        return newobj, (type(self),), saved
+        return *bare(type(self), protocol), saved
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         Standing.__init__(self, saved["loader"])

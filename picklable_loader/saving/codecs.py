@@ -31,9 +31,14 @@ __all__ = [
     "Codec",
     "Opened",
     "Refer",
-    "open_carried",
+    "bare",
+    "dump_with",
     "is_data",
+    "load_with",
+    "newobj",
+    "open_carried",
     "refusal",
+    "standing_beside",
     "written",
 ]
 
@@ -47,6 +52,15 @@ newobj: Callable[..., Any] = copyreg.__newobj__  # type: ignore[attr-defined]
 def made(kind: Any) -> Any:
     """The same, of a class that is carried; pickles call this."""
     return kind.__new__(kind)
+
+
+def bare(kind: Any, protocol: int) -> tuple[Any, tuple[Any, ...]]:
+    """How an instance without a state is pickled: what to call, with what."""
+    if not isinstance(kind, type):
+        return made, (kind,)
+    if protocol < 2:  # as Python itself does it
+        return copyreg._reconstructor, (kind, object, None)  # type: ignore[attr-defined]
+    return newobj, (kind,)
 
 
 #: what stands for an object in a codec's bytes; None: the object itself does

@@ -15,7 +15,7 @@ from ..errors import StateMismatch, UsageError
 from ..inner import Inner
 from ..worker.fetch import tell_epoch
 from .absent import is_absent
-from .codecs import made, newobj
+from .codecs import bare
 from .packing import class_of, packed, unpacked
 
 __all__ = ["Picklable"]
@@ -73,9 +73,7 @@ class Picklable(TorchDataLoader[_T]):
         if type(self).__reduce__ is not object.__reduce__:
             return super().__reduce_ex__(protocol)
         me: Any = self  # a DataLoader
-        kind = class_of(me)
-        make = newobj if kind is type(self) else made
-        return make, (kind,), packed(me, self.__getstate__())
+        return *bare(class_of(me), protocol), packed(me, self.__getstate__())
 
     def __copy__(self) -> Picklable[_T]:
         return self.__deepcopy__(None)

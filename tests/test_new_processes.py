@@ -83,6 +83,17 @@ def test_a_script_without_a_guard_has_workers_and_runs_once(method: str, tmp_pat
 
 
 @METHODS
+@pytest.mark.parametrize("name", ["program.py", "package/__main__.py"])
+def test_so_has_a_module_that_is_run(method: str, name: str, tmp_path: Path) -> None:
+    script = tmp_path / name
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(_PROGRAM)
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    module = name.removesuffix(".py").removesuffix("/__main__")
+    assert run(["-m", module, method], env={**os.environ, "PYTHONPATH": path}) == _EXPECTED
+
+
+@METHODS
 def test_a_script_with_a_guard_is_run_by_its_workers_as_ever(method: str, tmp_path: Path) -> None:
     head, body = _PROGRAM.split("loader = DataLoader(")
     guarded = 'if __name__ == "__main__":\n' + textwrap.indent(

@@ -21,8 +21,9 @@ __all__ = ["hidden", "is_importable"]
 def is_importable() -> bool:
     """A new process can import what ``__main__`` defines, and does no harm by it."""
     main: Any = sys.modules["__main__"]
-    if getattr(main, "__spec__", None) is not None:
-        return True  # python -m
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name.endswith("__main__"):
+        return False  # python -m PACKAGE, which multiprocessing leaves alone
     path = getattr(main, "__file__", None)
     return path is not None and _is_guarded(path)
 
@@ -31,16 +32,15 @@ def is_importable() -> bool:
 def hidden(context: BaseContext) -> Iterator[None]:
     """Meanwhile processes that are started do not import ``__main__``, if it is not importable."""
     main: Any = sys.modules["__main__"]
-    forks = context.get_start_method() == "fork"
-    if forks or is_importable() or not hasattr(main, "__file__"):
+    if context.get_start_method() == "fork" or is_importable():
         yield
         return
-    path = main.__file__
-    del main.__file__
+    told = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    vars(main).update(dict.fromkeys(told))
     try:
         yield
     finally:
-        main.__file__ = path
+        vars(main).update(told)
 
 
 @lru_cache(maxsize=8)

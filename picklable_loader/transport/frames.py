@@ -114,12 +114,18 @@ _REGION = struct.Struct("<iqqqq")
 SHORT_BYTES = 32 * 1024
 
 
+_INT = frozenset({int})
+
+
 def encode_request(request: Request) -> bytes:
     # Tuples: pickle is several times as fast with them as with dataclasses.
     task, begin = request.task, request.begin
     beginning = begin and (begin.base_seed, begin.announced, begin.shared_seed, begin.states)
     what = task.step, task.indices, task.position, task.stream
-    return dumps((request.run, what, beginning, request.place))
+    content = request.run, what, beginning, request.place
+    if begin is None and type(task.indices) is list and _INT.issuperset(map(type, task.indices)):
+        return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)  # no tensors: five times as fast
+    return dumps(content)
 
 
 def read_request(frame: bytes | memoryview) -> Request:

@@ -32,6 +32,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import torch
 
 from .errors import DamagedStateError, ForeignStateError, NewerStateError
+from .saving.codecs import moved
 from .values.screening import load_screened
 
 __all__ = ["MAGIC", "load", "open_body", "replacement", "save"]
@@ -95,14 +96,18 @@ def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None)
         NewerStateError: a later version of this package wrote it.
         UsageError: ``weights_only`` is not enough for what is in it.
         NeedsCodeError: nor is it after `safe_globals`, since a stream's state is no value.
+        CannotLoadError: a class or a module that it needs is not there, or not under that name.
         OSError: it cannot be read.
-        Exception: what unpickling raises, for example as a class is missing.
+        Exception: what else unpickling raises.
     """
     with open(path, "rb", buffering=0) as file:
         body = _verified(file, os.fsdecode(path))
         if weights_only:
             return load_screened(body, os.fsdecode(path), map_location)
-        return torch.load(body, map_location=map_location, weights_only=False)
+        try:
+            return torch.load(body, map_location=map_location, weights_only=False)
+        except (AttributeError, ImportError) as error:
+            raise moved(os.fsdecode(path), error) from error
 
 
 # --- writing -------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from laws.observe import random_states, seen
 
 from picklable_loader import DataLoader, LoaderIterator, files, load, save
 from picklable_loader.errors import (
+    CannotLoadError,
     CannotSaveError,
     DamagedStateError,
     ForeignStateError,
@@ -178,6 +179,20 @@ def test_a_folder_that_is_missing_is_named_by_the_path_that_was_given(tmp_path: 
     with pytest.raises(FileNotFoundError) as raised:
         save(1, target)
     assert raised.value.filename == str(target)
+
+
+def test_a_class_that_has_moved_is_named_with_the_way_out(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save({"thing": MovedAway()}, target)
+    monkeypatch.delitem(globals(), "MovedAway")
+    with pytest.raises(CannotLoadError, match="MovedAway.*importable under that name") as raised:
+        load(target)
+    assert str(target) in str(raised.value)
+
+
+class MovedAway:
+    pass
 
 
 def test_a_file_that_is_missing_is_missing(target: Path) -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "dump_with",
     "is_data",
     "load_with",
+    "moved",
     "newobj",
     "open_carried",
     "refusal",
@@ -160,16 +161,21 @@ def open_carried(
     try:
         found = again(beside)
     except (AttributeError, ModuleNotFoundError) as error:
-        raise CannotLoadError(
-            f"what {name} carries",
-            f"{type(error).__name__}: {error}",
-            "What it needs was moved, or is not installed here: make it importable under that "
-            'name. Classes that only a script has travel along with codec="cloudpickle"',
-        ) from error
+        raise moved(f"what {name} carries", error) from error
     if type(found) is dict:
         found = Opened(found)
         found.again, found.beside = again, beside
     return found
+
+
+def moved(what: str, error: Exception) -> CannotLoadError:
+    """The error for something that needs a class, or a module, which is not here."""
+    return CannotLoadError(
+        what,
+        f"{type(error).__name__}: {error}",
+        "What it needs was moved, or is not installed here: make it importable under that name. "
+        'Classes that only a script has travel along with codec="cloudpickle"',
+    )
 
 
 def dump_with(codec: str, obj: Any, refer: Refer, buffers: list[Any] | None) -> bytes:

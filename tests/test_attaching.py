@@ -198,7 +198,7 @@ def test_a_dataset_that_does_not_fit_is_refused_and_another_one_may_be_tried() -
     it = iter(loader_of("shuffled", pickle_dataset=False))
     next(it)
     again = pickle.loads(pickle.dumps(it))
-    for wrong in (Noisy(16), Stream()):
+    for wrong in (Noisy(16), Stream(), range(17)):
         with pytest.raises(StateMismatch, match="Attach the dataset"):
             again.attach(wrong)
     with pytest.raises(UsageError, match="attach"):

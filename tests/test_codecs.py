@@ -82,6 +82,50 @@ def locked_dataset() -> Any:
     return dataset
 
 
+class Inherits(Noisy):
+    """Its class, and super(), have to come back as they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.RLock()
+
+    def __getitem__(self, index: int) -> Any:
+        with self.lock:
+            return super().__getitem__(index)
+
+
+def local_heir() -> Any:
+    class Heir(Inherits):
+        def __init__(self) -> None:
+            super().__init__()
+            self.transform = lambda value: value * 2
+
+        def __getitem__(self, index: int) -> Any:
+            return self.transform(super().__getitem__(index))
+
+    return Heir()
+
+
+def renamed(function: Any) -> Any:
+    def wrapper(self: Any, samples: Any) -> Any:
+        return function(self, samples)
+
+    return wrapper
+
+
+class Collates(Noisy):
+    factor = 3
+
+    @renamed
+    def collate(self, samples: Any) -> Any:
+        return torch.stack(samples) * self.factor
+
+
+def collating() -> dict[str, Any]:
+    dataset = Collates()
+    return {"dataset": dataset, "collate_fn": dataset.collate}
+
+
 def local_sampler(dataset: Any) -> Any:
     class Walk:
         def __init__(self, owner: Any) -> None:
@@ -154,8 +198,14 @@ ODD: dict[str, Callable[[], dict[str, Any]]] = {
     "sampler": sampled,
     "batch_sampler": batched,
     "a lock": lambda: {"dataset": locked_dataset(), "shuffle": True},
+    "a lock and a base class": lambda: {"dataset": Inherits()},
+    "a local class with both": lambda: {"dataset": local_heir()},
+    "a decorated method": collating,
     "a stream": lambda: {"dataset": local_stream()},
 }
+
+
+LOCKED = ("a lock", "a lock and a base class", "a local class with both")
 
 
 def loader_of(odd: str, **options: Any) -> DataLoader[Any]:
@@ -179,7 +229,7 @@ def lists(iterator: Any) -> list[list[float]]:
 def test_an_iterator_with_odd_parts_goes_on_where_it_was(
     odd: str, door: str, codec: str, workers: int
 ) -> None:
-    if odd == "a lock" and (codec == "cloudpickle" or door == "deepcopy"):
+    if odd in LOCKED and (codec == "cloudpickle" or door == "deepcopy"):
         pytest.skip("neither takes locks")
     expected = lists(loader_of(odd, num_workers=workers))
     it = iter(loader_of(odd, num_workers=workers, codec=codec))
@@ -237,6 +287,31 @@ def test_ordinary_parts_are_shared_with_what_stands_beside_the_iterator() -> Non
     it = iter(DataLoader(dataset, 3, collate_fn=lambda samples: samples))
     it_again, dataset_again = pickle.loads(pickle.dumps((it, dataset)))
     assert it_again.loader.dataset is dataset_again
+
+
+class Tokens:
+    """What dataset and collate_fn may both refer to."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+
+class Seeing(Noisy):
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+
+    def __getitem__(self, index: int) -> int:
+        self.tokens.seen += 1
+        return index
+
+
+def test_an_ordinary_dataset_and_a_function_that_is_carried_share_what_they_shared() -> None:
+    tokens = Tokens()
+    loader = DataLoader(Seeing(tokens), 2, collate_fn=lambda samples: (samples, tokens.seen))
+    it = iter(loader)
+    next(it)
+    again = pickle.loads(pickle.dumps(it))
+    assert list(again) == list(it)
 
 
 def test_torch_save_stores_a_carried_datasets_tensors_once() -> None:
@@ -371,7 +446,7 @@ def test_code_of_another_python_is_not_run() -> None:
 
 def test_a_class_that_has_moved_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     it = iter(DataLoader(Noisy(), 3, collate_fn=lambda samples, kind=Noisy: samples))
-    it.loader.collate_fn.__kwdefaults__ = {"kind": MovedAway()}
+    it.loader.collate_fn.__kwdefaults__ = {"kind": MovedAway}
     data = pickle.dumps(it)
     monkeypatch.delitem(globals(), "MovedAway")
     with pytest.raises(CannotLoadError, match="MovedAway.*importable under that name"):
@@ -428,8 +503,17 @@ def test_what_is_nested_too_deeply_is_an_error_that_says_so() -> None:
     for _ in range(100_000):
         nest.append([])
         nest = nest[0]
-    with pytest.raises(CannotSaveError, match="nested too deeply"):
+    with pytest.raises(CannotSaveError, match=r"loader\.dataset .*nested too deeply"):
         pickle.dumps(DataLoader(dataset))
+
+
+def test_what_a_function_has_closed_over_is_named() -> None:
+    rows = (n for n in range(3))
+    it = iter(DataLoader(Noisy(), collate_fn=lambda samples: (samples, rows)))
+    with pytest.raises(CannotSaveError) as raised:
+        pickle.dumps(it)
+    assert raised.value.what == "loader.collate_fn.__closure__['rows']"
+    assert "is a generator" in raised.value.reason
 
 
 def test_what_contains_itself_is_saved() -> None:
@@ -437,6 +521,16 @@ def test_what_contains_itself_is_saved() -> None:
     dataset.itself = [dataset]
     again = pickle.loads(pickle.dumps(DataLoader(dataset))).dataset
     assert again.itself[0] is again
+
+
+def test_locks_come_back_free_whoever_has_held_them() -> None:
+    dataset: Any = Noisy()
+    dataset.locks = [threading.Lock(), threading.RLock(), threading.Condition()]
+    with dataset.locks[0], dataset.locks[1]:
+        again = pickle.loads(pickle.dumps(DataLoader(dataset))).dataset
+    for lock in again.locks:
+        assert lock.acquire(blocking=False)
+        lock.release()
 
 
 def test_a_file_in_a_dataset_is_open_at_the_same_place_again(tmp_path: Path) -> None:

@@ -108,6 +108,30 @@ def test_what_is_changed_after_loading_does_not_reach_the_file(data: Path) -> No
     assert data.read_bytes() == before
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+def test_what_was_changed_in_memory_alone_goes_along(data: Path, kind: str) -> None:
+    if kind == "numpy":
+        rows: Any = np.memmap(data, dtype="float32", mode="c", shape=(ROWS, COLUMNS))
+    else:
+        rows = loaded(data)
+    for touched in (False, True):
+        if touched:
+            rows[3, 4] = 77.0
+        saved = pickle.dumps(DataLoader(Rows(rows), pickle_mapped=False))
+        assert (len(saved) > ROWS * COLUMNS * 4) == touched
+        again = pickle.loads(saved).dataset.rows
+        assert np.array_equal(np.asarray(again), np.asarray(rows))
+
+
+def test_what_was_written_to_the_file_is_in_the_file(data: Path) -> None:
+    rows = np.memmap(data, dtype="float32", mode="r+", shape=(ROWS, COLUMNS))
+    rows[5] = 3.0
+    rows.flush()
+    saved = pickle.dumps(DataLoader(Rows(rows), pickle_mapped=False))
+    assert len(saved) < 10_000
+    assert np.array_equal(pickle.loads(saved).dataset.rows, rows)
+
+
 def test_a_file_that_was_removed_is_data_like_any_other(data: Path) -> None:
     rows = mapped(data)
     data.unlink()

@@ -315,3 +315,15 @@ def nothing_stays_listed() -> Iterator[None]:
     before = torch.serialization.get_safe_globals()
     yield
     assert set(torch.serialization.get_safe_globals()) == set(before)
+
+
+class Hashed:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        raise AssertionError("nobody is to call this")
+
+
+def test_a_class_with_a_hash_of_its_own_needs_code() -> None:
+    assert _code_in(Hashed) == "a class with __hash__"

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from ..errors import UsageError
 
-__all__ = ["AbsentDataset", "AbsentIterable", "absent", "check_present", "is_absent"]
+__all__ = ["AbsentDataset", "AbsentIterable", "absent", "check_present", "is_absent", "name_of"]
 
 
 #: methods of which it makes a difference that there are none
@@ -92,6 +92,11 @@ def absent(dataset: Any, fits: dict[str, Any]) -> Any:
 def is_absent(dataset: Any) -> bool:
     """It only stands for a dataset."""
     return isinstance(dataset, _Absent)
+
+
+def name_of(dataset: Any) -> str:
+    """A dataset's class, or that of the one that is absent."""
+    return f"an absent {dataset.name}" if is_absent(dataset) else type(dataset).__qualname__
 
 
 def check_present(dataset: Any) -> None:

@@ -13,10 +13,12 @@ import copyreg
 import io
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -96,6 +98,8 @@ class Carried:
         known: by ``id`` of objects that are saved elsewhere: the object that stands beside, and
             under which name it is found in that (None: it is that object).
         mapped: arrays and tensors over files are saved by the files' names.
+        shares: any object that pickle takes stands beside; whatever else refers to it shares it
+            then. It costs a trial of each, which is nothing for functions and too much for data.
     """
 
     def __init__(
@@ -104,23 +108,27 @@ class Carried:
         obj: Any,
         known: dict[int, tuple[Any, str | None]] | None = None,
         mapped: bool = False,
+        shares: bool = False,
     ) -> None:
         self.codec = codec
         self.obj = obj
         self.known = known or {}
         self.mapped = mapped
+        self.shares = shares
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         python = sys.version_info[:2]
         if not isinstance(self.codec, str):
             return open_carried, (self.codec, self.codec.dumps(self.obj), [], None, python)
-        beside = _Beside(self.known, MappedFiles() if self.mapped else None)
+        beside = _Beside(self.known, MappedFiles() if self.mapped else None, self.shares)
         buffers: list[Any] | None = [] if protocol >= 5 else None
         data = dump_with(self.codec, self.obj, beside.refer, buffers)
         return open_carried, (self.codec, data, beside.things, buffers, python)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Carried:
-        return Carried(self.codec, copy.deepcopy(self.obj, memo), self.known, self.mapped)
+        return Carried(
+            self.codec, copy.deepcopy(self.obj, memo), self.known, self.mapped, self.shares
+        )
 
 
 class Opened(dict[str, Any]):
@@ -225,9 +233,15 @@ def written(codec: str, obj: Any, refer: Refer) -> int | None:
 class _Beside:
     """What bytes refer to, in the order of its numbers."""
 
-    def __init__(self, known: dict[int, tuple[Any, str | None]], files: MappedFiles | None) -> None:
+    def __init__(
+        self,
+        known: dict[int, tuple[Any, str | None]],
+        files: MappedFiles | None,
+        shares: bool,
+    ) -> None:
         self._known = known
         self._files = files
+        self._shares = shares
         self.things: list[Any] = []
         self._numbers: dict[int, int] = {}
 
@@ -238,7 +252,7 @@ class _Beside:
         found = None if self._files is None else self._files.by_name(obj)
         if found is not None:
             return found
-        if is_data(obj):
+        if is_data(obj) or (self._shares and _is_ordinary(obj)):
             return standing_beside, (self._number(obj), None)
         return None
 
@@ -247,6 +261,13 @@ class _Beside:
             self._numbers[id(thing)] = len(self.things)
             self.things.append(thing)
         return self._numbers[id(thing)]
+
+
+def _is_ordinary(obj: Any) -> bool:
+    """An object with attributes that pickle takes as it is; no function, class or module."""
+    if isinstance(obj, (*_NAMED, ModuleType, MethodType)) or not hasattr(obj, "__dict__"):
+        return False
+    return refusal(STOCK[0], obj, lambda _: None) is None
 
 
 def is_data(obj: Any) -> bool:
@@ -259,7 +280,8 @@ def is_data(obj: Any) -> bool:
 
 def _pickler(codec: str) -> Any:
     """The pickler class of a codec: ``(file, refer, buffers)``."""
-    base = _base(codec)
+    base = pickle.Pickler if codec == "pickle" else _module("cloudpickle").Pickler
+    dill = _module("dill") if codec == "dill" else None
 
     class Pickler(base):  # type: ignore[misc, valid-type]
         def __init__(self, file: Any, refer: Refer, buffers: Any) -> None:
@@ -269,15 +291,40 @@ def _pickler(codec: str) -> Any:
 
         def reducer_override(self, obj: Any) -> Any:
             found = self._refer(obj)
-            if found is None and codec == "cloudpickle":
-                return super().reducer_override(obj)
+            if found is None and codec != "pickle":
+                found = super().reducer_override(obj)
+                # Functions and classes are cloudpickle's in any case: those that dill rebuilds
+                # forget their base classes where one of them calls super().
+                if dill is not None and found is NotImplemented:
+                    found = _by_dill(dill, obj, self.dispatch_table)
             return NotImplemented if found is None else found
 
     return Pickler
 
 
-def _base(codec: str) -> Any:
-    return pickle.Pickler if codec == "pickle" else _module(codec).Pickler
+#: what is pickled by its name
+_NAMED = (type, FunctionType, BuiltinFunctionType)
+
+
+def _by_dill(dill: Any, obj: Any, known: Any) -> Any:
+    """How an object is pickled that does not tell how; NotImplemented for those that do."""
+    if type(obj) in _LOCKS:
+        return _LOCKS[type(obj)], ()
+    if type(obj) in known or isinstance(obj, _NAMED):
+        return NotImplemented
+    try:
+        obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:  # whatever people's __reduce__ raises
+        return dill.loads, (dill.dumps(obj),)
+    return NotImplemented
+
+
+#: Whoever holds a lock is not in the program that gets its copy: it comes back free. From dill
+#: it would come back held, by nobody who could let it go.
+_LOCKS: dict[type[Any], Callable[[], Any]] = {
+    type(threading.Lock()): threading.Lock,
+    type(threading.RLock()): threading.RLock,
+}
 
 
 def _module(codec: str) -> Any:
@@ -323,8 +370,6 @@ def _standing_beside(things: list[Any]) -> Iterator[None]:
 def _loads(codec: str | Codec, data: bytes, buffers: Any) -> Any:
     if not isinstance(codec, str):
         return codec.loads(data)
-    if codec == "dill":
-        return _module("dill").loads(data, buffers=buffers)
-    if codec != "pickle":
-        _module(codec)
+    for needed in STOCK[1 : STOCK.index(codec) + 1]:
+        _module(needed)
     return pickle.loads(data, buffers=buffers)

@@ -95,7 +95,8 @@ def _walk(obj: Any, path: str, codecs: tuple[str, ...]) -> Part:
         walker.save(obj)
     except RecursionError:
         deep = "is nested too deeply: keep what belongs together in flat lists, or tensors"
-        walker.root.problem = deep
+        walker.root.path, walker.root.problem = path, deep
+        walker.root.parts.clear()
     return walker.root.parts[0] if walker.root.parts else walker.root
 
 
@@ -178,10 +179,20 @@ class _Walker(_InPython):  # type: ignore[misc]
                 break
         else:
             self._refused.add(id(obj))
+            if self._blames_what_it_holds(part, obj):
+                return
             part.problem = f"{_what(obj)} ({type(refused).__name__}: {refused})".replace(
                 ": ", " - "
             )
             part.problem += f": {_advice(obj, self._codecs)}"
+
+    def _blames_what_it_holds(self, part: Part, function: Any) -> bool:
+        """Go through what a function has closed over; tells whether that is the problem."""
+        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+        for name, cell in zip(names, getattr(function, "__closure__", None) or ()):
+            self._step = f".__closure__[{name!r}]"
+            self.save(cell.cell_contents)
+        return bool(part.problems)
 
     def _refer(self, obj: Any) -> tuple[Any, ...] | None:
         """What a closure holds and is counted elsewhere."""

@@ -21,7 +21,7 @@ from ..errors import CannotLoadError, UsageError
 __all__ = ["MappedFiles"]
 
 #: where Linux tells of a process's memory
-_MAPS = "/proc/self/maps"
+_MAPS = "/proc/self/smaps"
 #: memory that has a name, and ends with its processes
 _PASSING = ("/dev/shm/", "/memfd:")
 
@@ -56,23 +56,37 @@ class MappedFiles:
     def __init__(self) -> None:
         #: address, end, offset in the file, inode, path; ascending
         self._table: list[tuple[int, int, int, int, str]] = []
+        #: what is read at the moment, and whether this process has pages of its own there, which
+        #: are not in the file
+        self._mapping: tuple[int, int, int, int, str] | None = None
+        self._changed = False
         try:
             with open(_MAPS) as maps:
                 for line in maps:
-                    place, _, offset, _, inode, *path = line.split(None, 5)
-                    if inode != "0" and path:
-                        first, end = (int(bound, 16) for bound in place.split("-"))
-                        name = path[0].rstrip("\n")
-                        self._table.append((first, end, int(offset, 16), int(inode), name))
+                    self._note(line)
         except OSError as error:
             raise UsageError(
                 f"pickle_mapped=False needs {_MAPS}, which this system does not have"
             ) from error
 
+    def _note(self, line: str) -> None:
+        first, *rest = line.split(None, 5)
+        if first in ("Anonymous:", "Swap:"):
+            self._changed = self._changed or rest[0] != "0"
+        elif first == "VmFlags:":  # the last line about a mapping
+            if self._mapping is not None and not self._changed:
+                self._table.append(self._mapping)
+        elif not first.endswith(":"):
+            self._mapping, self._changed = None, False
+            if len(rest) == 5 and rest[3] != "0":
+                start, end = (int(bound, 16) for bound in first.split("-"))
+                name = rest[4].rstrip("\n")
+                self._mapping = start, end, int(rest[1], 16), int(rest[3]), name
+
     def by_name(self, obj: Any) -> tuple[Any, ...] | None:
         """How an array or a tensor over a file is pickled; None for everything else.
 
-        What a process has changed in memory that it does not share with the file is not saved.
+        Nor for one over a mapping that this process has changed and does not share with the file.
         """
         if isinstance(obj, np.ndarray) and obj.size and not obj.dtype.hasobject:
             return self._array(obj)

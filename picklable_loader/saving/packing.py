@@ -7,6 +7,7 @@ where they are, so that nothing changes for a loader that has no others.
 
 from __future__ import annotations
 
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..anatomy import fingerprint
@@ -75,7 +76,8 @@ def packed(loader: DataLoader[Any], kept: Parts) -> Parts:
     carried, mapped = [], not loader._pl.options.pickle_mapped
     for codec in sorted(dict.fromkeys(ways.values()), key=_rank):
         theirs = {name: parts[name] for name, way in ways.items() if way == codec}
-        carried.append(Carried(codec, theirs, dict(known), mapped))
+        shares = not left_out and all(type(part) is FunctionType for part in theirs.values())
+        carried.append(Carried(codec, theirs, dict(known), mapped, shares))
         known.update({id(part): (carried[-1], name) for name, part in theirs.items()})
     plain = {name: value for name, value in kept.items() if name not in ways}
     return {**plain, _CARRIED: carried}
@@ -198,14 +200,16 @@ def _refer(known: Any = (), barred: Any = ()) -> Refer:
 def _trial(codec: str, accepted: set[int], left_out: set[int], files: MappedFiles | None) -> Refer:
     """For a trial of a codec; "" is whoever pickles the loader, and knows nothing of our ways."""
     refer = _refer(accepted | left_out) if codec else _refer(accepted, left_out)
-    if files is None:
-        return refer
+    by_name = codec in ("", STOCK[0])
 
-    def with_files(obj: Any) -> tuple[Any, ...] | None:
-        if files.by_name(obj) is None:
+    def trial(obj: Any) -> tuple[Any, ...] | None:
+        if by_name and type(obj) is MethodType:
+            if getattr(obj.__self__, obj.__name__, None) != obj:
+                raise TypeError("it is a method that has got another name, from a decorator")
+        if files is None or files.by_name(obj) is None:
             return refer(obj)
         if not codec:
             raise TypeError("it is to be saved by its file's name")
         return _STAND_IN
 
-    return with_files
+    return trial

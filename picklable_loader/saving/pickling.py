@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from ..anatomy import fingerprint
 from ..core.snapshot import differences
-from ..errors import StateMismatch, UsageError
+from ..errors import Difference, StateMismatch, UsageError
 from ..inner import Inner
 from ..worker.fetch import tell_epoch
 from .absent import is_absent
@@ -108,6 +108,9 @@ def _attach(loader: Any, dataset: Any) -> None:
     except BaseException:
         loader.__dict__.update(before)
         raise
+    kind = type(dataset).__qualname__
+    if kind != missing.name and not any(entry.name == "dataset" for entry in unlike):
+        unlike.append(Difference("dataset", kind, missing.name))
     if unlike:
         loader.__dict__.update(before)
         raise StateMismatch(unlike, "Attach the dataset that it was saved with.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..anatomy import anatomy, is_iterable
 from ..core.plan import Unit
 from ..samplers import describe
+from ..saving.absent import name_of
 from ..stats import Stats
 from .weight import Weight, weigh
 
@@ -174,7 +175,7 @@ def _weight(iterator: Standing[Any]) -> Weight:
 def _settings(loader: DataLoader[Any]) -> tuple[tuple[str, str], ...]:
     parts = anatomy(loader)
     dataset: Any = loader.dataset
-    name = type(dataset).__qualname__
+    name = name_of(dataset)
     count = None if is_iterable(loader) else _or_none(lambda: len(dataset))
     settings = [("dataset", name if count is None else f"{name} of {count:,} samples")]
     if parts.grouping.unit is Unit.SAMPLE_OF_BATCH:

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from ..saving.absent import name_of
+
 if TYPE_CHECKING:
     from ..loader import DataLoader
 
@@ -104,7 +106,7 @@ class _Scale(pickle.Pickler):
         self._dataset = dataset
         self._objects = self._apart = 0
         #: names of classes, in the order in which they were met
-        self.left_out = {type(dataset).__qualname__: None}
+        self.left_out = {name_of(dataset): None}
 
     @property
     def bytes(self) -> int:

@@ -204,9 +204,17 @@ def _code_in(kind: type[Any]) -> str | None:
     for name in ("__reduce__", "__reduce_ex__", "__new__", "__getnewargs__", "__getnewargs_ex__"):
         if getattr(kind, name, None) is not getattr(object, name, None):
             return f"a class with {name}"
+    if _hashes(kind):
+        return "a class with __hash__"  # it is called for what is a key
     if any(vars(each).get("__slots__") for each in kind.__mro__):
         return "a class with __slots__"
     return None
+
+
+def _hashes(kind: Any) -> bool:
+    """Instances are hashed by code of somebody's, and not by that of `dataclasses`."""
+    made = getattr(getattr(kind.__hash__, "__code__", None), "co_filename", "")
+    return kind.__hash__ not in (None, object.__hash__) and made != "<string>"
 
 
 def _names(kind: type[Any]) -> set[str]:

@@ -162,6 +162,28 @@ def test_streams_say_how_they_go_on(how: str, file: Path, say: Say) -> None:
     assert "not known without its data" in said
 
 
+class Command:
+    def __reduce__(self) -> Any:
+        return exec, ("raise AssertionError('it ran')",)
+
+
+def test_the_files_of_an_old_torch_are_read_to_their_end(tmp_path: Path, say: Say) -> None:
+    def old(name: str, thing: Any) -> Path:
+        torch.save(thing, tmp_path / name, _use_new_zipfile_serialization=False)
+        return tmp_path / name
+
+    hostile = old("hostile", {"x": Command()})
+    good = old("good", {"it": after(2), "weights": torch.zeros(3)})
+    other = old("other", {"it": after(2), "weights": torch.ones(3)})
+    status, said, _ = say("inspect", hostile)
+    assert status == 1 and "exec" in said and "runs no code" not in said
+    status, said, _ = say("inspect", good)
+    assert status == 0 and "iterator ['object']['it']" in said
+    assert say("diff", good, good)[0] == 0
+    assert say("diff", good, hostile)[0] == 1
+    assert say("diff", good, other)[0] == 1
+
+
 def test_nothing_of_a_file_is_run_or_imported(file: Path, say: Say) -> None:
     file.write_bytes(b"cmodule_that_nobody_has\ncommand\n(S'echo'\ntR.")
     status, said, _ = say("inspect", file)

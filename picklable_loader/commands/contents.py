@@ -10,7 +10,7 @@ import os
 import struct
 import zipfile
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import LoaderError
 from ..files import MAGIC, open_body
@@ -51,6 +51,8 @@ class Contents:
     def digest(self, stored: Stored) -> str:
         """A checksum of data beside the pickle; of tensors that are equal it is equal."""
         key = stored.key
+        if self.kind == "pickle":
+            return key  # the checksum of all data together is in the tree
         if key not in self._digests:
             self._digests[key] = self._read_digest(key)
         return self._digests[key]
@@ -90,7 +92,7 @@ def read(path: str) -> Contents:
             return Contents(path, kind, size, from_json(_text(path)))
         if kind == "pickle":
             with open(path, "rb") as file:
-                return Contents(path, kind, size, trace(file.read()))
+                return Contents(path, kind, size, _from_pickles(file))
         with _opened(path, kind) as body:
             return _from_archive(path, kind, size, body)
     except NotPickle as error:
@@ -126,6 +128,22 @@ def _text(path: str) -> str:
 
 def _opened(path: str, kind: str) -> Any:
     return open_body(path) if kind == "checkpoint" else open(path, "rb")
+
+
+def _from_pickles(file: BinaryIO) -> Any:
+    """The only pickle of a file, or all those of a file that an old torch has written.
+
+    Such a file has several, one after the other, and data behind them; each of them is read.
+    """
+    first = trace(file)
+    if first != _OLD_TORCH:
+        return first
+    named = {name: trace(file) for name in ("protocol", "system", "object", "storages")}
+    return {**named, "data": hashlib.sha256(file.read()).hexdigest()}
+
+
+#: what torch's files began with before they were archives, and still do if that is asked for
+_OLD_TORCH = 0x1950A86A20F9469CFC6C
 
 
 def _from_archive(path: str, kind: str, size: int, body: Any) -> Contents:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 __all__ = ["Built", "NotPickle", "Stored", "Tensor", "trace"]
 
@@ -73,11 +73,11 @@ class Tensor:
     stride: tuple[Any, ...] = ()
 
 
-def trace(data: bytes) -> Any:
+def trace(data: bytes | BinaryIO) -> Any:
     """What a pickle would build.
 
     Args:
-        data: the pickle; what follows it is passed over.
+        data: the pickle; what follows it is passed over. A file stands behind it afterwards.
 
     Returns:
         Python's own values, and `Built`, `Stored` and `Tensor` for anything else.

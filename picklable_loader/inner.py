@@ -127,6 +127,7 @@ class Inner:
             mark_every=None if every == "auto" else every,
             stateful=is_stateful(loader.dataset) and not is_iterable(loader),
             on_error=self.options.on_error,
+            by_value=self.options.codec == "cloudpickle",
         )
 
     def beginning(self) -> dict[str, Any]:

@@ -422,6 +422,37 @@ def test_a_class_of_main_goes_by_value_when_asked() -> None:
         pickle.loads(saved("auto"))
 
 
+_STREAM = """
+import pickle, sys, torch
+from picklable_loader import DataLoader
+
+class Counting:
+    at = 0
+    def __iter__(self):
+        return self
+    def __next__(self):
+        self.at += 1
+        if self.at > 12:
+            raise StopIteration
+        return self.at
+
+class Typed(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return Counting()
+
+it = iter(DataLoader(Typed(), 2, num_workers=int(sys.argv[1]), codec="cloudpickle"))
+next(it)
+sys.stdout.buffer.write(pickle.dumps(it))
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_so_does_the_class_of_a_streams_iterator(workers: int) -> None:
+    command = [sys.executable, "-c", _STREAM, str(workers)]
+    saved = subprocess.run(command, capture_output=True, check=True).stdout
+    assert lists(pickle.loads(saved)) == [[3, 4], [5, 6], [7, 8], [9, 10], [11, 12]]
+
+
 def test_a_codec_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     data = pickle.dumps(iter(loader_of("dataset")))
     for name in [*sys.modules]:

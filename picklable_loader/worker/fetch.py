@@ -52,6 +52,8 @@ class Job:
     stateful: bool = False
     #: what becomes of bad samples
     on_error: OnError = "raise"
+    #: classes of ``__main__`` go along in marks
+    by_value: bool = False
 
     @property
     def streamed(self) -> bool:

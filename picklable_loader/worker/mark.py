@@ -13,7 +13,9 @@ from __future__ import annotations
 import io
 import pickle
 import threading
+from functools import lru_cache
 from hashlib import blake2b
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -34,13 +36,17 @@ class Marker:
         stream: its number, for errors.
         iterable: the dataset is iterable-style.
         seeding: the loader's; with ``"worker"`` random states are part of a mark.
+        by_value: classes of ``__main__`` go along with an iterator that is pickled.
     """
 
-    def __init__(self, dataset: Any, stream: int, iterable: bool, seeding: str) -> None:
+    def __init__(
+        self, dataset: Any, stream: int, iterable: bool, seeding: str, by_value: bool = False
+    ) -> None:
         self._dataset = dataset
         self._stream = stream
         self._iterable = iterable
         self._with_rng = seeding == "worker"
+        self._by_value = by_value
         self._by_pickle: _ByPickle | None = None
         #: where marks are pickled: memory that is kept is written to several times as fast
         self._buffer = io.BytesIO()
@@ -103,7 +109,7 @@ class Marker:
         iterator = iterate(self._dataset, entries)
         self._by_pickle = None
         if _may_be_pickled(iterator) and not _has_state(self._dataset, iterator):
-            self._by_pickle = _ByPickle(self._dataset)
+            self._by_pickle = _ByPickle(self._dataset, self._by_value)
             if "pickled" in entries:
                 iterator = self._by_pickle.read(entries["pickled"])
         return iterator
@@ -157,8 +163,9 @@ class _ByPickle:
     are left out: ``iter`` finds, or makes, them again.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, by_value: bool) -> None:
         self._dataset = dataset
+        self._by_value = by_value
         self._begun = {name: _digest(value) for name, value in self._attributes().items()}
         self._refused = _has_slots(dataset) or None in self._begun.values()
 
@@ -173,7 +180,8 @@ class _ByPickle:
         by_id = {id(attributes[name]): name for name in same}
         buffer = io.BytesIO()
         try:
-            _Pickler(buffer, self._dataset, by_id).dump((list(attributes), kept, iterator))
+            pickler = _pickler(self._by_value)(buffer, self._dataset, by_id)
+            pickler.dump((list(attributes), kept, iterator))
         except Exception:  # whatever people's __reduce__ raises
             self._refused = True
             return {}
@@ -218,14 +226,20 @@ _SMALL_BYTES = 4096
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
-class _Pickler(pickle.Pickler):
-    def __init__(self, buffer: io.BytesIO, dataset: Any, by_id: dict[int, str]) -> None:
-        super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
-        self._dataset = dataset
-        self._by_id = by_id
+@lru_cache(maxsize=2)
+def _pickler(by_value: bool) -> Any:
+    base: Any = import_module("cloudpickle").Pickler if by_value else pickle.Pickler
 
-    def persistent_id(self, obj: Any) -> str | None:
-        return "" if obj is self._dataset else self._by_id.get(id(obj))
+    class Pickler(base):  # type: ignore[misc]
+        def __init__(self, buffer: io.BytesIO, dataset: Any, by_id: dict[int, str]) -> None:
+            super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
+            self._dataset = dataset
+            self._by_id = by_id
+
+        def persistent_id(self, obj: Any) -> str | None:
+            return "" if obj is self._dataset else self._by_id.get(id(obj))
+
+    return Pickler
 
 
 class _Unpickler(pickle.Unpickler):

@@ -109,7 +109,7 @@ class Replica:
             self._fetcher = make_fetcher(job, begin.base_seed)
             return
         self._cadence = Cadence(job.mark_every)
-        self._marker = Marker(job.dataset, self._number, job.iterable, job.seeding)
+        self._marker = Marker(job.dataset, self._number, job.iterable, job.seeding, job.by_value)
         if place is None:
             opened = partial(self._marker.open, None)
             self._fetcher = make_fetcher(job, begin.base_seed, self._number, opened)

@@ -38,7 +38,8 @@ def memory_kb(pids: list[int]) -> int:
     total = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+            # Not of files: the share of libraries changes with every process that has them.
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
                 total += int(line.split()[1])
     return total
 

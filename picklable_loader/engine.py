@@ -18,9 +18,9 @@ from .pool.mains import is_importable
 from .pool.pool import Pool
 from .pooled import Care, PoolEngine
 from .randomness import Isolated
-from .saving.codecs import STOCK, refusal
 from .saving.explanation import blame
 from .saving.packing import tried
+from .saving.picklers import STOCK, refusal
 from .stats import WorkerStats
 from .transport.cargo import Cargo
 from .transport.frames import Answer, Begin

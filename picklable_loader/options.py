@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from .saving.codecs import STOCK, Codec
+from .saving.codecs import Codec
+from .saving.picklers import STOCK
 from .worker.gather import OnError
 
 __all__ = ["AtEpochEnd", "CodecWish", "OnError", "Options", "Scheduling", "Seeding", "Transport"]

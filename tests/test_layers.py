@@ -27,7 +27,7 @@ CORE = [
 #: what a package may see of the others
 LAYERS = {
     "core": {"errors"},
-    "transport": {"saving.codecs", "core.streams", "core.task"},
+    "transport": {"saving.codecs", "saving.picklers", "core.streams", "core.task"},
     "worker": {
         "core",
         "core.streams",

@@ -10,43 +10,28 @@ from __future__ import annotations
 
 import copy
 import copyreg
-import io
 import pickle
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib import import_module
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Protocol
 
-import numpy as np
-import torch
-
-from ..errors import CannotLoadError, UsageError
+from ..errors import CannotLoadError
 from .mapped import MappedFiles
+from .picklers import STOCK, dump_with, is_data, is_ordinary, needed
 
 __all__ = [
-    "STOCK",
     "Carried",
     "Codec",
     "Opened",
-    "Refer",
     "bare",
-    "dump_with",
-    "is_data",
     "load_with",
     "moved",
     "newobj",
     "open_carried",
-    "refusal",
     "standing_beside",
-    "written",
 ]
-
-#: the codecs that are known by name, the most careful one first
-STOCK = ("pickle", "cloudpickle", "dill")
 
 #: makes an object without calling its ``__init__``, in few bytes
 newobj: Callable[..., Any] = copyreg.__newobj__  # type: ignore[attr-defined]
@@ -64,10 +49,6 @@ def bare(kind: Any, protocol: int) -> tuple[Any, tuple[Any, ...]]:
     if protocol < 2:  # as Python itself does it
         return copyreg._reconstructor, (kind, object, None)  # type: ignore[attr-defined]
     return newobj, (kind,)
-
-
-#: what stands for an object in a codec's bytes; None: the object itself does
-Refer = Callable[[Any], "tuple[Any, ...] | None"]
 
 
 class Codec(Protocol):
@@ -186,45 +167,10 @@ def moved(what: str, error: Exception) -> CannotLoadError:
     )
 
 
-def dump_with(codec: str, obj: Any, refer: Refer, buffers: list[Any] | None) -> bytes:
-    """An object as a codec of `STOCK` writes it.
-
-    Args:
-        codec: its name.
-        obj: the object.
-        refer: what stands beside.
-        buffers: where large buffers go; None: into the bytes.
-    """
-    sink = io.BytesIO()
-    _pickler(codec)(sink, refer, buffers).dump(obj)
-    return sink.getvalue()
-
-
 def load_with(codec: str | Codec, data: Any, buffers: Any, beside: list[Any]) -> Any:
     """What `dump_with` has written."""
     with _standing_beside(beside):
         return _loads(codec, data, buffers)
-
-
-def refusal(codec: str, obj: Any, refer: Refer) -> Exception | None:
-    """Why a codec of `STOCK` cannot write an object; None if it can."""
-    try:
-        _pickler(codec)(_Sink(), refer, []).dump(obj)
-    except UsageError:  # it is not installed
-        raise
-    except Exception as error:  # whatever people's __reduce__ raises
-        return error
-    return None
-
-
-def written(codec: str, obj: Any, refer: Refer) -> int | None:
-    """How many bytes a codec makes of an object; None if it refuses it."""
-    sink = _Sink()
-    try:
-        _pickler(codec)(sink, refer, None).dump(obj)
-    except Exception:  # whatever people's __reduce__ raises
-        return None
-    return sink.count
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -252,7 +198,7 @@ class _Beside:
         found = None if self._files is None else self._files.by_name(obj)
         if found is not None:
             return found
-        if is_data(obj) or (self._shares and _is_ordinary(obj)):
+        if is_data(obj) or (self._shares and is_ordinary(obj)):
             return standing_beside, (self._number(obj), None)
         return None
 
@@ -261,88 +207,6 @@ class _Beside:
             self._numbers[id(thing)] = len(self.things)
             self.things.append(thing)
         return self._numbers[id(thing)]
-
-
-def _is_ordinary(obj: Any) -> bool:
-    """An object with attributes that pickle takes as it is; no function, class or module."""
-    if isinstance(obj, (*_NAMED, ModuleType, MethodType)) or not hasattr(obj, "__dict__"):
-        return False
-    return refusal(STOCK[0], obj, lambda _: None) is None
-
-
-def is_data(obj: Any) -> bool:
-    """A tensor or an array, which any pickler takes."""
-    kind = type(obj)
-    if kind is np.ndarray:
-        return not obj.dtype.hasobject
-    return kind is torch.Tensor or kind is torch.nn.Parameter
-
-
-def _pickler(codec: str) -> Any:
-    """The pickler class of a codec: ``(file, refer, buffers)``."""
-    base = pickle.Pickler if codec == "pickle" else _module("cloudpickle").Pickler
-    dill = _module("dill") if codec == "dill" else None
-
-    class Pickler(base):  # type: ignore[misc, valid-type]
-        def __init__(self, file: Any, refer: Refer, buffers: Any) -> None:
-            out_of_band = {} if buffers is None else {"buffer_callback": buffers.append}
-            super().__init__(file, pickle.HIGHEST_PROTOCOL, **out_of_band)
-            self._refer = refer
-
-        def reducer_override(self, obj: Any) -> Any:
-            found = self._refer(obj)
-            if found is None and codec != "pickle":
-                found = super().reducer_override(obj)
-                # Functions and classes are cloudpickle's in any case: those that dill rebuilds
-                # forget their base classes where one of them calls super().
-                if dill is not None and found is NotImplemented:
-                    found = _by_dill(dill, obj, self.dispatch_table)
-            return NotImplemented if found is None else found
-
-    return Pickler
-
-
-#: what is pickled by its name
-_NAMED = (type, FunctionType, BuiltinFunctionType)
-
-
-def _by_dill(dill: Any, obj: Any, known: Any) -> Any:
-    """How an object is pickled that does not tell how; NotImplemented for those that do."""
-    if type(obj) in _LOCKS:
-        return _LOCKS[type(obj)], ()
-    if type(obj) in known or isinstance(obj, _NAMED):
-        return NotImplemented
-    try:
-        obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    except Exception:  # whatever people's __reduce__ raises
-        return dill.loads, (dill.dumps(obj),)
-    return NotImplemented
-
-
-#: Whoever holds a lock is not in the program that gets its copy: it comes back free. From dill
-#: it would come back held, by nobody who could let it go.
-_LOCKS: dict[type[Any], Callable[[], Any]] = {
-    type(threading.Lock()): threading.Lock,
-    type(threading.RLock()): threading.RLock,
-}
-
-
-def _module(codec: str) -> Any:
-    try:  # not before it is needed: it takes tens of milliseconds
-        return import_module(codec)
-    except ImportError as error:
-        raise UsageError(f"{codec} is needed here: pip install {codec}") from error
-
-
-class _Sink:
-    """A file of which nobody wants to know more than how much was written."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def write(self, data: Any) -> int:
-        self.count += len(data)
-        return len(data)
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -370,6 +234,6 @@ def _standing_beside(things: list[Any]) -> Iterator[None]:
 def _loads(codec: str | Codec, data: bytes, buffers: Any) -> Any:
     if not isinstance(codec, str):
         return codec.loads(data)
-    for needed in STOCK[1 : STOCK.index(codec) + 1]:
-        _module(needed)
+    for name in STOCK[1 : STOCK.index(codec) + 1]:
+        needed(name)
     return pickle.loads(data, buffers=buffers)

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from ..errors import CannotSaveError
-from .codecs import STOCK, is_data, newobj, written
+from .codecs import newobj
+from .picklers import STOCK, is_data, written
 
 __all__ = ["Part", "blame", "explain"]
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..anatomy import fingerprint
 from .absent import absent, is_absent
-from .codecs import STOCK, Carried, Codec, Opened, Refer, is_data, refusal, standing_beside
+from .codecs import Carried, Codec, Opened, standing_beside
 from .explanation import blame
 from .mapped import MappedFiles
+from .picklers import STOCK, Refer, is_data, refusal
 
 if TYPE_CHECKING:
     from ..loader import DataLoader

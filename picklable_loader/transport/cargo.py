@@ -21,7 +21,8 @@ from typing import Any
 
 import torch.multiprocessing  # noqa: F401  (registers torch's reductions with ForkingPickler)
 
-from ..saving.codecs import Refer, dump_with, load_with, standing_beside
+from ..saving.codecs import load_with, standing_beside
+from ..saving.picklers import Refer, dump_with
 
 __all__ = ["Cargo"]
 

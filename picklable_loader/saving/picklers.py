@@ -1,0 +1,150 @@
+"""Picklers: how each codec writes, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import UsageError
+
+__all__ = [
+    "STOCK",
+    "Refer",
+    "dump_with",
+    "is_data",
+    "is_ordinary",
+    "needed",
+    "refusal",
+    "written",
+]
+
+#: the codecs that are known by name, the most careful one first
+STOCK = ("pickle", "cloudpickle", "dill")
+
+#: what stands for an object in a codec's bytes; None: the object itself does
+Refer = Callable[[Any], "tuple[Any, ...] | None"]
+
+
+def dump_with(codec: str, obj: Any, refer: Refer, buffers: list[Any] | None) -> bytes:
+    """An object as a codec of `STOCK` writes it.
+
+    Args:
+        codec: its name.
+        obj: the object.
+        refer: what stands beside.
+        buffers: where large buffers go; None: into the bytes.
+    """
+    sink = io.BytesIO()
+    _pickler(codec)(sink, refer, buffers).dump(obj)
+    return sink.getvalue()
+
+
+def refusal(codec: str, obj: Any, refer: Refer) -> Exception | None:
+    """Why a codec of `STOCK` cannot write an object; None if it can."""
+    try:
+        _pickler(codec)(_Sink(), refer, []).dump(obj)
+    except UsageError:  # it is not installed
+        raise
+    except Exception as error:  # whatever people's __reduce__ raises
+        return error
+    return None
+
+
+def written(codec: str, obj: Any, refer: Refer) -> int | None:
+    """How many bytes a codec makes of an object; None if it refuses it."""
+    sink = _Sink()
+    try:
+        _pickler(codec)(sink, refer, None).dump(obj)
+    except Exception:  # whatever people's __reduce__ raises
+        return None
+    return sink.count
+
+
+def is_ordinary(obj: Any) -> bool:
+    """An object with attributes that pickle takes as it is; no function, class or module."""
+    if isinstance(obj, (*_NAMED, ModuleType, MethodType)) or not hasattr(obj, "__dict__"):
+        return False
+    return refusal(STOCK[0], obj, lambda _: None) is None
+
+
+def is_data(obj: Any) -> bool:
+    """A tensor or an array, which any pickler takes."""
+    kind = type(obj)
+    if kind is np.ndarray:
+        return not obj.dtype.hasobject
+    return kind is torch.Tensor or kind is torch.nn.Parameter
+
+
+def _pickler(codec: str) -> Any:
+    """The pickler class of a codec: ``(file, refer, buffers)``."""
+    base = pickle.Pickler if codec == "pickle" else needed("cloudpickle").Pickler
+    dill = needed("dill") if codec == "dill" else None
+
+    class Pickler(base):  # type: ignore[misc, valid-type]
+        def __init__(self, file: Any, refer: Refer, buffers: Any) -> None:
+            out_of_band = {} if buffers is None else {"buffer_callback": buffers.append}
+            super().__init__(file, pickle.HIGHEST_PROTOCOL, **out_of_band)
+            self._refer = refer
+
+        def reducer_override(self, obj: Any) -> Any:
+            found = self._refer(obj)
+            if found is None and codec != "pickle":
+                found = super().reducer_override(obj)
+                # Functions and classes are cloudpickle's in any case: those that dill rebuilds
+                # forget their base classes where one of them calls super().
+                if dill is not None and found is NotImplemented:
+                    found = _by_dill(dill, obj, self.dispatch_table)
+            return NotImplemented if found is None else found
+
+    return Pickler
+
+
+#: what is pickled by its name
+_NAMED = (type, FunctionType, BuiltinFunctionType)
+
+
+def _by_dill(dill: Any, obj: Any, known: Any) -> Any:
+    """How an object is pickled that does not tell how; NotImplemented for those that do."""
+    if type(obj) in _LOCKS:
+        return _LOCKS[type(obj)], ()
+    if type(obj) in known or isinstance(obj, _NAMED):
+        return NotImplemented
+    try:
+        obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:  # whatever people's __reduce__ raises
+        return dill.loads, (dill.dumps(obj),)
+    return NotImplemented
+
+
+#: Whoever holds a lock is not in the program that gets its copy: it comes back free. From dill
+#: it would come back held, by nobody who could let it go.
+_LOCKS: dict[type[Any], Callable[[], Any]] = {
+    type(threading.Lock()): threading.Lock,
+    type(threading.RLock()): threading.RLock,
+}
+
+
+def needed(codec: str) -> Any:
+    try:  # not before it is needed: it takes tens of milliseconds
+        return import_module(codec)
+    except ImportError as error:
+        raise UsageError(f"{codec} is needed here: pip install {codec}") from error
+
+
+class _Sink:
+    """A file of which nobody wants to know more than how much was written."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def write(self, data: Any) -> int:
+        self.count += len(data)
+        return len(data)

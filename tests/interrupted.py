@@ -13,11 +13,11 @@ from jupyter_client.manager import start_new_kernel
 _LIMIT_S = 60
 
 _BEGIN = """
-import threading, torch
+import multiprocessing, threading, torch
 from picklable_loader import DataLoader
 
 class Stuck(torch.utils.data.Dataset):
-    free = threading.Event()
+    free = multiprocessing.get_context("fork").Event()  # workers hear of it as well
 
     def __len__(self):
         return 30

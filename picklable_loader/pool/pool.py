@@ -19,6 +19,7 @@ from ..transport.lines import Frames, Lines
 from ..worker.fetch import Job
 from ..worker.main import work
 from ..worker.serve import Post
+from ..worker.ties import deaf
 from . import remains
 from .deaths import Death
 from .ladder import retire
@@ -185,7 +186,7 @@ class Pool:
     def _start(self, post: Post) -> BaseProcess:
         # A fork while an end is half open, or half closed, would give a worker a copy that it does
         # not know of.
-        with guard, hidden(self._context):
+        with guard, deaf(), hidden(self._context):
             end = self._lines.open(self._context, post.worker)
             stack = None if self._stacks is None else self._stacks.open(post.worker)
             process = self._context.Process(  # type: ignore[attr-defined]

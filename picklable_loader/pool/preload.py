@@ -1,11 +1,12 @@
-"""Preload: a fork server that has imported torch before it forks the first worker.
+"""Preload: what is to be there before the first worker is started.
 
-Importing torch takes more than a second, which under ``forkserver`` each worker would spend anew.
+It is a fork server that has imported torch, above all: importing that takes more than a second,
+which under ``forkserver`` each worker would spend anew.
 """
 
 from __future__ import annotations
 
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -16,7 +17,14 @@ _WORKER = "picklable_loader.worker.main"
 
 
 def preload(context: BaseContext) -> None:
-    """Have the fork server import what workers need; without effect on one that is running."""
+    """Start Python's resource tracker, and have a fork server import what workers need.
+
+    It is without effect on a fork server that is running.
+    """
+    if context.get_start_method() == "fork":
+        return
+    # It needs one, and would unblock Ctrl-C in the middle of the first worker's start.
+    resource_tracker.ensure_running()
     if context.get_start_method() != "forkserver":
         return
     server: Any = forkserver._forkserver

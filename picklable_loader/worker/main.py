@@ -12,7 +12,7 @@ from ..transport.cargo import Cargo
 from ..transport.lines import WorkersEnd
 from .fetch import Job
 from .serve import Post, serve
-from .ties import hold, tell_when_asked
+from .ties import hold, leave_ctrl_c_to_the_loader, tell_when_asked
 
 __all__ = ["work"]
 
@@ -28,6 +28,7 @@ def work(line: WorkersEnd, job: Job | Cargo, post: Post, life: Any, stack: Any) 
         stack: where to tell what it is at, when asked; None: it will not be asked.
     """
     hold(life)
+    leave_ctrl_c_to_the_loader()
     if stack is not None:
         tell_when_asked(stack)
     torch.multiprocessing._set_thread_name("pt_data_worker")  # what `top` shows, as under torch
@@ -40,4 +41,4 @@ def work(line: WorkersEnd, job: Job | Cargo, post: Post, life: Any, stack: Any) 
             post = replace(post, worker_init_fn=init)
         serve(line.open(), todo, post)
     except (EOFError, KeyboardInterrupt):
-        pass  # nobody listens any more; Ctrl-C in a terminal reaches the loader as well
+        pass  # nobody listens any more; and a dataset may raise that itself, as under torch

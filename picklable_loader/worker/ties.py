@@ -6,6 +6,9 @@ import faulthandler
 import os
 import select
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 try:
@@ -13,7 +16,7 @@ try:
 except ImportError:  # no POSIX
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["STACK_SIGNAL", "hold", "tell_when_asked"]
+__all__ = ["STACK_SIGNAL", "deaf", "hold", "leave_ctrl_c_to_the_loader", "tell_when_asked"]
 
 #: asks a worker where it is; one that programs seldom use
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", None))
@@ -40,6 +43,39 @@ def hold(end: Any) -> None:
     line.register(own)
     if line.poll(0):
         os._exit(1)  # it was gone before that
+
+
+@contextmanager
+def deaf() -> Iterator[None]:
+    """Let processes that this thread starts meanwhile hear no Ctrl-C, until they are ready for it.
+
+    A spawned one imports for seconds before it is. A fork server's has the server's ears instead.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_ctrl_c_to_the_loader() -> None:
+    """Go on after Ctrl-C, which reaches all processes of a terminal, or of a notebook's kernel.
+
+    What it means is up to the program: if that ends, so does this process; if it was interrupted in
+    its own code, what is being fetched is still wanted.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        # Not SIG_IGN, which the programs that a dataset starts would inherit.
+        signal.signal(signal.SIGINT, _go_on)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+def _go_on(number: int, frame: FrameType | None) -> None:
+    """Nothing is to be done."""
 
 
 def tell_when_asked(end: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -167,3 +168,41 @@ def test_ctrl_c_in_the_consumers_own_code_loses_nothing(ctrl_c_is_heard: None) -
             found.append(batch)
             signal.raise_signal(signal.SIGINT)
     assert lists(found) + lists(iterator) == expected
+
+
+@pytest.mark.parametrize("transport", ["arena", "portable"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_leave_ctrl_c_to_the_program(method: str, transport: Any) -> None:
+    expected = lists(DataLoader(Numbers(), 3, seed=5))
+    loader = DataLoader(
+        Numbers(), 3, seed=5, num_workers=1, multiprocessing_context=method, transport=transport
+    )
+    iterator, found = iter(loader), []
+    if method == "forkserver":  # the others are about to start now, or import
+        found = lists([next(iterator)])
+    while (figures := iterator.stats()) and len(found) < len(expected):
+        for worker in figures.workers:
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGINT)
+        found.append(next(iterator).tolist())
+        assert [worker.pid for worker in iterator.stats().workers] == [
+            worker.pid for worker in figures.workers
+        ], "none was replaced"
+    assert found == expected
+    iterator.close()
+
+
+class StartsPrograms(Numbers):
+    asks = "import signal as s; print(s.getsignal(s.SIGINT), s.pthread_sigmask(s.SIG_BLOCK, []))"
+
+    def __getitem__(self, index: int) -> Any:
+        return subprocess.run([sys.executable, "-c", self.asks], capture_output=True).stdout
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_program_that_a_dataset_starts_hears_ctrl_c(method: str, ctrl_c_is_heard: None) -> None:
+    loader = DataLoader(
+        StartsPrograms(), None, sampler=[0], num_workers=1, multiprocessing_context=method
+    )
+    [told] = loader
+    assert b"default_int_handler" in told and b"SIGINT" not in told, told

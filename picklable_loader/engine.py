@@ -128,7 +128,7 @@ def _inline_engine(loader: DataLoader[Any], run: Run) -> Engine:
     given = streams if streams > 1 or loader._pl.options.num_streams is not None else None
     init = loader.worker_init_fn if given else None
     post = Post(0, 1, run.base_seed, init, None, run.announced, given)
-    return InlineEngine(loader._pl.job(), post, world)
+    return InlineEngine(loader._pl.job(), post, world, loader._pl.options.pickle_dataset)
 
 
 def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:

@@ -33,12 +33,17 @@ class InlineEngine:
         job: what to do with tasks.
         post: who would do them, if there were a worker.
         world: makes the context in which people's code runs.
+        saved: the dataset is pickled with its loader.
     """
 
     broken = renewed = False
 
     def __init__(
-        self, job: Job, post: Post, world: Callable[[], AbstractContextManager[Any]]
+        self,
+        job: Job,
+        post: Post,
+        world: Callable[[], AbstractContextManager[Any]],
+        saved: bool = True,
     ) -> None:
         self._world = world
         self._stateful = job.stateful
@@ -46,10 +51,11 @@ class InlineEngine:
         self._results: dict[int, Answer] = {}
         self._seed = 0
         self._clocks = Clocks(1)
-        copies = Copies(job, several=(post.streams or 1) > 1)
+        streams = post.streams or 1
         #: one of which nothing tells that it is one, or as many as there are streams
         bare = post.streams is None
-        self._replicas = [Replica(copies.next(), post, n, bare) for n in range(post.streams or 1)]
+        copies, shared = Copies(job, several=streams > 1), saved and streams == 1
+        self._replicas = [Replica(copies.next(), post, n, bare, shared) for n in range(streams)]
         self._started = bare
 
     def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
@@ -125,8 +131,8 @@ class InlineEngine:
             replica.begin(begin, places.get(stream))
         self._started = True
         # The dataset is the program's own: a pickle of the loader finds it in mid-epoch.
-        marks = {stream: replica.first_mark() for stream, replica in enumerate(self._replicas)}
-        return {stream: mark for stream, mark in marks.items() if stream not in places}
+        marks = {n: replica.first_mark(places.get(n)) for n, replica in enumerate(self._replicas)}
+        return {stream: mark for stream, mark in marks.items() if mark is not None}
 
     def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Run people's code, which leaves no trace in this process."""

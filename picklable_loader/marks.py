@@ -5,11 +5,13 @@ the state cannot be had:
 
 * ``"dataset"``, ``"iterator"``: what their ``state_dict`` returned;
 * ``"pickled"``: a pickle of the iterator, instead of these;
+* ``"begun"``: what the dataset was at its beginning, for a replay (`Beginning`; while the epoch
+  lasts, that itself is the mark);
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
 * ``"over"``: the epoch has ended there, and the next one is to begin.
 
 A pickle of a loader's iterator keeps them as they are. A ``state_dict`` must hold no code: there
-the entries are plain values, and a pickled iterator is left out; its stream begins anew and is
+the entries are plain values, and what is pickled is left out; its stream begins anew and is
 replayed.
 """
 
@@ -23,6 +25,7 @@ from .core.streams import Place
 from .errors import CannotSaveError, DamagedStateError
 from .plain import SYMPTOMS, decode, encode_any
 from .randomness import RNGS, Universe
+from .worker.beginning import Beginning
 
 __all__ = ["read", "replayed", "savable"]
 
@@ -46,10 +49,12 @@ def _savable(place: Place, live: bool) -> Place:
     mark = place.mark
     if isinstance(mark, CannotSaveError):
         raise mark
+    if isinstance(mark, Beginning):
+        return place.copy(mark=mark.changes() if live else None)
     if mark is None or live:
         return place
     entries = pickle.loads(mark)
-    if "pickled" in entries:
+    if entries.keys() & {"pickled", "begun"}:
         return place.copy(mark=None, marked=0)
     try:
         form = {name: encode_any(entries[name]) for name in _STATES if name in entries}
@@ -99,5 +104,5 @@ def replayed(places: Iterable[Place], every: int | None) -> int:
         places: where the streams go on.
         every: the first mark is taken after so many batches; None: after the first.
     """
-    unmarked = (place for place in places if place.mark is None and not place.ended)
+    unmarked = (place for place in places if not place.marked and not place.ended)
     return sum(place.given for place in unmarked if place.given >= (every or 1))

@@ -7,7 +7,9 @@ import json
 import multiprocessing
 import os
 import pickle
+import random
 import signal
+import threading
 import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -195,10 +197,10 @@ def test_a_killed_worker_whose_state_cannot_be_saved_is_replaced_by_one_that_beg
 
 
 class Interrupted(IterableDataset[int]):
-    """Ctrl-C is pressed in the middle of a batch, once."""
+    """Ctrl-C is pressed in the middle of a batch, once, by somebody outside."""
 
-    def __init__(self, generator: bool) -> None:
-        self.generator, self.pressed = generator, False
+    def __init__(self, generator: bool, pressed: threading.Event) -> None:
+        self.generator, self.pressed = generator, pressed
 
     def __iter__(self) -> Iterator[Any]:
         return self.walk() if self.generator else map(self.look, range(12))
@@ -208,15 +210,16 @@ class Interrupted(IterableDataset[int]):
             yield self.look(index)
 
     def look(self, index: int) -> int:
-        if index == 6 and not self.pressed:
-            self.pressed = True
+        if index == 6 and not self.pressed.is_set():
+            self.pressed.set()
             raise KeyboardInterrupt
         return index
 
 
 @pytest.mark.parametrize("generator", [False, True])
 def test_ctrl_c_in_the_middle_of_a_batch_loses_no_sample(generator: bool) -> None:
-    iterator, found, presses = iter(DataLoader(Interrupted(generator), 4)), [], 0
+    dataset = Interrupted(generator, threading.Event())
+    iterator, found, presses = iter(DataLoader(dataset, 4)), [], 0
     while True:
         try:
             found.append(next(iterator).tolist())
@@ -230,6 +233,78 @@ def test_ctrl_c_in_the_middle_of_a_batch_loses_no_sample(generator: bool) -> Non
 def test_a_batch_of_a_dataset_with_a_state_cannot_be_had_again() -> None:
     with pytest.raises(UsageError, match="a batch of one that has state_dict depends on all"):
         DataLoader(Reads(), 2).batch_at(3)
+
+
+# --- generators that keep their place in the dataset ----------------------------------------------
+
+
+class Lines(IterableDataset[str]):
+    """Reads lines from somewhere, and knows which is the next one."""
+
+    def __init__(self, root: str = "a", size: int = 100_000) -> None:
+        self.root, self.next, self.random = root, 0, random.Random(3)
+        self.table = torch.zeros(size)
+        self.lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[str]:
+        while self.next < 12:
+            self.next += 1
+            yield f"{self.root}{self.next}:{self.random.randrange(1000)}"
+        self.next = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "lock"}
+
+
+def test_a_generator_goes_on_where_its_dataset_says_and_so_does_what_goes_on_from_there() -> None:
+    loader = DataLoader(Lines(), 3)
+    whole = list(loader) + list(loader)
+    iterator = iter(DataLoader(Lines(), 3))
+    found: list[Any] = []
+    for _ in range(3):  # saved, loaded, and saved again
+        found.append(next(iterator))
+        iterator = pickle.loads(pickle.dumps(iterator))
+        iterator.loader.dataset.lock = threading.Lock()
+    loader = iterator.loader
+    assert found + list(iterator) + list(loader) == whole
+
+
+def test_what_the_program_changes_in_a_loaded_dataset_stays_as_it_says() -> None:
+    iterator = iter(DataLoader(Lines("a"), 3))
+    first = next(iterator)
+    other = pickle.loads(pickle.dumps(iterator))
+    other.loader.dataset.root = "b"
+    other.loader.dataset.cache = {}
+    rest = list(other)
+    assert [[line.replace("b", "a") for line in batch] for batch in [first, *rest]] == list(
+        DataLoader(Lines(), 3)
+    )
+    assert rest[0][0].startswith("b4:") and other.loader.dataset.cache == {}
+
+
+def test_what_is_large_does_not_go_along_a_second_time() -> None:
+    iterator = iter(DataLoader(Lines(), 3))
+    before = len(pickle.dumps(iterator))
+    next(iterator)
+    assert before < 500_000 and len(pickle.dumps(iterator)) < before + 10_000
+
+
+def test_a_generator_goes_on_with_workers_from_where_its_dataset_was() -> None:
+    whole = list(DataLoader(Lines(), 3))
+    iterator = iter(DataLoader(Lines(), 3))
+    found = [next(iterator), next(iterator)]
+    other = pickle.loads(pickle.dumps(iterator))
+    other.loader.num_workers, other.loader.prefetch_factor = 1, 2
+    assert found + list(other) == whole
+
+
+def test_chained_datasets_that_keep_their_places_go_on() -> None:
+    def chain() -> Any:
+        return Lines("a", 100) + Lines("b", 100)
+
+    iterator = iter(DataLoader(chain(), 3))
+    found = [next(iterator) for _ in range(6)]
+    assert found + list(pickle.loads(pickle.dumps(iterator))) == list(DataLoader(chain(), 3))
 
 
 # --- pickled iterators ----------------------------------------------------------------------------

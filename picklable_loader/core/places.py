@@ -60,9 +60,12 @@ class Places:
     # --- moving ----------------------------------------------------------------------------------
 
     def begin(self, marks: Mapping[int, Any]) -> None:
-        """The streams' states at the epoch's beginning, where they are known, are these."""
+        """The streams' states at the epoch's beginning, where they are known, are these.
+
+        One of which a later state is known has no need of it.
+        """
         for stream, mark in marks.items():
-            if self._places and not self._places[stream].given:
+            if self._places and not self._places[stream].marked:
                 self._places[stream].mark = mark
 
     def deliver(self, task: Task, mark: Any) -> None:

@@ -5,7 +5,8 @@ It is had in the first of these ways that a dataset allows:
 1. by ``state_dict`` of the dataset, of its iterator, or of both;
 2. by pickle of the iterator, with the dataset by reference: of its attributes only those go along
    that the iteration has changed;
-3. not at all (generators): the stream is replayed from its start.
+3. not at all (generators): the stream is replayed from its start. Where that has changed the
+   program's own dataset (``num_workers=0``), what this was at the `Beginning` is its mark.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from __future__ import annotations
 import io
 import pickle
 import threading
-from functools import lru_cache
 from hashlib import blake2b
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,13 @@ import torch
 from ..errors import CannotSaveError
 from ..randomness import RNGS, capture_all
 from ..stateful import iterate, save
+from .beginning import Beginning
+from .referring import attributes_of, dumps, loads
 
 __all__ = ["Cadence", "Marker"]
+
+
+Mark = bytes | Beginning | CannotSaveError | None
 
 
 class Marker:
@@ -37,23 +41,33 @@ class Marker:
         iterable: the dataset is iterable-style.
         seeding: the loader's; with ``"worker"`` random states are part of a mark.
         by_value: classes of ``__main__`` go along with an iterator that is pickled.
+        shared: the dataset is the program's own, and is pickled as the iteration has changed it.
     """
 
     def __init__(
-        self, dataset: Any, stream: int, iterable: bool, seeding: str, by_value: bool = False
+        self,
+        dataset: Any,
+        stream: int,
+        iterable: bool,
+        seeding: str,
+        by_value: bool = False,
+        shared: bool = False,
     ) -> None:
         self._dataset = dataset
         self._stream = stream
         self._iterable = iterable
         self._with_rng = seeding == "worker"
         self._by_value = by_value
+        self._shared = shared
         self._by_pickle: _ByPickle | None = None
+        #: what the dataset was before the epoch, if that is needed to go on
+        self.beginning: Beginning | None = None
         #: where marks are pickled: memory that is kept is written to several times as fast
         self._buffer = io.BytesIO()
         #: the stream was opened where it has no more to give
         self.over = False
 
-    def open(self, mark: bytes | CannotSaveError | None, begun: bool = False) -> Any:
+    def open(self, mark: Mark, begun: bool = False) -> Any:
         """The dataset's iterator, as it was when the mark was taken; None for map-style data.
 
         Args:
@@ -66,6 +80,8 @@ class Marker:
         """
         if isinstance(mark, CannotSaveError):
             raise mark
+        if isinstance(mark, Beginning):
+            mark = mark.changes()
         entries = {} if mark is None else pickle.loads(mark)
         self.over = "over" in entries and begun
         iterator = self._open(entries) if self._iterable else None
@@ -106,9 +122,15 @@ class Marker:
             return self._refusal(f"{type(error).__name__}: {error}")
 
     def _open(self, entries: dict[str, Any]) -> Any:
+        Beginning.put_back(self._dataset, entries)
+        beginning = Beginning(self._dataset, self._by_value) if self._shared else None
         iterator = iterate(self._dataset, entries)
-        self._by_pickle = None
-        if _may_be_pickled(iterator) and not _has_state(self._dataset, iterator):
+        self._by_pickle = self.beginning = None
+        may_be_pickled = _may_be_pickled(iterator)
+        if not (beginning or may_be_pickled) or _has_state(self._dataset, iterator):
+            return iterator
+        self.beginning = beginning
+        if may_be_pickled:
             self._by_pickle = _ByPickle(self._dataset, self._by_value)
             if "pickled" in entries:
                 iterator = self._by_pickle.read(entries["pickled"])
@@ -178,18 +200,16 @@ class _ByPickle:
         same = {name for name, digest in digests.items() if digest == self._begun.get(name)}
         kept = {name: value for name, value in attributes.items() if name not in same}
         by_id = {id(attributes[name]): name for name in same}
-        buffer = io.BytesIO()
         try:
-            pickler = _pickler(self._by_value)(buffer, self._dataset, by_id)
-            pickler.dump((list(attributes), kept, iterator))
+            parts = list(attributes), kept, iterator
+            return {"pickled": dumps(parts, self._dataset, self._by_value, by_id)}
         except Exception:  # whatever people's __reduce__ raises
             self._refused = True
             return {}
-        return {"pickled": buffer.getvalue()}
 
     def read(self, pickled: bytes) -> Any:
         """The iterator; the dataset's attributes are as they were then."""
-        names, kept, iterator = _Unpickler(io.BytesIO(pickled), self._dataset).load()
+        names, kept, iterator = loads(pickled, self._dataset)
         attributes = vars(self._dataset) if self._attributes() or kept else {}
         for name in attributes.keys() - names:
             del attributes[name]
@@ -197,7 +217,7 @@ class _ByPickle:
         return iterator
 
     def _attributes(self) -> dict[str, Any]:
-        return dict(getattr(self._dataset, "__dict__", {}))
+        return attributes_of(self._dataset)
 
 
 def _has_slots(dataset: Any) -> bool:
@@ -224,31 +244,6 @@ def _digest(value: Any) -> Any:
 
 _SMALL_BYTES = 4096
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-
-
-@lru_cache(maxsize=2)
-def _pickler(by_value: bool) -> Any:
-    base: Any = import_module("cloudpickle").Pickler if by_value else pickle.Pickler
-
-    class Pickler(base):  # type: ignore[misc]
-        def __init__(self, buffer: io.BytesIO, dataset: Any, by_id: dict[int, str]) -> None:
-            super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
-            self._dataset = dataset
-            self._by_id = by_id
-
-        def persistent_id(self, obj: Any) -> str | None:
-            return "" if obj is self._dataset else self._by_id.get(id(obj))
-
-    return Pickler
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, buffer: io.BytesIO, dataset: Any) -> None:
-        super().__init__(buffer)
-        self._dataset = dataset
-
-    def persistent_load(self, name: str) -> Any:
-        return getattr(self._dataset, name) if name else self._dataset
 
 
 class Cadence:

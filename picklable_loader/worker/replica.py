@@ -58,14 +58,18 @@ class Replica:
         post: the worker's place.
         number: of the stream, which torch's worker would have.
         bare: nothing tells the dataset that it is one of several (``num_workers=0``).
+        shared: it is the program's own, which is pickled with the loader.
     """
 
-    def __init__(self, job: Job, post: Post, number: int, bare: bool = False) -> None:
+    def __init__(
+        self, job: Job, post: Post, number: int, bare: bool = False, shared: bool = False
+    ) -> None:
         if post.shared_seed is not None:
             job = replace(job, dataset=seeded(job.dataset, post.shared_seed))
         self._job = job
         self._post = post
         self._number = number
+        self._shared = shared
         self._fetcher: Fetcher | None = None
         #: the epoch that its copy of the dataset was told
         self._announced = post.announced
@@ -109,7 +113,10 @@ class Replica:
             self._fetcher = make_fetcher(job, begin.base_seed)
             return
         self._cadence = Cadence(job.mark_every)
-        self._marker = Marker(job.dataset, self._number, job.iterable, job.seeding, job.by_value)
+        seeding, by_value = job.seeding, job.by_value
+        self._marker = Marker(
+            job.dataset, self._number, job.iterable, seeding, by_value, self._shared
+        )
         if place is None:
             opened = partial(self._marker.open, None)
             self._fetcher = make_fetcher(job, begin.base_seed, self._number, opened)
@@ -148,9 +155,14 @@ class Replica:
         """Note what it has cost to send a batch with a mark."""
         self._cadence.sent(cost_ns)
 
-    def first_mark(self) -> Any:
-        """The stream's mark at its beginning."""
-        return self._mark(over=False)
+    def first_mark(self, place: Place | None) -> Any:
+        """The stream's mark at the beginning of the epoch; None: it is not known.
+
+        Args:
+            place: where it goes on; None where it begins.
+        """
+        mark = self._mark(over=False) if place is None else None
+        return self._marker.beginning if mark is None and self._marker is not None else mark
 
     def last_mark(self) -> Any:
         """What the next epoch finds the dataset in."""

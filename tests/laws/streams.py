@@ -120,6 +120,27 @@ class StatefulDataset(IterableDataset[torch.Tensor]):
         self.at = state["at"]
 
 
+class Keeping(IterableDataset[torch.Tensor]):
+    """Keeps its place in itself, in a part of it that has two names, and has no state."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.part = {"at": 0, "left": list(range(LENGTH))}
+        self.parts = [self.part]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        indices = share()
+        for at in range(self.at, len(indices)):
+            assert self.part["left"][0] == self.part["at"] == self.parts[0]["at"] == self.at
+            self.at += 1
+            self.part["at"] += 1
+            del self.parts[0]["left"][0]
+            self.opened = True
+            yield sample(indices[at])
+        vars(self).clear()
+        self.__init__()  # type: ignore[misc]
+
+
 class StatefulIterator(IterableDataset[torch.Tensor]):
     """Its iterator has a state, the dataset has none."""
 
@@ -222,6 +243,7 @@ KINDS = [
     Kind(Generated, stateful=False),
     Kind(ByClass, stateful=False),
     Kind(Noting, stateful=False),
+    Kind(Keeping, stateful=False),
     Kind(Itself, stateful=False),
     Kind(StatefulItself),
     Kind(StatefulDataset),

@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from picklable_loader import DataLoader
-from picklable_loader.errors import CannotSaveError
+from picklable_loader.errors import CannotLoadError, CannotSaveError
 from picklable_loader.transport.cargo import Cargo
 
 METHODS = pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -234,3 +234,36 @@ def test_cargo_is_the_same_where_there_is_no_memory_to_map(monkeypatch: pytest.M
     assert np.array_equal(again["rows"], things["rows"]) and again["text"] == things["text"]
     assert again["call"](1) == 2
     again["rows"][0] = 7  # what a worker has been given is its own
+
+
+class NotHere(Dataset[int]):
+    """Opens something that only the program's own process can open."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if os.getpid() != self.pid:
+            raise ConnectionError("no database here")
+
+
+@METHODS
+@pytest.mark.parametrize("transport", ["arena", "portable"])
+def test_what_a_worker_cannot_open_is_an_error_of_the_programs(method: str, transport: Any) -> None:
+    loader = DataLoader(
+        NotHere(), num_workers=2, multiprocessing_context=method, transport=transport
+    )
+    iterator = iter(loader)
+    for _ in range(2):
+        with pytest.raises(CannotLoadError, match="ConnectionError: no database here"):
+            next(iterator)
+    assert iterator.step == 0
+    loader.multiprocessing_context = "fork"
+    assert torch.cat(list(loader)).tolist() == list(range(8))

@@ -45,7 +45,7 @@ class Outcome(IntEnum):
     ARRIVED = 0  # the payload is the batch
     FAILED = 1  # the payload is torch's ExceptionWrapper
     ENDED = 2  # the stream has no more data; no payload
-    REFUSED = 3  # the stream cannot go on from its place; the payload is a StreamError
+    REFUSED = 3  # the worker can do nothing here; the payload is a StreamError, or says why else
     EMPTIED = 4  # all samples were bad, and skipped; the payload says which
 
 

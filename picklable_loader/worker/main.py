@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import replace
 from typing import Any
 
 import torch.multiprocessing
 from torch._C import _set_worker_signal_handlers
 
+from ..errors import CannotLoadError
 from ..transport.cargo import Cargo
 from ..transport.lines import WorkersEnd
 from .fetch import Job
-from .serve import Post, serve
+from .serve import Post, refuse, serve
 from .ties import hold, leave_ctrl_c_to_the_loader, tell_when_asked
 
 __all__ = ["work"]
@@ -37,8 +39,22 @@ def work(line: WorkersEnd, job: Job | Cargo, post: Post, life: Any, stack: Any) 
     try:
         todo: Job = job  # type: ignore[assignment]  # unless it is one
         if isinstance(job, Cargo):
-            todo, init = job.open()
+            try:
+                todo, init = job.open()
+            except Exception as error:  # whatever people's __setstate__ raises
+                traceback.print_exc()
+                refuse(line.open(), post.worker, _unopened(error))
+                return
             post = replace(post, worker_init_fn=init)
         serve(line.open(), todo, post)
     except (EOFError, KeyboardInterrupt):
         pass  # nobody listens any more; and a dataset may raise that itself, as under torch
+
+
+def _unopened(error: Exception) -> CannotLoadError:
+    return CannotLoadError(
+        "what a new worker process is given (dataset, collate_fn, worker_init_fn)",
+        f"{type(error).__name__}: {error}; its traceback stands in stderr",
+        "Workers that are spawned, or come from a fork server, unpickle it: mend what is raised "
+        'there, or say multiprocessing_context="fork", which copies the process instead',
+    )

@@ -18,7 +18,7 @@ from .fetch import Job, StreamEnded
 from .gather import NothingLeft
 from .replica import Copies, Post, Replica
 
-__all__ = ["Post", "serve"]
+__all__ = ["Post", "refuse", "serve"]
 
 
 def serve(channel: Channel, job: Job, post: Post) -> None:
@@ -42,6 +42,19 @@ def serve(channel: Channel, job: Job, post: Post) -> None:
         done_ns = time.perf_counter_ns()
         if answer.mark is not None:
             worker.mark_sent(request.task, done_ns - sending_ns)
+
+
+def refuse(channel: Channel, worker: int, error: Exception) -> None:
+    """Answer a worker's requests with an error, until the other end of the channel is closed."""
+    while True:
+        try:
+            frame = channel.receive()
+        except EOFError:
+            return
+        request = read_request(frame)
+        channel.note(request.run, request.task.step)
+        answer = Answer(request.run, request.task.step, worker, Outcome.REFUSED, error)
+        channel.send(answer, time.perf_counter_ns())
 
 
 class _Worker:

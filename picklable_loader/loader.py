@@ -125,6 +125,7 @@ class DataLoader(Picklable[_T]):
     Raises:
         ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
             value is not one of those above, or if ``generator`` is given together with ``seed``.
+        UsageError: the codec is not installed.
     """
 
     #: number of the epoch at hand; if there is none, of the one that begins next

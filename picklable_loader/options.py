@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from .saving.codecs import Codec
-from .saving.picklers import STOCK
+from .saving.picklers import STOCK, check_installed
 from .worker.gather import OnError
 
 __all__ = ["AtEpochEnd", "CodecWish", "OnError", "Options", "Scheduling", "Seeding", "Transport"]
@@ -127,11 +127,13 @@ def check_on_error(on_error: Any) -> None:
 
 
 def check_codec(codec: Any) -> None:
-    """Raise ValueError unless it is the name of a codec, or one."""
+    """Raise ValueError unless it is the name of a codec, or one; UsageError if it is missing."""
     if isinstance(codec, str) or not all(
         callable(getattr(codec, name, None)) for name in ("dumps", "loads")
     ):
         check_choice("codec", codec, ("auto", *STOCK))
+        if codec in STOCK:
+            check_installed(codec)
 
 
 def count_bytes(text: Any) -> int | None:

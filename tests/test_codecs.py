@@ -574,3 +574,61 @@ def test_a_file_in_a_dataset_is_open_at_the_same_place_again(tmp_path: Path) -> 
         again = pickle.loads(pickle.dumps(DataLoader(dataset))).dataset
     with again.file:
         assert again.file.readline() == "two\n"
+
+
+class Changing(Noisy):
+    """Holds transforms in a list, as torchvision's Compose does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = {"train": [str]}
+
+
+def test_what_is_put_deep_into_a_part_later_is_carried_then() -> None:
+    dataset = Changing()
+    it = iter(DataLoader(dataset, 3, seed=1))
+    pickle.dumps(it)
+    dataset.steps["train"].append(lambda text: text.upper())  # type: ignore[arg-type]
+    again = pickle.loads(pickle.dumps(it))
+    assert again.loader.dataset.steps["train"][1]("a") == "A"
+    assert lists(again) == lists(it)
+
+
+class Wrong:
+    """A codec that fails in one of the ways there are."""
+
+    name = "wrong"
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def dumps(self, obj: Any) -> Any:
+        if self.fault == "dumps":
+            raise KeyError("no such thing")
+        return "text" if self.fault == "text" else b""
+
+    def loads(self, data: bytes) -> Any:
+        raise KeyError("no such thing")
+
+
+@pytest.mark.parametrize(
+    "fault, text",
+    [("dumps", "the codec wrong raised KeyError: 'no such thing'"), ("text", "gave a str")],
+)
+def test_a_codec_of_somebodys_that_cannot_write_is_named(fault: str, text: str) -> None:
+    with pytest.raises(CannotSaveError, match=text):
+        pickle.dumps(iter(DataLoader(Noisy(), codec=Wrong(fault))))
+
+
+def test_a_codec_of_somebodys_that_cannot_read_is_named() -> None:
+    saved = pickle.dumps(iter(DataLoader(Noisy(), codec=Wrong("loads"))))
+    with pytest.raises(CannotLoadError, match="wrong carries (.|\n)*KeyError: 'no such thing'"):
+        pickle.loads(saved)
+
+
+def test_a_codec_that_is_not_installed_is_named_before_anything_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "dill", None)
+    with pytest.raises(UsageError, match="'dill' is not installed: pip install dill"):
+        DataLoader(Noisy(), codec="dill")

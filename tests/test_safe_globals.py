@@ -15,7 +15,7 @@ from laws.cases import OPTIONS, SEEKABLE, Case
 from laws.datasets import Noisy, NoisyStream
 from laws.observe import expected_warnings, seed_everything, seen
 from laws.streams import ByClass, StatefulDataset, StatefulIterator
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from picklable_loader import DataLoader, ShuffleBuffer, load, safe_globals, save
 from picklable_loader.errors import NeedsCodeError
@@ -181,6 +181,37 @@ def test_an_error_of_ours_comes_out_of_a_file_of_ours(tmp_path: Path) -> None:
         load(tmp_path / "file", weights_only=True)
 
 
+class Counting(IterableDataset[torch.Tensor]):
+    """A generator that keeps its place in its dataset."""
+
+    def __init__(self) -> None:
+        self.at, self.seen = 0, {"a": [0]}
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for self.at in range(self.at, 9):
+            self.seen["a"].append(self.at)
+            yield torch.tensor([self.at, len(self.seen["a"])])
+
+
+def test_a_replay_begins_with_what_the_dataset_was() -> None:
+    loader = DataLoader(Counting(), batch_size=2)
+    goes_on(loader, DataLoader(Counting(), batch_size=2))
+
+
+def test_what_a_replay_begins_with_is_looked_through_as_well() -> None:
+    iterator = iter(DataLoader(Counting(), batch_size=2))
+    iterator.loader.dataset.part = WithReduce()  # the epoch has made it, and it is none to undo
+    next(iterator)
+    safe_globals(DataLoader(Counting()))
+    dataset: Any = Counting()
+    dataset.seen = WithReduce()
+    iterator = iter(DataLoader(dataset, batch_size=2))
+    dataset.seen = {"a": [0]}
+    next(iterator)
+    with pytest.raises(NeedsCodeError, match="stream 0(.|\n)*state holds .*WithReduce"):
+        safe_globals(iterator)
+
+
 def test_a_function_that_is_trusted_is_read() -> None:
     def make() -> DataLoader[Any]:
         return DataLoader(Noisy(), batch_size=3, collate_fn=double)
@@ -198,7 +229,19 @@ NEEDY = {
     r"loader.dataset\[1\] .*WithReduce": lambda: DataLoader([Noisy(), WithReduce()]),
     "loader .*OwnState.*__setstate__": lambda: OwnState(Noisy()),
     "LONG4": lambda: DataLoader([2**3000]),
+    "loader.collate_fn .*cloudpickle carries it": lambda: DataLoader(
+        Noisy(), collate_fn=lambda s: s
+    ),
+    "without its dataset(.|\\n)*state_dict": lambda: DataLoader(Noisy(), pickle_dataset=False),
+    "the loader's class .*cloudpickle carries it": lambda: local_class()(Noisy()),
 }
+
+
+def local_class() -> Any:
+    class Local(DataLoader[Any]):
+        pass
+
+    return Local
 
 
 @pytest.mark.parametrize("text", NEEDY)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from ..errors import CannotLoadError
+from ..errors import CannotLoadError, CannotSaveError
 from .mapped import MappedFiles
 from .picklers import STOCK, dump_with, is_data, is_ordinary, needed
 
@@ -27,7 +27,9 @@ __all__ = [
     "Opened",
     "bare",
     "load_with",
+    "made",
     "moved",
+    "name_of",
     "newobj",
     "open_carried",
     "standing_beside",
@@ -70,6 +72,13 @@ class Codec(Protocol):
         """The object again."""
 
 
+def name_of(codec: str | Codec) -> str:
+    """A codec as messages call it."""
+    return (
+        codec if isinstance(codec, str) else str(getattr(codec, "name", type(codec).__qualname__))
+    )
+
+
 class Carried:
     """An object that a codec carries; what it is pickled as opens by itself.
 
@@ -100,7 +109,7 @@ class Carried:
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         python = sys.version_info[:2]
         if not isinstance(self.codec, str):
-            return open_carried, (self.codec, self.codec.dumps(self.obj), [], None, python)
+            return open_carried, (self.codec, _dumped(self.codec, self.obj), [], None, python)
         beside = _Beside(self.known, MappedFiles() if self.mapped else None, self.shares)
         buffers: list[Any] | None = [] if protocol >= 5 else None
         data = dump_with(self.codec, self.obj, beside.refer, buffers)
@@ -134,7 +143,7 @@ def open_carried(
         CannotLoadError: another Python wrote it, or something that it needs is not there.
         UsageError: its codec is not installed.
     """
-    name = codec if isinstance(codec, str) else codec.name
+    name = name_of(codec)
     if name in STOCK[1:] and tuple(python) != sys.version_info[:2]:
         raise CannotLoadError(
             f"what {name} carries",
@@ -151,6 +160,11 @@ def open_carried(
         found = again(beside)
     except (AttributeError, ModuleNotFoundError) as error:
         raise moved(f"what {name} carries", error) from error
+    except Exception as error:
+        if isinstance(codec, str):
+            raise
+        reason = f"its codec raised {type(error).__name__}: {error}"
+        raise CannotLoadError(f"what {name} carries", reason, "Mend its loads") from error
     if type(found) is dict:
         found = Opened(found)
         found.again, found.beside = again, beside
@@ -207,6 +221,25 @@ class _Beside:
             self._numbers[id(thing)] = len(self.things)
             self.things.append(thing)
         return self._numbers[id(thing)]
+
+
+def _dumped(codec: Codec, obj: Any) -> bytes:
+    """What somebody's own codec makes of an object.
+
+    Raises:
+        CannotSaveError: it raises something, or makes no bytes.
+    """
+    what = " and ".join(f"loader.{name}" for name in obj) if isinstance(obj, dict) else repr(obj)
+    advice = 'Mend its dumps, or say codec="auto"'
+    try:
+        data: Any = codec.dumps(obj)
+    except Exception as error:
+        reason = f"the codec {name_of(codec)} raised {type(error).__name__}: {error}"
+        raise CannotSaveError(what, reason, advice) from error
+    if not isinstance(data, bytes):
+        reason = f"dumps of the codec {name_of(codec)} gave a {type(data).__name__}, and no bytes"
+        raise CannotSaveError(what, reason, advice)
+    return data
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ where they are, so that nothing changes for a loader that has no others.
 
 from __future__ import annotations
 
+from itertools import islice
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..anatomy import fingerprint
 from .absent import absent, is_absent
-from .codecs import Carried, Codec, Opened, standing_beside
+from .codecs import Carried, Codec, Opened, name_of, standing_beside
 from .explanation import blame
 from .mapped import MappedFiles
 from .picklers import STOCK, Refer, is_data, refusal
@@ -20,7 +21,7 @@ from .picklers import STOCK, Refer, is_data, refusal
 if TYPE_CHECKING:
     from ..loader import DataLoader
 
-__all__ = ["Decision", "class_of", "packed", "packed_iterator", "tried", "unpacked"]
+__all__ = ["Decision", "carrying", "class_of", "packed", "packed_iterator", "tried", "unpacked"]
 
 #: under which name the state of a loader has what is carried
 _CARRIED = "_carried"
@@ -82,6 +83,18 @@ def packed(loader: DataLoader[Any], kept: Parts) -> Parts:
         known.update({id(part): (carried[-1], name) for name, part in theirs.items()})
     plain = {name: value for name, value in kept.items() if name not in ways}
     return {**plain, _CARRIED: carried}
+
+
+def carrying(loader: DataLoader[Any]) -> dict[str, str]:
+    """What of a loader is carried, by its path, and by which codec.
+
+    Raises:
+        CannotSaveError: see `Decision.ways`.
+    """
+    ways = loader._pl.decision.ways(loader, _parts(loader.__getstate__()))
+    named = {f"loader.{name}": name_of(way) for name, way in ways.items()}
+    kind = class_of(loader)
+    return {"the loader's class": name_of(kind.codec), **named} if type(kind) is Carried else named
 
 
 def unpacked(kept: Parts) -> tuple[Parts, list[Opened]]:
@@ -175,12 +188,31 @@ def _parts(kept: Parts) -> Parts:
 
 
 def _look(part: Any) -> list[Any]:
-    """What tells whether a part is what it was, without looking deep into it."""
-    held = getattr(part, "__dict__", {})
-    return [
-        (name, type(value) if isinstance(value, _ATOMS) else id(value))
-        for name, value in held.items()
-    ]
+    """What tells whether a part is what it was, without looking far into it: it is asked often."""
+    near = list(getattr(part, "__dict__", {}).values())
+    look = [type(each) if isinstance(each, _ATOMS) or is_data(each) else id(each) for each in near]
+    # Farther away only kinds count, and functions: what a dataset collects is no other decision.
+    for thing in near:  # it grows meanwhile: what is near comes first
+        for each in _ends(thing):
+            look.append(id(each) if isinstance(each, _NAMED) else type(each))
+            if len(near) < _MOST_SEEN and not isinstance(each, _ATOMS):
+                near.append(each)
+    return look
+
+
+#: how many things are looked into, and how many of what is in one, from both ends
+_MOST_SEEN, _MOST_NEAR = 64, 8
+#: those of one type differ in whether pickle takes them
+_NAMED = (type, FunctionType, MethodType)
+
+
+def _ends(thing: Any) -> list[Any]:
+    """Some of what a thing holds; what was put in last is among it."""
+    if isinstance(thing, _NAMED):
+        return []
+    held = thing if isinstance(thing, list | tuple | dict) else getattr(thing, "__dict__", {})
+    inside = held.values() if isinstance(held, dict) else held
+    return [*islice(inside, _MOST_NEAR), *islice(reversed(inside), _MOST_NEAR)]
 
 
 def _rank(codec: str | Codec) -> int:

@@ -7,6 +7,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..errors import UsageError
 __all__ = [
     "STOCK",
     "Refer",
+    "check_installed",
     "dump_with",
     "is_data",
     "is_ordinary",
@@ -133,10 +135,27 @@ _LOCKS: dict[type[Any], Callable[[], Any]] = {
 
 
 def needed(codec: str) -> Any:
+    """A codec's module.
+
+    Raises:
+        UsageError: it is not installed.
+    """
     try:  # not before it is needed: it takes tens of milliseconds
         return import_module(codec)
     except ImportError as error:
-        raise UsageError(f"{codec} is needed here: pip install {codec}") from error
+        raise _missing(codec) from error
+
+
+def check_installed(codec: str) -> None:
+    """Raise UsageError if a codec's module is not; nothing is imported."""
+    if find_spec(codec) is None:
+        raise _missing(codec)
+
+
+def _missing(codec: str) -> UsageError:
+    return UsageError(
+        f'the codec {codec!r} is not installed: pip install {codec}, or say codec="pickle"'
+    )
 
 
 class _Sink:

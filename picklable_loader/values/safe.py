@@ -27,6 +27,9 @@ from ..interleaving import Interleave
 from ..iterator import LoaderIterator
 from ..loader import DataLoader
 from ..options import Options
+from ..saving.absent import AbsentDataset, AbsentIterable
+from ..saving.codecs import made, open_carried
+from ..saving.packing import carrying
 from ..shuffling import ShuffleBuffer
 from ..standing import Standing
 from .safe_marks import reread_iterator, reread_loader
@@ -172,6 +175,14 @@ def _entries(name: str, thing: Any, it: Any, trusted: tuple[Any, ...]) -> list[t
         return [(thing, name), *beside]
     if name.startswith("numpy.") and name.rpartition(".")[2] in _NUMPYS:
         return [(thing, name)]
+    if thing in (AbsentDataset, AbsentIterable):
+        raise NeedsCodeError(
+            "an iterator without its dataset (pickle_dataset=False)",
+            "attach puts together anew what refers to that",
+            "Save state_dict() instead, which holds no dataset either",
+        )
+    if thing in (made, open_carried):
+        raise _carried(it)
     if not isinstance(thing, type):
         raise _refused(it, thing, "a function, which a file could call with any arguments")
     if issubclass(thing, DataLoader | Standing):
@@ -272,18 +283,37 @@ def _refused(it: Any, thing: Any, reason: str) -> NeedsCodeError:
     )
 
 
+def _carried(it: Any) -> NeedsCodeError:
+    ways = carrying(_loader_of(it))
+    first, codec = next(iter(ways.items()), ("the sampler's iterator", "cloudpickle"))
+    return NeedsCodeError(
+        " and ".join(ways) or first,
+        f"{codec} carries it, as code" if len(ways) < 2 else "codecs carry them, as code",
+        "Define it at the top level of a module, save state_dict() instead, or load with "
+        "weights_only=False if you trust the file",
+    )
+
+
+def _loader_of(it: Any) -> DataLoader[Any]:
+    loader: DataLoader[Any] = it.loader if isinstance(it, Standing) else it
+    return loader
+
+
 def _path(it: Any, thing: Any) -> str:
-    """Where in a loader something stands, or an instance of it."""
-    loader = it.loader if isinstance(it, Standing) else it
+    """Where in a loader something stands, or else an instance of it."""
+    loader = _loader_of(it)
     waiting: list[tuple[str, Any]] = [("loader", loader)]
     seen: set[int] = set()
+    instance = "a part of it"
     for path, found in waiting:  # it grows meanwhile: what is near comes first
-        if found is thing or type(found) is thing:
+        if found is thing:
             return path
+        if type(found) is thing and instance == "a part of it":
+            instance = path
         if id(found) not in seen and len(waiting) < _MOST_PARTS:
             seen.add(id(found))
             waiting += _parts(path, found)
-    return "a part of it"
+    return instance
 
 
 def _parts(path: str, owner: Any) -> list[tuple[str, Any]]:
@@ -292,6 +322,8 @@ def _parts(path: str, owner: Any) -> list[tuple[str, Any]]:
     if isinstance(owner, list | tuple):
         return [(f"{path}[{at}]", value) for at, value in enumerate(owner)]
     attributes = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
+    if isinstance(owner, DataLoader):
+        attributes = owner.__getstate__()  # what is beside that goes into no pickle
     return [(f"{path}.{name}", value) for name, value in attributes.items()]
 
 

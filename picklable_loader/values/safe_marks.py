@@ -93,11 +93,15 @@ def _values(mark: Any, stream: Any) -> Any:
     entries = _Values(mark, stream).load()
     if not isinstance(entries, dict) or not _ENTRIES.issuperset(entries):
         raise _refused(stream, "its iterator was pickled as a whole")
+    if "begun" in entries:
+        new, before = entries["begun"]
+        _Values(before, stream).load()  # what is opened later is to be looked through now
+        entries["begun"] = list(new), before
     return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
 
 
 #: what a mark may have besides the pickle of an iterator
-_ENTRIES = {"dataset", "iterator", "rng", "over"}
+_ENTRIES = {"begun", "dataset", "iterator", "rng", "over"}
 
 
 def _refused(stream: Any, reason: str) -> NeedsCodeError:

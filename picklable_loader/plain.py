@@ -33,7 +33,7 @@ SYMPTOMS = (
 
 _SCALARS = {int, str, float, bool, type(None)}
 #: kinds of numpy's scalars that have a like in Python
-_NUMBERS = "biufcSU"
+_NUMBERS = "biufcSUmM"
 
 
 class NotPlain(TypeError):
@@ -57,7 +57,7 @@ def encode(value: Any) -> Any:
         return {"as": kind.__name__, "value": _ENCODERS[kind](value)}
     if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
         return _encode_number(value)
-    raise NotPlain(kind.__qualname__)
+    raise NotPlain(f"a {kind.__qualname__}")
 
 
 def is_plain(value: Any) -> bool:
@@ -118,10 +118,12 @@ def _decode(form: Any) -> Any:
 def alike(one: Any, other: Any) -> bool:
     """Two plain forms are of equal values."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
+        return _equal(one, other)
     kind = type(one)
     if kind is not type(other):
         return False
+    if kind is np.ndarray:  # within a form that holds the value itself
+        return one.dtype == other.dtype and np.array_equal(one, other)
     if kind is list and _SCALARS.issuperset(map(type, one)):
         return bool(one == other)
     if kind is dict:
@@ -131,11 +133,26 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype != other.dtype or one.layout != other.layout:
+        return False
+    if one.layout is not torch.strided:  # torch compares no others
+        one, other = one.to_dense(), other.to_dense()
+    return torch.equal(one, other)
+
+
 def _encode_number(value: np.generic) -> dict[str, Any]:
     item = value.item()
-    if isinstance(item, np.generic):  # longer than any number of Python's
-        raise NotPlain(f"a number of {value.dtype}")
+    if isinstance(item, np.generic) or value.dtype.kind in "mM":  # Python has no such number
+        return {"as": "scalar", "value": _encode_array(np.asarray(value))}
     return {"as": "number", "dtype": value.dtype.str, "value": encode(item)}
+
+
+def _decode_scalar(form: dict[str, Any]) -> Any:
+    array = _decode_array(form)
+    if array.shape:
+        raise ValueError(f"a scalar has no shape, and this one has {array.shape}")
+    return array[()]
 
 
 def _encode_array(array: Any) -> Any:
@@ -144,10 +161,36 @@ def _encode_array(array: Any) -> Any:
             return torch.from_numpy(array.copy())
     except TypeError:  # numbers that torch has not
         pass
-    if array.dtype.kind not in "biufcSUMm":
+    if array.dtype.hasobject or array.dtype.kind not in "biufcSUMmV":
         raise NotPlain(f"an array of {array.dtype}")
     data = b64encode(array.tobytes()).decode()
-    return [array.dtype.str, list(array.shape), data]
+    return [_encode_dtype(array.dtype), list(array.shape), data]
+
+
+def _encode_dtype(dtype: np.dtype[Any]) -> Any:
+    """Its name; for records, each field's name, place and type, and the size of all."""
+    if dtype.fields is None:
+        if dtype.subdtype is not None:
+            return [_encode_dtype(dtype.subdtype[0]), list(dtype.subdtype[1])]
+        return dtype.str
+    names = dtype.names or ()
+    fields = [(name, *dtype.fields[name][:2]) for name in names]
+    places = [[name, place, _encode_dtype(kind)] for name, kind, place in fields]
+    return {"fields": places, "size": dtype.itemsize}
+
+
+def _decode_dtype(form: Any) -> np.dtype[Any]:
+    if type(form) is list:
+        kind, shape = form
+        form = _decode_dtype(kind), tuple(shape)
+    elif type(form) is dict:
+        names, places, kinds = map(list, zip(*form["fields"], strict=True))
+        formats = [_decode_dtype(kind) for kind in kinds]
+        form = {
+            "names": names, "offsets": places, "formats": formats, "itemsize": form["size"],
+        }  # fmt: skip
+    found: np.dtype[Any] = np.dtype(form)
+    return found
 
 
 def _decode_number(form: dict[str, Any]) -> Any:
@@ -162,10 +205,17 @@ def _decode_array(form: dict[str, Any]) -> Any:
     if isinstance(held, torch.Tensor):
         return _whole(held).numpy().copy()
     name, shape, data = held
-    dtype = np.dtype(name)
-    if dtype.kind not in "biufcSUMm":
+    dtype = _decode_dtype(name)
+    if dtype.hasobject or dtype.kind not in "biufcSUMmV":
         raise ValueError(f"no array is of {dtype}")
     return np.frombuffer(b64decode(data, validate=True), dtype).reshape(shape).copy()
+
+
+def _decode_torchs_dtype(form: dict[str, Any]) -> torch.dtype:
+    found = getattr(torch, form["value"])
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"torch has no dtype {form['value']}")
+    return found
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -227,7 +277,11 @@ _ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
     PurePosixPath: str,
     PureWindowsPath: str,
     bytes: lambda value: b64encode(value).decode(),
+    bytearray: lambda value: b64encode(value).decode(),
     complex: lambda value: [value.real, value.imag],
+    torch.dtype: lambda value: str(value).partition(".")[2],
+    torch.device: str,
+    torch.Size: list,
     torch.Tensor: lambda value: value.detach().clone(),
     np.ndarray: _encode_array,
 }
@@ -250,9 +304,14 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "PurePosixPath": lambda form: PurePosixPath(form["value"]),
     "PureWindowsPath": lambda form: PureWindowsPath(form["value"]),
     "bytes": lambda form: b64decode(form["value"], validate=True),
+    "bytearray": lambda form: bytearray(b64decode(form["value"], validate=True)),
     "complex": lambda form: complex(*form["value"]),
+    "dtype": _decode_torchs_dtype,
+    "device": lambda form: torch.device(form["value"]),
+    "Size": lambda form: torch.Size(form["value"]),
     "Tensor": lambda form: _whole(form["value"]).clone(),
     "ndarray": _decode_array,
     "number": _decode_number,
+    "scalar": _decode_scalar,
     "object": lambda form: form["value"],
 }

@@ -227,7 +227,7 @@ class SampleKeeper(ShuffleIterator):
             return {"inner": inner, "samples": [encode(sample) for sample in self._buffer]}
         except NotPlain as kind:
             raise NotImplementedError(
-                f'a state cannot hold samples with a {kind}: ShuffleBuffer(..., state="rebuild")'
+                f'a state cannot hold samples with {kind}: ShuffleBuffer(..., state="rebuild")'
             ) from None
 
     def _check(self, state: dict[str, Any]) -> None:

@@ -632,3 +632,16 @@ def test_a_codec_that_is_not_installed_is_named_before_anything_is_made(
     monkeypatch.setitem(sys.modules, "dill", None)
     with pytest.raises(UsageError, match="'dill' is not installed: pip install dill"):
         DataLoader(Noisy(), codec="dill")
+
+
+@pytest.mark.parametrize("name", ["in_order", "pin_memory_device"])
+def test_a_loader_that_an_earlier_torch_has_pickled_gets_what_is_new(name: str) -> None:
+    it = iter(DataLoader(Noisy(), 3, seed=1))
+    next(it)
+    kept = it.loader.__getstate__()
+    before = kept.pop(name)
+    other: DataLoader[Any] = DataLoader.__new__(DataLoader)
+    other.__setstate__(kept)
+    assert getattr(other, name) == before
+    other.load_state_dict(it.state_dict())
+    assert lists(other) == lists(it)

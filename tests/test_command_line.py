@@ -368,6 +368,7 @@ class Counts(torch.utils.data.Dataset):
 def exact(num_workers=0): return DataLoader(range(9), batch_size=3, shuffle=True, seed=1)
 def counts(): return DataLoader(Counts(), batch_size=3)
 def nothing(): return None
+def raises(): raise ConnectionError("no such host")
 """
 
 
@@ -391,7 +392,7 @@ def test_a_loader_that_does_not_is_told_where_and_why(loaders: str, say: Say) ->
     assert "does not resume exactly" in said and "repeatability" in said and "counter" in said
 
 
-@pytest.mark.parametrize("name", ["nothing", "absent", ""])
+@pytest.mark.parametrize("name", ["nothing", "absent", "", "raises"])
 def test_without_a_loader_there_is_nothing_to_verify(name: str, loaders: str, say: Say) -> None:
     status, said, complaint = say("verify", f"{loaders}:{name}")
     assert (status, said) == (2, "") and loaders in complaint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from laws.datasets import Noisy
 from laws.observe import seed_everything, seen
 from laws.streams import StatefulIterator
+from torch.utils.data import Sampler
 
 from picklable_loader import DataLoader, from_json, to_json
 from picklable_loader.errors import CannotSaveError, DamagedStateError, UsageError
@@ -57,6 +59,9 @@ def assert_same(one: Any, other: Any) -> None:
 
 # --- there and back ------------------------------------------------------------------------------
 
+RECORDS = np.dtype(
+    [("point", [("x", "i2"), ("y", "f4")]), ("name", "U2"), ("pair", "u1", (2,))], align=True
+)
 ODD = [
     math.nan,
     math.inf,
@@ -93,6 +98,14 @@ ODD = [
     torch.empty(0, 3),
     np.float32(0.1),
     np.arange(4.0).reshape(2, 2),
+    np.datetime64("2024-02-29", "ns"),
+    np.longdouble("0.1"),
+    np.zeros((2, 0), RECORDS),
+    np.array([((1, 2.5), "ab", [3, 4])], RECORDS),
+    bytearray(b"\0a"),
+    torch.float16,
+    torch.Size([2, 3]),
+    torch.device("cpu"),
 ]
 
 
@@ -116,6 +129,47 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_anything_plain_comes_back(value: Any) -> None:
     assert_same(from_json(to_json(value)), value)
+
+
+class Holding(Sampler[int]):
+    """Has something odd in its state."""
+
+    def __init__(self, held: Any) -> None:
+        self.at, self.held = 0, held
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 6:
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+    def __len__(self) -> int:
+        return 6
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "held": self.held}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.held = state["at"], state["held"]
+
+
+@pytest.mark.parametrize(
+    "held",
+    [np.zeros(2, RECORDS), np.array([{}]), torch.eye(2).to_sparse()],
+    ids=["records", "objects", "sparse"],
+)
+def test_a_sampler_may_hold_what_compares_in_its_own_way(held: Any) -> None:
+    iterator = iter(DataLoader(range(6), sampler=Holding(held)))
+    next(iterator)
+    other = DataLoader(range(6), sampler=Holding(None))
+    other.load_state_dict(iterator.state_dict())
+    assert list(other) == list(iterator)
+    assert type(other.sampler.held) is type(held)
+
+
+def test_what_is_no_text_is_not_read() -> None:
+    with pytest.raises(UsageError, match="got a dict. A state that is a dict already goes to"):
+        from_json(state_after(2))  # type: ignore[arg-type]
 
 
 def test_a_whole_checkpoint_may_be_written() -> None:

@@ -290,6 +290,19 @@ def form_of(kind: str) -> Any:
         "an array of a huge shape": {"as": "ndarray", "value": ["|u1", [HUGE], "AA=="]},
         "an array of objects": {"as": "ndarray", "value": ["|O", [1], "AAAAAAAAAAA="]},
         "an array of huge texts": {"as": "ndarray", "value": [f"|S{2**31 - 1}", [HUGE], ""]},
+        "records of objects": {
+            "as": "ndarray",
+            "value": [{"fields": [["a", 0, "|O"]], "size": 8}, [1], "AAAAAAAAAAA="],
+        },
+        "huge records": {
+            "as": "ndarray",
+            "value": [{"fields": [["a", 0, "|u1"]], "size": 2**31 - 1}, [HUGE], ""],
+        },
+        "records of huge parts": {"as": "ndarray", "value": [["|u1", [2**30]], [HUGE], ""]},
+        "records of no size": {"as": "scalar", "value": ["|V0", [], ""]},
+        "a scalar with a shape": {"as": "scalar", "value": ["|u1", [1], "AA=="]},
+        "a dtype that is none": {"as": "dtype", "value": "load"},
+        "a huge size": {"as": "Size", "value": HUGE},
         "a factory": {"as": "defaultdict", "value": ["eval", []]},
         "no kind": {"as": "__import__", "value": "os"},
     }[kind]
@@ -304,6 +317,13 @@ FORMS = [
     "an array of huge texts",
     "a factory",
     "no kind",
+    "records of objects",
+    "huge records",
+    "records of huge parts",
+    "records of no size",
+    "a scalar with a shape",
+    "a dtype that is none",
+    "a huge size",
 ]
 
 

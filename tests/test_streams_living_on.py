@@ -515,6 +515,9 @@ UNUSUAL: dict[str, Any] = {
     "day and hour": (date(2024, 2, 29), time(1, 2, 3), timedelta(-1, 5)),
     "file": Path("shards") / "0.tar",
     "files elsewhere": [PurePosixPath("/a/b"), PureWindowsPath("C:/a")],
+    "of torch": [torch.float16, torch.Size([2, 3]), torch.device("cpu")],
+    "of numpy": [np.datetime64("2024-02-29", "ns"), np.timedelta64(3, "D"), np.longdouble("0.1")],
+    "bytes": bytearray(b"\0a"),
 }
 
 

@@ -38,6 +38,8 @@ def test_a_batch_that_is_seen_at_once_was_made_right_before() -> None:
     assert shown.waiting == ((0, 3), (4, 3))
     assert shown.seconds == 7
     assert (shown.busy(0), shown.waited) == (5 / 7, 6 / 7)
+    with pytest.raises(IndexError, match="worker should be from 0 to .*, got worker=9"):
+        shown.busy(9)
 
 
 def test_batches_that_are_seen_late_were_ready_when_the_worker_says() -> None:

@@ -95,8 +95,11 @@ def read(path: str) -> Contents:
                 return Contents(path, kind, size, _from_pickles(file))
         with _opened(path, kind) as body:
             return _from_archive(path, kind, size, body)
-    except NotPickle as error:
-        raise NotRead(f"{path}: this is no pickle, and no file that is known: {error}") from None
+    except NotPickle:
+        raise NotRead(
+            f"{path}: this is no checkpoint: neither of this package, nor of torch.save, nor a "
+            "pickle, nor a state as JSON"
+        ) from None
     except LoaderError as error:
         raise NotRead(f"{path}: {error}") from None
     except _TORN as error:

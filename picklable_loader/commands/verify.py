@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     """Stop the loader, resume it and compare.
 
     Returns:
-        0 if it resumes exactly; 1 if it does not; 2 if there is no such loader.
+        0 if it resumes exactly; 1 if it does not; 2 if there is no such loader, or it raises.
     """
     try:
         with _folder_at_hand():
@@ -73,6 +74,9 @@ def run(options: argparse.Namespace) -> int:
         return 1
     except (BenchError, LoaderError, TypeError, ValueError) as error:
         return complain(f"{options.function}: {error}")
+    except Exception as error:  # whatever the loader, or the function that makes it, raises
+        traceback.print_exc()
+        return complain(f"{options.function} cannot be verified: {type(error).__name__}: {error}")
     _show(report, options)
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -60,7 +61,7 @@ class Picklable(TorchDataLoader[_T]):
     def __setstate__(self, kept: dict[str, Any]) -> None:
         kept, opened = unpacked(kept)
         saved = kept["_pl"]
-        self.__dict__.update(kept)
+        self.__dict__.update({**_torchs_own(), **kept})
         method = saved["start_method"]
         context = None if method is None else torch.multiprocessing.get_context(method)
         self.__dict__[_CONTEXT] = context
@@ -86,6 +87,17 @@ class Picklable(TorchDataLoader[_T]):
             kept = copy.deepcopy(kept, memo)
         other.__setstate__(kept)
         return other
+
+
+@cache
+def _torchs_own() -> dict[str, Any]:
+    """What torch's loader has at least: another version of it, which has pickled one, had less."""
+    whole = vars(TorchDataLoader([None]))  # type: ignore[arg-type]
+    return {name: value for name, value in whole.items() if name not in _GIVEN}
+
+
+#: what each loader has from whoever made it
+_GIVEN = ("dataset", "sampler", "batch_sampler")
 
 
 def _attach(loader: Any, dataset: Any) -> None:

@@ -36,7 +36,13 @@ class Timeline:
     seconds: float
 
     def busy(self, worker: int) -> float:
-        """Part of the time that a worker was busy, from 0 to 1."""
+        """Part of the time that a worker was busy, from 0 to 1.
+
+        There is none (IndexError) of a worker that the loader does not have.
+        """
+        if not 0 <= worker < len(self.workers):
+            last = len(self.workers) - 1
+            raise IndexError(f"worker should be from 0 to {last}, got worker={worker}")
         return _part(self.workers[worker], self.seconds)
 
     @property

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..core.snapshot import FORMAT
-from ..errors import CannotSaveError, DamagedStateError
+from ..errors import CannotSaveError, DamagedStateError, UsageError
 from ..plain import SYMPTOMS, NotPlain, decode, encode
 from .ahead import moved_on
 
@@ -62,8 +62,14 @@ def from_json(text: str) -> Any:
 
     Raises:
         DamagedStateError: it is no JSON, or no such value; the text says where.
-        UsageError: ``"$skip"`` was edited in a state that cannot be moved on exactly.
+        UsageError: ``"$skip"`` was edited in a state that cannot be moved on exactly; or this is no
+            text, but a state.
     """
+    if not isinstance(text, str):
+        raise UsageError(
+            f"from_json reads the text that to_json has written, got a {type(text).__name__}. A "
+            "state that is a dict already goes to load_state_dict"
+        )
     try:
         return _value(_parsed(text), "state")
     except RecursionError:
@@ -90,7 +96,7 @@ def _form(value: Any, path: str) -> Any:
         return {_TYPE: "plain", "value": _form(encode(value), path)}
     except NotPlain as found:
         raise CannotSaveError(
-            path, f"JSON cannot hold a {found}", "Use pickle, or torch.save, or keep numbers there"
+            path, f"JSON cannot hold {found}", "Use pickle, or torch.save, or keep numbers there"
         ) from None
 
 

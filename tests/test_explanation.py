@@ -131,6 +131,7 @@ def test_an_objects_own_refusal_is_told() -> None:
     assert isinstance(error, CannotSaveError)
     assert error.what == "loader.dataset.part[0]"
     assert "not today" in error.reason and "__getstate__" in error.advice
+    assert "mend its __reduce_ex__" in error.advice
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [], {}, torch.zeros(2), len])

@@ -284,6 +284,11 @@ def _advice(obj: Any, codecs: tuple[str, ...]) -> str:
         return "keep what it is made from, or a class with __next__ and state_dict, instead"
     if isinstance(obj, ModuleType):
         return "import it where it is used"
+    for name in ("__getstate__", "__reduce_ex__", "__reduce__"):
+        if getattr(type(obj), name, None) is not getattr(object, name, None):
+            return (
+                f"mend its {name}, which raises that, or drop it in the __getstate__ of its owner"
+            )
     return "drop it in the __getstate__ of its owner, and make it again in __setstate__"
 
 

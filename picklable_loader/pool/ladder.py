@@ -9,7 +9,7 @@ from multiprocessing.process import BaseProcess
 __all__ = ["retire"]
 
 #: seconds that workers have to finish the batch at hand, once asked
-_ASKED_S = 0.5
+_ASKED_S = 0.3
 #: seconds that they have to die of SIGTERM; with the above, less than anybody notices
 _TERMINATED_S = 0.2
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import tarfile
 import zipfile
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
@@ -15,7 +16,8 @@ from typing import Any, BinaryIO
 from ..errors import LoaderError
 from ..files import MAGIC, open_body
 from ..values.readable import from_json
-from .tracing import NotPickle, Stored, trace
+from .nodes import Stored
+from .tracing import NotPickle, trace, traces
 
 __all__ = ["Contents", "NotRead", "kind_of", "read"]
 
@@ -39,6 +41,7 @@ class Contents:
         bytes: size of the file.
         tree: what would be built; see `trace`.
         notes: what else the file says of itself: versions, checksum.
+        names: what whoever runs its code would import, module and name.
     """
 
     path: str
@@ -46,6 +49,7 @@ class Contents:
     bytes: int
     tree: Any
     notes: dict[str, str] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
     _digests: dict[str, str] = field(default_factory=dict)
 
     def digest(self, stored: Stored) -> str:
@@ -91,8 +95,12 @@ def read(path: str) -> Contents:
         if kind == "JSON":
             return Contents(path, kind, size, from_json(_text(path)))
         if kind == "pickle":
+            if tarfile.is_tarfile(path):  # whatever else it may be at the same time
+                raise NotRead(
+                    f"{path}: this is an archive of tar, which only the oldest torch wrote"
+                )
             with open(path, "rb") as file:
-                return Contents(path, kind, size, _from_pickles(file))
+                return _from_pickles(path, size, file)
         with _opened(path, kind) as body:
             return _from_archive(path, kind, size, body)
     except NotPickle:
@@ -133,25 +141,28 @@ def _opened(path: str, kind: str) -> Any:
     return open_body(path) if kind == "checkpoint" else open(path, "rb")
 
 
-def _from_pickles(file: BinaryIO) -> Any:
-    """The only pickle of a file, or all those of a file that an old torch has written.
+def _from_pickles(path: str, size: int, file: BinaryIO) -> Contents:
+    found = traces(file)
+    names = frozenset().union(*(each.names for each in found))
+    if len(found) == 1:
+        rest = len(file.read())
+        notes = {"behind the pickle": f"{rest} bytes that were not looked at"} if rest else {}
+        return Contents(path, "pickle", size, found[0].tree, notes, names)
+    # An old torch's; data stand behind the pickles.
+    named = {name: each.tree for name, each in zip(_OLD_PARTS, found[1:], strict=True)}
+    tree = {**named, "data": hashlib.sha256(file.read()).hexdigest()}
+    return Contents(path, "pickle", size, tree, {}, names)
 
-    Such a file has several, one after the other, and data behind them; each of them is read.
-    """
-    first = trace(file)
-    if first != _OLD_TORCH:
-        return first
-    named = {name: trace(file) for name in ("protocol", "system", "object", "storages")}
-    return {**named, "data": hashlib.sha256(file.read()).hexdigest()}
 
-
-#: what torch's files began with before they were archives, and still do if that is asked for
-_OLD_TORCH = 0x1950A86A20F9469CFC6C
+_OLD_PARTS = ("protocol", "system", "object", "storages")
 
 
 def _from_archive(path: str, kind: str, size: int, body: Any) -> Contents:
     with zipfile.ZipFile(body) as archive:
         named = {name.partition("/")[2]: name for name in archive.namelist()}
+        # Torch finds parts without regard to case, and may find another one than we do.
+        if len({name.lower() for name in named}) < len(archive.namelist()):
+            raise NotRead(f"{path}: the archive has two parts of one name")
         if "data.pkl" not in named:
             raise NotRead(f"{path}: this is an archive, but none of torch.save")
         notes = {"torch.save's format": _part(archive, named, "version")}
@@ -160,8 +171,9 @@ def _from_archive(path: str, kind: str, size: int, body: Any) -> Contents:
             notes = {"checkpoint format": "1, checksum right", **notes}
         info = archive.getinfo(named["data.pkl"])
         _stored_only(info)
-        tree = trace(archive.read(info))
-    return Contents(path, kind, size, tree, {n: v for n, v in notes.items() if v})
+        found = trace(archive.read(info))
+    names = found.names | ({"torch.jit.load"} if "constants.pkl" in named else set())
+    return Contents(path, kind, size, found.tree, {n: v for n, v in notes.items() if v}, names)
 
 
 def _part(archive: zipfile.ZipFile, named: dict[str, str], name: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from .contents import Contents, NotRead, read
 from .findings import walk
+from .nodes import Built, Stored, Tensor
 from .screen import Table, complain, show
-from .tracing import Built, Stored, Tensor
 
 __all__ = ["add_arguments", "run"]
 

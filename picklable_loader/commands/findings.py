@@ -11,7 +11,8 @@ from typing import Any
 from ..core.snapshot import FORMAT
 from ..errors import LoaderError
 from ..values.ahead import batches_left
-from .tracing import Built, NotPickle, Stored, Tensor, trace
+from .nodes import Built, Stored, Tensor
+from .tracing import NotPickle, trace
 
 __all__ = ["Finding", "find", "weigh", "walk"]
 
@@ -227,7 +228,7 @@ def _mark(mark: Any, marked: Any) -> str:
         return "no state: replayed from its start"
     if isinstance(mark, bytes):
         try:
-            mark = trace(mark)
+            mark = trace(mark).tree
         except NotPickle:
             return "its state cannot be read"
     if not isinstance(mark, dict):

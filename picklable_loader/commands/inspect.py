@@ -6,10 +6,13 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
+import torch
+
 from .contents import Contents, NotRead, read
-from .findings import Finding, find, walk, weigh
+from .findings import Finding, find, weigh
+from .nodes import Built, Tensor
 from .screen import Table, complain, in_units, show
-from .tracing import Built, Tensor
+from .tracing import OPENED
 
 __all__ = ["add_arguments", "run"]
 
@@ -35,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     except (NotRead, OSError) as error:
         return complain(str(error))
     found = find(contents.tree)
-    parts, code = _parts(contents.tree), _code(contents.tree)
+    parts, code = _parts(contents.tree), _code(contents.names)
     data = {
         "file": contents.path,
         "kind": contents.kind,
@@ -95,13 +98,36 @@ def _kind(node: Any) -> str:
     return "tensor" if isinstance(node, Tensor) else type(node).__name__
 
 
-def _code(tree: Any) -> list[str]:
-    """Names that a reader with code would import, and call most of."""
-    names = {node.name for _, node in walk(tree) if isinstance(node, Built)}
-    return sorted(name for name in names if not name.startswith(_HARMLESS))
+def _code(names: frozenset[str]) -> list[str]:
+    """Of what a file would import, what is not known to make values and nothing else."""
+    return sorted(names - _HARMLESS)
 
 
-_HARMLESS = ("torch.storage", "torch._utils._rebuild", "torch.float", "torch.int", "torch.Size")
+#: what torch's safe reader builds by itself; names of Python 2 stand in pickles of protocol 2
+_HARMLESS = frozenset(
+    {f"{kind.__module__}.{kind.__name__}" for kind in torch._storage_classes}
+    | {f"torch.{name}" for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+    | {
+        "__builtin__.bytearray",
+        "__builtin__.complex",
+        "__builtin__.set",
+        "_codecs.encode",
+        "builtins.bytearray",
+        "builtins.complex",
+        "builtins.set",
+        "collections.Counter",
+        "collections.OrderedDict",
+        "torch.Size",
+        "torch.Tensor",
+        "torch._utils._rebuild_parameter",
+        "torch._utils._rebuild_sparse_tensor",
+        "torch._utils._rebuild_tensor_v2",
+        "torch.device",
+        "torch.nn.parameter.Parameter",
+        "torch.serialization._get_layout",
+        OPENED,  # it is looked into
+    }
+)
 
 
 def _loading(code: list[str]) -> str:

@@ -7,80 +7,50 @@ when it is walked than when it is held: who walks it sets a limit.
 
 from __future__ import annotations
 
+import io
 import pickletools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-__all__ = ["Built", "NotPickle", "Stored", "Tensor", "trace"]
+from .nodes import Built, Stored, Tensor
+
+__all__ = [
+    "_OLD_TORCH",
+    "OPENED",
+    "Built",
+    "NotPickle",
+    "Stored",
+    "Tensor",
+    "Trace",
+    "trace",
+    "traces",
+]
 
 
 class NotPickle(ValueError):
     """The bytes are no pickle."""
 
 
-@dataclass(eq=False, repr=False)
-class Built:
-    """An object that would be built by a call, or the thing itself that a name stands for.
-
-    Attributes:
-        name: module and name of the class or function.
-        arguments: what it would be called with; None: the thing itself.
-        state: what it would be filled with.
-        items: what would be appended to it, or set in it.
-    """
-
-    name: str
-    arguments: Any = None
-    state: Any = None
-    items: list[Any] = field(default_factory=list)
-
-    @property
-    def called(self) -> bool:
-        """It would be called; otherwise the name would be looked up."""
-        return self.arguments is not None
-
-
 @dataclass(frozen=True)
-class Stored:
-    """Data that stands beside the pickle in torch's archive.
+class Trace:
+    """What a pickle would do.
 
     Attributes:
-        key: name of the part in the archive.
-        kind: torch's class of storage, such as ``"LongStorage"``.
-        count: numbers in it.
+        tree: what it would build: Python's own values, and `Built`, `Stored` and `Tensor` for
+            anything else.
+        names: all that it would import on the way, whatever becomes of it; module and name.
     """
 
-    key: str
-    kind: str
-    count: int
+    tree: Any
+    names: frozenset[str]
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor that would be built.
-
-    Attributes:
-        stored: where its numbers are; None where that is not known.
-        shape: of the tensor.
-        offset: number of its first number in what is stored.
-        stride: numbers from one to the next, by dimension.
-    """
-
-    stored: Stored | None
-    shape: tuple[Any, ...]
-    offset: Any = 0
-    stride: tuple[Any, ...] = ()
-
-
-def trace(data: bytes | BinaryIO) -> Any:
-    """What a pickle would build.
+def trace(data: bytes | BinaryIO) -> Trace:
+    """What a pickle would do.
 
     Args:
         data: the pickle; what follows it is passed over. A file stands behind it afterwards.
-
-    Returns:
-        Python's own values, and `Built`, `Stored` and `Tensor` for anything else.
 
     Raises:
         NotPickle: the bytes are none.
@@ -90,7 +60,7 @@ def trace(data: bytes | BinaryIO) -> Any:
         for operation, argument, _ in pickletools.genops(data):
             machine.do(operation.name, argument)
     except _Done:
-        return machine.stack[-1]
+        return Trace(machine.stack[-1], frozenset(machine.names))
     except Exception as error:  # whatever damaged bytes make of a stack
         raise NotPickle(str(error) or type(error).__name__) from error
     raise NotPickle("it does not end")
@@ -105,6 +75,7 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
+        self.names: set[str] = set()
 
     def do(self, name: str, argument: Any) -> None:
         """One operation of the pickle."""
@@ -160,29 +131,41 @@ class _Machine:
         self.stack[-count:] = [tuple(items)]
 
     def name(self, text: str) -> None:
-        module, _, name = text.partition(" ")
-        self.stack.append(Built(f"{module}.{name}"))
+        self.stack.append(self.named(*text.split(" ", 1)))
+
+    def named(self, module: str, name: str) -> Built:
+        """The thing that a name stands for."""
+        self.names.add(f"{module}.{name}")
+        return Built(f"{module}.{name}")
 
     def stack_name(self, _: Any) -> None:
         name, module = self.stack.pop(), self.stack.pop()
         if type(name) is not str or type(module) is not str:
             raise NotPickle("a name that is no text")
-        self.stack.append(Built(f"{module}.{name}"))
+        self.stack.append(self.named(module, name))
 
     def call(self, _: Any) -> None:
         arguments, called = self.stack.pop(), self.stack.pop()
-        self.stack.append(_called(called, arguments))
+        self.stack.append(self.called(called, arguments))
 
     def call_named(self, _: Any) -> None:
         _, arguments, called = self.stack.pop(), self.stack.pop(), self.stack.pop()
-        self.stack.append(_called(called, arguments))
+        self.stack.append(self.called(called, arguments))
 
     def instance(self, text: str) -> None:
-        self.stack.append(Built(text.replace(" ", "."), tuple(self.pop_mark())))
+        arguments = tuple(self.pop_mark())
+        self.stack.append(self.called(self.named(*text.split(" ", 1)), arguments))
 
     def instance_on_stack(self, _: Any) -> None:
         called, *arguments = self.pop_mark()
-        self.stack.append(_called(called, tuple(arguments)))
+        self.stack.append(self.called(called, tuple(arguments)))
+
+    def called(self, called: Any, arguments: Any) -> Any:
+        """What a call makes; one that opens a pickle in its argument is looked into."""
+        found = _called(called, arguments)
+        if isinstance(found, Built) and found.name == OPENED:
+            self.names |= _names_within(arguments)
+        return found
 
     def fill(self, _: Any) -> None:
         state = self.stack.pop()
@@ -202,6 +185,37 @@ class _Machine:
 
     def stored(self, pid: Any) -> None:
         self.stack.append(_stored(pid))
+
+
+#: torch's: how a plain pickle has a tensor's data. It opens any file of torch.save, with code.
+OPENED = "torch.storage._load_from_bytes"
+
+
+def _names_within(arguments: Any) -> set[str]:
+    """What files of an old torch within a pickle import; `_CODE_WITHIN` if that is not known."""
+    try:
+        (data,) = arguments
+        return set().union(*(each.names for each in traces(io.BytesIO(data))))
+    except (NotPickle, TypeError, ValueError):
+        return {_CODE_WITHIN}
+
+
+#: stands for names that nobody can tell
+_CODE_WITHIN = "a file within the file"
+
+
+def traces(file: BinaryIO) -> list[Trace]:
+    """The only pickle of a file, or all five of a file that an old torch has written.
+
+    Raises:
+        NotPickle: it has fewer.
+    """
+    first = trace(file)
+    return [first, *(trace(file) for _ in range(4))] if first.tree == _OLD_TORCH else [first]
+
+
+#: what torch's files began with before they were archives, and still do if that is asked for
+_OLD_TORCH = 0x1950A86A20F9469CFC6C
 
 
 def _called(called: Any, arguments: Any) -> Any:

@@ -422,6 +422,60 @@ def test_a_class_of_main_goes_by_value_when_asked() -> None:
         pickle.loads(saved("auto"))
 
 
+_KINDS = """
+import dataclasses, enum, pickle, sys, torch, typing
+from picklable_loader import DataLoader
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+class Row(typing.NamedTuple):
+    point: Point
+    data: torch.Tensor
+
+class Color(enum.Enum):
+    RED = 1
+
+class Trouble(Exception):
+    pass
+
+class Outer:
+    class Inner(list):
+        pass
+
+class Typed(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        if index == 7:
+            raise Trouble("the last one")
+        return Row(Point(index), torch.full((3,), index)), Color.RED, Outer.Inner([index])
+
+if __name__ == "__main__":
+    it = iter(DataLoader(Typed(), None, num_workers=1, codec=sys.argv[1]))
+    next(it)
+    sys.stdout.buffer.write(pickle.dumps(it))
+"""
+
+
+@pytest.mark.parametrize("codec", ["cloudpickle", "dill"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_classes_that_came_along_come_out_of_workers(method: str, codec: str) -> None:
+    command = [sys.executable, "-c", _KINDS, codec]
+    saved = subprocess.run(command, capture_output=True, check=True).stdout
+    it = pickle.loads(saved)
+    it.loader.multiprocessing_context = method
+    found = [next(it) for _ in range(6)]
+    for index, (row, color, inner) in enumerate(found, 1):
+        assert (row.point.x, row.data.tolist(), list(inner)) == (index, [index] * 3, [index])
+        assert color is type(color).RED and type(row) is type(found[0][0])
+        assert type(inner) is type(found[0][2])
+    with pytest.raises(Exception, match="the last one") as raised:
+        next(it)
+    assert type(raised.value).__name__ == "Trouble"
+
+
 _STREAM = """
 import pickle, sys, torch
 from picklable_loader import DataLoader

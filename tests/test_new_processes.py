@@ -28,6 +28,10 @@ _PROGRAM = textwrap.dedent("""
 
     Batch = collections.namedtuple("Batch", "values")
 
+    class Nest:
+        class Batch(Batch):
+            pass
+
     class Trouble(Exception):
         pass
 
@@ -46,13 +50,13 @@ _PROGRAM = textwrap.dedent("""
     FACTOR = 10
     loader = DataLoader(
         Typed(), 3, num_workers=2, multiprocessing_context=sys.argv[1],
-        collate_fn=lambda samples: Batch(torch.stack(samples)),
+        collate_fn=lambda samples: Nest.Batch(Batch(torch.stack(samples))),
         worker_init_fn=lambda worker: None,
     )
     it = iter(loader)
     found = [next(it) for _ in range(3)]
-    assert all(type(batch) is Batch for batch in found)
-    print([batch.values.tolist() for batch in found])
+    assert all(type(batch) is Nest.Batch and type(batch.values) is Batch for batch in found)
+    print([batch.values.values.tolist() for batch in found])
     try:
         next(it)
     except Trouble:

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 import torch.multiprocessing  # noqa: F401  (registers torch's reductions with ForkingPickler)
 
+from .classes import numbered
+
 __all__ = ["INLINE_BYTES", "dump", "dumps"]
 
 #: Buffers up to this size travel within the message.
@@ -116,6 +118,8 @@ class _Pickler(pickle.Pickler):
             return self._reduce(obj)
         if kind is np.ndarray:
             return _reduce_array(obj)
+        if isinstance(obj, type):
+            return numbered(obj) or NotImplemented
         if isinstance(obj, _SEES_A_STORAGE):
             self._note_torchs(obj)
             if self._known.too_late and not isinstance(obj, torch.Tensor):

@@ -198,7 +198,9 @@ class Standing(Generic[_T]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Standing[_T]:
         other = memo[id(self)] = type(self).__new__(type(self))
-        other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        saved, sealed = copy.deepcopy((self.__getstate__(), self._sealed), memo)
+        other.__setstate__(saved)
+        other._sealed = sealed
         return other
 
     def __copy__(self) -> Standing[_T]:
@@ -206,6 +208,8 @@ class Standing(Generic[_T]):
         saved["newest"] = True
         other = type(self).__new__(type(self))
         other.__setstate__(saved)
+        if self._sealed is not None:
+            other._sealed = self._sealed.beside_others({id(self.loader): other.loader})
         return other
 
     # --- within ---------------------------------------------------------------------------------

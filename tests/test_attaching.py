@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -236,3 +236,77 @@ def test_the_dataset_itself_is_never_looked_at() -> None:
     again = pickle.loads(pickle.dumps(it))
     again.attach(dataset)
     assert lists(again) == lists(it)
+
+
+class Turned(Noisy):
+    """What refers to it asks it for something that one which only stands for it has not."""
+
+    turned = True
+
+    def add(self, samples: Any) -> Any:
+        return torch.stack(samples) + (self.turned is True)
+
+
+class Turning(Sampler[int]):
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return 17
+
+    def __iter__(self) -> Iterator[int]:
+        order: list[int] = torch.randperm(17).tolist()
+        return iter(reversed(order) if self.dataset.turned is True else order)
+
+
+class TurningByClass(Turning):
+    def __iter__(self) -> Iterator[int]:
+        return TurningWalk(self.dataset)
+
+
+class TurningWalk:
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.taken = dataset, 0
+
+    def __iter__(self) -> TurningWalk:
+        return self
+
+    def __next__(self) -> int:
+        if self.taken == 17:
+            raise StopIteration
+        self.taken += 1
+        return self.taken * 5 % 17 if self.dataset.turned is True else self.taken - 1
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "shallow": copy.copy,
+    "deep": copy.deepcopy,
+    "pickled": lambda it: pickle.loads(pickle.dumps(it)),
+    "pickled, deep": lambda it: copy.deepcopy(pickle.loads(pickle.dumps(it))),
+    "deep, pickled": lambda it: pickle.loads(pickle.dumps(copy.deepcopy(it))),
+    "twice": lambda it: copy.copy(copy.deepcopy(it)),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("function", ["default", "method", "lambda"])
+@pytest.mark.parametrize("kind", [Turning, TurningByClass])
+def test_a_copy_of_what_has_no_dataset_is_given_one_of_its_own(
+    kind: Any, function: str, way: str
+) -> None:
+    dataset = Turned()
+    sampler = kind(dataset)
+    more = {
+        "default": {},
+        "method": {"collate_fn": dataset.add},
+        "lambda": {"collate_fn": lambda batch: torch.stack(batch) + sampler.dataset.turned},
+    }[function]
+    it = iter(DataLoader(dataset, 4, sampler=sampler, seed=1, pickle_dataset=False, **more))
+    next(it)
+    absent = pickle.loads(pickle.dumps(it))
+    expected = lists(it), lists(it.loader)
+    copied = COPIES[way](absent)
+    for each in (copied, absent):
+        each.attach(Turned())
+        assert each.loader.sampler.dataset is each.loader.dataset
+        assert (lists(each), lists(each.loader)) == expected

@@ -43,6 +43,9 @@ class _Absent:
             raise AttributeError(name)
         return _Method(self, name)  # collate_fn may be a method of the dataset's
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Absent:
+        return self  # functions are not copied, and may refer to it: it is replaced everywhere
+
     def missing(self) -> NoReturn:
         raise UsageError(
             f"this was saved without its dataset (pickle_dataset=False): call attach(dataset) with "

@@ -129,6 +129,13 @@ class Opened(dict[str, Any]):
     #: what stood beside them
     beside: list[Any]
 
+    def beside_others(self, others: dict[int, Any]) -> Opened:
+        """The same parts, to be opened beside other things, by the ``id`` of what these replace."""
+        copied = Opened(self)
+        copied.again = self.again
+        copied.beside = [others.get(id(thing), thing) for thing in self.beside]
+        return copied
+
 
 def open_carried(
     codec: str | Codec,

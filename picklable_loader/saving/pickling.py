@@ -16,7 +16,7 @@ from ..errors import Difference, StateMismatch, UsageError
 from ..inner import Inner
 from ..worker.fetch import tell_epoch
 from .absent import is_absent
-from .codecs import bare
+from .codecs import Opened, bare
 from .packing import class_of, packed, unpacked
 
 __all__ = ["Picklable"]
@@ -81,12 +81,24 @@ class Picklable(TorchDataLoader[_T]):
 
     def __deepcopy__(self, memo: dict[int, Any] | None) -> Picklable[_T]:
         other = type(self).__new__(type(self))
-        kept = self.__getstate__()
-        if memo is not None:
+        kept, sealed = self.__getstate__(), self._pl.sealed
+        if memo is None:
+            sealed = _beside_others(sealed, {id(self): other})
+        else:
             memo[id(self)] = other
-            kept = copy.deepcopy(kept, memo)
+            kept, sealed = copy.deepcopy((kept, sealed), memo)
         other.__setstate__(kept)
+        other._pl.sealed = sealed
         return other
+
+
+def _beside_others(sealed: list[Opened], others: dict[int, Any]) -> list[Opened]:
+    """Parts to be opened beside other things; later ones stand beside what is made of earlier."""
+    copies = []
+    for opened in sealed:
+        others[id(opened)] = opened.beside_others(others)
+        copies.append(others[id(opened)])
+    return copies
 
 
 @cache
@@ -108,9 +120,11 @@ def _attach(loader: Any, dataset: Any) -> None:
     before = dict(loader.__dict__)
     inner, resume = loader._pl, loader._pl.resume
     # What refers to the dataset is put together anew, around this one.
+    absents = {id(thing) for opened in inner.sealed for thing in opened.beside if is_absent(thing)}
+    anew: dict[int, Any] = dict.fromkeys(absents, dataset)
     for opened in inner.sealed:
-        beside = [dataset if is_absent(thing) else thing for thing in opened.beside]
-        parts = opened.again(beside)
+        parts = opened.again(opened.beside_others(anew).beside)
+        anew[id(opened)] = dict(parts)
         saved = parts.pop("_pl", None)
         resume = resume if saved is None else saved["resume"]
         loader.__dict__.update(parts)

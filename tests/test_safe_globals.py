@@ -61,6 +61,9 @@ class Arrays(Noisy):
         self.number = np.float32(2)
         self.parts = {"a": [torch.arange(3), frozenset({1}), range(4)], ("b", 1): None}
 
+    def collate(self, samples: Any) -> Any:
+        return torch.stack(samples)
+
 
 class Subclass(DataLoader[Any]):
     pass
@@ -221,7 +224,26 @@ def test_a_function_that_is_trusted_is_read() -> None:
 
 # --- what needs code -----------------------------------------------------------------------------
 
+
+class Wrapping(Noisy):
+    """Hands on whatever it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Noisy()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
 NEEDY = {
+    "loader.dataset .*Wrapping.*__getattr__": lambda: DataLoader(Wrapping()),
+    "loader.collate_fn .*Arrays.collate(.|\\n)*getattr": lambda: DataLoader(
+        Noisy(), collate_fn=Arrays().collate
+    ),
+    "loader.collate_fn .*stack(.|\\n)*getattr": lambda: DataLoader(
+        Noisy(), collate_fn=torch.stack  # type: ignore[arg-type]
+    ),
     "loader.collate_fn .*double.*function": lambda: DataLoader(Noisy(), collate_fn=double),
     "loader.worker_init_fn .*print": lambda: DataLoader(Noisy(), worker_init_fn=print),
     "loader.dataset .*WithSetstate.*__setstate__": lambda: DataLoader(WithSetstate()),

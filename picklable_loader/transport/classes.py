@@ -8,6 +8,7 @@ meant. A class that a notebook has typed in, and that was loaded elsewhere, is o
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Any
 
 __all__ = ["numbered"]
@@ -32,6 +33,4 @@ def _is_found(kind: type[Any]) -> bool:
 
 def of_number(number: str) -> Any:
     """The class that cloudpickle knows by a number; messages call this."""
-    from cloudpickle import cloudpickle as tracker
-
-    return tracker._DYNAMIC_CLASS_TRACKER_BY_ID[number]
+    return import_module("cloudpickle.cloudpickle")._DYNAMIC_CLASS_TRACKER_BY_ID[number]

@@ -27,11 +27,9 @@ from ..interleaving import Interleave
 from ..iterator import LoaderIterator
 from ..loader import DataLoader
 from ..options import Options
-from ..saving.absent import AbsentDataset, AbsentIterable
-from ..saving.codecs import made, open_carried
-from ..saving.packing import carrying
 from ..shuffling import ShuffleBuffer
 from ..standing import Standing
+from .needs_code import is_unreadable, needs_code, unreadable
 from .safe_marks import reread_iterator, reread_loader
 
 __all__ = ["safe_globals"]
@@ -175,21 +173,15 @@ def _entries(name: str, thing: Any, it: Any, trusted: tuple[Any, ...]) -> list[t
         return [(thing, name), *beside]
     if name.startswith("numpy.") and name.rpartition(".")[2] in _NUMPYS:
         return [(thing, name)]
-    if thing in (AbsentDataset, AbsentIterable):
-        raise NeedsCodeError(
-            "an iterator without its dataset (pickle_dataset=False)",
-            "attach puts together anew what refers to that",
-            "Save state_dict() instead, which holds no dataset either",
-        )
-    if thing in (made, open_carried):
-        raise _carried(it)
+    if is_unreadable(thing):
+        raise unreadable(it, thing)
     if not isinstance(thing, type):
-        raise _refused(it, thing, "a function, which a file could call with any arguments")
+        raise needs_code(it, thing, "a function, which a file could call with any arguments")
     if issubclass(thing, DataLoader | Standing):
         return [(_reading(thing, it), name)]
     reason = _code_in(thing)
     if reason:
-        raise _refused(it, thing, reason)
+        raise needs_code(it, thing, reason)
     return [(_bare(thing), name), (thing, _unsaid(thing))]
 
 
@@ -212,7 +204,7 @@ def _code_in(kind: type[Any]) -> str | None:
         return "a class of this package that is not among those that hold values only"
     if "__setstate__" in _names(kind):
         return "a class with __setstate__"
-    for name in ("__reduce__", "__reduce_ex__", "__new__", "__getnewargs__", "__getnewargs_ex__"):
+    for name in _CALLED:
         if getattr(kind, name, None) is not getattr(object, name, None):
             return f"a class with {name}"
     if _hashes(kind):
@@ -220,6 +212,18 @@ def _code_in(kind: type[Any]) -> str | None:
     if any(vars(each).get("__slots__") for each in kind.__mro__):
         return "a class with __slots__"
     return None
+
+
+#: what torch, or Python, calls while an instance is built; of attributes since torch asks for some
+_CALLED = (
+    "__reduce__",
+    "__reduce_ex__",
+    "__new__",
+    "__getnewargs__",
+    "__getnewargs_ex__",
+    "__getattr__",
+    "__getattribute__",
+)
 
 
 def _hashes(kind: Any) -> bool:
@@ -247,7 +251,7 @@ def _reading(kind: type[Any], it: Any) -> type[Any]:
     """A stand-in for a loader's or an iterator's class, which looks at what it is filled with."""
     ours = DataLoader if issubclass(kind, DataLoader) else Standing
     if kind.__setstate__ is not ours.__setstate__:
-        raise _refused(it, kind, "a class with a __setstate__ of its own")
+        raise needs_code(it, kind, "a class with a __setstate__ of its own")
 
     def refuse(self: Any, *arguments: Any, **more: Any) -> None:
         raise pickle.UnpicklingError(f"{kind.__qualname__} is not to be called by a file")
@@ -262,69 +266,9 @@ def _reading(kind: type[Any], it: Any) -> type[Any]:
     return type(kind.__name__, (kind,), {"__init__": refuse, "__setstate__": fill})
 
 
-# --- what is refused -----------------------------------------------------------------------------
-
-
 def _check_marks(it: Any) -> None:
     """Raise NeedsCodeError if a stream's state is none that can be read without code."""
     if isinstance(it, Standing):
         reread_iterator(it.__getstate__())
         it = it.loader
     reread_loader(it.__getstate__())
-
-
-def _refused(it: Any, thing: Any, reason: str) -> NeedsCodeError:
-    name = getattr(thing, "__qualname__", repr(thing))
-    return NeedsCodeError(
-        f"{_path(it, thing)} ({thing.__module__}.{name})",
-        f"it is {reason}",
-        "Save state_dict() instead, load with weights_only=False if you trust the file, or say "
-        "safe_globals(..., trusted=[...]) if it may be called with any arguments",
-    )
-
-
-def _carried(it: Any) -> NeedsCodeError:
-    ways = carrying(_loader_of(it))
-    first, codec = next(iter(ways.items()), ("the sampler's iterator", "cloudpickle"))
-    return NeedsCodeError(
-        " and ".join(ways) or first,
-        f"{codec} carries it, as code" if len(ways) < 2 else "codecs carry them, as code",
-        "Define it at the top level of a module, save state_dict() instead, or load with "
-        "weights_only=False if you trust the file",
-    )
-
-
-def _loader_of(it: Any) -> DataLoader[Any]:
-    loader: DataLoader[Any] = it.loader if isinstance(it, Standing) else it
-    return loader
-
-
-def _path(it: Any, thing: Any) -> str:
-    """Where in a loader something stands, or else an instance of it."""
-    loader = _loader_of(it)
-    waiting: list[tuple[str, Any]] = [("loader", loader)]
-    seen: set[int] = set()
-    instance = "a part of it"
-    for path, found in waiting:  # it grows meanwhile: what is near comes first
-        if found is thing:
-            return path
-        if type(found) is thing and instance == "a part of it":
-            instance = path
-        if id(found) not in seen and len(waiting) < _MOST_PARTS:
-            seen.add(id(found))
-            waiting += _parts(path, found)
-    return instance
-
-
-def _parts(path: str, owner: Any) -> list[tuple[str, Any]]:
-    if isinstance(owner, dict):
-        return [(f"{path}[{key!r}]", value) for key, value in owner.items()]
-    if isinstance(owner, list | tuple):
-        return [(f"{path}[{at}]", value) for at, value in enumerate(owner)]
-    attributes = {} if isinstance(owner, type) else getattr(owner, "__dict__", {})
-    if isinstance(owner, DataLoader):
-        attributes = owner.__getstate__()  # what is beside that goes into no pickle
-    return [(f"{path}.{name}", value) for name, value in attributes.items()]
-
-
-_MOST_PARTS = 100_000

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .core.streams import Place
+from .dtypes import dumps
 from .errors import CannotSaveError, DamagedStateError
 from .plain import SYMPTOMS, decode, encode_any
 from .randomness import RNGS, Universe
@@ -92,7 +93,7 @@ def _read(mark: Any, stream: int) -> bytes | None:
             entries["over"] = True
         if "rng" in mark:
             entries["rng"] = Universe.from_text(mark["rng"]).states
-        return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
+        return dumps(entries)
     except SYMPTOMS as error:
         raise DamagedStateError(field, "plain values", mark) from error
 

@@ -17,7 +17,7 @@ import dill
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, TensorDataset
 
 import picklable_loader
 from picklable_loader import DataLoader
@@ -699,3 +699,53 @@ def test_a_loader_that_an_earlier_torch_has_pickled_gets_what_is_new(name: str) 
     assert getattr(other, name) == before
     other.load_state_dict(it.state_dict())
     assert lists(other) == lists(it)
+
+
+# --- types that torch's pickles lose --------------------------------------------------------------
+
+LOST = [torch.uint16, torch.uint64, torch.float8_e4m3fn]
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("dtype", LOST, ids=str)
+def test_tensors_that_no_pickle_can_read_again_come_back(dtype: torch.dtype, door: str) -> None:
+    tokens = torch.arange(24).to(dtype).view(4, 6)[:, 1:].t()
+    it = iter(DataLoader(TensorDataset(tokens, tokens[:, 0]), batch_size=2))
+    next(it)
+    again = DOORS[door](it)
+    back = again.loader.dataset.tensors[0]
+    assert (back.dtype, back.stride(), back.shape) == (dtype, tokens.stride(), tokens.shape)
+    found, expected = ([each[0].float().tolist() for each in rest] for rest in (again, it))
+    assert found == expected
+
+
+class HoldsTokens(IterableDataset[int]):
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.tokens = torch.arange(3).to(dtype)
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(int(self.tokens.float().sum()), 9):
+            self.tokens = torch.cat([self.tokens.float(), torch.ones(1)]).to(self.tokens.dtype)
+            yield len(self.tokens)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tokens": self.tokens}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tokens = state["tokens"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("dtype", LOST, ids=str)
+def test_states_may_hold_them_as_well(dtype: torch.dtype, workers: int) -> None:
+    def make() -> Any:
+        return DataLoader(HoldsTokens(dtype), 2, num_workers=workers)
+
+    it = iter(make())
+    next(it)
+    file = io.BytesIO()
+    torch.save(it.state_dict(), file)
+    file.seek(0)
+    other, again = make(), pickle.loads(pickle.dumps(it))
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert lists(other) == lists(again) == lists(it) == [[6, 7], [8, 9]]

@@ -34,6 +34,7 @@ LAYERS = {
         "core.task",
         "core.seeds",
         "transport",
+        "dtypes",
         "errors",
         "randomness",
         "datapipes",

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from ..dtypes import as_bytes, is_lost
 from ..errors import CannotLoadError, CannotSaveError
 from .mapped import MappedFiles
 from .picklers import STOCK, dump_with, is_data, is_ordinary, needed
@@ -219,6 +220,8 @@ class _Beside:
         found = None if self._files is None else self._files.by_name(obj)
         if found is not None:
             return found
+        if is_lost(obj):
+            return as_bytes(obj)
         if is_data(obj) or (self._shares and is_ordinary(obj)):
             return standing_beside, (self._number(obj), None)
         return None

@@ -12,6 +12,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..anatomy import fingerprint
+from ..dtypes import is_lost
 from .absent import absent, is_absent
 from .codecs import Carried, Codec, Opened, name_of, standing_beside
 from .explanation import blame
@@ -148,7 +149,7 @@ def _decide(loader: DataLoader[Any], parts: Parts) -> Ways:
     for codec in _attempts(wish, bool(left_out) or files is not None):
         # What refers to an absent dataset has to be put together again when that is there, and
         # files are named where we write ourselves.
-        refer = _trial(codec, accepted, left_out, files)
+        refer = _trial(codec, accepted, left_out, files, lenient=wish == STOCK[0])
         for name, part in tuple(todo.items()):
             if refusal(codec or STOCK[0], part, refer) is None:
                 accepted.add(id(todo.pop(name)))
@@ -230,8 +231,13 @@ def _refer(known: Any = (), barred: Any = ()) -> Refer:
     return refer
 
 
-def _trial(codec: str, accepted: set[int], left_out: set[int], files: MappedFiles | None) -> Refer:
-    """For a trial of a codec; "" is whoever pickles the loader, and knows nothing of our ways."""
+def _trial(
+    codec: str, accepted: set[int], left_out: set[int], files: MappedFiles | None, lenient: bool
+) -> Refer:
+    """For a trial of a codec; "" is whoever pickles the loader, and knows nothing of our ways.
+
+    A lenient one lets pass what ``torch.save`` may save, and pickle cannot read again.
+    """
     refer = _refer(accepted | left_out) if codec else _refer(accepted, left_out)
     by_name = codec in ("", STOCK[0])
 
@@ -239,6 +245,8 @@ def _trial(codec: str, accepted: set[int], left_out: set[int], files: MappedFile
         if by_name and type(obj) is MethodType:
             if getattr(obj.__self__, obj.__name__, None) != obj:
                 raise TypeError("it is a method that has got another name, from a decorator")
+        if not codec and not lenient and is_lost(obj):
+            raise TypeError(f"no pickle with a tensor of {obj.dtype} can be read again")
         if files is None or files.by_name(obj) is None:
             return refer(obj)
         if not codec:

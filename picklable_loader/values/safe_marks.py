@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..dtypes import dumps
 from ..errors import NeedsCodeError
 
 __all__ = ["reread_iterator", "reread_loader"]
@@ -97,7 +98,7 @@ def _values(mark: Any, stream: Any) -> Any:
         new, before = entries["begun"]
         _Values(before, stream).load()  # what is opened later is to be looked through now
         entries["begun"] = list(new), before
-    return pickle.dumps(entries, pickle.HIGHEST_PROTOCOL)
+    return dumps(entries)
 
 
 #: what a mark may have besides the pickle of an iterator
@@ -131,6 +132,8 @@ class _Values(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch.storage", "_load_from_bytes"):
             return _storage
+        if module == "torch" and isinstance(vars(torch).get(name), torch.dtype):
+            return vars(torch)[name]
         known = _KNOWN.get(module, ())
         if name in known or (module.startswith("numpy.") and name in _KNOWN["numpy"]):
             return super().find_class(module, name)
@@ -147,5 +150,6 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "datetime": ("date", "datetime", "time", "timedelta", "timezone"),
     "numpy": ("_frombuffer", "_reconstruct", "dtype", "ndarray", "scalar"),
     "pathlib": ("PosixPath", "PurePosixPath"),
+    "picklable_loader.dtypes": ("restored",),
     "torch._utils": ("_rebuild_tensor_v2",),
 }

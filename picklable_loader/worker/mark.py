@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..dtypes import dump
 from ..errors import CannotSaveError
 from ..randomness import RNGS, capture_all
 from ..stateful import iterate, save
@@ -152,7 +153,7 @@ class Marker:
 
     def _dumps(self, entries: dict[str, Any]) -> bytes:
         self._buffer.seek(0)
-        pickle.dump(entries, self._buffer, pickle.HIGHEST_PROTOCOL)
+        dump(entries, self._buffer)
         self._buffer.truncate()
         return self._buffer.getvalue()
 

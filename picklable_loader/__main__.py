@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -65,13 +67,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: without the program's name; None for the process's own.
 
     Returns:
-        The exit status: 0 if all went well.
+        The exit status: 0 if all went well; 141 if nobody reads what it prints.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     command = _command(given[0]) if given and given[0] in COMMANDS else None
     options = _parser(given[0] if given else "", command).parse_args(given)
     assert command is not None  # any other name has ended the program
-    return command.run(options)
+    try:
+        status = command.run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read it has seen enough; Python would flush once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NOBODY_READS
+
+
+#: what a shell says of a program that has written to nobody
+_NOBODY_READS = 128 + getattr(signal, "SIGPIPE", 13)
 
 
 def _command(name: str) -> Command:

@@ -127,7 +127,9 @@ def check_on_error(on_error: Any) -> None:
 
 
 def check_codec(codec: Any) -> None:
-    """Raise ValueError unless it is the name of a codec, or one; UsageError if it is missing."""
+    """Raise ValueError or TypeError unless it is one, or its name; UsageError if it is missing."""
+    if isinstance(codec, type):
+        raise TypeError(f"codec should be an instance, got the class {codec.__qualname__}")
     if isinstance(codec, str) or not all(
         callable(getattr(codec, name, None)) for name in ("dumps", "loads")
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import pickle
 import subprocess
@@ -680,6 +681,11 @@ def test_a_codec_of_somebodys_that_cannot_read_is_named() -> None:
         pickle.loads(saved)
 
 
+def test_the_class_of_a_codec_is_refused() -> None:
+    with pytest.raises(TypeError, match="codec should be an instance, got the class Wrong"):
+        DataLoader(Noisy(), codec=Wrong)  # type: ignore[arg-type]
+
+
 def test_a_codec_that_is_not_installed_is_named_before_anything_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -749,3 +755,68 @@ def test_states_may_hold_them_as_well(dtype: torch.dtype, workers: int) -> None:
     other, again = make(), pickle.loads(pickle.dumps(it))
     other.load_state_dict(torch.load(file, weights_only=True))
     assert lists(other) == lists(again) == lists(it) == [[6, 7], [8, 9]]
+
+
+# --- slots ---------------------------------------------------------------------------------------
+
+
+class Tagged(DataLoader[Any]):
+    __slots__ = ("__private", "tag", "unset")
+
+    def tagged(self, tag: Any, private: Any) -> Any:
+        self.tag, self.__private = tag, private
+        return self
+
+    @property
+    def private(self) -> Any:
+        return self.__private
+
+
+@pytest.mark.parametrize("door", [*DOORS, "copy", "deepcopy"])
+def test_what_a_class_derived_from_ours_has_in_slots_goes_along(door: str) -> None:
+    copies = {"copy": copy.copy, "deepcopy": copy.deepcopy}
+    it = iter(Tagged(Noisy(), 3, seed=1).tagged("train", lambda: 1 if door == "copy" else 2))
+    next(it)
+    again = {**DOORS, **copies}[door](it)
+    assert again.loader.tag == "train" and callable(again.loader.private)
+    assert not hasattr(again.loader, "unset")
+    assert lists(again) == lists(it)
+
+
+# --- caches ---------------------------------------------------------------------------------------
+
+
+def cached_dataset() -> Any:
+    @functools.lru_cache(maxsize=3)
+    def double(index: int) -> int:
+        return 2 * index
+
+    class Local:
+        def __len__(self) -> int:
+            return 6
+
+        @functools.cache  # noqa: B019
+        def __getitem__(self, index: int) -> Any:
+            return double(index)
+
+    return Local()
+
+
+@functools.lru_cache(maxsize=5)
+def known(batch: int) -> int:
+    return batch + 1
+
+
+@pytest.mark.parametrize("codec", ["auto", "cloudpickle", "dill"])
+def test_functions_that_lru_cache_has_wrapped_are_carried(codec: Any) -> None:
+    add = functools.lru_cache(maxsize=7)(lambda number: number + 1)
+    it = iter(DataLoader(cached_dataset(), None, collate_fn=add, codec=codec))
+    next(it)
+    again = pickle.loads(pickle.dumps(it))
+    assert list(again) == [3, 5, 7, 9, 11]
+    assert again.loader.collate_fn.cache_parameters()["maxsize"] == 7
+
+
+def test_one_that_a_name_leads_to_stays_the_one_there_is() -> None:
+    loader = pickle.loads(pickle.dumps(DataLoader(cached_dataset(), None, collate_fn=known)))
+    assert loader.collate_fn is known

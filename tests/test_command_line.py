@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -236,6 +238,42 @@ def test_a_pickle_is_traced_as_it_would_be_built() -> None:
     for damaged in (b"", b"K\x01", b".", b"a.", b"tR.", b"\xff."):
         with pytest.raises(NotPickle):
             trace(damaged)
+
+
+def test_output_that_nobody_reads_is_no_error(file: Path) -> None:
+    save(after(2).state_dict(), file)
+    command = [sys.executable, "-m", "picklable_loader", "inspect", str(file)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_json_may_have_been_edited_anywhere(encoding: str, file: Path, say: Say) -> None:
+    file.write_text(to_json(after(2).state_dict()), encoding=encoding)
+    assert say("inspect", file)[0] == 0
+    assert say("skip", file, "-n", "1", "-o", file)[0] == 0
+    assert from_json(file.read_text())["step"] == 3
+
+
+def test_the_file_at_fault_is_the_one_that_is_named(file: Path, say: Say) -> None:
+    save(after(2).state_dict(), file)
+    status, _, complaint = say("skip", file, "-n", "1", "-o", file.parent / "absent" / "new")
+    assert status == 2 and "absent" in complaint and str(file) not in complaint
+    file.write_bytes(b"")
+    assert "the file is empty" in say("skip", file, "-n", "1", "-o", file)[2]
+
+
+def test_a_pickle_differs_in_nothing_from_one_of_another_protocol(tmp_path: Path, say: Say) -> None:
+    iterator = after(2, make(sampler=range(20), shuffle=False))
+    for protocol in range(2, 6):
+        (tmp_path / str(protocol)).write_bytes(pickle.dumps(iterator, protocol))
+        status, said, _ = say("diff", tmp_path / "2", tmp_path / str(protocol))
+        assert status == 0, said
 
 
 # --- diff ----------------------------------------------------------------------------------------

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pickle
 import socket
+import sqlite3
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -138,3 +141,91 @@ def test_an_objects_own_refusal_is_told() -> None:
 def test_anything_can_be_explained(value: Any) -> None:
     whole = explain(value)
     assert whole.problems == [] and str(whole)
+
+
+OPEN = sqlite3.connect(":memory:")
+
+
+def uses_a_global() -> Any:
+    return lambda batch: (batch, OPEN)
+
+
+def uses_a_default() -> Any:
+    return lambda batch, held=OPEN: batch
+
+
+def uses_a_keyword() -> Any:
+    return lambda batch, *, held=OPEN: batch
+
+
+def uses_what_uses_it() -> Any:
+    inner = uses_a_global()
+    return lambda batch: inner(batch)
+
+
+def is_a_method() -> Any:
+    class Local:
+        def use(self, batch: Any) -> Any:
+            return OPEN
+
+    return Local().use
+
+
+def stands_in_a_class() -> Any:
+    class Local:
+        held = OPEN
+
+        def __call__(self, batch: Any) -> Any:
+            return batch
+
+    return Local()
+
+
+IN_CODE = {
+    uses_a_global: ".__globals__['OPEN']",
+    uses_a_default: ".__defaults__[0]",
+    uses_a_keyword: ".__kwdefaults__['held']",
+    uses_what_uses_it: ".__closure__['inner'].__globals__['OPEN']",
+    is_a_method: ".use.__globals__['OPEN']",
+    stands_in_a_class: ".held",
+}
+
+
+@pytest.mark.parametrize("make", IN_CODE, ids=lambda make: make.__name__)
+def test_what_code_refers_to_is_named_as_well(make: Any) -> None:
+    with pytest.raises(CannotSaveError, match="sqlite3.Connection") as raised:
+        pickle.dumps(DataLoader(range(3), collate_fn=make()))
+    assert raised.value.what.startswith("loader.collate_fn")
+    assert raised.value.what.endswith(IN_CODE[make])
+
+
+_IN_MAIN = """
+import pickle, sqlite3
+from picklable_loader import DataLoader
+
+OPEN = sqlite3.connect(":memory:")
+
+def helper(batch):
+    return OPEN
+
+def collate(batch):
+    return helper(batch)
+
+class Samples(list):
+    held = OPEN
+
+for more in {"collate_fn": collate}, {"dataset": Samples("ab")}:
+    try:
+        pickle.dumps(DataLoader(**{"dataset": range(3), "codec": "cloudpickle", **more}))
+    except Exception as error:
+        print(error.what)
+"""
+
+
+def test_so_is_what_code_of_main_refers_to_when_it_goes_by_value() -> None:
+    command = [sys.executable, "-c", _IN_MAIN]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [
+        "loader.collate_fn.__globals__['helper'].__globals__['OPEN']",
+        "loader.dataset.held",
+    ]

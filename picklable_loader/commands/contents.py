@@ -5,7 +5,9 @@ Nothing in it is unpickled, and none of its names is imported.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
+import json
 import os
 import struct
 import tarfile
@@ -19,7 +21,7 @@ from ..values.readable import from_json
 from .nodes import Stored
 from .tracing import NotPickle, trace, traces
 
-__all__ = ["Contents", "NotRead", "kind_of", "read"]
+__all__ = ["Contents", "NotRead", "kind_of", "read", "text_of"]
 
 
 #: what zipfile raises for archives that nobody has written
@@ -93,7 +95,7 @@ def read(path: str) -> Contents:
     kind, size = kind_of(path), os.stat(path).st_size
     try:
         if kind == "JSON":
-            return Contents(path, kind, size, from_json(_text(path)))
+            return Contents(path, kind, size, from_json(text_of(path)))
         if kind == "pickle":
             if tarfile.is_tarfile(path):  # whatever else it may be at the same time
                 raise NotRead(
@@ -126,15 +128,27 @@ def kind_of(path: str) -> str:
         return "checkpoint"
     if start.startswith(b"PK\x03\x04"):
         return "torch.save"
-    return "JSON" if start.lstrip()[:1] in (b"{", b"[") else "pickle"
+    is_text = start.startswith(_BYTE_ORDERS) or start.lstrip()[:1] in (b"{", b"[")
+    return "JSON" if is_text else "pickle"
 
 
-def _text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        try:
-            return file.read()
-        except UnicodeDecodeError as error:
-            raise NotRead(f"{path}: this is no text, and no pickle: {error}") from None
+#: what editors put before a text
+_BYTE_ORDERS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def text_of(path: str) -> str:
+    """A text, in whichever of JSON's encodings.
+
+    Raises:
+        NotRead: it is none.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        return data.decode(json.detect_encoding(data))
+    except UnicodeDecodeError as error:
+        raise NotRead(f"{path}: this is no text, and no pickle: {error}") from None
 
 
 def _opened(path: str, kind: str) -> Any:

@@ -103,14 +103,11 @@ def _code(names: frozenset[str]) -> list[str]:
     return sorted(names - _HARMLESS)
 
 
-#: what torch's safe reader builds by itself; names of Python 2 stand in pickles of protocol 2
+#: what torch's safe reader builds by itself
 _HARMLESS = frozenset(
     {f"{kind.__module__}.{kind.__name__}" for kind in torch._storage_classes}
     | {f"torch.{name}" for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
     | {
-        "__builtin__.bytearray",
-        "__builtin__.complex",
-        "__builtin__.set",
         "_codecs.encode",
         "builtins.bytearray",
         "builtins.complex",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from ..files import load, replacement, save
 from ..values.ahead import moved_on
 from ..values.readable import from_json, to_json
 from ..values.screening import load_screened
-from .contents import NotRead, kind_of
+from .contents import NotRead, kind_of, text_of
 from .screen import Table, complain, show
 
 __all__ = ["add_arguments", "run"]
@@ -62,8 +63,9 @@ def _read(path: str, kind: str) -> Any:
         with open(path, "rb") as file:
             return load_screened(file, path, "cpu")
     if kind == "JSON":
-        with open(path, encoding="utf-8") as text:
-            return from_json(text.read())
+        return from_json(text_of(path))
+    if not os.path.getsize(path):
+        raise NotRead(f"{path}: the file is empty")
     raise UsageError(
         f"{path!r} is a pickle, and reading that runs its code. Load it in your program, call "
         "skip of the iterator, and save it again"
@@ -108,4 +110,5 @@ class _Mover:
 
 def _worded(error: Exception, path: str) -> str:
     text = str(error)
-    return text if path in text else f"{path}: {text}"
+    named = path in text or (isinstance(error, OSError) and error.filename is not None)
+    return text if named else f"{path}: {text}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickletools
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -76,6 +77,7 @@ class _Machine:
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
         self.names: set[str] = set()
+        self.protocol = 0
 
     def do(self, name: str, argument: Any) -> None:
         """One operation of the pickle."""
@@ -99,6 +101,9 @@ class _Machine:
     def mark(self, _: Any) -> None:
         self.marks.append(self.stack)
         self.stack = []
+
+    def begin(self, protocol: int) -> None:
+        self.protocol = protocol
 
     def stop(self, _: Any) -> None:
         if not self.stack:
@@ -135,6 +140,11 @@ class _Machine:
 
     def named(self, module: str, name: str) -> Built:
         """The thing that a name stands for."""
+        if self.protocol < 3:  # written with the names of Python 2
+            if (module, name) in NAME_MAPPING:
+                module, name = NAME_MAPPING[module, name]
+            else:
+                module = IMPORT_MAPPING.get(module, module)
         self.names.add(f"{module}.{name}")
         return Built(f"{module}.{name}")
 
@@ -247,14 +257,11 @@ def _stored(pid: Any) -> Any:
 #: calls that make values, by what these are
 _KNOWN: dict[str, Callable[..., Any]] = {
     "_codecs.encode": lambda text, _: text.encode("latin-1"),
-    "copy_reg._reconstructor": lambda kind, *_: Built(kind.name, ()),  # protocols 0 and 1
-    "copyreg._reconstructor": lambda kind, *_: Built(kind.name, ()),
+    "copyreg._reconstructor": lambda kind, *_: Built(kind.name, ()),  # protocols 0 and 1
     "collections.OrderedDict": lambda: {},
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
-    "__builtin__.set": list,  # what is in it need not be hashable here
-    "builtins.set": list,
-    "__builtin__.complex": complex,
+    "builtins.set": list,  # what is in it need not be hashable here
     "builtins.complex": complex,
 }
 
@@ -274,7 +281,7 @@ _LITERALS = set(
     "BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE BINUNICODE SHORT_BINUNICODE "
     "BINUNICODE8".split()
 )
-_IDLE = {"PROTO", "FRAME", "READONLY_BUFFER"}
+_IDLE = {"FRAME", "READONLY_BUFFER"}
 
 
 #: longer numbers are shown in hexadecimal: decimals take time that grows as a square
@@ -298,6 +305,7 @@ _MOST_IN_A_KEY = 100
 
 
 _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
+    "PROTO": _Machine.begin,
     "STOP": _Machine.stop,
     "MARK": _Machine.mark,
     "POP": _Machine.pop,

@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import GeneratorType, ModuleType
+from types import FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import torch
 
 from ..errors import CannotSaveError
 from .codecs import newobj
+from .held import held_by_code
 from .picklers import STOCK, is_data, written
 
 __all__ = ["Part", "blame", "explain"]
@@ -82,12 +83,45 @@ def explain(obj: Any) -> Part:
 
 def blame(obj: Any, path: str, codecs: tuple[str, ...] = STOCK) -> CannotSaveError:
     """The error that names what none of some codecs takes in an object that cannot be saved."""
-    for part in _walk(obj, path, codecs):
-        if part.problem is not None:
-            reason, advice = part.problem.split(": ", 1)
-            return CannotSaveError(part.path, reason, advice)
+    found = _culprit(obj, path, codecs, {})
+    if found is not None:
+        reason, advice = str(found.problem).split(": ", 1)
+        if any(word in found.path for word in ("__globals__", "__defaults__", "__kwdefaults__")):
+            advice = (
+                "Make it where it is used, or in worker_init_fn; what refers to it goes by value"
+            )
+        return CannotSaveError(found.path, reason, advice)
     named = ", ".join(codecs)
     return CannotSaveError(path, f"refused as a whole by {named}", "Give it a __reduce__")
+
+
+def _culprit(obj: Any, path: str, codecs: tuple[str, ...], seen: dict[int, Any]) -> Part | None:
+    """The part that no codec takes; also in code that pickle takes by its name, and others do not.
+
+    Args:
+        obj: where it is.
+        path: of that.
+        codecs: those that were tried.
+        seen: by ``id``, what was looked through before.
+    """
+    if id(obj) in seen or len(seen) > _MOST_SEEN:
+        return None
+    seen[id(obj)] = obj
+    for part in _walk(obj, path, codecs).problems:
+        return part
+    by_value = _is_code(obj) or type(obj).__module__ == "__main__"
+    for step, held in held_by_code(obj if _is_code(obj) else type(obj)) if by_value else ():
+        found = _culprit(held, path + step, codecs, seen)
+        if found is not None:
+            return found
+    return None
+
+
+def _is_code(obj: Any) -> bool:
+    return isinstance(obj, FunctionType | type) and obj.__module__ == "__main__"
+
+
+_MOST_SEEN = 1000
 
 
 def _walk(obj: Any, path: str, codecs: tuple[str, ...]) -> Part:
@@ -99,6 +133,10 @@ def _walk(obj: Any, path: str, codecs: tuple[str, ...]) -> Part:
         walker.root.path, walker.root.problem = path, deep
         walker.root.parts.clear()
     return walker.root.parts[0] if walker.root.parts else walker.root
+
+
+#: functions within classes within functions: as deep as anybody reads a path
+_DEEPEST_CODE = 12
 
 
 #: the pickler that is written in Python, of which every step can be watched
@@ -187,12 +225,12 @@ class _Walker(_InPython):  # type: ignore[misc]
             )
             part.problem += f": {_advice(obj, self._codecs)}"
 
-    def _blames_what_it_holds(self, part: Part, function: Any) -> bool:
-        """Go through what a function has closed over; tells whether that is the problem."""
-        names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-        for name, cell in zip(names, getattr(function, "__closure__", None) or ()):
-            self._step = f".__closure__[{name!r}]"
-            self.save(cell.cell_contents)
+    def _blames_what_it_holds(self, part: Part, code: Any) -> bool:
+        """Go through what a function or a class refers to; tells whether that is the problem."""
+        if len(self._open) < _DEEPEST_CODE:
+            for step, held in held_by_code(code):
+                self._step = step
+                self.save(held)
         return bool(part.problems)
 
     def _refer(self, obj: Any) -> tuple[Any, ...] | None:

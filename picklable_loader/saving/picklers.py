@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -99,7 +101,7 @@ def _pickler(codec: str) -> Any:
         def reducer_override(self, obj: Any) -> Any:
             found = self._refer(obj)
             if found is None and codec != "pickle":
-                found = super().reducer_override(obj)
+                found = _by_wrapped(obj) or super().reducer_override(obj)
                 # Functions and classes are cloudpickle's in any case: those that dill rebuilds
                 # forget their base classes where one of them calls super().
                 if dill is not None and found is NotImplemented:
@@ -108,6 +110,28 @@ def _pickler(codec: str) -> Any:
 
     return Pickler
 
+
+def _by_wrapped(obj: Any) -> Any:
+    """How a function is pickled that lru_cache has wrapped, if no name leads to it; else None.
+
+    Pickles know such functions by their names alone. The copy's cache is empty.
+    """
+    if not isinstance(obj, _CACHED):
+        return None
+    found: Any = sys.modules.get(obj.__module__)
+    for name in obj.__qualname__.split("."):
+        found = getattr(found, name, None)
+    if found is obj and obj.__module__ != "__main__":
+        return None
+    return cached, (obj.__wrapped__, obj.cache_parameters())
+
+
+def cached(function: Any, parameters: dict[str, Any]) -> Any:
+    """Wrap a function by lru_cache again; pickles call this."""
+    return lru_cache(**parameters)(function)
+
+
+_CACHED = type(lru_cache(lambda: None))
 
 #: what is pickled by its name
 _NAMED = (type, FunctionType, BuiltinFunctionType)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 from functools import cache
 from typing import Any, TypeVar
 
@@ -49,7 +50,7 @@ class Picklable(TorchDataLoader[_T]):
     _packs = True
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = dict(self.__dict__)
+        kept = {**self.__dict__, **_in_slots(self)}
         context = kept.pop(_CONTEXT, None)
         kept["_iterator"] = None
         kept["_pl"] = {
@@ -61,6 +62,9 @@ class Picklable(TorchDataLoader[_T]):
     def __setstate__(self, kept: dict[str, Any]) -> None:
         kept, opened = unpacked(kept)
         saved = kept["_pl"]
+        for name in _in_slots(type(self)):
+            if name in kept:
+                object.__setattr__(self, name, kept.pop(name))
         self.__dict__.update({**_torchs_own(), **kept})
         method = saved["start_method"]
         context = None if method is None else torch.multiprocessing.get_context(method)
@@ -90,6 +94,13 @@ class Picklable(TorchDataLoader[_T]):
         other.__setstate__(kept)
         other._pl.sealed = sealed
         return other
+
+
+def _in_slots(owner: Any) -> dict[str, Any]:
+    """What a loader of somebody's class has in slots; of the class, their descriptors."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]
+    return {name: getattr(owner, name) for name in names if hasattr(owner, name)}
 
 
 def _beside_others(sealed: list[Opened], others: dict[int, Any]) -> list[Opened]:

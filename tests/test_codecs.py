@@ -649,6 +649,21 @@ def test_what_is_put_deep_into_a_part_later_is_carried_then() -> None:
     assert lists(again) == lists(it)
 
 
+class LooksAway(list[int]):
+    """Is looked at by pickle alone."""
+
+    def __reversed__(self) -> Any:
+        raise RuntimeError("not backwards")
+
+
+def test_a_part_that_cannot_be_looked_through_is_pickled_all_the_same() -> None:
+    dataset = Changing()
+    dataset.steps["train"] = LooksAway([1])  # type: ignore[assignment]
+    it = iter(DataLoader(dataset, 3, seed=1))
+    for _ in range(2):
+        assert pickle.loads(pickle.dumps(it)).loader.dataset.steps["train"] == [1]
+
+
 class Wrong:
     """A codec that fails in one of the ways there are."""
 

@@ -307,6 +307,31 @@ def test_chained_datasets_that_keep_their_places_go_on() -> None:
     assert found + list(pickle.loads(pickle.dumps(iterator))) == list(DataLoader(chain(), 3))
 
 
+def not_here() -> None:
+    raise OSError("not here")
+
+
+class ComesFromNoPickle:
+    def __reduce__(self) -> Any:
+        return not_here, ()
+
+
+def test_what_comes_from_no_pickle_does_not_hinder_the_epoch_that_changes_it() -> None:
+    class Reads(Lines):
+        def __iter__(self) -> Iterator[str]:
+            self.part = ComesFromNoPickle()
+            return super().__iter__()
+
+    dataset = Reads()
+    dataset.part = ComesFromNoPickle()
+    iterator = iter(DataLoader(dataset, 3))
+    found = [next(iterator)]
+    dataset.part = ComesFromNoPickle()
+    with pytest.raises(OSError, match="not here"):  # it is the dataset's own
+        pickle.loads(pickle.dumps(iterator))
+    assert found + list(iterator) == list(DataLoader(Lines(), 3))
+
+
 # --- pickled iterators ----------------------------------------------------------------------------
 
 

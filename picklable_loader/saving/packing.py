@@ -211,9 +211,12 @@ def _ends(thing: Any) -> list[Any]:
     """Some of what a thing holds; what was put in last is among it."""
     if isinstance(thing, _NAMED):
         return []
-    held = thing if isinstance(thing, list | tuple | dict) else getattr(thing, "__dict__", {})
-    inside = held.values() if isinstance(held, dict) else held
-    return [*islice(inside, _MOST_NEAR), *islice(reversed(inside), _MOST_NEAR)]
+    try:
+        held = thing if isinstance(thing, list | tuple | dict) else vars(thing)
+        inside: Any = held.values() if isinstance(held, dict) else held
+        return [*islice(inside, _MOST_NEAR), *islice(reversed(inside), _MOST_NEAR)]
+    except Exception:  # it has no attributes, or whatever people's __iter__ raises
+        return []
 
 
 def _rank(codec: str | Codec) -> int:

@@ -35,7 +35,7 @@ class Beginning:
         self._names = set(attributes)
         self._each = {name: self._small(value) for name, value in attributes.items()}
         known = {name: attributes[name] for name, small in self._each.items() if small is not None}
-        self._together = dumps(known, dataset, by_value)
+        self._together = self._small(known, len(known) * _MOST_BYTES)
 
     def changes(self) -> bytes | None:
         """A mark of what is to be undone before a replay; None: nothing is."""
@@ -48,9 +48,12 @@ class Beginning:
         }
         if not new and not changed:
             return None
-        known = loads(self._together, self._dataset) if changed else {}
-        before = {name: value for name, value in known.items() if name in changed}
-        entry = new, dumps(before, self._dataset, self._by_value)
+        try:
+            known = loads(self._together or b"", self._dataset) if changed else {}
+            before = {name: value for name, value in known.items() if name in changed}
+            entry = new, dumps(before, self._dataset, self._by_value)
+        except Exception:  # what cannot be read again cannot be put back: nor can the dataset
+            return None
         return pickle.dumps({"begun": entry}, pickle.HIGHEST_PROTOCOL)
 
     @staticmethod
@@ -68,9 +71,9 @@ class Beginning:
             vars(dataset).pop(name, None)
         vars(dataset).update(loads(before, dataset))
 
-    def _small(self, value: Any) -> bytes | None:
+    def _small(self, value: Any, most_bytes: int = _MOST_BYTES) -> bytes | None:
         """A value's pickle; None if it is large, or has none."""
         try:
-            return dumps(value, self._dataset, self._by_value, most_bytes=_MOST_BYTES)
+            return dumps(value, self._dataset, self._by_value, most_bytes=most_bytes)
         except Exception:  # whatever people's __reduce__ raises
             return None

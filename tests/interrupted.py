@@ -40,7 +40,7 @@ _AFTER = f"""
 before = len(seen)
 Stuck.free.set()
 {_LOOP}
-print(before, it.step, seen == list(range(30)), it.stats().workers[0].tasks > 0)
+print(before, it.step, seen == list(range(30)), sum(w.tasks for w in it.stats().workers) > 0)
 """
 
 

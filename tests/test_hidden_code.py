@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import tarfile
 import warnings
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from picklable_loader import DataLoader
 from picklable_loader.__main__ import main
 from picklable_loader.commands.tracing import trace
 
@@ -93,6 +95,9 @@ HIDDEN = {
     + text("threading._os.system") + b"\x93" + text("false") + b"\x85Rs.",
     "in a tensor's bytes": pickle.dumps({"w": OpensAFile(old_torch(0))}),
     "in bytes that are no file": pickle.dumps({"w": OpensAFile(b"K")}),
+    "in a stream's state": pickle.dumps({"streams": [{"mark": RUN + b"0}."}]}),
+    "in a stream's iterator": pickle.dumps({"mark": pickle.dumps({"pickled": RUN + b"."})}),
+    "in what a replay begins with": pickle.dumps({"begun": (["a"], RUN + b".")}),
     **{f"before pickle {at} of an old torch": old_torch(at) for at in range(5)},
     "in an archive": new_torch(lambda data: [data[:2] + RUN + b"0" + data[2:]]),
     "in an archive of TorchScript": new_torch(lambda data: [data], constants_pkl=b"}."),
@@ -105,6 +110,16 @@ def test_code_is_told_whatever_becomes_of_it(way: str, tmp_path: Path, inspect: 
     _, said, complaint = inspect(tmp_path / "file", "--json")
     assert json.loads(said)["needs_code"], complaint
     assert "imports, and may call" in inspect(tmp_path / "file")[1]
+
+
+def test_what_codecs_carry_is_looked_through(tmp_path: Path, inspect: Inspect) -> None:
+    loader = DataLoader(range(3), collate_fn=lambda batch: os.path.join("a", str(batch)))
+    (tmp_path / "file").write_bytes(pickle.dumps(iter(loader)))
+    told = json.loads(inspect(tmp_path / "file", "--json")[1])
+    assert {
+        "picklable_loader.saving.codecs.open_carried",
+        "cloudpickle.cloudpickle._make_function",
+    } <= set(told["needs_code"])
 
 
 def in_tar() -> bytes:

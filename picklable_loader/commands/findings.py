@@ -233,6 +233,8 @@ def _mark(mark: Any, marked: Any) -> str:
             return "its state cannot be read"
     if not isinstance(mark, dict):
         return "its state is of no known form"
+    if "begun" in mark:
+        return "no state: replayed from its start, with the dataset as it was then"
     names = [name for name in ("dataset", "iterator") if name in mark]
     how = "its iterator, pickled" if "pickled" in mark else f"state_dict of {' and '.join(names)}"
     return f"{how}, after {marked} of them"

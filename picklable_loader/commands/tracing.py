@@ -173,8 +173,8 @@ class _Machine:
     def called(self, called: Any, arguments: Any) -> Any:
         """What a call makes; one that opens a pickle in its argument is looked into."""
         found = _called(called, arguments)
-        if isinstance(found, Built) and found.name == OPENED:
-            self.names |= _names_within(arguments)
+        if isinstance(found, Built) and found.name in _OPENERS:
+            self.names |= _names_within(_OPENERS[found.name], arguments)
         return found
 
     def fill(self, _: Any) -> None:
@@ -188,30 +188,55 @@ class _Machine:
 
     def set_items(self, items: list[Any]) -> None:
         owner = self.stack[-1]
+        self.look_at_marks(items)
         if isinstance(owner, dict):
             owner.update(_pairs(items))
         else:
             owner.items.extend(zip(items[::2], items[1::2]))
 
+    def look_at_marks(self, items: list[Any]) -> None:
+        for key, value in zip(items[::2], items[1::2]):
+            if type(key) is str:
+                self.names |= _names_in_mark(key, value)
+
+    def new_dict(self, _: Any) -> None:
+        items = self.pop_mark()
+        self.look_at_marks(items)
+        self.stack.append(_pairs(items))
+
     def stored(self, pid: Any) -> None:
         self.stack.append(_stored(pid))
 
 
-#: torch's: how a plain pickle has a tensor's data. It opens any file of torch.save, with code.
+#: how a plain pickle has a tensor's data: torch opens any file of torch.save there, with code
 OPENED = "torch.storage._load_from_bytes"
 
+#: what opens a pickle when it is called, and which of its arguments that is
+_OPENERS = {OPENED: 0, "picklable_loader.saving.codecs.open_carried": 1}
 
-def _names_within(arguments: Any) -> set[str]:
-    """What files of an old torch within a pickle import; `_CODE_WITHIN` if that is not known."""
+
+def _names_within(place: int, arguments: Any) -> set[str]:
+    """What is imported by pickles that a call opens; `_CODE_WITHIN` if that is not known."""
     try:
-        (data,) = arguments
-        return set().union(*(each.names for each in traces(io.BytesIO(data))))
-    except (NotPickle, TypeError, ValueError):
+        return set().union(*(each.names for each in traces(io.BytesIO(arguments[place]))))
+    except (NotPickle, LookupError, TypeError, ValueError):
         return {_CODE_WITHIN}
 
 
 #: stands for names that nobody can tell
 _CODE_WITHIN = "a file within the file"
+
+
+def _names_in_mark(key: Any, value: Any) -> set[str] | frozenset[str]:
+    """What a stream's state imports, which stands in an iterator, and is opened when it goes on."""
+    if key == "begun" and type(value) is tuple:
+        value = value[-1]
+    if key not in ("mark", "pickled", "begun") or type(value) is not bytes:
+        return frozenset()
+    try:
+        return trace(value).names
+    except NotPickle:  # somebody else's, of the same name
+        return frozenset()
 
 
 def traces(file: BinaryIO) -> list[Trace]:
@@ -320,7 +345,7 @@ _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
     "LONG_BINGET": _Machine.get,
     "TUPLE": lambda machine, _: machine.gather(tuple),
     "LIST": lambda machine, _: machine.gather(list),
-    "DICT": lambda machine, _: machine.gather(_pairs),
+    "DICT": _Machine.new_dict,
     "FROZENSET": lambda machine, _: machine.gather(list),
     "TUPLE1": lambda machine, _: machine.tuple_of(1),
     "TUPLE2": lambda machine, _: machine.tuple_of(2),

@@ -6,8 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-import torch
-
+from ..values.built_by_torch import BUILT_BY_TORCH
 from .contents import Contents, NotRead, read
 from .findings import Finding, find, weigh
 from .nodes import Built, Tensor
@@ -100,31 +99,7 @@ def _kind(node: Any) -> str:
 
 def _code(names: frozenset[str]) -> list[str]:
     """Of what a file would import, what is not known to make values and nothing else."""
-    return sorted(names - _HARMLESS)
-
-
-#: what torch's safe reader builds by itself
-_HARMLESS = frozenset(
-    {f"{kind.__module__}.{kind.__name__}" for kind in torch._storage_classes}
-    | {f"torch.{name}" for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
-    | {
-        "_codecs.encode",
-        "builtins.bytearray",
-        "builtins.complex",
-        "builtins.set",
-        "collections.Counter",
-        "collections.OrderedDict",
-        "torch.Size",
-        "torch.Tensor",
-        "torch._utils._rebuild_parameter",
-        "torch._utils._rebuild_sparse_tensor",
-        "torch._utils._rebuild_tensor_v2",
-        "torch.device",
-        "torch.nn.parameter.Parameter",
-        "torch.serialization._get_layout",
-        OPENED,  # it is looked into
-    }
-)
+    return sorted(names - BUILT_BY_TORCH - {OPENED})  # what that opens is among the names
 
 
 def _loading(code: list[str]) -> str:

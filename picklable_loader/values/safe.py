@@ -29,6 +29,7 @@ from ..loader import DataLoader
 from ..options import Options
 from ..shuffling import ShuffleBuffer
 from ..standing import Standing
+from .built_by_torch import BUILT_BY_TORCH
 from .needs_code import is_unreadable, needs_code, unreadable
 from .safe_marks import reread_iterator, reread_loader
 
@@ -120,26 +121,6 @@ _READ = set(
 
 # --- what is listed ------------------------------------------------------------------------------
 
-#: names that torch allows by itself, from 2.6 on
-_TORCHS = {
-    "_codecs.encode",
-    "builtins.bytearray",
-    "builtins.complex",
-    "builtins.set",
-    "collections.Counter",
-    "collections.OrderedDict",
-    "torch.Size",
-    "torch.Tensor",
-    "torch._tensor._rebuild_from_type_v2",
-    "torch._utils._rebuild_parameter",
-    "torch._utils._rebuild_qtensor",
-    "torch._utils._rebuild_sparse_tensor",
-    "torch._utils._rebuild_tensor_v2",
-    "torch.device",
-    "torch.nn.parameter.Parameter",
-    "torch.serialization._get_layout",
-}
-
 #: what may be called with anything: it makes a value, and does nothing else
 _VALUES: list[Any] = [
     range,
@@ -164,7 +145,7 @@ _NUMPYS = {"_reconstruct", "scalar", "_frombuffer"}
 
 
 def _entries(name: str, thing: Any, it: Any, trusted: tuple[Any, ...]) -> list[tuple[Any, str]]:
-    if name in _TORCHS or isinstance(thing, torch.dtype) or thing in torch._storage_classes:
+    if name in BUILT_BY_TORCH:
         return []
     if any(thing is each for each in (*_VALUES, *trusted)):
         beside = []

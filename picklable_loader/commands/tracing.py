@@ -16,17 +16,7 @@ from typing import Any, BinaryIO
 
 from .nodes import Built, Stored, Tensor
 
-__all__ = [
-    "_OLD_TORCH",
-    "OPENED",
-    "Built",
-    "NotPickle",
-    "Stored",
-    "Tensor",
-    "Trace",
-    "trace",
-    "traces",
-]
+__all__ = ["OPENED", "NotPickle", "Trace", "trace", "traces"]
 
 
 class NotPickle(ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from dataclasses import replace
 from typing import Any
@@ -53,7 +54,7 @@ def work(line: WorkersEnd, job: Job | Cargo, post: Post, life: Any, stack: Any) 
 
 def _unopened(error: Exception) -> CannotLoadError:
     return CannotLoadError(
-        "what a new worker process is given (dataset, collate_fn, worker_init_fn)",
+        f"DataLoader worker (pid {os.getpid()}): what it was given (dataset, collate_fn, ...)",
         f"{type(error).__name__}: {error}; its traceback stands in stderr",
         "Workers that are spawned, or come from a fork server, unpickle it: mend what is raised "
         'there, or say multiprocessing_context="fork", which copies the process instead',

@@ -24,6 +24,10 @@ _LOOK = {
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
+def _is_ratio(row: Row) -> bool:
+    return row.figure.of_torch or row.figure.unit != "ms"
+
+
 def draw(rows: list[Row], rounds: int, path: Path) -> None:
     """Draw all figures of ours and of torchdata's, each against torch's.
 
@@ -32,7 +36,8 @@ def draw(rows: list[Row], rounds: int, path: Path) -> None:
         rounds: how often.
         path: the PNG file.
     """
-    shown = [row for row in rows if row.values.get(OURS)]
+    # A time of ours that torch has not is no multiple of anything.
+    shown = [row for row in rows if row.values.get(OURS) and _is_ratio(row)]
     with rc_context(STYLE):
         layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)
         size = (12, 1.7 + 0.3 * len(shown))

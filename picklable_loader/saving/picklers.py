@@ -24,6 +24,7 @@ __all__ = [
     "check_installed",
     "dump_with",
     "is_data",
+    "is_found",
     "is_ordinary",
     "needed",
     "refusal",
@@ -118,12 +119,17 @@ def _by_wrapped(obj: Any) -> Any:
     """
     if not isinstance(obj, _CACHED):
         return None
+    if obj.__module__ != "__main__" and is_found(obj):
+        return None
+    return cached, (obj.__wrapped__, obj.cache_parameters())
+
+
+def is_found(obj: Any) -> bool:
+    """A class, or a function, is what stands under its name."""
     found: Any = sys.modules.get(obj.__module__)
     for name in obj.__qualname__.split("."):
         found = getattr(found, name, None)
-    if found is obj and obj.__module__ != "__main__":
-        return None
-    return cached, (obj.__wrapped__, obj.cache_parameters())
+    return found is obj
 
 
 def cached(function: Any, parameters: dict[str, Any]) -> Any:

@@ -11,6 +11,8 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from ..saving.picklers import is_found
+
 __all__ = ["numbered"]
 
 
@@ -20,15 +22,7 @@ def numbered(kind: type[Any]) -> Any:
     if tracker is None:  # then nobody has given it one
         return None
     number = getattr(tracker, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {}).get(kind)
-    return None if number is None or _is_found(kind) else (of_number, (number,))
-
-
-def _is_found(kind: type[Any]) -> bool:
-    """It is what stands under its name."""
-    found: Any = sys.modules.get(kind.__module__)
-    for name in kind.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is kind
+    return None if number is None or is_found(kind) else (of_number, (number,))
 
 
 def of_number(number: str) -> Any:

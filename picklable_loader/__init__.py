@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .showing.bars import progress
     from .shuffling import ShuffleBuffer
     from .values.readable import from_json, to_json
-    from .values.safe import safe_globals
     from .version import __version__
     from .worker.seeding import current_seed
 
@@ -31,7 +30,6 @@ __all__ = [
     "load",
     "progress",
     "register_order",
-    "safe_globals",
     "save",
     "to_json",
 ]
@@ -51,7 +49,6 @@ _PLACES = {
     "load": "files",
     "progress": "showing.bars",
     "register_order": "samplers",
-    "safe_globals": "values.safe",
     "save": "files",
     "to_json": "values.readable",
 }

@@ -9,7 +9,6 @@
     │   ├── NewerStateError           was written by a later version of this package
     │   └── ForeignStateError         was written by another loader
     ├── CannotSaveError (TypeError)   an object of the user's that cannot be saved exactly
-    │   └── NeedsCodeError            an object that no reader without code can build
     ├── CannotLoadError (RuntimeError) what was carried cannot be opened here
     ├── WorkerDied (RuntimeError)     workers die of a task
     ├── StreamError (RuntimeError)    a stream of the dataset cannot go on from its saved state
@@ -42,7 +41,6 @@ __all__ = [
     "InvalidTransition",
     "LoaderError",
     "LoaderWarning",
-    "NeedsCodeError",
     "NewerStateError",
     "NoSampleError",
     "ReplayWarning",
@@ -195,19 +193,6 @@ class CannotLoadError(LoaderError, RuntimeError):
 
     def __str__(self) -> str:
         return f"{self.what} cannot be opened here: {self.reason}. {self.advice}."
-
-
-class NeedsCodeError(CannotSaveError):
-    """A part of an iterator that ``torch.load(weights_only=True)`` cannot build: it needs code.
-
-    Attributes:
-        what: the object, with its path from the loader.
-        reason: why it needs code.
-        advice: the way out.
-    """
-
-    def __str__(self) -> str:
-        return f"{self.what} cannot be read without running code: {self.reason}. {self.advice}."
 
 
 class StreamError(LoaderError, RuntimeError):

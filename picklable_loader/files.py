@@ -95,7 +95,6 @@ def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None)
         ForeignStateError: it is no such file.
         NewerStateError: a later version of this package wrote it.
         UsageError: ``weights_only`` is not enough for what is in it.
-        NeedsCodeError: nor is it after `safe_globals`, since a stream's state is no value.
         CannotLoadError: a class or a module that it needs is not there, or not under that name.
         OSError: it cannot be read.
         Exception: what else unpickling raises.

@@ -31,7 +31,6 @@ from picklable_loader.errors import (
     InvalidTransition,
     LoaderError,
     LoaderWarning,
-    NeedsCodeError,
     NewerStateError,
     NoSampleError,
     ReplayWarning,
@@ -84,10 +83,6 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
     (
         CannotLoadError("a class", "it is not there", "Do this"),
         {"what": "a class", "reason": "it is not there", "advice": "Do this"},
-    ),
-    (
-        NeedsCodeError("loader.collate_fn", "it is a function", "Do this"),
-        {"what": "loader.collate_fn", "reason": "it is a function", "advice": "Do this"},
     ),
     (
         StreamError(3, "Lines", "KeyError: 'at'"),
@@ -153,7 +148,6 @@ def test_a_difference_travels_as_well() -> None:
         (ForeignStateError, (StateError,)),
         (CannotSaveError, (LoaderError, TypeError)),
         (CannotLoadError, (LoaderError, RuntimeError)),
-        (NeedsCodeError, (CannotSaveError,)),
         (UsageError, (LoaderError, RuntimeError)),
         (InvalidTransition, (LoaderError, RuntimeError)),
         (LoaderWarning, (UserWarning,)),

@@ -86,7 +86,6 @@ def test_the_public_names_are_these() -> None:
         "load",
         "progress",
         "register_order",
-        "safe_globals",
         "save",
         "to_json",
     ]

@@ -145,7 +145,7 @@ def open_carried(
     buffers: Any = None,
     python: tuple[int, ...] = (),
 ) -> Any:
-    """What was carried. It runs the code in it, and is never among what is safe to load.
+    """What was carried. Opening it runs the code in it.
 
     Raises:
         CannotLoadError: another Python wrote it, or something that it needs is not there.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..anatomy import fingerprint
 from ..dtypes import is_lost
 from .absent import absent, is_absent
-from .codecs import Carried, Codec, Opened, name_of, standing_beside
+from .codecs import Carried, Codec, Opened, standing_beside
 from .explanation import blame
 from .mapped import MappedFiles
 from .picklers import STOCK, Refer, is_data, refusal
@@ -22,7 +22,7 @@ from .picklers import STOCK, Refer, is_data, refusal
 if TYPE_CHECKING:
     from ..loader import DataLoader
 
-__all__ = ["Decision", "carrying", "class_of", "packed", "packed_iterator", "tried", "unpacked"]
+__all__ = ["Decision", "class_of", "packed", "packed_iterator", "tried", "unpacked"]
 
 #: under which name the state of a loader has what is carried
 _CARRIED = "_carried"
@@ -84,18 +84,6 @@ def packed(loader: DataLoader[Any], kept: Parts) -> Parts:
         known.update({id(part): (carried[-1], name) for name, part in theirs.items()})
     plain = {name: value for name, value in kept.items() if name not in ways}
     return {**plain, _CARRIED: carried}
-
-
-def carrying(loader: DataLoader[Any]) -> dict[str, str]:
-    """What of a loader is carried, by its path, and by which codec.
-
-    Raises:
-        CannotSaveError: see `Decision.ways`.
-    """
-    ways = loader._pl.decision.ways(loader, _parts(loader.__getstate__()))
-    named = {f"loader.{name}": name_of(way) for name, way in ways.items()}
-    kind = class_of(loader)
-    return {"the loader's class": name_of(kind.codec), **named} if type(kind) is Carried else named
 
 
 def unpacked(kept: Parts) -> tuple[Parts, list[Opened]]:

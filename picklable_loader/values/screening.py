@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ..errors import DamagedStateError, LoaderError, UsageError
+from ..errors import DamagedStateError, UsageError
 
 __all__ = ["load_screened"]
 
@@ -45,18 +45,15 @@ def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
     Raises:
         DamagedStateError: torch.save has not written it.
         UsageError: there is more in it than states and tensors.
-        NeedsCodeError: an iterator in it, whose kind was allowed, holds more than values.
     """
     _screen(body, name)
     try:
         return torch.load(body, map_location=map_location, weights_only=True)
-    except LoaderError:
-        raise
     except pickle.UnpicklingError as error:
         raise UsageError(
-            f"{name!r} holds more than states and tensors, an iterator for "
-            "example, and loading that runs its code: pass weights_only=False if you trust "
-            "where it comes from, or see picklable_loader.safe_globals"
+            f"{name!r} holds more than states and tensors, for example an iterator. An iterator is "
+            "code, and loading it runs that code. Save state_dict() of the iterator instead; or "
+            "pass weights_only=False if you trust whoever wrote the file"
         ) from error
     except _TORN as error:
         if callable(map_location):

@@ -115,11 +115,16 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
         if kind is torch.Tensor:
-            return self._reduce(obj)
+            reduced = self._reduce(obj)
+            # Torch's own reduction loses attributes: `tensor.label = 3`.
+            attributes = obj.__dict__
+            return (*reduced, attributes, None, None, _give) if attributes else reduced
         if kind is np.ndarray:
             return _reduce_array(obj)
         if isinstance(obj, type):
             return numbered(obj) or NotImplemented
+        if kind is torch.nn.Parameter and _is_lazy(obj):
+            return kind, (obj.detach(), obj.requires_grad)
         if isinstance(obj, _SEES_A_STORAGE):
             self._note_torchs(obj)
             if self._known.too_late and not isinstance(obj, torch.Tensor):
@@ -130,7 +135,7 @@ class _Pickler(pickle.Pickler):
     def _reduce(self, tensor: torch.Tensor) -> Any:
         array = _as_array(tensor)
         if array is None and not _is_plain(tensor):
-            return self._in_torchs_way(tensor)
+            return _reduce_lazy(tensor) if _is_lazy(tensor) else self._in_torchs_way(tensor)
         storage = tensor.untyped_storage()
         key, nbytes = storage._cdata, storage.nbytes()
         if key in self._known.by_torch:
@@ -197,11 +202,31 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and tensor.device.type == "cpu"
         and not tensor.is_nested
         and not tensor.is_quantized
-        and not tensor.is_conj()
-        and not tensor.is_neg()
+        and not _is_lazy(tensor)
         and tensor.is_leaf
         and not tensor._backward_hooks
     )
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Its values are not what its memory holds: ``t.conj()``, ``t.conj().imag``, or no memory."""
+    return (
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and tensor.is_leaf
+        and (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())
+    )
+
+
+def _reduce_lazy(tensor: torch.Tensor) -> Any:
+    """The tensor that its memory holds, and what to do with it again; torch loses that."""
+    plain, conj, neg = tensor.detach(), tensor.is_conj(), tensor.is_neg()
+    if tensor._is_zerotensor():
+        plain = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    else:
+        plain = torch._neg_view(plain) if neg else plain
+        plain = plain.conj() if conj else plain
+    return _lazy, (plain, conj, neg, tensor.requires_grad)
 
 
 def _as_array(tensor: torch.Tensor) -> Any:
@@ -264,6 +289,18 @@ def _whole(data: Any, dtype: int, shape: tuple[int, ...]) -> torch.Tensor:
     """A tensor that is all of its storage, in its natural order."""
     tensor = torch.frombuffer(data, dtype=_TYPES[dtype])
     return tensor if len(shape) == 1 else tensor.resize_(shape)
+
+
+def _lazy(plain: torch.Tensor, conj: bool, neg: bool, requires_grad: bool) -> torch.Tensor:
+    """A tensor that sees another one's memory, and conjugates or negates what it finds there."""
+    tensor = plain.conj() if conj else plain
+    tensor = torch._neg_view(tensor) if neg else tensor
+    return tensor.requires_grad_(requires_grad)
+
+
+def _give(tensor: torch.Tensor, attributes: dict[str, Any]) -> None:
+    """Give a tensor attributes."""
+    tensor.__dict__.update(attributes)
 
 
 def _over(

@@ -132,8 +132,6 @@ TENSORS: dict[str, Callable[[int], Any]] = {
     "a row": lambda n: ramp(n).view(2, -1)[1],
     "gradient": lambda n: ramp(n).requires_grad_(),
     "detached": lambda n: (ramp(n).requires_grad_() * 2).detach(),
-    "conjugate": lambda n: torch.complex(ramp(n), ramp(n)).conj(),
-    "negative": lambda n: torch.complex(ramp(n), ramp(n)).conj().imag,
     "real part": lambda n: torch.complex(ramp(n), ramp(n)).real,
     "parameter": lambda n: torch.nn.Parameter(ramp(n)),
     "frozen parameter": lambda n: torch.nn.Parameter(ramp(n), requires_grad=False),
@@ -218,9 +216,39 @@ SHARING_OF_KINDS: dict[str, Callable[[int], Any]] = {
     "parameter and tensor": lambda n: (lambda t: [torch.nn.Parameter(t), t])(ramp(n)),
     "tensor and subclass": lambda n: (lambda t: [t, t.as_subclass(Marked)])(ramp(n)),
     "subclass and tensor": lambda n: (lambda t: [t.as_subclass(Marked), t])(ramp(n)),
-    "tensor and conjugate": lambda n: (lambda t: [t, t.conj()])(torch.complex(ramp(n), ramp(n))),
-    "conjugate and tensor": lambda n: (lambda t: [t.conj(), t])(torch.complex(ramp(n), ramp(n))),
     "tensor and storage": lambda n: (lambda t: [t, t.untyped_storage()])(ramp(n)),
+}
+
+
+def waves(n: int) -> torch.Tensor:
+    return torch.complex(ramp(n), ramp(n).flip(0))
+
+
+def labelled(n: int) -> torch.Tensor:
+    tensor = ramp(n)
+    tensor.label = n  # type: ignore[attr-defined]
+    return tensor
+
+
+#: Torch's workers lose what is known of a tensor beside its memory.
+BESIDE_MEMORY: dict[str, Callable[[int], Any]] = {
+    "conjugate": lambda n: waves(n).conj(),
+    "negative": lambda n: waves(n).conj().imag,
+    "negative and conjugate": lambda n: torch._neg_view(waves(n).conj()),
+    "negative of complex": lambda n: torch._neg_view(waves(n)),
+    "conjugate and transposed": lambda n: waves(n).view(2, -1).mH,
+    "part of a conjugate": lambda n: waves(n).conj()[1::2],
+    "conjugate of no dimension": lambda n: waves(n)[1].conj(),
+    "empty conjugate": lambda n: waves(n)[:0].conj(),
+    "conjugate with a gradient": lambda n: waves(n).conj().requires_grad_(),
+    "conjugate as a parameter": lambda n: torch.nn.Parameter(waves(n).conj()),
+    "tensor and conjugate": lambda n: (lambda t: [t, t.conj()])(waves(n)),
+    "conjugate and tensor": lambda n: (lambda t: [t.conj(), t])(waves(n)),
+    "conjugate and its imaginary part": lambda n: (lambda t: [t, t.imag])(waves(n).conj()),
+    "subclass": lambda n: waves(n).conj().as_subclass(Marked),
+    "sparse": lambda n: waves(n).to_sparse().conj(),
+    "attributes": labelled,
+    "same twice, with attributes": lambda n: (lambda t: [t, t])(labelled(n)),
 }
 
 
@@ -291,13 +319,22 @@ def can_be_written(batch: Any) -> list[bool]:
     return seen
 
 
+def attributes(batch: Any) -> list[Any]:
+    return [dict(vars(part)) for part in parts(batch) if isinstance(part, torch.Tensor)]
+
+
 def differences(
-    cases: dict[str, Callable[[int], Any]], n: int, transport: str, **options: Any
+    cases: dict[str, Callable[[int], Any]],
+    n: int,
+    transport: str,
+    torchs_workers: int = 1,
+    **options: Any,
 ) -> list[str]:
     """What of a worker's batches is not as under torch."""
     options = {"collate_fn": keep, "num_workers": 1, "batch_size": None, **options}
     found: list[str] = []
-    expected = iter(TORCH(Cases(cases, n), **options))  # type: ignore[arg-type]
+    torchs = {**options, "num_workers": torchs_workers}
+    expected = iter(TORCH(Cases(cases, n), **torchs))  # type: ignore[arg-type]
     ours = iter(OURS(Cases(cases, n), transport=transport, **options))  # type: ignore[call-arg]
     for name in cases:
         here, there = said(lambda: next(ours)), said(lambda: next(expected))
@@ -305,13 +342,15 @@ def differences(
             assert_identical(here, there, name)
             assert_identical(sharing(here), sharing(there), f"sharing({name})")
             assert_identical(can_be_written(here), can_be_written(there), f"write({name})")
+            if not torchs_workers:
+                assert_identical(attributes(here), attributes(there), f"attributes({name})")
         except Exception as error:
             found.append(f"{name}: {error!r}"[:300])
             traceback.clear_frames(error.__traceback__)
     return found
 
 
-SEES_LITTLE = ("empty view", "a row")
+SEES_LITTLE = ("empty view", "a row", "conjugate of no dimension", "empty conjugate")
 SIZES = pytest.mark.parametrize("n", [SMALL, LARGE], ids=["small", "large"])
 
 
@@ -332,6 +371,24 @@ def test_a_tensor_and_what_is_no_plain_tensor_still_share_their_storage(
     name: str, n: int, transport: str
 ) -> None:
     assert differences({name: SHARING_OF_KINDS[name]}, n, transport) == []
+
+
+@TRANSPORTS
+@SIZES
+def test_a_tensor_arrives_with_what_its_memory_does_not_hold(n: int, transport: str) -> None:
+    table = BESIDE_MEMORY
+    if n == LARGE:
+        table = {name: case for name, case in table.items() if name not in SEES_LITTLE}
+    assert differences(table, n, transport, torchs_workers=0) == []
+
+
+@TRANSPORTS
+def test_a_tensor_without_memory_arrives_as_zeros(transport: str) -> None:
+    zeros = Cases({"zeros": lambda n: torch._efficientzerotensor(n)}, 3)
+    [found] = OURS(
+        zeros, batch_size=None, collate_fn=keep, num_workers=1, transport=transport
+    )  # type: ignore[call-overload]
+    assert_identical(found, torch.zeros(3))
 
 
 @TRANSPORTS

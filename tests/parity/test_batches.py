@@ -105,7 +105,6 @@ TENSORS: dict[str, Callable[[int], Any]] = {
     "strided": lambda i: ramp(i, 10)[1::3],
     "expanded": lambda i: ramp(i, 3, 1).expand(3, 4),
     "channels last": lambda i: ramp(i, 1, 3, 2, 2).to(memory_format=torch.channels_last),
-    "conjugate": lambda i: ramp(i, 2).to(torch.complex64).conj(),
     "gradient": lambda i: ramp(i, 2).requires_grad_(),
     "parameter": lambda i: torch.nn.Parameter(ramp(i, 2)),
     "frozen parameter": lambda i: torch.nn.Parameter(ramp(i, 2), requires_grad=False),

@@ -111,6 +111,8 @@ class World:
                     self.passed.append(step)
                 case Finish():
                     self.over = True
+                case _:
+                    raise AssertionError(f"no worker and no consumer here knows {instruction}")
         self.schedule.validate()
 
     def answer(self, choice: int) -> None:
@@ -132,6 +134,7 @@ class World:
             self.tell(Wanted())
             while self.under_way and self.schedule._wanting:
                 self.answer(0)
+            assert self.over or not self.schedule._wanting, "nothing is under way"
 
 
 ACTIONS = st.lists(

@@ -366,7 +366,7 @@ POLICIES = st.builds(
     bytes=st.none() | st.integers(0, 12),
     in_order=st.booleans(),
     most_deaths=st.just(10**9),
-) | st.just(Policy(lazy=True))
+) | st.just(Policy(lazy=True, most_deaths=10**9))
 
 
 class World:
@@ -392,6 +392,10 @@ class World:
                     self.delivered.append(step)
                 case Finish():
                     self.over = True
+                case Drop(step):
+                    assert step not in self.delivered
+                case _:
+                    raise AssertionError(f"no worker and no consumer here knows {instruction}")
         self.schedule.validate()
         assert len(self.schedule.window()) <= max(self.schedule.budget, self.largest_window)
         self.largest_window = min(self.largest_window, len(self.schedule.window()))
@@ -412,6 +416,7 @@ class World:
             self.tell(Wanted())
             while self.under_way and self.schedule._wanting:
                 self.answer(0, False)
+            assert self.over or not self.schedule._wanting, "nothing is under way"
 
 
 ACTIONS = st.lists(
@@ -421,6 +426,13 @@ ACTIONS = st.lists(
     ),
     max_size=60,
 )
+
+
+def test_a_world_fails_at_an_instruction_that_it_does_not_know() -> None:
+    world = World(Schedule(plan_of(3), Policy(lazy=True, most_deaths=1)))
+    world.tell(Wanted())
+    with pytest.raises(AssertionError, match="Condemn"):
+        world.kill(1)
 
 
 @settings(max_examples=250, deadline=None)

@@ -78,6 +78,8 @@ class World:
                     self.over = self.condemned = True
                 case Finish():
                     self.over = True
+                case _:
+                    raise AssertionError(f"no worker and no consumer here knows {instruction}")
         self.schedule.validate()
         assert len(self.schedule.window()) <= self.schedule.budget
 
@@ -207,13 +209,15 @@ def run_in_time(world: World, costs: Sequence[int]) -> int:
                 if busy_until[worker] > now:
                     ends[worker] = busy_until[worker]
                 busy_until[worker] = ends[worker]
-        if ends:
-            worker = min(ends, key=lambda worker: ends[worker])
-            now = ends[worker]
-            busy_until[worker] = 0
-            stream = world.queues[worker][0].task.stream
-            assert stream is not None
-            world.answer_of(worker, marked=True, cost=costs[stream])
+        if world.over:
+            break
+        assert ends, "nothing is under way"
+        worker = min(ends, key=lambda worker: ends[worker])
+        now = ends[worker]
+        busy_until[worker] = 0
+        stream = world.queues[worker][0].task.stream
+        assert stream is not None
+        world.answer_of(worker, marked=True, cost=costs[stream])
     return now
 
 
@@ -237,6 +241,7 @@ def test_a_stream_moves_only_where_its_state_is_known() -> None:
         while world.schedule._wanting and any(world.queues):
             worker = 1 if world.queues[1] else 0
             world.answer_of(worker, cost=1 if worker else 10)
+        assert world.over or not world.schedule._wanting, "nothing is under way"
     assert world.moves == 0
 
 

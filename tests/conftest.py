@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from time_limit import pytest_timeout_set_timer  # noqa: F401
 
 #: seconds within which workers that were asked to end have ended
 _GRACE_S = 10.0

@@ -12,10 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-
 #: seconds within which it has ended, or hangs
 _LIMIT_S = 600
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
+    pytest.mark.timeout(_LIMIT_S + 60),
+]
 
 #: as unlike each other as may be
 KINDS = ("map", "sampler", "remembering-persistent", "stateful-map-persistent", "state-dict")

@@ -11,8 +11,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 
 from .core.order import SequenceOrder
 from .core.plan import Grouping, Plan, Unit
-from .custom import memory
-from .freeze import Frozen, freeze
+from .freeze import Frozen, freeze, memory
 from .options import check_budget, check_count
 from .randomness import RNGS
 from .samplers import describe, is_known

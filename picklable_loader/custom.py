@@ -19,19 +19,24 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from .checksum import checksum
 from .core.seeds import order_seed
-from .errors import CannotSaveError, DamagedStateError, StateError
-from .freeze import Frozen, changed, check_known, freeze, look, thaw
-from .plain import SYMPTOMS, alike, encode_any
+from .errors import CannotSaveError, DamagedStateError, LoaderError, StateError
+from .freeze import Frozen, changed, check_known, freeze, thaw
+from .plain import SYMPTOMS, NotPlain, alike, encode, encode_any
 from .randomness import RNGS, Universe, capture_all
-from .replay import Record, Replay, detached, next_items
+from .replay import Record, Replay, next_items
 from .source import Setting, Source
 from .stateful import is_stateful
 from .values.kept import keep, kept
 
-__all__ = ["CustomOrder", "memory", "prepare"]
+__all__ = ["CustomOrder"]
 
 _T = TypeVar("_T")
+
+#: A state_dict is believed to hold the position once so many takes in a row have changed it: the
+#: first one may also draw a permutation, or count an epoch.
+_PROOFS = 2
 
 
 class CustomOrder:
@@ -56,8 +61,10 @@ class CustomOrder:
         #: to be restored at the first take; None once that is done, or where there is nothing
         self._saved = setting.saved
         self._iterator: Iterator[Any] | None = None
-        #: the sampler's own state_dict at its opening and after the first indices, by their number
-        self._marks: dict[int, Any] = {}
+        #: of the first takes: whether they have changed what state_dict gives
+        self._moves: list[bool] = []
+        #: what it gave after the newest of these
+        self._moved_to: Any = None
         #: the sampler's attributes after the last iter()
         self._opened: Frozen = {}
         self.record = Record() if self._saved is None else _read(self._saved)
@@ -76,7 +83,6 @@ class CustomOrder:
         self.record.opens += 1
         if self.record.opens == 1:
             self._opened = self._frozen()
-        self._mark()
 
     def take(self, count: int) -> list[Any]:
         if self._saved is not None:
@@ -87,9 +93,11 @@ class CustomOrder:
             self._note_between()
         if self.record.ended:
             return []
+        before = self._own_state() if len(self._moves) < _PROOFS else None
         taken = self._draw(self._next, count)
-        if len(self._marks) == 1:
-            self._mark()
+        if before is not None and taken:
+            self._moved_to = self._own_state()
+            self._moves.append(not alike(before, self._moved_to))
         return taken
 
     def seek(self, position: int) -> None:
@@ -112,12 +120,18 @@ class CustomOrder:
             "taken": self.record.taken,
             "ended": self.record.ended,
         }
-        if self._add_state_dicts(state):
+        if len(self._moves) == _PROOFS and all(self._moves):
+            self._add_own_state(state)
             return state
         if live and self._iterator_pickles():
             state["iterator"] = self._iterator
             self._add_universe(state)
-        self._add_replay(state, live)
+        try:
+            self._add_replay(state, live)
+        except CannotSaveError:
+            if not all(self._moves) or self._stateful() is None:
+                raise
+            self._add_own_state(state)  # the best there is, as nothing speaks against it
         return state
 
     def again(self, sampler: Any, source: Source) -> Replay | None:
@@ -147,31 +161,33 @@ class CustomOrder:
             moved = [name for name in states if states[name] != self._start[name]]
             state["universe"] = self._universe.to_text(moved)
 
-    def _add_state_dicts(self, state: dict[str, Any]) -> bool:
+    def _stateful(self) -> Any:
+        """Whose state_dict holds the position, if anybody's does: the iterator's or the sampler's.
+
+        None: neither has one.
+        """
+        return next(filter(is_stateful, (self._iterator, self._sampler)), None)
+
+    def _own_state(self) -> Any:
+        """A form of that state that can be compared; None where there is none."""
+        stateful = self._stateful()
+        if stateful is None:
+            return None
+        state = stateful.state_dict()
+        try:
+            return encode(state)
+        except NotPlain:
+            return {"as": "object", "value": copy.deepcopy(state)}
+
+    def _add_own_state(self, state: dict[str, Any]) -> None:
+        self._add_universe(state)
         if is_stateful(self._iterator):
-            self._add_universe(state)
             stateful: Any = self._iterator
             keep(state, "iterator_state", stateful.state_dict())
             # Its sampler may count epochs or keep an order beside it.
             state["sampler"] = changed(self._frozen(), self._source.origin)
-            return True
-        if is_stateful(self._sampler):
-            now = copy.deepcopy(self._sampler.state_dict())
-            if self._knows_its_place(now):
-                self._add_universe(state)
-                keep(state, "sampler_state", now)
-                return True
-        return False
-
-    def _mark(self) -> None:
-        if is_stateful(self._sampler):
-            self._marks[self.record.taken] = encode_any(self._sampler.state_dict())
-
-    def _knows_its_place(self, now: Any) -> bool:
-        """A state_dict that is the same at two places does not tell how many were taken."""
-        form, taken = encode_any(now), self.record.taken
-        same = [place for place, mark in self._marks.items() if alike(mark, form)]
-        return self.record.log is None or all(place == taken for place in same)
+        else:
+            keep(state, "sampler_state", self._sampler.state_dict())
 
     def _add_replay(self, state: dict[str, Any], live: bool) -> None:
         if self.record.log is None:
@@ -196,9 +212,14 @@ class CustomOrder:
                 "Pass an object whose __iter__ begins the order anew",
             )
         state["log"] = self.record.log_as_text()
+        state["checksum"] = self.record.checksum
         state["sampler"] = changed(before, origin, now if live else before)
         if self.record.between:
             state["between"] = self.record.between
+        if self._moves and is_stateful(self._sampler):
+            # No position, but what the program has changed in mid-epoch: weights, a curriculum.
+            if not all(self._moves) or not alike(self._moved_to, self._own_state()):
+                keep(state, "sampler_state", self._sampler.state_dict())
 
     def _frozen(self) -> Frozen:
         return freeze(self._sampler, self._source.dataset)
@@ -216,14 +237,14 @@ class CustomOrder:
                 self._iterator = saved["iterator"]
                 self.record.before = {**self._frozen(), **self.record.before}
                 self._go_on_in(saved)
-            elif "iterator_state" in saved or "sampler_state" in saved:
+            elif "log" in saved:
+                self._replay(saved)
+            else:
                 self._load_state_dicts(saved)
                 self._go_on_in(saved)
-            else:
-                self._replay()
         except BaseException as error:
             self.record, self._iterator = _read(saved), None  # the next take begins again
-            if not isinstance(error, SYMPTOMS):
+            if isinstance(error, LoaderError) or not isinstance(error, SYMPTOMS):
                 raise
             raise DamagedStateError("order", "what this sampler's order saves", error) from error
         self._saved = None
@@ -240,6 +261,7 @@ class CustomOrder:
             thaw(self._sampler, before)  # what iter() has changed was changed when it was saved
             stateful: Any = self._iterator
             stateful.load_state_dict(kept(saved, "iterator_state"))
+        self._moves = [True] * _PROOFS
 
     def _aside(self) -> Universe:
         """A world like the sampler's, to be thrown away: what it draws here was drawn before."""
@@ -250,19 +272,21 @@ class CustomOrder:
         if self._universe is not None and "universe" in saved:
             self._universe.states.update(Universe.from_text(saved["universe"]).states)
 
-    def _replay(self) -> None:
+    def _replay(self, saved: dict[str, Any]) -> None:
         record = self.record
         thaw(self._sampler, self._source.origin)
         thaw(self._sampler, record.before)
         record.before = self._frozen()
         world = self._universe or Universe({})
         replay = Replay(self._sampler, record, world, world)
-        if len(replay.take(record.taken)) < record.taken:
-            raise ValueError(f"the sampler ends before index {record.taken}")
-        if record.ended:
-            replay.finish()
-        self._iterator = replay.iterator
-        self._mark()
+        replay.complete()
+        self._iterator, record.checksum = replay.iterator, replay.checksum
+        if "sampler_state" in saved:
+            told = kept(saved, "sampler_state")
+            if not alike(self._own_state(), encode_any(told)):
+                self._sampler.load_state_dict(told)
+        if not record.taken:
+            self._opened = self._frozen()
         self._left = dict(world.states)
         self._logged = set(self._left)
 
@@ -273,9 +297,11 @@ class CustomOrder:
         assert self._iterator is not None
         try:
             for item in next_items(self._iterator, count):
-                taken.append(item if type(item) is int else detached(item))
+                taken.append(item)
         finally:  # whatever the sampler raises, these were taken
             self.record.taken += len(taken)
+            if self.record.checksum is not None:
+                self.record.checksum = checksum(taken, self.record.checksum)
         self.record.ended = len(taken) < count
         return taken
 
@@ -308,49 +334,6 @@ class CustomOrder:
         self._logged.update(strange)
         if strange:
             self.record.note(opens, taken, strange)
-
-
-def memory(sampler: Any, source: Source, started: bool) -> dict[str, Any]:
-    """What a sampler is like before its iteration, as far as the program would not rebuild it.
-
-    Raises:
-        CannotSaveError: it has been iterated before (``started``), and keeps something from epoch
-            to epoch that cannot be saved.
-    """
-    if is_stateful(sampler):
-        saved: dict[str, Any] = {}
-        keep(saved, "state", sampler.state_dict())
-        return saved
-    now = freeze(sampler, source.dataset)
-    if started:
-        check_known(source.origin, now, sampler)
-    attributes = changed(now, source.origin)
-    return {"attributes": attributes} if attributes else {}
-
-
-def prepare(sampler: Any, saved: dict[str, Any], source: Source) -> None:
-    """Make a sampler what ``memory`` has seen.
-
-    Raises:
-        DamagedStateError: that is not what it saves. The sampler is as it was.
-    """
-    attributes = saved.get("attributes", {})
-    before: Frozen = {}
-    for path in (*source.origin, *attributes):
-        found = look(sampler, path)
-        if found is not None:
-            before[path] = found
-    state = copy.deepcopy(sampler.state_dict()) if "state" in saved else None
-    try:
-        thaw(sampler, source.origin)
-        if "state" in saved:
-            sampler.load_state_dict(kept(saved, "state"))
-        thaw(sampler, attributes)
-    except Exception as error:
-        if state is not None:
-            sampler.load_state_dict(state)
-        thaw(sampler, before)
-        raise DamagedStateError("sampler", "what this sampler saves", error) from error
 
 
 def _universe(setting: Setting) -> Universe | None:

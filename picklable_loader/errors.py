@@ -5,6 +5,7 @@
     LoaderError
     ├── StateError (ValueError)       a state for load_state_dict, or a file for load
     │   ├── StateMismatch             belongs to another dataset, batch size, sampler, ...
+    │   ├── OrderMismatch             the sampler gives other indices than before
     │   ├── DamagedStateError         has a field that no version of this package would write
     │   ├── NewerStateError           was written by a later version of this package
     │   └── ForeignStateError         was written by another loader
@@ -43,6 +44,7 @@ __all__ = [
     "LoaderWarning",
     "NewerStateError",
     "NoSampleError",
+    "OrderMismatch",
     "ReplayWarning",
     "RestartWarning",
     "SkippedWarning",
@@ -96,6 +98,30 @@ class StateMismatch(StateError):
             for name, expected, found in self.differences
         )
         return f"the state does not fit this loader:\n{rows}\n{self.advice}"
+
+
+class OrderMismatch(StateError):
+    """A custom sampler, replayed, gives other indices than it gave before the state was saved.
+
+    Attributes:
+        sampler: the sampler's class.
+        taken: how many indices were compared.
+    """
+
+    def __init__(self, sampler: str, taken: int) -> None:
+        super().__init__(sampler, taken)
+        self.sampler = sampler
+        self.taken = taken
+
+    def __str__(self) -> str:
+        return (
+            f"the sampler {self.sampler} gives other indices than when the state was saved: the "
+            f"first {self.taken} of the epoch differ. The order depends on something that the "
+            "state does not hold, for example a generator in a closure or in a global variable, "
+            "or data that has changed. No batch was delivered. Give the sampler state_dict and "
+            "load_state_dict that hold its position, keep its generator in an attribute, or use "
+            "register_order."
+        )
 
 
 class DamagedStateError(StateError):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
+
+import torch.distributed as dist
 
 from .core.cursor import Cursor
 from .core.snapshot import differences, from_plain
 from .errors import Difference, StateMismatch
 
-__all__ = ["fit"]
+__all__ = ["fit", "rank_and_world"]
 
 #: What may differ under strict=False: the position in the order still has a meaning.
 _BRIDGED = {"drop_last", "seeding", "seed", "num_workers"}
@@ -30,7 +33,7 @@ def fit(given: Any, expected: Mapping[str, Any], strict: bool) -> dict[str, Any]
         StateError: see `DataLoader.load_state_dict`.
     """
     cursor, found = from_plain(given)
-    state: dict[str, Any] = dict(given)
+    state = _of_this_rank(given, cursor, strict)
     for name in ("order", "base_seed", "announced"):
         state.setdefault(name, None)  # what may be left out of a state that was written by hand
     unlike = differences(expected, found)
@@ -46,6 +49,37 @@ def fit(given: Any, expected: Mapping[str, Any], strict: bool) -> dict[str, Any]
     if any(entry.name in ("seeding", "num_workers") for entry in unlike):
         taken["workers"] = {}
     return taken
+
+
+def rank_and_world() -> tuple[int, int]:
+    """This process's rank and the number of ranks; (0, 1) outside of distributed training."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    try:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # as torchrun sets them
+    except (KeyError, ValueError):
+        return 0, 1
+
+
+def _of_this_rank(given: Any, cursor: Cursor, strict: bool) -> dict[str, Any]:
+    """A copy of a state, without what holds for another rank's indices only."""
+    state: dict[str, Any] = {name: value for name, value in given.items() if name != "rank"}
+    here, there = rank_and_world(), cursor.rank or (0, 1)
+    if here == there:
+        return state
+    tasks = [*cursor.window, *(task for place in cursor.streams for task in place.since)]
+    if strict and any(task.indices is not None for task in tasks):
+        raise StateMismatch([Difference("rank", list(here), list(there))], _OTHER_RANK)
+    if cursor.order is not None:
+        order = {name: value for name, value in cursor.order.items() if name != "checksum"}
+        state["order"] = order
+    return state
+
+
+_OTHER_RANK = (
+    "It holds indices that its rank has drawn and not delivered. Save a state on each rank and "
+    "load it there; or pass strict=False if all ranks read the same samples."
+)
 
 
 def _is_bridged(entry: Difference, cursor: Cursor) -> bool:

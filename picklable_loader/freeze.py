@@ -8,6 +8,7 @@ containers is found by its path, ``"inner.readers.0.rng"``.
 
 from __future__ import annotations
 
+import copy
 import io
 import random
 from collections import deque
@@ -20,11 +21,14 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from .errors import CannotSaveError
+from .errors import CannotSaveError, DamagedStateError
 from .plain import SYMPTOMS, NotPlain, alike, decode, encode
 from .randomness import generator_to_text, set_generator
+from .source import Source
+from .stateful import is_stateful
+from .values.kept import keep, kept
 
-__all__ = ["Frozen", "changed", "check_known", "freeze", "look", "thaw"]
+__all__ = ["Frozen", "changed", "check_known", "freeze", "memory", "prepare", "thaw"]
 
 #: an attribute's path from the sampler -> [kind, plain value]
 Frozen = dict[str, list[Any]]
@@ -62,20 +66,20 @@ def freeze(sampler: Any, other: Any = None) -> Frozen:
 def changed(before: Frozen, *others: Frozen) -> Frozen:
     """The part of ``before`` that is different in any of the others, and can be put back."""
     return {
-        path: kept
-        for path, kept in before.items()
-        if kept[0] not in _OPAQUE
-        and any(path not in other or not alike(kept, other[path]) for other in others)
+        path: form
+        for path, form in before.items()
+        if form[0] not in _OPAQUE
+        and any(path not in other or not alike(form, other[path]) for other in others)
     }
 
 
 def check_known(before: Frozen, now: Frozen, sampler: Any) -> None:
     """Raise CannotSaveError if something has changed that cannot be put back, or may have."""
-    for path, kept in before.items():
-        same = path in now and alike(kept, now[path])
-        if kept[0] == "iterator" and same:
+    for path, form in before.items():
+        same = path in now and alike(form, now[path])
+        if form[0] == "iterator" and same:
             what = "is an iterator, and how far it has come cannot be told"
-        elif kept[0] == "members" and path in now and not same:
+        elif form[0] == "members" and path in now and not same:
             what = "holds objects whose order or number has changed"
         else:
             continue
@@ -92,11 +96,11 @@ def thaw(sampler: Any, frozen: Frozen) -> None:
     Raises:
         ValueError: the frozen form is damaged.
     """
-    for path, kept in frozen.items():
+    for path, entry in frozen.items():
         try:
-            kind, form = kept
+            kind, form = entry
             # What may not be set need not be.
-            if kind not in _OPAQUE and not alike(kept, look(sampler, path)):
+            if kind not in _OPAQUE and not alike(entry, look(sampler, path)):
                 _put(sampler, path.split("."), kind, form)
         except SYMPTOMS as error:
             raise ValueError(f"{path}: {error}") from None
@@ -111,6 +115,49 @@ def look(sampler: Any, path: str) -> list[Any] | None:
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         return None
     return _encode(target)
+
+
+def memory(sampler: Any, source: Source, started: bool) -> dict[str, Any]:
+    """What a sampler is like before its iteration, as far as the program would not rebuild it.
+
+    Raises:
+        CannotSaveError: it has been iterated before (``started``), and keeps something from epoch
+            to epoch that cannot be saved.
+    """
+    if is_stateful(sampler):
+        saved: dict[str, Any] = {}
+        keep(saved, "state", sampler.state_dict())
+        return saved
+    now = freeze(sampler, source.dataset)
+    if started:
+        check_known(source.origin, now, sampler)
+    attributes = changed(now, source.origin)
+    return {"attributes": attributes} if attributes else {}
+
+
+def prepare(sampler: Any, saved: dict[str, Any], source: Source) -> None:
+    """Make a sampler what ``memory`` has seen.
+
+    Raises:
+        DamagedStateError: that is not what it saves. The sampler is as it was.
+    """
+    attributes = saved.get("attributes", {})
+    before: Frozen = {}
+    for path in (*source.origin, *attributes):
+        found = look(sampler, path)
+        if found is not None:
+            before[path] = found
+    state = copy.deepcopy(sampler.state_dict()) if "state" in saved else None
+    try:
+        thaw(sampler, source.origin)
+        if "state" in saved:
+            sampler.load_state_dict(kept(saved, "state"))
+        thaw(sampler, attributes)
+    except Exception as error:
+        if state is not None:
+            sampler.load_state_dict(state)
+        thaw(sampler, before)
+        raise DamagedStateError("sampler", "what this sampler saves", error) from error
 
 
 def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
@@ -140,9 +187,9 @@ def _visit(owner: Any, prefix: str, frozen: Frozen, seen: set[int], home: str) -
         path = f"{prefix}{name}"
         if id(value) in seen:
             continue
-        kept = _encode(value)
-        if kept is not None:
-            frozen[path] = kept
+        form = _encode(value)
+        if form is not None:
+            frozen[path] = form
         elif _is_container(value) or _belongs_to(home, value):
             seen.add(id(value))
             if _is_container(value):

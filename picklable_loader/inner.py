@@ -14,10 +14,10 @@ from . import datapipes
 from .anatomy import anatomy, built, fingerprint, generators, is_iterable
 from .core.seeds import base_seed
 from .core.streams import Place
-from .custom import prepare
 from .driver import Driver
 from .errors import DamagedStateError
 from .fitting import fit
+from .freeze import prepare
 from .options import AtEpochEnd, Options, check_choice
 from .run import Run
 from .saved import beginning

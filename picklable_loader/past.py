@@ -13,12 +13,13 @@ from .core.plan import Plan
 from .core.seeds import base_seed
 from .core.snapshot import from_plain
 from .core.task import Task
-from .custom import CustomOrder, prepare
-from .errors import CannotSaveError, UsageError
-from .freeze import changed, freeze
+from .custom import CustomOrder
+from .errors import CannotSaveError, OrderMismatch, UsageError
+from .freeze import changed, freeze, prepare
 from .options import whole_number
 from .randomness import Isolated
 from .refusals import no_batch
+from .replay import Replay
 from .samplers import make_order
 from .source import Setting
 from .worker.fetch import Job, make_fetcher, tell_epoch
@@ -84,8 +85,12 @@ def _task(loader: DataLoader[Any], cursor: Cursor, live: Order | None, step: int
         if step < 0 or plan.advance(step) != step:
             raise StopIteration
         task = plan.draw()
+        if isinstance(order, Replay):
+            order.complete()  # so that all is compared
     except StopIteration:
         raise IndexError(f"epoch {cursor.epoch} has no step {step}") from None
+    except OrderMismatch as error:
+        raise UsageError(f"the order of this epoch cannot be had again: {error}") from None
     if elsewhere and alike is not None and changed(alike, freeze(sampler, loader.dataset)):
         raise UsageError(
             f"the order of epoch {cursor.epoch} is not known: {type(sampler).__qualname__} "

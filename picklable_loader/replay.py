@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from .checksum import BEGINNING, checksum
+from .errors import OrderMismatch
 from .freeze import Frozen, thaw
 from .randomness import RNGS, Universe
 
-__all__ = ["Record", "Replay", "detached", "next_items"]
+__all__ = ["Record", "Replay", "next_items"]
 
 #: A sampler that draws from a global generator at every batch, while the program draws from it in
 #: between, can be replayed only with the generator's state at each of these draws.
 _LOG_LIMIT = 1024
+_END = object()
 #: torch itself calls iter(sampler) twice in an epoch, where it starts workers
 _MOST_OPENS = 8
 
@@ -32,6 +35,8 @@ class Record:
     taken: int = 0
     #: the iterator has come to its end, and what it drew on the way there is drawn
     ended: bool = False
+    #: of the indices that were taken; None: not known, as in the state of another rank
+    checksum: str | None = BEGINNING
     #: [opens, taken, states]: where the sampler drew from global generators that others had moved
     #: (or, at first, from any), and the states it found; None: too many to keep, or not known
     log: list[list[Any]] | None = field(default_factory=list)
@@ -57,7 +62,10 @@ class Record:
             log = [
                 [int(o), int(t), Universe.from_text(texts).states] for o, t, texts in saved["log"]
             ]
-        return cls(opens, taken, ended, log, *map(dict, attributes))
+        found = saved.get("checksum")
+        if found is not None and (type(found) is not str or len(bytes.fromhex(found)) != 8):
+            raise ValueError("a checksum is 16 hexadecimal digits")
+        return cls(opens, taken, ended, found, log, *map(dict, attributes))
 
     def note(self, opens: int, taken: int, states: dict[str, Any]) -> None:
         """The sampler found these states when so much was done."""
@@ -98,6 +106,8 @@ class Replay:
         self._world, self._beyond = world, beyond
         self._found = {(opens, taken): states for opens, taken, states in record.log or ()}
         self._taken = 0
+        #: of the indices that were given so far, up to those that are recorded
+        self.checksum = BEGINNING
         self._stops = sorted(taken for opens, taken in self._found if opens == record.opens)
         thaw(sampler, record.before)
         self.iterator: Iterator[Any] = iter(())
@@ -111,20 +121,35 @@ class Replay:
         pass
 
     def take(self, count: int) -> list[Any]:
+        """The next indices.
+
+        Raises:
+            OrderMismatch: those that were recorded were others.
+        """
         items: list[Any] = []
         while len(items) < count:
-            some = list(map(detached, self._run(count - len(items))))
+            some = self._run(count - len(items))
+            if self._taken < self._record.taken:
+                self._compare(some)
             if not some:
                 break
             items += some
             self._taken += len(some)
         return items
 
-    def finish(self) -> None:
-        """Do what the sampler has done after its last index."""
-        self._find(self._record.opens, self._taken)
-        with self._world:
-            next(self.iterator, None)
+    def complete(self) -> None:
+        """Do all that was recorded and is not done yet.
+
+        Raises:
+            OrderMismatch: see `take`.
+        """
+        self.take(max(0, self._record.taken - self._taken))
+        if self._record.ended and self._taken == self._record.taken:
+            self._find(self._record.opens, self._taken)
+            with self._world:
+                more = next(self.iterator, _END) is not _END
+            if more and self._record.checksum is not None:
+                raise OrderMismatch(type(self._sampler).__qualname__, self._taken)
 
     def seek(self, position: int) -> None:
         raise NotImplementedError("a replay goes on where it is")
@@ -146,24 +171,32 @@ class Replay:
         with self._world:
             return list(next_items(self.iterator, min(count, stop - self._taken)))
 
+    def _compare(self, some: list[Any]) -> None:
+        """Compare the indices so far with those recorded, as soon as there are as many."""
+        record, self.checksum = self._record, checksum(some, self.checksum)
+        others = record.checksum not in (None, self.checksum)
+        if not some or (others and self._taken + len(some) == record.taken):
+            raise OrderMismatch(type(self._sampler).__qualname__, record.taken)
+
     def _find(self, opens: int, taken: int) -> None:
         self._world.states.update(self._found.get((opens, taken), {}))
 
 
 def next_items(iterator: Iterator[Any], count: int) -> Iterator[Any]:
-    """The next items of an iterator, of which ``iter`` is not called again: it may begin anew."""
+    """The next items of an iterator, each as it is at that moment.
+
+    ``iter`` is not called again: the iterator may begin anew.
+    """
     for _ in range(count):
         try:
             item = next(iterator)
         except StopIteration:
             return
-        yield item
+        yield item if type(item) is int else _detached(item)
 
 
-def detached(item: Any) -> Any:
+def _detached(item: Any) -> Any:
     """An item that stays as it is when the sampler uses the object again for the next one."""
-    if type(item) is int:
-        return item
     if type(item) is list:
         return item.copy()
     if isinstance(item, torch.Tensor):

@@ -29,6 +29,7 @@ from .core.seeds import base_seed, next_base_seed
 from .core.snapshot import to_plain
 from .core.streams import Place, StreamPlan
 from .core.task import Task
+from .fitting import rank_and_world
 from .marks import read, savable
 from .options import count_bytes
 from .plain import decode, encode_any
@@ -133,20 +134,24 @@ class Run:
         Args:
             live: objects that only pickle can save may stand in it.
         """
-        next_step, position, window = self._pending()
-        places = savable(self.schedule.places(), live)
+        next_step, position, pending = self._pending()
+        window = [self._as_saved(task) for task in pending]
+        places = [
+            place.copy(since=[self._as_saved(task) for task in place.since])
+            for place in savable(self.schedule.places(), live)
+        ]
         order = self._order_state(live)
         follows = order is not None and FOLLOWS in order
         untouched = order is None or self._parts.known
+        held = [*window, *(task for place in places for task in place.since)]
         return Cursor(
             epoch=self.epoch,
             step=self.step,
             next_step=next_step,
             position=position,
-            window=tuple(self._as_saved(task) for task in window),
-            streams=tuple(
-                place.copy(since=[self._as_saved(task) for task in place.since]) for place in places
-            ),
+            window=tuple(window),
+            streams=tuple(places),
+            rank=self._rank(held, order),
             base_seed=self.base_seed,
             order=order,
             sampler=unstarted(self._loader, self._parts) if untouched else {},
@@ -171,6 +176,13 @@ class Run:
     def _as_saved(self, task: Task) -> Task:
         again = self.order is not None and self.order.seekable and self._gives_again()
         return Task(task.step, None if again else encode_any(task.indices), task.position)
+
+    def _rank(self, held: list[Task], order: dict[str, Any] | None) -> tuple[int, int] | None:
+        indices = any(task.indices is not None for task in held) and self.order is not None
+        if not indices and "checksum" not in (order or ()):
+            return None
+        rank, world = rank_and_world()
+        return None if world == 1 else (rank, world)
 
     def after(self) -> Cursor:
         """What the run, now that it is over, leaves to the next one."""

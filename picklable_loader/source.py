@@ -123,7 +123,7 @@ class Source:
             if follows:
                 del given[id(self.generators["sampler"])]
             saved = {name: generator_to_text(g) for name, g in given.values()}
-        names = list(moved)
+        names = [name for name in RNGS if name in set(moved)]
         if len(self.generators) < 2 and "torch" not in names:
             names.append("torch")
         with self.globals():

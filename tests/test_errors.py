@@ -33,6 +33,7 @@ from picklable_loader.errors import (
     LoaderWarning,
     NewerStateError,
     NoSampleError,
+    OrderMismatch,
     ReplayWarning,
     RestartWarning,
     SkippedWarning,
@@ -70,6 +71,7 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
             "advice": "Do this.",
         },
     ),
+    (OrderMismatch("Buckets", 64), {"sampler": "Buckets", "taken": 64}),
     (
         DamagedStateError("window[3]", "a whole number", [1, "x"]),
         {"field": "window[3]", "expected": "a whole number", "found": [1, "x"]},
@@ -143,6 +145,7 @@ def test_a_difference_travels_as_well() -> None:
         (LoaderError, (Exception,)),
         (StateError, (LoaderError, ValueError)),
         (StateMismatch, (StateError,)),
+        (OrderMismatch, (StateError,)),
         (DamagedStateError, (StateError,)),
         (NewerStateError, (StateError,)),
         (ForeignStateError, (StateError,)),

@@ -518,8 +518,8 @@ def test_a_sampler_that_cannot_be_restored_says_so_each_time_and_gives_nothing()
 
 
 def test_ctrl_c_while_a_sampler_is_restored_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = seen(advanced("stateful sampler", 1).iterator)  # type: ignore[attr-defined]
-    state = advanced("stateful sampler", 1).state_dict()
+    expected = seen(advanced("stateful sampler", 2).iterator)  # type: ignore[attr-defined]
+    state = advanced("stateful sampler", 2).state_dict()
     loader = KINDS["stateful sampler"]()
     loader.load_state_dict(state)
     iterator = iter(loader)

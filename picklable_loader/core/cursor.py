@@ -42,3 +42,6 @@ class Cursor:
     streams: tuple[Place, ...] = ()
     #: the epoch that ``set_epoch`` has last told the dataset; None if it was never called
     announced: int | None = None
+    #: the rank that this belongs to and the number of ranks, (0, 2), where ranks may differ: it
+    #: holds indices, or a checksum of them; None: any rank can go on from it
+    rank: tuple[int, int] | None = None

@@ -63,6 +63,8 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     }
     if cursor.streams:
         state["streams"] = [_place(place, fits.get("batch_size")) for place in cursor.streams]
+    if cursor.rank is not None:
+        state["rank"] = list(cursor.rank)
     return state
 
 
@@ -92,6 +94,7 @@ def from_plain(state: Mapping[str, Any]) -> tuple[Cursor, dict[str, Any]]:
         workers=dict(_typed(state, "workers", dict)),
         announced=_count_or_none(state, "announced"),
         streams=tuple(_places(state, fits.get("batch_size"), next_step)),
+        rank=_rank(state),
     )
     steps = [task.step for task in window]
     if steps != sorted(set(steps)) or any(at >= next_step for at in steps):
@@ -169,6 +172,18 @@ def _count(state: Mapping[str, Any], name: str, largest: int = _LARGEST) -> int:
 
 def _count_or_none(state: Mapping[str, Any], name: str, largest: int = _LARGEST) -> int | None:
     return None if state.get(name) is None else _count(state, name, largest)
+
+
+def _rank(state: Mapping[str, Any]) -> tuple[int, int] | None:
+    form = state.get("rank")
+    if form is None:
+        return None
+    if type(form) is not list or [type(part) for part in form] != [int, int]:
+        raise DamagedStateError("rank", "a rank and the number of ranks", form)
+    rank, world = form
+    if not 0 <= rank < world:
+        raise DamagedStateError("rank", "a rank below the number of ranks", form)
+    return rank, world
 
 
 # --- the streams ---------------------------------------------------------------------------------

@@ -1,0 +1,449 @@
+"""Orders of custom samplers: gone on with exactly, or refused; never another order in silence."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import random
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from laws.observe import seed_everything
+from torch.utils.data import Sampler
+
+from picklable_loader import DataLoader
+from picklable_loader.checksum import BEGINNING, checksum
+from picklable_loader.errors import (
+    CannotSaveError,
+    DamagedStateError,
+    OrderMismatch,
+    StateMismatch,
+    UsageError,
+)
+
+N = 12
+
+
+# --- the checksum --------------------------------------------------------------------------------
+
+
+class Colour(Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclass
+class Sample:
+    number: int
+    name: str
+
+
+numbers = st.integers(-(2**70), 2**70)
+scalars = numbers | st.text() | st.floats(allow_nan=False) | st.booleans() | st.none() | st.binary()
+indices = st.recursive(
+    scalars | st.builds(Sample, numbers, st.text()) | st.sampled_from(Colour),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.tuples(inner, inner)
+    | st.dictionaries(st.text(), inner, max_size=3)
+    | st.frozensets(scalars, max_size=3)
+    | st.lists(st.integers(-99, 99)).map(torch.tensor)
+    | st.lists(st.integers(-99, 99)).map(np.array),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(indices, max_size=8), st.data())
+def test_a_checksum_does_not_depend_on_how_the_order_was_cut(
+    order: list[Any], data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, len(order)))
+    again = pickle.loads(pickle.dumps(order))
+    assert checksum(again[at:], checksum(again[:at])) == checksum(order)
+    assert checksum([], checksum(order)) == checksum(order)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(numbers | st.text(), min_size=2, unique=True), st.randoms())
+def test_other_orders_have_other_checksums(order: list[Any], rng: random.Random) -> None:
+    other = order.copy()
+    rng.shuffle(other)
+    assert (checksum(order) == checksum(other)) == (order == other)
+    assert checksum(order) != checksum(order[1:]) != checksum([order])
+    assert checksum([order]) != checksum(order) != BEGINNING
+
+
+def test_equal_indices_have_equal_checksums() -> None:
+    kinds: list[Callable[[int], Any]] = [int, np.int32, np.uint8, torch.tensor]
+    assert len({checksum([kind(7), kind(9)]) for kind in kinds}) == 1
+    assert len({checksum([[kind(7)], "x", kind(9)]) for kind in kinds}) == 1
+    assert checksum(torch.tensor([7, 9])) == checksum(np.array([7, 9])) == checksum([7, 9])
+    assert checksum(range(3)) == checksum((0, 1, 2)) == checksum(iter([0, 1, 2]))
+
+
+GOLDEN = [7, "sieben", (7, 3.5), [1, 2], {"a": 1}, frozenset("xyz"), None, b"7", Path("a/b"), 2**80]
+
+
+def test_a_checksum_is_the_same_in_another_process_and_for_ever() -> None:
+    program = "from test_orders import *; print(checksum(GOLDEN))"
+    tests = Path(__file__).parent
+    path = os.pathsep.join([str(tests), str(tests.parent)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"}
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
+    )
+    assert found.stdout.strip() == checksum(GOLDEN) == "7753f1f6149a16d9"
+
+
+# --- generators that are no attributes -----------------------------------------------------------
+
+GLOBAL = np.random.default_rng(3)
+
+
+class Hides(Sampler[int]):
+    """Draws its order from whatever it was given."""
+
+    rng = np.random.default_rng(3)
+
+    def __init__(self, draw: Any) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return N
+
+    def order(self) -> list[int]:
+        return list(map(int, self.draw(N)))
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.order()
+
+
+class HidesInAnObject(Hides):
+    def order(self) -> list[int]:
+        return list(map(int, self.draw.rng.permutation(N)))
+
+
+class HidesInItsClass(Hides):
+    def order(self) -> list[int]:
+        return list(map(int, type(self).rng.permutation(N)))
+
+
+class HidesInTheModule(Hides):
+    def order(self) -> list[int]:
+        return list(map(int, GLOBAL.permutation(N)))
+
+
+class GoesByTheSystem(Hides):
+    def order(self) -> list[int]:
+        return random.SystemRandom().sample(range(N), N)
+
+
+class DrawsLate(Hides):
+    """Not before the second half of the epoch."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(6)
+        yield from (6 + index % 6 for index in self.order())
+
+
+def draw(rng: np.random.Generator, size: int) -> Any:
+    return rng.permutation(size)
+
+
+def closure() -> Callable[[int], Any]:
+    rng = np.random.default_rng(3)
+
+    def inner(size: int) -> Any:
+        return rng.permutation(size)
+
+    return inner
+
+
+def _lambda() -> Callable[[int], Any]:
+    rng = np.random.default_rng(3)
+    return lambda size: rng.permutation(size)
+
+
+HIDDEN: dict[str, Callable[[], Any]] = {
+    "a method of a generator": lambda: Hides(np.random.default_rng(3).permutation),
+    "a closure": lambda: Hides(closure()),
+    "a lambda": lambda: Hides(_lambda()),
+    "a partial": lambda: Hides(functools.partial(draw, np.random.default_rng(3))),
+    "a namespace": lambda: HidesInAnObject(types.SimpleNamespace(rng=np.random.default_rng(3))),
+    "the class": lambda: HidesInItsClass(None),
+    "the module": lambda: HidesInTheModule(None),
+    "the system": lambda: GoesByTheSystem(None),
+    "late in the epoch": lambda: DrawsLate(np.random.default_rng(3).permutation),
+}
+
+DOORS: dict[str, Callable[[Any, Callable[[], Any]], Any]] = {
+    "pickle": lambda it, make: pickle.loads(pickle.dumps(it)),
+    "state_dict": lambda it, make: _loaded(make(), it.state_dict()),
+}
+
+
+def _loaded(loader: Any, state: dict[str, Any]) -> Any:
+    loader.load_state_dict(state)
+    return iter(loader)
+
+
+def batches(iterator: Iterator[Any]) -> list[list[int]]:
+    return [batch.tolist() for batch in iterator]
+
+
+#: beside workers the indices are drawn ahead: once with a seed is enough, and once without
+SETTINGS = pytest.mark.parametrize("num_workers, seed", [(0, None), (0, 1), (1, None)])
+
+
+@SETTINGS
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_a_hidden_generator_is_exact_or_an_error(
+    kind: str, door: str, num_workers: int, seed: int | None
+) -> None:
+    def make() -> DataLoader[Any]:
+        sampler = HIDDEN[kind]()
+        return DataLoader(range(N), 3, sampler=sampler, num_workers=num_workers, seed=seed)
+
+    for step in (2,) if num_workers else (1, 2, 3):
+        seed_everything(1)
+        iterator = iter(make())
+        for _ in range(step):
+            next(iterator)
+        try:
+            again = DOORS[door](iterator, make)
+            found = batches(again)
+        except (OrderMismatch, CannotSaveError) as error:
+            assert "Hides" in str(error) or kind in ("the system", "late in the epoch")
+            continue
+        assert found == batches(iterator), f"step {step}"
+
+
+def test_the_error_of_another_order_comes_again_and_the_iterator_stays() -> None:
+    loader = DataLoader(range(N), 3, sampler=HIDDEN["a closure"]())
+    iterator = iter(loader)
+    next(iterator)
+    again = pickle.loads(pickle.dumps(iterator))
+    before = pickle.dumps(again.state_dict())
+    for _ in range(3):
+        with pytest.raises(OrderMismatch, match="first 3 .*register_order") as raised:
+            next(again)
+        assert (raised.value.sampler, raised.value.taken) == ("Hides", 3)
+        assert again.step == 1 and pickle.dumps(again.state_dict()) == before
+    assert len(batches(iterator)) == 3
+
+
+def test_batch_at_tells_another_order() -> None:
+    loader = DataLoader(range(N), 3, sampler=HIDDEN["a partial"]())
+    iterator = iter(loader)
+    first, second = next(iterator), next(iterator)
+    assert not torch.equal(first, second)
+    with pytest.raises(UsageError, match="cannot be had again"):
+        loader.batch_at(0)
+
+
+def test_a_sampler_that_ends_later_than_before_is_another_order() -> None:
+    loader = DataLoader(range(N), 3, sampler=_Grows())
+    iterator = iter(loader)
+    for _ in iterator:
+        state = iterator.state_dict()
+    loader = DataLoader(range(N), 3, sampler=_Grows())
+    loader.load_state_dict(state)
+    _Grows.size += 1
+    with pytest.raises(OrderMismatch):
+        list(loader)
+
+
+class _Grows(Sampler[int]):
+    size = 7
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(type(self).size)
+
+
+# --- samplers whose state_dict does not hold the position ----------------------------------------
+
+
+class FollowsTheLoss(Sampler[int]):
+    """Has its weights in its state, which the program changes as it trains; and no position."""
+
+    def __init__(self, lazily: bool = False) -> None:
+        self.weights, self.rng = [1.0] * N, torch.Generator().manual_seed(5)
+        self.lazily = lazily
+
+    def __len__(self) -> int:
+        return N
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": list(self.weights), "rng": self.rng.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights = list(state["weights"])
+        self.rng.set_state(state["rng"])
+
+    def __iter__(self) -> Iterator[int]:
+        weights = torch.tensor(self.weights)
+        if self.lazily:
+            return self.drawn(weights)
+        return iter(torch.multinomial(weights, N, generator=self.rng).tolist())
+
+    def drawn(self, weights: torch.Tensor) -> Iterator[int]:
+        yield from torch.multinomial(weights, N, generator=self.rng).tolist()
+
+
+@SETTINGS
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("lazily", [False, True])
+def test_a_state_without_a_position_is_replayed_and_what_the_program_changed_comes_back(
+    lazily: bool, door: str, num_workers: int, seed: int | None
+) -> None:
+    def make() -> DataLoader[Any]:
+        sampler = FollowsTheLoss(lazily)
+        return DataLoader(range(N), 2, sampler=sampler, num_workers=num_workers, seed=seed)
+
+    def go_on(iterator: Any) -> list[list[int]]:
+        return batches(iterator) + batches(iter(iterator.loader))
+
+    for step in (0, 1, 3) if num_workers else range(6):
+        seed_everything(1)
+        iterator = iter(make())
+        for _ in range(step):
+            for index in next(iterator).tolist():
+                iterator.loader.sampler.weights[index] += 3.0
+        again = DOORS[door](iterator, make)
+        assert go_on(again) == go_on(iterator), f"step {step}"
+
+
+# --- states of one rank --------------------------------------------------------------------------
+
+
+class Shard(Sampler[int]):
+    """Reads its rank when the epoch begins, as samplers do that are sharded by hand."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        rank, world = (
+            int(os.environ.get(name, at)) for at, name in enumerate(("RANK", "WORLD_SIZE"))
+        )
+        order = torch.randperm(2 * N, generator=torch.Generator().manual_seed(1)).tolist()
+        yield from order[rank :: 2 if world > 1 else 1]
+
+
+@pytest.fixture
+def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
+    """Makes this process one rank of two, as torchrun tells it; None: the only one."""
+
+    def become(rank: int | None) -> None:
+        for name in ("RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name, raising=False)
+        if rank is not None:
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("WORLD_SIZE", "2")
+
+    become(None)
+    return become
+
+
+def _shards(num_workers: int = 0, **more: Any) -> DataLoader[Any]:
+    arguments = {"sampler": Shard(), **more}
+    return DataLoader(range(2 * N), 2, num_workers=num_workers, **arguments)
+
+
+def _after_two(loader: DataLoader[Any]) -> Any:
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    return iterator
+
+
+OTHER_RANK = pytest.mark.parametrize("saved_on, loaded_on", [(0, 1), (1, 0), (0, None), (None, 1)])
+
+
+@OTHER_RANK
+def test_indices_of_one_rank_are_refused_on_another(
+    on_rank: Callable[[int | None], None], saved_on: int | None, loaded_on: int | None
+) -> None:
+    on_rank(saved_on)
+    iterator = _after_two(_shards(num_workers=1))
+    state, rest = iterator.state_dict(), batches(iterator)
+    assert state["window"] and state.get("rank") == (None if saved_on is None else [saved_on, 2])
+    again = _shards()
+    again.load_state_dict(state)
+    assert batches(iter(again)) == rest
+    on_rank(loaded_on)
+    here, there = ([0, 1] if rank is None else [rank, 2] for rank in (loaded_on, saved_on))
+    with pytest.raises(StateMismatch, match="each rank") as raised:
+        _shards().load_state_dict(state)
+    assert raised.value.differences == [("rank", here, there)]
+    again.load_state_dict(state, strict=False)
+    assert next(iter(again)).tolist() == rest[0]
+
+
+@OTHER_RANK
+def test_a_state_that_is_replayed_and_holds_no_indices_goes_on_on_each_rank(
+    on_rank: Callable[[int | None], None], saved_on: int | None, loaded_on: int | None
+) -> None:
+    on_rank(saved_on)
+    state = _after_two(_shards()).state_dict()
+    assert not state["window"] and state["order"]["checksum"]
+    on_rank(loaded_on)
+    again = _shards()
+    again.load_state_dict(state)
+    iterator = iter(again)
+    next(iterator)
+    later = pickle.loads(pickle.dumps(iterator))
+    expected = batches(_after_two(_shards()))[1:]
+    assert batches(iterator) == batches(later) == expected
+
+
+def test_a_seekable_order_has_no_rank(on_rank: Callable[[int | None], None]) -> None:
+    on_rank(0)
+    for num_workers in (0, 1):
+        loader = _shards(num_workers, sampler=None, shuffle=True, seed=1)
+        assert "rank" not in _after_two(loader).state_dict()
+
+
+@pytest.mark.parametrize("form", [[0], [2, 2], [-1, 2], [0, True], "01", [0, 2, 1], {}])
+def test_a_damaged_rank_is_refused(on_rank: Callable[[int | None], None], form: Any) -> None:
+    on_rank(0)
+    state = _after_two(_shards()).state_dict()
+    assert state["rank"] == [0, 2]
+    with pytest.raises(DamagedStateError, match="'rank'"):
+        _shards().load_state_dict({**state, "rank": form})
+
+
+RANK = """
+import sys, torch.distributed as dist, test_orders
+from picklable_loader.fitting import rank_and_world
+rank, where = int(sys.argv[2]), "file://" + sys.argv[1]
+dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
+states = [None, None]
+dist.all_gather_object(states, test_orders._after_two(test_orders._shards()).state_dict())
+assert [state["rank"] for state in states] == [[0, 2], [1, 2]], states
+assert rank_and_world() == (rank, 2)
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_are_those_of_the_process_group(tmp_path: Path) -> None:
+    tests = Path(__file__).parent
+    path = os.pathsep.join([str(tests), str(tests.parent)])
+    command = [sys.executable, "-c", RANK, str(tmp_path / "meeting")]
+    both = [
+        subprocess.Popen([*command, str(rank)], env={**os.environ, "PYTHONPATH": path})
+        for rank in range(2)
+    ]
+    assert [each.wait() for each in both] == [0, 0]

@@ -10,11 +10,13 @@ ABOUT_WORKERS := $(addprefix tests/,laws parity test_iterator.py test_state_dict
 	test_seeding.py test_odd_use.py test_batch_at_and_skip.py faults/test_deaths.py)
 # Options of the benchmarks, for example BENCH="--only tiny-2 large --rounds 7".
 BENCH ?=
+# Options of the torture, for example TORTURE="--minutes 5 --seed 7 --only shuffle weighted".
+TORTURE ?=
 # Options of the chaos run, for example CHAOS="--seed 7 --minutes 5 --only sampler generator".
 CHAOS ?=
 SOURCES := picklable_loader tests docs setup.py
 
-.PHONY: demo test lint types format bench chaos clean
+.PHONY: demo test lint types format bench chaos torture clean
 
 demo: $(READY)
 	$(BIN)/python -m picklable_loader demo
@@ -44,6 +46,11 @@ bench: $(READY)
 # Thousands of faults: a few minutes. Failures tell how to have them again.
 chaos: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
+
+# Random loaders, saved at random moments in random ways, until it is stopped. A script is printed for
+# each failure, which fails by itself.
+torture: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m torture $(TORTURE)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .hypothesis demo_output bench_output

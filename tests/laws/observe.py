@@ -38,7 +38,11 @@ def seen(iterator: Iterator[Any], limit: int | None = None) -> list[Any]:
 
 
 def plain(batch: Any) -> Any:
-    return batch.tolist() if isinstance(batch, torch.Tensor) else batch
+    if isinstance(batch, (torch.Tensor, np.ndarray)):
+        return batch.tolist()
+    if isinstance(batch, dict):
+        return {key: plain(value) for key, value in batch.items()}
+    return [plain(item) for item in batch] if isinstance(batch, (list, tuple)) else batch
 
 
 def epochs(case: Case, loader: DataLoader[Any], count: int) -> list[list[Any]]:

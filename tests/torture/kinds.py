@@ -1,0 +1,127 @@
+"""Kinds: the loaders that are tortured, each with what is promised of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chaos.datasets import Counting, Pickled, Remembering, Uneven, WithState
+from laws import odd_samplers as odd
+from laws.cases import ALL, Case
+from laws.datasets import Noisy
+from laws.streams import KINDS as STREAMS
+from laws.streams import ByClass, Generated, StatefulIterator
+from torch.utils.data import (
+    ChainDataset,
+    ConcatDataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
+
+from picklable_loader import DataLoader, Interleave, ShuffleBuffer
+
+from . import zoo
+
+#: arguments that torch refuses without workers
+_OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A loader that can be built anew.
+
+    Attributes:
+        arguments: makes its dataset, its sampler and all that decides about its batches.
+        exact: it is saved, and goes on exactly; else it may be refused or warned about as well.
+        same_workers: another number of workers is another order, as in torch.
+        limit: batches to take of an epoch; None: all.
+        json: what the user's own parts have for a state is plain.
+    """
+
+    arguments: Callable[[], dict[str, Any]]
+    exact: bool = True
+    same_workers: bool = False
+    limit: int | None = None
+    json: bool = True
+
+    def loader(self, workers: int, **options: Any) -> DataLoader[Any]:
+        """Build it."""
+        if not workers:
+            options = {name: given for name, given in options.items() if name not in _OF_WORKERS}
+        return DataLoader(num_workers=workers, **{**self.arguments(), **options})
+
+    @property
+    def has_streams(self) -> bool:
+        """Streams serve its batches: the dataset is iterable-style, or has a state."""
+        dataset = self.arguments()["dataset"]
+        return isinstance(dataset, IterableDataset) or hasattr(dataset, "state_dict")
+
+
+def _of_case(case: Case) -> Kind:
+    def arguments() -> dict[str, Any]:
+        made = {"dataset": case.dataset(), **case.batching, **case.arguments()}
+        if "batch_sampler" in made:
+            del made["batch_size"]
+        return made
+
+    fixed = case.same_workers or case.counts_iters
+    return Kind(arguments, same_workers=fixed, limit=case.limit, json=case.json)
+
+
+def _data(make: Callable[[], Any], **more: Any) -> Kind:
+    return Kind(lambda: {"dataset": make(), "batch_size": 3}, **more)
+
+
+def _sampled(make: Callable[[], Any], **more: Any) -> Kind:
+    return Kind(lambda: {"dataset": Noisy(), "batch_size": 3, "sampler": make()}, **more)
+
+
+def _batched(make: Callable[[], Any], **more: Any) -> Kind:
+    return Kind(lambda: {"dataset": Noisy(24), "batch_sampler": make()}, **more)
+
+
+def _all_shuffled() -> IterableDataset[Any]:
+    mixed = Interleave([StatefulIterator(), Generated()], weights=[2, 1], seed=3)
+    return ShuffleBuffer(mixed, size=5, seed=4)
+
+
+def _tensors() -> TensorDataset:
+    import torch
+
+    return TensorDataset(torch.arange(10), torch.arange(10.0))
+
+
+KINDS: Mapping[str, Kind] = {
+    **{case.name: _of_case(case) for case in ALL},
+    **{
+        f"stream {kind}": _data(kind.make, same_workers=kind.counts, json=False) for kind in STREAMS
+    },
+    "stream all shuffled": _data(_all_shuffled),
+    "stream chained": _data(lambda: ChainDataset([Generated(), ByClass()])),
+    "stream remembering": _data(lambda: Remembering(24), same_workers=True),
+    "stream pickled": _data(lambda: Pickled(24)),
+    "stream with state": _data(lambda: WithState(24)),
+    "map with state": _data(lambda: Counting(12), same_workers=True),
+    "uneven batches": _batched(lambda: Uneven(24)),
+    "subset": _data(lambda: Subset(Noisy(20), range(3, 13))),
+    "concatenated": _data(lambda: ConcatDataset([Noisy(4), Noisy(6)])),
+    "tensors": _data(_tensors),
+    "local class": _data(zoo.local_noisy),
+    "listening, with state": _sampled(zoo.ListeningWithState, same_workers=True),
+    # what cannot be exact, in all circumstances at least
+    "listening": _sampled(zoo.Listening, same_workers=True, exact=False),
+    "listening, with weights": _sampled(zoo.ListeningWithWeights, same_workers=True, exact=False),
+    "by method": _sampled(zoo.by_method, exact=False),
+    "by lambda": _sampled(zoo.by_lambda, exact=False),
+    "by partial": _sampled(zoo.by_partial, exact=False),
+    "by namespace": _sampled(zoo.by_namespace, exact=False),
+    "of its class": _sampled(zoo.OfItsClass, exact=False),
+    "goes round": _sampled(odd.GoesRound, exact=False),
+    "shuffles samplers": _sampled(odd.ShufflesSamplers, exact=False),
+    "a generator": _sampled(lambda: (index for index in range(10)), exact=False),
+    "map with a generator": _data(zoo.OwnGenerator, same_workers=True, exact=False),
+    "stream counts passes": _data(zoo.CountsPasses, same_workers=True, exact=False),
+    "stream shuffles itself": _data(zoo.ShufflesItself, same_workers=True, exact=False),
+}

@@ -63,6 +63,8 @@ class Driver:
         self.skips = Skips()
         #: steps without a batch that the consumer has been waiting over
         self._empty = 0
+        #: what `advance` has raised leaves nothing half done: it was its own to raise
+        self.settled = False
         #: what the next epoch has from this one; None where there are no workers
         self.kept: Kept | None = None
 
@@ -70,11 +72,6 @@ class Driver:
     def at_work(self) -> bool:
         """A run is under way."""
         return self._run is not None
-
-    @property
-    def broken(self) -> bool:
-        """The engine cannot go on: a worker has died."""
-        return self._engine is not None and self._engine.broken
 
     def start(self, loader: DataLoader[Any], run: Run, skip: int = 0) -> None:
         """Let the engine work on a run, and fetch ahead; starts workers where there are none.
@@ -107,7 +104,7 @@ class Driver:
             StopIteration: the epoch is over.
             RuntimeError: a worker has died, or the time is up.
             NoSampleError: many steps in a row had no batch.
-            Exception: the sampler's.
+            Exception: the sampler's; or a signal handler's, at any line.
         """
         run, engine = self._run, self._engine
         assert run is not None and engine is not None, "start() comes first"
@@ -126,9 +123,14 @@ class Driver:
                 else:
                     self._act(instruction)
             if self._empty >= _MOST_EMPTY:
+                self.settled = True
                 raise NoSampleError(self._empty, str(self.skips.newest))
             began_ns = perf_counter_ns()
-            event = engine.wait()
+            try:
+                event = engine.wait()
+            except RuntimeError:
+                self.settled = engine.timed_out
+                raise
             ended_ns = perf_counter_ns()
             self._waited_ns += ended_ns - began_ns
             self._waits.append((began_ns, ended_ns))
@@ -206,6 +208,7 @@ class Driver:
             case Pass(step):
                 self._pass_over(engine.take(step))
             case Fault(error):
+                self.settled = True
                 raise error
             case Finish():
                 self._finish()

@@ -40,8 +40,8 @@ __all__ = ["Engine", "make_engine"]
 class Engine(Protocol):
     """What fetches batches."""
 
-    #: it cannot go on: a worker has died
-    broken: bool
+    #: the time was up in ``wait``, and its workers are at work as before
+    timed_out: bool
     #: it has replaced a worker since the epoch began: the new one's dataset knows of none before
     renewed: bool
 

@@ -36,7 +36,7 @@ class InlineEngine:
         saved: the dataset is pickled with its loader.
     """
 
-    broken = renewed = False
+    timed_out = renewed = False
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from .saving.packing import Decision
 from .soundness import check
 from .source import Source
 from .stateful import is_stateful
-from .worker.fetch import Job, tell_epoch
+from .worker.fetch import NEVER, Job, tell_epoch
 
 if TYPE_CHECKING:
     from .iterator import LoaderIterator
@@ -124,7 +124,7 @@ class Inner:
             seeding=self.options.seeding,
             seed_hooks=self.options.seed_hooks,
             batch_size=loader.batch_size or 1,
-            mark_every=None if every == "auto" else every,
+            mark_every=None if every == "auto" else every or NEVER,
             stateful=is_stateful(loader.dataset) and not is_iterable(loader),
             on_error=self.options.on_error,
             by_value=self.options.codec == "cloudpickle",

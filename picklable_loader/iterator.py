@@ -20,7 +20,7 @@ from .saving.absent import check_present
 from .showing.timeline import Timeline, draw, timeline
 from .standing import Standing
 from .stats import Stats
-from .transport.frames import Answer
+from .transport.frames import Answer, Outcome
 from .warn import empty_epoch, longer_than_promised, replay, skipped
 from .worker.gather import Thinned
 
@@ -60,11 +60,22 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             Exception: whatever the dataset, collate_fn or sampler raises, as in torch; the next
                 call gives the batch after that one.
         """
-        with self._turn:
-            if _profiler_enabled():
-                with record_function(self._profile_name):
-                    return self._next()
-            return self._next()
+        entered = False
+        try:
+            with self._turn:
+                self._handed_over = -1 if self._run is None else self._run.step
+                entered = True
+                if _profiler_enabled():
+                    with record_function(self._profile_name):
+                        return self._next()
+                return self._next()
+        except StopIteration:
+            raise
+        except BaseException as error:  # Ctrl-C, and what other signals' handlers raise, as well
+            if entered and not self._driver.settled:
+                with self._turn:
+                    self._come_to_rest(error)
+            raise
 
     def skip(self, count: int) -> int:
         """Pass over the next batches without fetching them.
@@ -207,33 +218,28 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
     def _next(self) -> _T:
         if self._finished or self._closed:
             raise StopIteration
-        handed_over = -1 if self._run is None else self._run.step
+        self._driver.settled = False
         try:
             self.start()
             self._tell_of_replay()
             answer = self._advance()
-            if not answer.outcome:
-                return self._hand_over(answer)
         except StopIteration:
             self._tell_of_skips()
             if self._goes_to_next_epoch():
                 return self._next()
             self._finish()
             raise
-        except Exception as error:
-            self._come_to_rest(error)
-            raise
-        except BaseException:  # Ctrl-C, which in a terminal reaches the workers as well
-            if self._run is not None:
-                self._run.schedule.take_back(handed_over)
-            self._rewind()
-            raise
+        # A batch that raised counts as delivered. One of a worker that could not start does not:
+        # the next call starts new workers.
+        self._driver.settled = answer.outcome is Outcome.FAILED
         return self._hand_over(answer)
 
     def _tell_of_replay(self) -> None:
         if self._replay:
             count, self._replay = self._replay, 0
+            self._driver.settled = True  # a filter may make an error of the warning
             replay(count, self.epoch, type(self.loader.dataset).__qualname__)
+            self._driver.settled = False
 
     def _tell_of_skips(self) -> None:
         skips = self._driver.skips
@@ -273,28 +279,27 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             if not self.loader._pl.lives_on:
                 self._driver.stop()
             self.begin(None, None)
+            self._handed_over = 0
             return True
         empty_epoch(run.epoch)
         return False
 
     def _finish(self) -> None:
-        self._finished = True
         run = self._live_run()
         run.finished = True
         run.unmoved = None
         self.loader._pl.run_ends(run)
+        self._finished = True
         if not self.loader.persistent_workers:
             self._driver.stop()
 
-    def _come_to_rest(self, error: Exception) -> None:
+    def _come_to_rest(self, error: BaseException) -> None:
+        """Give up the workers; the next call starts new ones, on what the consumer has not got."""
+        run = self._run
         if isinstance(error, WorkerDied):
             self._deadly = error.step
-        if self._driver.broken:
-            self._rewind()
-
-    def _rewind(self) -> None:
-        """Give up the workers; the next call starts new ones, on the tasks that were under way."""
-        run = self._run
+        if run is not None:
+            run.take_back(self._handed_over)
         self._driver.stop()
         if run is not None:
             run.restart()

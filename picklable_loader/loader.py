@@ -67,8 +67,8 @@ class DataLoader(Picklable[_T]):
             code is called. ``"batch"``: base seed, epoch and step, so that batches do not depend
             on the number of workers; in the main process the program's own states are put back
             afterwards. ``"sample"``: the sample's position in the epoch's order, so that they do
-            not depend on the batch size either. ``"worker"``: torch's scheme, base seed and
-            worker number, once.
+            not depend on the batch size either. Both overwrite a seed that ``worker_init_fn``
+            gives them. ``"worker"``: torch's scheme, base seed and worker number, once.
         schedule: which worker is given a task. ``"balanced"``: the one that has fewest.
             ``"round_robin"``: batch i goes to worker i modulo num_workers, as in torch; stream i
             stays with that worker. ``None``: balanced, except for data that has streams and
@@ -97,9 +97,10 @@ class DataLoader(Picklable[_T]):
             has ``state_dict``) the data is read through, from 1. The order of the data depends
             on this number alone, and not on that of the processes. ``None``: one for each worker,
             as in torch.
-        snapshot_every_n_steps: after how many batches of a stream its state is taken, from 1; the
-            batches since are fetched again on resume. ``"auto"``: as often as a hundredth of the
-            time that fetching takes allows, and about each second of it.
+        snapshot_every_n_steps: after how many batches of a stream its state is taken; the
+            batches since are fetched again on resume. 0: never, all of the epoch's are.
+            ``"auto"``: as often as a hundredth of the time that fetching takes allows, and about
+            each second of it.
         max_task_deaths: a worker that dies is replaced, and what it owed is done again; a task that
             so many have died of, from 1, is given up (`WorkerDied`). 0: the first death ends the
             pass, as in torch.

@@ -61,8 +61,9 @@ class Options:
             check_count("num_streams", self.num_streams)
         check_on_error(self.on_error)
         check_codec(self.codec)
-        if self.snapshot_every_n_steps != "auto":
-            check_count("snapshot_every_n_steps", self.snapshot_every_n_steps)
+        every = self.snapshot_every_n_steps
+        if every != "auto" and whole_number("snapshot_every_n_steps", every) < 0:
+            raise ValueError(f"snapshot_every_n_steps should be from 0, got {every}")
         if whole_number("max_task_deaths", self.max_task_deaths) < 0:
             raise ValueError(
                 f"max_task_deaths should be from 0, got max_task_deaths={self.max_task_deaths}"

@@ -58,8 +58,7 @@ class PoolEngine:
         self._lives_on = lives_on
         #: by stream, its state at the end of the epoch
         self._last: Marks = {}
-        self.broken = False
-        self.renewed = False
+        self.timed_out = self.renewed = False
         self._pool = pool
         self._owner = os.getpid()
         self._closed = False
@@ -128,8 +127,8 @@ class PoolEngine:
             self._told[stream] = worker
 
     def wait(self) -> Answered | Died:
+        self.timed_out = False
         if os.getpid() != self._owner:
-            self.broken = True
             raise forked()
         while True:
             with self._taking:  # whoever asked for figures may have taken in what is waited for
@@ -150,7 +149,6 @@ class PoolEngine:
         return self._answers.pop(step)
 
     def condemn(self, task: Task) -> Exception:
-        self.broken = True
         return self._restarts.condemn(task)
 
     def last_marks(self, astray: dict[int, Place]) -> Marks | Answered | Died:
@@ -184,7 +182,6 @@ class PoolEngine:
     def _next_event(self) -> Answered | Died:
         event = self._events.popleft()
         if isinstance(event, Exception):
-            self.broken = True
             raise event
         if isinstance(event, Died):
             del self._unheard[event.worker]
@@ -207,15 +204,12 @@ class PoolEngine:
             self._kill_the_stuck()
         elif not self._pool.lost_one:
             return
-        try:
-            self._bury(self._pool.deaths())
-        except BaseException:
-            self.broken = True
-            raise
+        self._bury(self._pool.deaths())
 
     def _kill_the_stuck(self) -> None:
         """The time is up: whoever owes something is stuck; all are if nobody takes what waits."""
         if self._care.on_timeout != "restart":
+            self.timed_out = True
             raise RuntimeError(f"DataLoader timed out after {self._care.timeout_s} seconds")
         workers = range(len(self._posts))
         stuck = [w for w in workers if self._owed(w) or self._at_hand(w) is not None]
@@ -332,7 +326,7 @@ class PoolEngine:
 def _event(answer: Answer) -> Answered:
     if answer.outcome is Outcome.ENDED:
         return Ended(answer.step, answer.mark)
-    if answer.outcome is Outcome.FAILED:
+    if answer.outcome in (Outcome.FAILED, Outcome.UNSTARTED):
         return Failed(answer.step, answer.mark)
     if answer.outcome is Outcome.EMPTIED:
         return Emptied(answer.step, answer.mark)

@@ -92,6 +92,8 @@ class Run:
         self._open_again(cursor, kept)
         #: by worker, the states of its generators after the last batch that was delivered from it
         self.worker_states = _worker_states(cursor)
+        #: the last step that has moved them, the worker, and its states before
+        self._states_before: tuple[int, str, Any] | None = None
         places = self._starting_places(cursor)
         #: how many streams serve the tasks; 0: any worker may take any task
         self.streams = len(places) or (loader.num_workers if loader._pl.pinned else 0)
@@ -207,7 +209,21 @@ class Run:
         """A batch was delivered, or passed over, by that answer."""
         self.unmoved = None
         if answer.states is not None:
-            self.worker_states[str(answer.worker)] = answer.states
+            worker = str(answer.worker)
+            self._states_before = answer.step, worker, self.worker_states.get(worker)
+            self.worker_states[worker] = answer.states
+
+    def take_back(self, handed_over: int) -> None:
+        """The consumer was interrupted; see `Schedule.take_back`. Only a restart can follow.
+
+        Args:
+            handed_over: the step when it had got all that was delivered.
+        """
+        step = self.schedule.take_back(handed_over)
+        if self._states_before is None or self._states_before[0] != step:
+            return
+        _, worker, states = self._states_before
+        self.worker_states[worker] = states
 
     def restart(self) -> None:
         """Have every task that is under way done again, by workers that know nothing."""
@@ -216,6 +232,8 @@ class Run:
             plan = StreamPlan(places, self._wish())
         else:
             plan.backlog.extendleft(reversed(self.schedule.window()))
+            if isinstance(plan, Plan) and plan.torn:
+                self._seek(plan.next_step, plan.position)
         self.schedule = Schedule(plan, self.schedule.policy, self.step, places)
         self._goes_on = True
 
@@ -289,11 +307,15 @@ class Run:
         backlog = tuple(self._given_again(task, streams) for task in cursor.window)
         for stream, place in enumerate(places):
             place.since = [self._given_again(task, streams) for task in place.since]
-        if self.order.seekable:
-            by_item = grouping.unit is Unit.BATCH
-            self.order.seek(cursor.next_step if by_item else cursor.position)
+        self._seek(cursor.next_step, cursor.position)
         plan = Plan(self.order, grouping, cursor.next_step, cursor.position, backlog, streams)
         return Schedule(plan, policy, step, places)
+
+    def _seek(self, next_step: int, position: int) -> None:
+        """Have the order go on with that step, if it can be sought in."""
+        if self.order is not None and self.order.seekable:
+            by_item = self._parts.grouping.unit is Unit.BATCH
+            self.order.seek(next_step if by_item else position)
 
     def _keep_apart(self) -> None:
         # seeding="worker" in this process: the dataset draws from the program's own generators,

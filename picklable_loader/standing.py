@@ -45,6 +45,8 @@ class Standing(Generic[_T]):
         self._replay = 0
         #: what to do if there is nothing left; None: this is not the first batch after a resume
         self._at_epoch_end: AtEpochEnd | None = None
+        #: the step at which the consumer had got all that was delivered, when it last asked
+        self._handed_over = -1
         #: held by whoever is in `next`: of several threads one after the other is given a batch
         self._turn = threading.RLock()
         #: the step that workers have died of

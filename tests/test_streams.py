@@ -130,7 +130,7 @@ def test_the_tutorials_iterable_example_gives_torchdatas_batches() -> None:
 
 
 @pytest.mark.parametrize("num_workers, others", [(0, 0), (2, 2), (2, 0), (0, 3), (4, 1)])
-@pytest.mark.parametrize("every", [1, 3, "auto"])
+@pytest.mark.parametrize("every", [0, 1, 3, "auto"])
 def test_a_map_style_dataset_with_a_state_goes_on_at_every_step(
     every: Any, num_workers: int, others: int
 ) -> None:
@@ -264,7 +264,7 @@ def test_a_number_of_streams_is_a_whole_number_from_one(num_streams: Any) -> Non
         DataLoader(Where(), num_streams=num_streams)
 
 
-@pytest.mark.parametrize("every", [0, -3, 2.5, "often"])
+@pytest.mark.parametrize("every", [-3, 2.5, "often"])
 def test_a_snapshot_is_taken_every_so_many_batches_or_automatically(every: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="snapshot_every_n_steps should be"):
         DataLoader(Where(), snapshot_every_n_steps=every)

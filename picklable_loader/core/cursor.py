@@ -1,4 +1,4 @@
-"""Cursor: where a loader stands, as a small frozen value. It moves only on delivery."""
+"""Cursor: where a loader stands, as a small frozen value."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Cursor:
 
     #: number of the epoch, from 0
     epoch: int = 0
-    #: batches delivered in this epoch (a batch that raised counts: the consumer was told; and so
-    #: does a step that had no batch, since all of its samples were skipped)
+    #: steps of this epoch that the consumer has left behind: delivered batches, batches that
+    #: raised, skipped ones, and steps that had no batch, since all of their samples were bad
     step: int = 0
     #: the order goes on with this task; every earlier one was delivered or is in the window
     next_step: int = 0

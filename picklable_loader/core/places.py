@@ -14,7 +14,7 @@ __all__ = ["Places"]
 
 
 class Places:
-    """Where the streams of an epoch stand. They move on delivery only.
+    """Where the streams of an epoch stand. They move when a batch is delivered or passed over.
 
     Args:
         places: one for each stream; none where streams have no states.

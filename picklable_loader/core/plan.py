@@ -64,6 +64,13 @@ class Plan:
         #: steps below ``next_step`` only, ascending
         self.backlog = deque(backlog)
         self._streams = streams
+        #: the order has given what no task was made of: drawing was stopped by a signal
+        self.torn = False
+
+    @property
+    def custom(self) -> bool:
+        """Code of the user's gives the order, and may raise."""
+        return not self.order.seekable
 
     def draw(self) -> Task:
         """The next task.
@@ -72,16 +79,20 @@ class Plan:
             StopIteration: there is none.
         """
         if self.backlog:
-            return self.backlog.popleft()
+            task = self.backlog[0]
+            del self.backlog[0]  # no signal is handled between this line and the next
+            return task
         grouping = self.grouping
+        self.torn = True
         items = self.order.take(grouping.batch_size)
         if not items or (grouping.drop_last and len(items) < grouping.batch_size):
+            self.torn = False
             raise StopIteration
         indices = items if grouping.unit is Unit.SAMPLE_OF_BATCH else items[0]
         stream = self.next_step % self._streams if self._streams else None
         task = Task(self.next_step, indices, self.position, stream)
-        self.next_step += 1
-        self.position += self._samples(indices)
+        position = self.position + self._samples(indices)
+        self.next_step, self.position, self.torn = self.next_step + 1, position, False
         return task
 
     def advance(self, steps: int) -> int:

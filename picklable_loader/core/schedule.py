@@ -70,7 +70,8 @@ class Schedule:
     ) -> None:
         self.plan = plan
         self.policy = policy
-        #: batches delivered in this epoch, steps that had none included; never decreases
+        #: steps of this epoch that were delivered, skipped, or had no batch; `take_back` may
+        #: decrease it by one
         self.delivered = delivered
         #: the window's largest size; the policy's, until it grows or the user sets it
         self._budget = Budget(policy)
@@ -131,21 +132,25 @@ class Schedule:
         """The consumer is still to be given this step."""
         return step in self._window
 
-    def take_back(self, handed_over: int) -> None:
+    def take_back(self, handed_over: int) -> int | None:
         """The consumer was interrupted: what was delivered last has not reached it, perhaps.
 
         Nothing but the window, the places and ``delivered`` can be relied on afterwards.
 
         Args:
             handed_over: what ``delivered`` was when it had got all that was delivered.
+
+        Returns:
+            The step that was delivered last, and is not any more; None if it has reached it.
         """
         if self._drawn is not None:
             self._window.take_back(self._drawn)
         if self._before is None or self._before[0] < handed_over:
-            return
+            return None
         self.delivered, task, place = self._before
         self._places.put_back(task.stream, place)
         self._window.take_back(task)
+        return task.step
 
     def places(self) -> tuple[Place, ...]:
         """Where each stream stands; they do not move any more."""
@@ -307,8 +312,10 @@ class Schedule:
                 self._drawn = self.plan.draw()
             except StopIteration:
                 self._exhausted = True
-            except Exception as error:  # the user's sampler; what was drawn before comes first
-                self._fault = error
+            except Exception as error:
+                if not self.plan.custom:
+                    raise  # a signal handler's
+                self._fault = error  # the user's sampler; what was drawn before comes first
             else:
                 entry = self._window.add(self._drawn)
                 self._drawn = None

@@ -94,6 +94,9 @@ class StreamPlan:
         indices: what every task asks for.
     """
 
+    #: no code of the user's gives the order
+    custom = False
+
     def __init__(self, places: Sequence[Place], indices: Any) -> None:
         self._indices = indices
         #: By stream, the number of its next batch. One that has ended is asked once more, so that

@@ -47,6 +47,7 @@ class Outcome(IntEnum):
     ENDED = 2  # the stream has no more data; no payload
     REFUSED = 3  # the worker can do nothing here; the payload is a StreamError, or says why else
     EMPTIED = 4  # all samples were bad, and skipped; the payload says which
+    UNSTARTED = 5  # the worker could not start, and fetches nothing; the payload as of FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,8 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
     try:
         aside, count, weight, rest = _encode((answer.payload, *told), arena)
     except Exception:
-        outcome = Outcome.FAILED
+        if outcome is not Outcome.UNSTARTED:
+            outcome = Outcome.FAILED
         aside, count, weight, rest = _encode((_failure(answer), *told), arena)
     busy = 0 if began_ns is None else time.perf_counter_ns() - began_ns
     held = 0 if arena is None else arena.bytes
@@ -257,7 +259,7 @@ def _dump(content: Any, arena: Arena | None, regions: list[Region]) -> tuple[byt
 
 def _failure(answer: Answer) -> ExceptionWrapper:
     """What is told instead of a payload that cannot be pickled."""
-    if answer.outcome is not Outcome.FAILED:
+    if answer.outcome not in (Outcome.FAILED, Outcome.UNSTARTED):
         return ExceptionWrapper(where="while a DataLoader worker pickled a batch")
     # An exception of a class that only exists in the worker: keep its text.
     failure: ExceptionWrapper = answer.payload

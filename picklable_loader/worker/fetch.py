@@ -17,10 +17,14 @@ __all__ = [
     "Job",
     "MapFetcher",
     "StreamEnded",
+    "NEVER",
     "make_fetcher",
     "tell_epoch",
 ]
 
+
+#: more batches than any stream has: no mark is taken in mid-epoch
+NEVER = 2**62
 
 #: gives the iterator over an iterable-style dataset
 Open = Callable[[], Any]

@@ -69,7 +69,7 @@ class _Worker:
         self._replicas: dict[int, Replica] = {}
         #: by stream, the loader's run that it has begun
         self._runs: dict[int, int] = {}
-        #: what went wrong at the start: the answer to the next request, as in torch
+        #: what went wrong at the start: the answer to each request
         self._trouble: dict[int, ExceptionWrapper] = {}
         #: what went wrong when the epoch began: the answer to each of its requests
         self._not_begun: dict[int, ExceptionWrapper] = {}
@@ -80,7 +80,7 @@ class _Worker:
         """Do what is asked; no exception of people's code leaves this."""
         task = request.task
         stream = self._post.worker if task.stream is None else task.stream
-        if stream not in self._replicas:
+        if stream not in self._replicas and stream not in self._trouble:
             self._start(stream)
         began_ns = time.perf_counter_ns()
         refusal = self._begin(stream, request)
@@ -102,14 +102,16 @@ class _Worker:
     def _start(self, stream: int) -> None:
         try:
             job = self._copies.next()
-        except UsageError:  # the next request will find no replica either
+        except UsageError:
             self._trouble[stream] = ExceptionWrapper(where=self._where)
             return
-        replica = self._replicas[stream] = Replica(job, self._post, stream)
+        replica = Replica(job, self._post, stream)
         try:
             replica.start()
         except Exception:
             self._trouble[stream] = ExceptionWrapper(where=self._where)
+        else:
+            self._replicas[stream] = replica
 
     def _begin(self, stream: int, request: Request) -> StreamError | None:
         if request.begin is None or stream not in self._replicas:
@@ -127,9 +129,10 @@ class _Worker:
         return None
 
     def _fetch(self, stream: int, task: Task, began_ns: int) -> tuple[Outcome, Any, Any]:
-        trouble = self._trouble.pop(stream, None) or self._not_begun.get(stream)
-        if trouble is not None:
-            return Outcome.FAILED, trouble, None
+        if stream in self._trouble:
+            return Outcome.UNSTARTED, self._trouble[stream], None
+        if stream in self._not_begun:
+            return Outcome.FAILED, self._not_begun[stream], None
         replica = self._replicas[stream]
         if task.step < 0:  # no batch is wanted, but where the epoch has left the dataset
             return Outcome.ENDED, None, replica.last_mark()

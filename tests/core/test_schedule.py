@@ -96,6 +96,8 @@ def test_a_skipped_task_that_a_worker_has_is_awaited_and_dropped() -> None:
 
 def test_what_the_sampler_raises_waits_for_what_was_drawn_before() -> None:
     class Failing(SequenceOrder):
+        seekable = False
+
         def take(self, count: int) -> list[Any]:
             if self._position == 1:
                 self._position += 1

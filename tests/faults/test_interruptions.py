@@ -18,6 +18,8 @@ from torch.utils.data import Dataset, IterableDataset
 
 import picklable_loader
 from picklable_loader import DataLoader
+from picklable_loader.chunks import ChunkedOrder
+from picklable_loader.core.order import SequenceOrder
 from picklable_loader.errors import UsageError
 
 OURS = os.path.dirname(picklable_loader.__file__)
@@ -53,10 +55,10 @@ class Stream(IterableDataset[torch.Tensor]):
 
 
 class Interrupting:
-    """Raises KeyboardInterrupt at a line of ours, by its number; lines are counted from 0."""
+    """Raises an exception at a line of ours, by its number, as a signal's handler may."""
 
-    def __init__(self, at: int) -> None:
-        self.at, self.count = at, 0
+    def __init__(self, at: int, kind: type[BaseException] = KeyboardInterrupt) -> None:
+        self.at, self.kind, self.count = at, kind, 0
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
         name = frame.f_code.co_filename
@@ -68,7 +70,7 @@ class Interrupting:
         if event == "line":
             self.count += 1
             if self.count == self.at:
-                raise KeyboardInterrupt
+                raise self.kind
         return self.line
 
 
@@ -76,21 +78,29 @@ def lists(batches: Any) -> list[Any]:
     return [batch.tolist() for batch in batches]
 
 
+class TimeIsUp(TimeoutError):
+    """What a handler of SIGALRM raises."""
+
+
 @pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("seeding, workers", [("batch", 0), ("batch", 1), ("worker", 1)])
 @pytest.mark.parametrize("dataset", [Numbers, Remembers, Stream])
-def test_ctrl_c_at_any_line_of_the_core_loses_no_batch(dataset: Any, workers: int) -> None:
-    expected = lists(DataLoader(dataset(), 3, seed=5, num_workers=workers))
-    at, interrupted = 1, True
+def test_what_a_signal_handler_raises_at_any_line_loses_no_batch(
+    seeding: Any, dataset: Any, workers: int
+) -> None:
+    options: dict[str, Any] = {"seed": 5, "seeding": seeding, "num_workers": workers}
+    expected = lists(DataLoader(dataset(), 3, **options))
+    at, interrupted = 1 + len(dataset.__name__) % 2, True
     while interrupted:
-        iterator = iter(DataLoader(dataset(), 3, seed=5, num_workers=workers))
+        iterator = iter(DataLoader(dataset(), 3, **options))
         found = lists(next(iterator) for _ in range(2))
+        kind = KeyboardInterrupt if at % 4 > 1 else TimeIsUp
         before = sys.gettrace()
-        sys.settrace(InCore(at))
+        sys.settrace(OnTheWayOut(at, kind))
         try:
             batch = next(iterator)
             interrupted = False
-        except KeyboardInterrupt:
+        except kind:
             batch = None
         finally:
             sys.settrace(before)
@@ -98,17 +108,45 @@ def test_ctrl_c_at_any_line_of_the_core_loses_no_batch(dataset: Any, workers: in
         assert iterator.step == len(found)
         assert found + lists(pickle.loads(pickle.dumps(iterator))) == expected, f"line {at}"
         assert found + lists(iterator) == expected, f"line {at}"
-        at += 7 if workers else 2
-    assert at > 20
+        at += 17 if workers else 3
+    assert at > 60
 
 
-class InCore(Interrupting):
-    """In the schedule, once the batch is on its way out; drawing from a sampler is the plan's."""
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, TimeIsUp])
+def test_what_a_signal_handler_raises_after_indices_were_drawn_loses_none(
+    kind: type[BaseException], shuffle: bool, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"seed": 5, "num_workers": workers, "shuffle": shuffle}
+    expected = lists(DataLoader(Numbers(), 3, **options))
+    order = ChunkedOrder if shuffle else SequenceOrder
+    take = order.take
+
+    def interrupted(self: Any, count: int) -> Any:
+        monkeypatch.setattr(order, "take", take)
+        take(self, count)
+        raise kind
+
+    iterator = iter(DataLoader(Numbers(), 3, **options))
+    found = lists(next(iterator) for _ in range(2))
+    monkeypatch.setattr(order, "take", interrupted)
+    with pytest.raises(kind):
+        next(iterator)
+    assert found + lists(pickle.loads(pickle.dumps(iterator))) == expected
+    assert found + lists(iterator) == expected
+
+
+class OnTheWayOut(Interrupting):
+    """Wherever the batch is on its way out; drawing from a sampler is the plan's."""
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename.endswith(("schedule.py", "window.py", "streams.py")):
+        if frame.f_code.co_filename.endswith(OUT):
             return super().__call__(frame, event, argument)
         return None
+
+
+OUT = ("iterator.py", "driver.py", "run.py", "schedule.py", "window.py", "places.py", "streams.py")
 
 
 @pytest.mark.parametrize("transport", ["arena", "portable"])

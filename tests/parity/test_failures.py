@@ -315,6 +315,53 @@ def test_an_error_in_one_workers_init_fn_leaves_the_others_batches() -> None:
     assert_parity(observe, ours=AS_TORCH)
 
 
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.parametrize("persistent_workers", [False, True])
+@pytest.mark.parametrize("schedule", ["round_robin", "balanced"])
+@pytest.mark.parametrize("kind", ["Prepared", "PreparedStream"])
+def test_no_worker_fetches_that_its_init_fn_has_not_prepared(
+    kind: str, schedule: str, persistent_workers: bool
+) -> None:
+    """Torch's next epoch of workers that live on gives what such a worker has fetched."""
+    tries = torch.zeros((), dtype=torch.int64).share_memory_()
+
+    def prepare(worker_id: int) -> None:
+        if worker_id == 1 and tries.add_(1) <= 3:
+            raise ValueError("not prepared")
+        prepared.append(worker_id)
+
+    options: dict[str, Any] = {"schedule": schedule, "persistent_workers": persistent_workers}
+    loader = OURS(globals()[kind](), 2, num_workers=2, worker_init_fn=prepare, **options)
+    epochs = []
+    for _ in range(2):
+        seen, iterator = [], iter(loader)
+        while (batch := outcome(lambda: next(iterator))) != (StopIteration, ""):
+            if not isinstance(batch, torch.Tensor):
+                assert batch[0] is ValueError and "not prepared" in batch[1]
+            else:
+                seen.append(batch.tolist())
+        epochs.append(seen)
+    assert epochs[0] == epochs[1] and sorted(sum(epochs[0], [])) == list(range(8))
+
+
+prepared: list[int] = []
+
+
+class Prepared(Dataset[int]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        assert prepared
+        return index
+
+
+class PreparedStream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        assert prepared
+        yield from range(4 * prepared[0], 4 * prepared[0] + 4)
+
+
 def test_an_error_in_a_streams_iter_comes_with_the_first_batch() -> None:
     assert_parity(lambda make: consume(make, BadStart(), 1, num_workers=1))
 

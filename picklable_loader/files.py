@@ -35,7 +35,7 @@ from .errors import DamagedStateError, ForeignStateError, NewerStateError
 from .saving.codecs import moved
 from .values.screening import load_screened
 
-__all__ = ["MAGIC", "load", "open_body", "replacement", "save"]
+__all__ = ["MAGIC", "load", "open_body", "open_file", "replacement", "save"]
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -99,8 +99,7 @@ def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None)
         OSError: it cannot be read.
         Exception: what else unpickling raises.
     """
-    with open(path, "rb", buffering=0) as file:
-        body = _verified(file, os.fsdecode(path))
+    with open_body(path) as body:
         if weights_only:
             return load_screened(body, os.fsdecode(path), map_location)
         try:
@@ -156,10 +155,7 @@ def _target(path: AnyPath) -> str:
         mode = os.stat(target).st_mode
     except FileNotFoundError:
         return target
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target)
-    if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "A checkpoint needs a regular file", target)
+    _check_regular(target, mode)
     if not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
     return target
@@ -240,6 +236,23 @@ def _remove_leftovers(target: str) -> None:
 # --- reading -------------------------------------------------------------------------------------
 
 
+def open_file(path: AnyPath) -> BinaryIO:
+    """A file to be read, from its start.
+
+    Raises:
+        OSError: it cannot be read; or is no file, such as a pipe, which might never end.
+    """
+    _check_regular(os.fsdecode(path), os.stat(path).st_mode)
+    return open(path, "rb")
+
+
+def _check_regular(path: str, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "A checkpoint needs a regular file", path)
+
+
 def open_body(path: AnyPath) -> BinaryIO:
     """The body of a checkpoint, a file of ``torch.save``, whose checksum is right.
 
@@ -247,6 +260,7 @@ def open_body(path: AnyPath) -> BinaryIO:
         StateError: it is damaged, or none of ours.
         OSError: it cannot be read.
     """
+    _check_regular(os.fsdecode(path), os.stat(path).st_mode)
     file = open(path, "rb", buffering=0)
     try:
         return _verified(file, os.fsdecode(path))

@@ -18,7 +18,7 @@ import torch
 
 from picklable_loader import DataLoader
 from picklable_loader.__main__ import main
-from picklable_loader.commands.tracing import trace
+from picklable_loader.values.tracing import trace
 
 Inspect = Callable[..., tuple[int, str, str]]
 

@@ -9,6 +9,7 @@ import pickle
 import random
 import struct
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,55 @@ BODIES: dict[str, Callable[[], bytes]] = {
     "a memo that is empty": lambda: torch_file(b"\x80\x02h\x05."),
     "a text of 4 GB": lambda: torch_file(b"\x80\x02X\xff\xff\xff\xffa."),
     "no pickle in it": lambda: zipped({"version": b"3\n"}),
+    "a negative offset": lambda: torch_file(tensor(offset=-1), **DATA),
+    "an offset beyond the data": lambda: torch_file(tensor(offset=4), **DATA),
+    "a negative stride": lambda: torch_file(tensor(stride=(-1,)), **DATA),
+    "a negative size": lambda: torch_file(tensor(shape=(-2,)), **DATA),
+    "a stride without a size": lambda: torch_file(tensor(stride=(1, 1)), **DATA),
+    "a tensor beyond its data": lambda: torch_file(tensor(shape=(5,)), **DATA),
+    "strides beyond its data": lambda: torch_file(tensor(shape=(2, 2), stride=(3, 1)), **DATA),
+    "a tensor of 2**40 views": lambda: torch_file(tensor(shape=(HUGE,), stride=(0,)), **DATA),
+    "views by numbers": lambda: torch_file(tensor(shape=(2,) * 40, stride=(0,) * 40), **DATA),
+    "sizes that are no numbers": lambda: torch_file(tensor(shape=("a",)), **DATA),
+    "more numbers than data": lambda: torch_file(tensor(count=5), **DATA),
+    "fewer numbers than data": lambda: torch_file(tensor(shape=(2,), count=3), **DATA),
+    "numbers without data": lambda: torch_file(tensor()),
+    "a negative count": lambda: torch_file(tensor(count=-4), **DATA),
+    "TorchScript": lambda: torch_file(tensor(), **DATA, **{"constants.pkl": b"\x80\x02)."}),
+    "two parts of one name": lambda: torch_file(tensor(), **DATA, **{"DATA.pkl": b"\x80\x02N."}),
+    "two folders": lambda: zipped({"data.pkl": b"\x80\x02N.", "../other/version": b"3\n"}),
+    "an archive behind something": lambda: b"PK\x03\x04" + torch_file(b"\x80\x02N."),
+    "an order of bytes that is none": lambda: zipped(
+        {"data.pkl": tensor(), "byteorder": b"middle", "version": b"3\n", **DATA}
+    ),
 }
+
+#: four numbers
+DATA = {"data/0": bytes(16)}
+
+
+def tensor(
+    shape: tuple[Any, ...] = (4,), stride: tuple[Any, ...] = (1,), offset: int = 0, count: int = 4
+) -> bytes:
+    """A pickle of a tensor, as torch.save writes it."""
+
+    class Storage:
+        pass
+
+    class Writer(pickle._Pickler):  # type: ignore[name-defined, misc]
+        def persistent_id(self, thing: Any) -> Any:
+            if isinstance(thing, Storage):
+                return "storage", torch.FloatStorage, "0", "cpu", count
+            return None
+
+    class Tensor:
+        def __reduce__(self) -> Any:
+            given = Storage(), offset, shape, stride, False, OrderedDict()
+            return torch._utils._rebuild_tensor_v2, given
+
+    buffer = io.BytesIO()
+    Writer(buffer, 2).dump({"a": Tensor()})
+    return buffer.getvalue()
 
 
 def _old_format(content: Any) -> bytes:
@@ -169,6 +218,13 @@ def test_a_pickle_that_would_run_a_command_is_refused(content: Any, tmp_path: Pa
 def test_the_bodies_of_these_tests_are_read_where_they_are_honest(tmp_path: Path) -> None:
     path = sealed(tmp_path / "file", torch_file(b"\x80\x02]K\x05a."))
     assert load(path, weights_only=True) == [5]
+    for honest in (
+        {},
+        {"shape": (2, 2), "stride": (2, 1)},
+        {"shape": (10**6, 4), "stride": (0, 1)},
+    ):
+        path = sealed(tmp_path / "file", torch_file(tensor(**honest), **DATA))
+        assert load(path, weights_only=True)["a"].shape == honest.get("shape", (4,))
 
 
 def test_an_error_of_the_callers_own_map_location_is_the_callers(tmp_path: Path) -> None:

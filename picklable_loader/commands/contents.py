@@ -9,23 +9,21 @@ import codecs
 import hashlib
 import json
 import os
-import struct
 import tarfile
-import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from ..errors import LoaderError
-from ..files import MAGIC, open_body
+from ..files import MAGIC, open_body, open_file
+from ..values.archive import Archive
+from ..values.nesting import names_of, traces
+from ..values.nodes import Stored, as_nodes
 from ..values.readable import from_json
-from .nodes import Stored
-from .tracing import NotPickle, trace, traces
+from ..values.tracing import NotPickle
 
-__all__ = ["Contents", "NotRead", "kind_of", "read", "text_of"]
-
-
-#: what zipfile raises for archives that nobody has written
-_TORN = (zipfile.BadZipFile, EOFError, LookupError, RuntimeError, ValueError, struct.error)
+__all__ = ["Contents", "NotRead", "kind_of", "reading", "text_of"]
 
 
 class NotRead(Exception):
@@ -41,9 +39,10 @@ class Contents:
         kind: ``"checkpoint"`` (of `picklable_loader.save`), ``"torch.save"``, ``"pickle"`` or
             ``"JSON"``.
         bytes: size of the file.
-        tree: what would be built; see `trace`.
+        tree: what would be built; see `Trace`.
         notes: what else the file says of itself: versions, checksum.
         names: what whoever runs its code would import, module and name.
+        archive: the file's parts, where it is one of ``torch.save``.
     """
 
     path: str
@@ -52,38 +51,21 @@ class Contents:
     tree: Any
     notes: dict[str, str] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
+    archive: Archive | None = None
     _digests: dict[str, str] = field(default_factory=dict)
 
     def digest(self, stored: Stored) -> str:
         """A checksum of data beside the pickle; of tensors that are equal it is equal."""
-        key = stored.key
-        if self.kind == "pickle":
-            return key  # the checksum of all data together is in the tree
-        if key not in self._digests:
-            self._digests[key] = self._read_digest(key)
-        return self._digests[key]
-
-    def _read_digest(self, key: str) -> str:
-        try:
-            return self._hashed(key)
-        except _TORN as error:
-            raise NotRead(f"{self.path}: the archive is damaged: {error!r}") from None
-
-    def _hashed(self, key: str) -> str:
-        with _opened(self.path, self.kind) as file, zipfile.ZipFile(file) as archive:
-            names = [name for name in archive.namelist() if name.endswith(f"/data/{key}")]
-            if not names:
-                return "missing"
-            _stored_only(archive.getinfo(names[0]))
-            digest = hashlib.sha256()
-            with archive.open(names[0]) as part:
-                while chunk := part.read(1 << 20):
-                    digest.update(chunk)
-        return digest.hexdigest()[:16]
+        if self.archive is None:
+            return stored.key  # the checksum of all data together is in the tree
+        if stored.key not in self._digests:
+            self._digests[stored.key] = self.archive.digest(stored)
+        return self._digests[stored.key]
 
 
-def read(path: str) -> Contents:
-    """What is in a file.
+@contextmanager
+def reading(path: str) -> Iterator[Contents]:
+    """What is in a file, which is open in the block.
 
     Args:
         path: of a checkpoint of ours, a file of ``torch.save``, a pickle, or a state as JSON.
@@ -92,28 +74,30 @@ def read(path: str) -> Contents:
         NotRead: it is none of these, or damaged.
         OSError: it cannot be read.
     """
-    kind, size = kind_of(path), os.stat(path).st_size
+    kind = kind_of(path)
     try:
-        if kind == "JSON":
-            return Contents(path, kind, size, from_json(text_of(path)))
-        if kind == "pickle":
-            if tarfile.is_tarfile(path):  # whatever else it may be at the same time
-                raise NotRead(
-                    f"{path}: this is an archive of tar, which only the oldest torch wrote"
-                )
-            with open(path, "rb") as file:
-                return _from_pickles(path, size, file)
-        with _opened(path, kind) as body:
-            return _from_archive(path, kind, size, body)
+        with open_body(path) if kind == "checkpoint" else open_file(path) as file:
+            yield _contents(path, kind, os.stat(path).st_size, file)
     except NotPickle:
         raise NotRead(
             f"{path}: this is no checkpoint: neither of this package, nor of torch.save, nor a "
             "pickle, nor a state as JSON"
         ) from None
     except LoaderError as error:
-        raise NotRead(f"{path}: {error}") from None
-    except _TORN as error:
-        raise NotRead(f"{path}: the archive is damaged: {error!r}") from None
+        raise NotRead(str(error) if path in str(error) else f"{path}: {error}") from None
+    except MemoryError:
+        raise NotRead(f"{path}: there is not enough memory to read it") from None
+
+
+def _contents(path: str, kind: str, size: int, file: BinaryIO) -> Contents:
+    if kind == "JSON":
+        return Contents(path, kind, size, as_nodes(from_json(_text(file, path))))
+    if kind == "pickle":
+        if _is_tar(file.read(tarfile.BLOCKSIZE)):  # whatever else it may be at the same time
+            raise NotRead(f"{path}: this is an archive of tar, which only the oldest torch wrote")
+        file.seek(0)
+        return _from_pickles(path, size, file)
+    return _from_archive(path, kind, size, file)
 
 
 def kind_of(path: str) -> str:
@@ -122,7 +106,7 @@ def kind_of(path: str) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         start = file.read(len(MAGIC))
     if start.startswith(MAGIC):
         return "checkpoint"
@@ -143,60 +127,62 @@ def text_of(path: str) -> str:
         NotRead: it is none.
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
-        data = file.read()
+    with open_file(path) as file:
+        return _text(file, path)
+
+
+def _text(file: BinaryIO, path: str) -> str:
+    start = file.read(4)
+    file.seek(0)
     try:
-        return data.decode(json.detect_encoding(data))
+        decoder = codecs.getincrementaldecoder(json.detect_encoding(start))()
+        pieces = []
+        while data := file.read(_PIECE_BYTES):
+            pieces.append(decoder.decode(data))
+            if "\0" in pieces[-1]:  # in no JSON, and all that a hole in a file has
+                raise NotRead(f"{path}: this is no text, and no pickle: it holds zeros")
+        pieces.append(decoder.decode(b"", True))
     except UnicodeDecodeError as error:
         raise NotRead(f"{path}: this is no text, and no pickle: {error}") from None
+    return "".join(pieces)
 
 
-def _opened(path: str, kind: str) -> Any:
-    return open_body(path) if kind == "checkpoint" else open(path, "rb")
+_PIECE_BYTES = 1 << 20
+
+
+def _is_tar(block: bytes) -> bool:
+    try:
+        tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
 
 
 def _from_pickles(path: str, size: int, file: BinaryIO) -> Contents:
     found = traces(file)
-    names = frozenset().union(*(each.names for each in found))
+    names = names_of(found)
     if len(found) == 1:
-        rest = len(file.read())
+        rest = size - file.tell()
         notes = {"behind the pickle": f"{rest} bytes that were not looked at"} if rest else {}
         return Contents(path, "pickle", size, found[0].tree, notes, names)
     # An old torch's; data stand behind the pickles.
     named = {name: each.tree for name, each in zip(_OLD_PARTS, found[1:], strict=True)}
-    tree = {**named, "data": hashlib.sha256(file.read()).hexdigest()}
-    return Contents(path, "pickle", size, tree, {}, names)
+    digest = hashlib.sha256()
+    while data := file.read(_PIECE_BYTES):
+        digest.update(data)
+    return Contents(path, "pickle", size, {**named, "data": digest.hexdigest()}, {}, names)
 
 
 _OLD_PARTS = ("protocol", "system", "object", "storages")
 
 
-def _from_archive(path: str, kind: str, size: int, body: Any) -> Contents:
-    with zipfile.ZipFile(body) as archive:
-        named = {name.partition("/")[2]: name for name in archive.namelist()}
-        # Torch finds parts without regard to case, and may find another one than we do.
-        if len({name.lower() for name in named}) < len(archive.namelist()):
-            raise NotRead(f"{path}: the archive has two parts of one name")
-        if "data.pkl" not in named:
-            raise NotRead(f"{path}: this is an archive, but none of torch.save")
-        notes = {"torch.save's format": _part(archive, named, "version")}
-        notes["byte order"] = _part(archive, named, "byteorder")
-        if kind == "checkpoint":
-            notes = {"checkpoint format": "1, checksum right", **notes}
-        info = archive.getinfo(named["data.pkl"])
-        _stored_only(info)
-        found = trace(archive.read(info))
-    names = found.names | ({"torch.jit.load"} if "constants.pkl" in named else set())
-    return Contents(path, kind, size, found.tree, {n: v for n, v in notes.items() if v}, names)
-
-
-def _part(archive: zipfile.ZipFile, named: dict[str, str], name: str) -> str:
-    if name not in named:
-        return ""
-    with archive.open(named[name]) as part:
-        return part.read(40).decode("ascii", "replace").strip()
-
-
-def _stored_only(info: zipfile.ZipInfo) -> None:
-    if info.compress_type != zipfile.ZIP_STORED:
-        raise NotRead(f"{info.filename} is compressed, which torch.save never does")
+def _from_archive(path: str, kind: str, size: int, body: BinaryIO) -> Contents:
+    archive = Archive(body, path)
+    found = archive.trace()
+    notes = {"torch.save's format": archive.text("version")}
+    notes["byte order"] = archive.text("byteorder")
+    if kind == "checkpoint":
+        notes = {"checkpoint format": "1, checksum right", **notes}
+    names = names_of([found]) | ({"torch.jit.load"} if archive.is_program else set())
+    notes = {name: note for name, note in notes.items() if note}
+    return Contents(path, kind, size, found.tree, notes, names, archive)

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from ..values.built_by_torch import BUILT_BY_TORCH
-from .contents import Contents, NotRead, read
-from .findings import Finding, find, weigh
-from .nodes import Built, Tensor
+from ..values.nodes import Built, Ordered, Tensor
+from ..values.tracing import OPENED
+from .contents import Contents, NotRead, reading
+from .findings import Finding, brief, find, weigh
 from .screen import Table, complain, in_units, show
-from .tracing import OPENED
 
 __all__ = ["add_arguments", "run"]
 
@@ -33,10 +33,10 @@ def run(options: argparse.Namespace) -> int:
         0; 1 if there is neither an iterator nor a state in it; 2 if it cannot be read.
     """
     try:
-        contents = read(options.file)
+        with reading(options.file) as contents:
+            found = find(contents.tree)
     except (NotRead, OSError) as error:
         return complain(str(error))
-    found = find(contents.tree)
     parts, code = _parts(contents.tree), _code(contents.names)
     data = {
         "file": contents.path,
@@ -85,16 +85,22 @@ def _rows(finding: Finding) -> list[tuple[Any, ...]]:
 
 
 def _parts(tree: Any) -> list[tuple[str, str, int]]:
-    """What stands directly in the file, with its kind and its size."""
+    """What stands directly in the file, with its kind and its size; of what is shared once."""
     if not isinstance(tree, dict):
         return [("(the file itself)", _kind(tree), weigh(tree))]
-    return [(str(key), _kind(value), weigh(value)) for key, value in tree.items()]
+    seen: set[Any] = set()
+    return [(_named(key), _kind(value), weigh(value, seen)) for key, value in tree.items()]
+
+
+def _named(key: Any) -> str:
+    return key if isinstance(key, str) and len(key) <= 80 else brief(key)
 
 
 def _kind(node: Any) -> str:
     if isinstance(node, Built):
         return node.name
-    return "tensor" if isinstance(node, Tensor) else type(node).__name__
+    names = {Tensor: "tensor", Ordered: "OrderedDict"}
+    return names.get(type(node), type(node).__name__)
 
 
 def _code(names: frozenset[str]) -> list[str]:

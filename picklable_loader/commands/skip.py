@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..core.snapshot import FORMAT
 from ..errors import LoaderError, UsageError
-from ..files import load, replacement, save
-from ..values.ahead import moved_on
+from ..files import load, open_file, replacement, save
+from ..values.ahead import MOST_TASKS, moved_on, tasks_claimed
 from ..values.readable import from_json, to_json
 from ..values.screening import load_screened
 from .contents import NotRead, kind_of, text_of
+from .findings import Path, brief, text_of_path
 from .screen import Table, complain, show
 
 __all__ = ["add_arguments", "run"]
@@ -47,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
         if not mover.moved:
             raise NotRead(f"{options.file}: there is no state in it")
         _write(changed, options.output, kind)
-    except (NotRead, LoaderError, OSError, RecursionError) as error:
+    except RecursionError:
+        return complain(f"{options.file}: it is nested too deep to be written anew")
+    except (NotRead, LoaderError, OSError) as error:
         return complain(_worded(error, options.file))
     title = f"{options.output}: moved on by {options.count} batches"
     rows = [(m["path"] or "the state", f"step {m['from']} → {m['to']}") for m in mover.moved]
@@ -60,7 +64,7 @@ def _read(path: str, kind: str) -> Any:
     if kind == "checkpoint":
         return load(path, weights_only=True, map_location="cpu")
     if kind == "torch.save":
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return load_screened(file, path, "cpu")
     if kind == "JSON":
         return from_json(text_of(path))
@@ -90,22 +94,34 @@ class _Mover:
         self.moved: list[dict[str, Any]] = []
         self._count = count
         self._copies: dict[int, Any] = {}
+        self._tasks_left = MOST_TASKS
 
-    def copy(self, node: Any, path: str = "") -> Any:
+    def copy(self, node: Any, path: Path = None) -> Any:
         if type(node) not in (dict, list, tuple):
             return node
         if id(node) not in self._copies:
             self._copies[id(node)] = self._copy(node, path)
         return self._copies[id(node)]
 
-    def _copy(self, node: Any, path: str) -> Any:
+    def _copy(self, node: Any, path: Path) -> Any:
+        depth = 1 if path is None else path[2] + 1
         if type(node) is not dict:
-            return type(node)(self.copy(each, f"{path}[{at}]") for at, each in enumerate(node))
+            return type(node)(
+                self.copy(each, (path, partial("[{}]".format, at), depth))
+                for at, each in enumerate(node)
+            )
         if type(node.get("format")) is str and node["format"] == FORMAT and "version" in node:
+            self._tasks_left -= tasks_claimed(node)
+            if self._tasks_left < 0:
+                raise UsageError(f"The windows of all states have more than {MOST_TASKS} tasks")
             there = moved_on(node, self._count)
-            self.moved.append({"path": path, "from": node["step"], "to": there["step"]})
+            where = text_of_path(path)
+            self.moved.append({"path": where, "from": node["step"], "to": there["step"]})
             return there
-        return {key: self.copy(each, f"{path}[{key!r}]") for key, each in node.items()}
+        return {
+            key: self.copy(each, (path, partial("[{}]".format, brief(key)), depth))
+            for key, each in node.items()
+        }
 
 
 def _worded(error: Exception, path: str) -> str:

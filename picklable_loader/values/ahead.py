@@ -16,7 +16,10 @@ from ..core.plan import Grouping, Plan, Unit
 from ..core.snapshot import from_plain, to_plain
 from ..errors import DamagedStateError, UsageError
 
-__all__ = ["batches_left", "moved_on"]
+__all__ = ["MOST_TASKS", "batches_left", "moved_on", "tasks_claimed"]
+
+#: a file of many small states may have one window as large as any, and not one in each
+MOST_TASKS = 10**6
 
 
 def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
@@ -53,6 +56,20 @@ def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
         window=tuple(plan.backlog),
     )
     return {**state, **to_plain(there, fits)}
+
+
+def tasks_claimed(state: Mapping[str, Any]) -> int:
+    """How many tasks a state's windows stand for: each is a number, and takes memory when read."""
+    streams = state.get("streams")
+    windows = [state.get("window")]
+    if type(streams) is list:
+        windows += [place.get("since") for place in streams if type(place) is dict]
+    total = 0
+    for window in windows:
+        entries = window if type(window) is list else []
+        counts = (each[3] for each in entries if type(each) in (list, tuple) and len(each) == 4)
+        total += sum(count for count in counts if type(count) is int and count > 0)
+    return total
 
 
 def batches_left(state: Mapping[str, Any]) -> int | None:

@@ -11,7 +11,8 @@ import json
 import math
 import struct
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -19,7 +20,8 @@ import torch
 from ..core.snapshot import FORMAT
 from ..errors import CannotSaveError, DamagedStateError, UsageError
 from ..plain import SYMPTOMS, NotPlain, decode, encode
-from .ahead import moved_on
+from .ahead import MOST_TASKS, moved_on, tasks_claimed
+from .costs import check_hashes
 
 __all__ = ["from_json", "to_json"]
 
@@ -44,10 +46,15 @@ def to_json(state: Any) -> str:
     Raises:
         CannotSaveError: something in it is no plain value; the text says where.
     """
+    _check_size(state)
     try:
-        return "\n".join(_lines(_form(state, "state"), "")) + "\n"
+        lines: list[str] = []
+        _write(_form(state, _STATE), "", "", lines)
+        return "\n".join(lines) + "\n"
     except RecursionError:
-        raise CannotSaveError("the state", "it contains itself", "Take a new state_dict") from None
+        raise CannotSaveError(
+            "the state", "it is nested some hundred levels deep", "Keep flatter values there"
+        ) from None
 
 
 def from_json(text: str) -> Any:
@@ -71,15 +78,65 @@ def from_json(text: str) -> Any:
             "state that is a dict already goes to load_state_dict"
         )
     try:
-        return _value(_parsed(text), "state")
+        return _Reader(len(text)).value(_parsed(text), _STATE)
     except RecursionError:
         raise DamagedStateError("state", "nested some hundred levels deep at most", text) from None
+
+
+# --- where a value stands ------------------------------------------------------------------------
+# It is made into text for errors only: keys may be long, and levels many.
+
+_Path = tuple[Any, str] | None
+_STATE: _Path = (None, "state")
+
+
+def _named(path: _Path) -> str:
+    labels = []
+    while path is not None:
+        path, label = path
+        labels.append(label)
+    return "".join(reversed(labels))
 
 
 # --- writing -------------------------------------------------------------------------------------
 
 
-def _form(value: Any, path: str) -> Any:
+def _check_size(state: Any) -> None:
+    """Raise CannotSaveError if the text would be endless.
+
+    Forty tuples of two, each twice within the next, are small, and a million million values.
+    """
+    sizes: dict[int, int] = {}
+    begun: set[int] = set()
+    waiting, held = [state], []
+    while waiting:
+        part = waiting[-1]
+        if id(part) in sizes or not isinstance(part, _CONTAINERS):
+            waiting.pop()
+            continue
+        inner = [*part, *part.values()] if isinstance(part, dict) else list(part)
+        if id(part) not in begun:
+            begun.add(id(part))
+            held.append(part)
+            waiting += [each for each in inner if isinstance(each, _CONTAINERS)]
+            continue
+        if not all(id(each) in sizes for each in inner if isinstance(each, _CONTAINERS)):
+            raise CannotSaveError("the state", "it contains itself", "Take a new state_dict")
+        sizes[id(part)] = 1 + sum(sizes.get(id(each), 1) for each in inner)
+        waiting.pop()
+    if sizes.get(id(state), 1) > _MOST_TIMES * sum(map(len, held)) + _FREE_PARTS:
+        raise CannotSaveError(
+            "the state",
+            "the same parts are in so many places that its text would be endless",
+            "Use pickle, or torch.save",
+        )
+
+
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_MOST_TIMES, _FREE_PARTS = 100, 10**5
+
+
+def _form(value: Any, path: _Path) -> Any:
     """What stands for a value, in words that JSON has."""
     kind = type(value)
     if kind in (bool, type(None)):
@@ -96,19 +153,21 @@ def _form(value: Any, path: str) -> Any:
         return {_TYPE: "plain", "value": _form(encode(value), path)}
     except NotPlain as found:
         raise CannotSaveError(
-            path, f"JSON cannot hold {found}", "Use pickle, or torch.save, or keep numbers there"
+            _named(path),
+            f"JSON cannot hold {found}",
+            "Use pickle, or torch.save, or keep numbers there",
         ) from None
 
 
-def _form_items(items: Any, path: str) -> list[Any]:
-    return [_form(item, f"{path}[{at}]") for at, item in enumerate(items)]
+def _form_items(items: Any, path: _Path) -> list[Any]:
+    return [_form(item, (path, f"[{at}]")) for at, item in enumerate(items)]
 
 
-def _form_dict(value: dict[Any, Any], path: str) -> dict[str, Any]:
+def _form_dict(value: dict[Any, Any], path: _Path) -> dict[str, Any]:
     if not all(type(key) is str and not key.startswith("$") for key in value):
         pairs = [_form_items(pair, path) for pair in value.items()]
         return {_TYPE: "dict", "items": pairs}
-    form = {key: _form(each, f"{path}.{key}") for key, each in value.items()}
+    form = {key: _form(each, ((path, "."), key)) for key, each in value.items()}
     return {_SKIP: 0, **form} if _is_state(value) else form
 
 
@@ -142,6 +201,12 @@ def _form_tensor(value: torch.Tensor) -> Any:
             f"JSON cannot hold a {value.layout} one on {value.device}",
             "Use pickle, or torch.save",
         )
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        raise CannotSaveError(
+            "a tensor in the state",
+            f"it repeats its numbers to a shape of {list(value.shape)}, and JSON would hold all",
+            "Keep its clone() there, or use torch.save",
+        )
     flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return {
         _TYPE: "Tensor",
@@ -164,36 +229,50 @@ _FORMS: dict[type[Any], Callable[[Any], Any]] = {
 }
 
 
-def _lines(form: Any, indent: str) -> Iterator[str]:
-    """The lines of a form; all but the first are indented."""
-    on_one = _dumps(form)
+def _write(form: Any, indent: str, lead: str, lines: list[str]) -> None:
+    """Append the lines of a form, the first one behind a lead."""
     if not isinstance(form, dict | list) or not form:
-        yield on_one
+        lines.append(lead + _dumps(form))
     elif isinstance(form, dict) and _TYPE not in form:
-        yield from _block("{}", [(f"{_dumps(k)}: ", v) for k, v in form.items()], indent)
-    elif len(indent) + len(on_one) <= _WIDTH:
-        yield on_one
+        _write_block("{}", [(f"{_dumps(k)}: ", v) for k, v in form.items()], indent, lead, lines)
+    elif _fits(form, _WIDTH - len(indent)):
+        lines.append(lead + _dumps(form))
     elif isinstance(form, dict):
         held = [each for each in form.values() if isinstance(each, dict | list)]
         if not any(held) or "base64" in form:
-            yield on_one
+            lines.append(lead + _dumps(form))
         else:
-            yield from _block("{}", [(f"{_dumps(k)}: ", v) for k, v in form.items()], indent)
+            parts = [(f"{_dumps(k)}: ", v) for k, v in form.items()]
+            _write_block("{}", parts, indent, lead, lines)
     elif any(isinstance(item, dict | list) for item in form):
-        yield from _block("[]", [("", item) for item in form], indent)
+        _write_block("[]", [("", item) for item in form], indent, lead, lines)
     else:
-        yield from _rows(form, indent)
+        rows = list(_rows(form, indent))
+        lines += [lead + rows[0], *rows[1:]]
 
 
-def _block(brackets: str, parts: list[tuple[str, Any]], indent: str) -> Iterator[str]:
+def _fits(form: Any, room: int) -> bool:
+    """A form fits into so many characters; a large one is not looked at to its end."""
+    least, waiting = 0, [form]
+    while waiting and least <= room:
+        part = waiting.pop()
+        least += 2 + (len(part) if isinstance(part, str) else 0)
+        if isinstance(part, dict | list):
+            if len(part) > room:
+                return False
+            waiting += [*part, *part.values()] if isinstance(part, dict) else part
+    return least <= room + 2 and len(_dumps(form)) <= room
+
+
+def _write_block(
+    brackets: str, parts: list[tuple[str, Any]], indent: str, lead: str, lines: list[str]
+) -> None:
     inner = indent + "  "
-    yield brackets[0]
+    lines.append(lead + brackets[0])
     for at, (name, form) in enumerate(parts):
-        lines = list(_lines(form, inner))
-        lines[0] = f"{inner}{name}{lines[0]}"
+        _write(form, inner, inner + name, lines)
         lines[-1] += "," if at < len(parts) - 1 else ""
-        yield from lines
-    yield indent + brackets[1]
+    lines.append(indent + brackets[1])
 
 
 def _rows(items: list[Any], indent: str) -> Iterator[str]:
@@ -224,15 +303,16 @@ def _parsed(text: str) -> Any:
         where = f"line {error.lineno}, column {error.colno}"
         found = text[max(0, error.pos - 20) : error.pos + 20]
         raise DamagedStateError(where, f"JSON ({error.msg})", found) from None
-    except ValueError as error:  # a number of thousands of digits; a repeated key
+    except DamagedStateError:  # of the functions below
+        raise
+    except ValueError as error:  # a number of thousands of digits
         raise DamagedStateError("state", f"JSON ({error})", text) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise DamagedStateError(twice, "there once", [v for n, v in pairs if n == twice])
     return found
 
@@ -241,34 +321,52 @@ def _refuse(constant: str) -> NoReturn:
     raise DamagedStateError("state", "a number as JSON has it", constant)
 
 
-def _value(form: Any, path: str) -> Any:
-    if type(form) is list:
-        return [_value(item, f"{path}[{at}]") for at, item in enumerate(form)]
-    if type(form) is not dict:
-        return form
-    if _TYPE not in form:
-        return _dict(form, path)
-    try:
-        return _VALUES[form[_TYPE]](form, path)
-    except DamagedStateError:
-        raise
-    except (*SYMPTOMS, MemoryError, struct.error) as error:
-        raise DamagedStateError(path, "a value as to_json writes it", form) from error
+class _Reader:
+    """Makes values of their forms.
+
+    Args:
+        size: of the text. No more tasks are made of it, but for those of a state or two.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._tasks_left = size + MOST_TASKS
+
+    def value(self, form: Any, path: _Path) -> Any:
+        """The value that a form stands for."""
+        if type(form) is list:
+            return [self.value(item, (path, f"[{at}]")) for at, item in enumerate(form)]
+        if type(form) is not dict:
+            return form
+        if _TYPE not in form:
+            return self.dict(form, path)
+        try:
+            return _VALUES[form[_TYPE]](self, form, path)
+        except DamagedStateError:
+            raise
+        except (*SYMPTOMS, MemoryError, struct.error) as error:
+            raise DamagedStateError(_named(path), "a value as to_json writes it", form) from error
+
+    def dict(self, form: dict[str, Any], path: _Path) -> dict[str, Any]:
+        """A dict, moved on if it is a state that was edited."""
+        held = {n: self.value(each, ((path, "."), n)) for n, each in form.items() if n != _SKIP}
+        count = form.get(_SKIP, 0)
+        if type(count) is not int or count < 0:
+            raise DamagedStateError(f"{_named(path)}.{_SKIP}", "a number of batches, from 0", count)
+        if not count:
+            return held
+        self._tasks_left -= tasks_claimed(held)
+        if self._tasks_left < 0:
+            raise DamagedStateError(_named(path), "a window of tasks like the text's size", held)
+        return moved_on(held, count)
+
+    def pairs(self, form: Mapping[str, Any], path: _Path) -> Any:
+        """A dict whose keys are any values."""
+        pairs = [(self.value(key, path), self.value(each, path)) for key, each in form["items"]]
+        check_hashes(key for key, _ in pairs)
+        return dict(pairs)
 
 
-def _dict(form: dict[str, Any], path: str) -> dict[str, Any]:
-    held = {name: _value(each, f"{path}.{name}") for name, each in form.items() if name != _SKIP}
-    count = form.get(_SKIP, 0)
-    if type(count) is not int or count < 0:
-        raise DamagedStateError(f"{path}.{_SKIP}", "a number of batches, from 0", count)
-    return moved_on(held, count) if count else held
-
-
-def _pairs(form: dict[str, Any], path: str) -> dict[Any, Any]:
-    return {_value(key, path): _value(each, path) for key, each in form["items"]}
-
-
-def _tensor(form: dict[str, Any], path: str) -> torch.Tensor:
+def _tensor(form: dict[str, Any]) -> torch.Tensor:
     dtype, shape, data = getattr(torch, form["dtype"]), form["shape"], _bytes(form)
     if not isinstance(dtype, torch.dtype) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError("no tensor's dtype and shape")
@@ -283,13 +381,13 @@ def _bytes(form: dict[str, Any]) -> bytes:
     return b64decode(form["base64"], validate=True)
 
 
-_VALUES: dict[str, Callable[[dict[str, Any], str], Any]] = {
-    "tuple": lambda form, path: tuple(_value(form["items"], path)),
-    "dict": _pairs,
-    "int": lambda form, path: int(form["hex"], 16),
-    "float": lambda form, path: struct.unpack(">d", bytes.fromhex(form["bits"]))[0],
-    "str": lambda form, path: _bytes(form).decode("utf-8", "surrogatepass"),
-    "bytes": lambda form, path: _bytes(form),
-    "Tensor": _tensor,
-    "plain": lambda form, path: decode(_value(form["value"], path)),
+_VALUES: dict[str, Callable[[_Reader, dict[str, Any], _Path], Any]] = {
+    "tuple": lambda reader, form, path: tuple(reader.value(form["items"], path)),
+    "dict": _Reader.pairs,
+    "int": lambda reader, form, path: int(form["hex"], 16),
+    "float": lambda reader, form, path: struct.unpack(">d", bytes.fromhex(form["bits"]))[0],
+    "str": lambda reader, form, path: _bytes(form).decode("utf-8", "surrogatepass"),
+    "bytes": lambda reader, form, path: _bytes(form),
+    "Tensor": lambda reader, form, path: _tensor(form),
+    "plain": lambda reader, form, path: decode(reader.value(form["value"], path)),
 }

@@ -1,22 +1,23 @@
 """Tracing: what a pickle would build, as a tree, without building or importing anything.
 
 The reader is a machine with a stack, as pickle's own, to which a call is a `Built`: the name of
-what would be called, and its arguments. A tree may be shared within itself, and so be far larger
-when it is walked than when it is held: who walks it sets a limit.
+what would be called, and its arguments. It reads each byte once, and no operation costs more than
+what it reads. Parts of a tree may be shared, so that a small pickle holds an endless tree: code
+that walks one visits each part once.
 """
 
 from __future__ import annotations
 
-import io
 import pickletools
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
-from .nodes import Built, Stored, Tensor
+from .costs import MOST_ARGUMENTS, MOST_DIMENSIONS, MOST_IN_A_KEY, Costs, length
+from .nodes import Built, Key, Ordered, Stored, Tensor
 
-__all__ = ["OPENED", "NotPickle", "Trace", "trace", "traces"]
+__all__ = ["OPENED", "Nested", "NotPickle", "Trace", "trace"]
 
 
 class NotPickle(ValueError):
@@ -24,6 +25,19 @@ class NotPickle(ValueError):
 
 
 @dataclass(frozen=True)
+class Nested:
+    """Bytes in a pickle that are a pickle themselves, and are opened when it is used.
+
+    Attributes:
+        data: the bytes; None where they are not known.
+        called: loading opens them, as a file of ``torch.save``; otherwise a stream does.
+    """
+
+    data: bytes | None
+    called: bool
+
+
+@dataclass
 class Trace:
     """What a pickle would do.
 
@@ -31,10 +45,19 @@ class Trace:
         tree: what it would build: Python's own values, and `Built`, `Stored` and `Tensor` for
             anything else.
         names: all that it would import on the way, whatever becomes of it; module and name.
+        nested: pickles within it. They are not read here: see `names_of`.
+        stored: all data beside the pickle that it asks for.
+        tensors: all tensors that it would build.
+        work: steps that a reader needs beside reading: the items that its calls copy, and the
+            comparisons of its keys. An honest pickle needs fewer than it has bytes.
     """
 
-    tree: Any
-    names: frozenset[str]
+    tree: Any = None
+    names: set[str] = field(default_factory=set)
+    nested: list[Nested] = field(default_factory=list)
+    stored: list[Stored] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    work: int = 0
 
 
 def trace(data: bytes | BinaryIO) -> Trace:
@@ -51,7 +74,8 @@ def trace(data: bytes | BinaryIO) -> Trace:
         for operation, argument, _ in pickletools.genops(data):
             machine.do(operation.name, argument)
     except _Done:
-        return Trace(machine.stack[-1], frozenset(machine.names))
+        machine.trace.tree = machine.stack[-1]
+        return machine.trace
     except Exception as error:  # whatever damaged bytes make of a stack
         raise NotPickle(str(error) or type(error).__name__) from error
     raise NotPickle("it does not end")
@@ -66,8 +90,10 @@ class _Machine:
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
-        self.names: set[str] = set()
+        self.trace = Trace()
         self.protocol = 0
+        self.costs = Costs()
+        self.encoded: dict[int, tuple[str, Any]] = {}
 
     def do(self, name: str, argument: Any) -> None:
         """One operation of the pickle."""
@@ -135,7 +161,7 @@ class _Machine:
                 module, name = NAME_MAPPING[module, name]
             else:
                 module = IMPORT_MAPPING.get(module, module)
-        self.names.add(f"{module}.{name}")
+        self.trace.names.add(f"{module}.{name}")
         return Built(f"{module}.{name}")
 
     def stack_name(self, _: Any) -> None:
@@ -161,15 +187,36 @@ class _Machine:
         self.stack.append(self.called(called, tuple(arguments)))
 
     def called(self, called: Any, arguments: Any) -> Any:
-        """What a call makes; one that opens a pickle in its argument is looked into."""
-        found = _called(called, arguments)
-        if isinstance(found, Built) and found.name in _OPENERS:
-            self.names |= _names_within(_OPENERS[found.name], arguments)
+        """What a call makes."""
+        name = called.name if isinstance(called, Built) else f"a {type(called).__name__}"
+        few = type(arguments) is tuple and len(arguments) <= MOST_ARGUMENTS
+        self.trace.work += self.costs.of_call(name, arguments)
+        if name in _OPENERS:
+            data = arguments[_OPENERS[name]] if few and len(arguments) > _OPENERS[name] else None
+            self.trace.nested.append(Nested(data if type(data) is bytes else None, True))
+        if name in _KNOWN and few:
+            try:
+                return self.note(_KNOWN[name](self, *arguments))
+            except Exception:  # a call with other arguments than these have
+                pass
+        return Built(name, arguments)
+
+    def note(self, found: Any) -> Any:
+        if isinstance(found, Tensor):
+            self.trace.tensors.append(found)
+        return found
+
+    def encode(self, text: str, encoding: str) -> bytes:
+        """Bytes, as protocol 2 writes them. A text that is called for again is not read again."""
+        if id(text) not in self.encoded:
+            self.encoded[id(text)] = text, text.encode("latin-1")
+        found: bytes = self.encoded[id(text)][1]
         return found
 
     def fill(self, _: Any) -> None:
         state = self.stack.pop()
-        if isinstance(self.stack[-1], Built):
+        self.trace.work += length(state)
+        if isinstance(self.stack[-1], Built | Ordered):
             self.stack[-1].state = state
 
     def add(self, items: list[Any]) -> None:
@@ -178,24 +225,34 @@ class _Machine:
 
     def set_items(self, items: list[Any]) -> None:
         owner = self.stack[-1]
-        self.look_at_marks(items)
+        self.look_at(owner, items)
         if isinstance(owner, dict):
             owner.update(_pairs(items))
         else:
             owner.items.extend(zip(items[::2], items[1::2]))
 
-    def look_at_marks(self, items: list[Any]) -> None:
+    def look_at(self, owner: Any, items: list[Any]) -> None:
+        """Note what keys cost, and which values are opened as pickles."""
+        self.trace.work += self.costs.of_keys(owner, items[::2])
         for key, value in zip(items[::2], items[1::2]):
-            if type(key) is str:
-                self.names |= _names_in_mark(key, value)
+            if type(key) is str and key in _MARKS:
+                if key == "begun" and type(value) is tuple:
+                    value = value[-1] if value else None
+                if type(value) is bytes:
+                    self.trace.nested.append(Nested(value, False))
 
     def new_dict(self, _: Any) -> None:
         items = self.pop_mark()
-        self.look_at_marks(items)
-        self.stack.append(_pairs(items))
+        found: dict[Any, Any] = {}
+        self.look_at(found, items)
+        found.update(_pairs(items))
+        self.stack.append(found)
 
     def stored(self, pid: Any) -> None:
-        self.stack.append(_stored(pid))
+        found = _stored(pid)
+        if isinstance(found, Stored):
+            self.trace.stored.append(found)
+        self.stack.append(found)
 
 
 #: how a plain pickle has a tensor's data: torch opens any file of torch.save there, with code
@@ -204,61 +261,17 @@ OPENED = "torch.storage._load_from_bytes"
 #: what opens a pickle when it is called, and which of its arguments that is
 _OPENERS = {OPENED: 0, "picklable_loader.saving.codecs.open_carried": 1}
 
-
-def _names_within(place: int, arguments: Any) -> set[str]:
-    """What is imported by pickles that a call opens; `_CODE_WITHIN` if that is not known."""
-    try:
-        return set().union(*(each.names for each in traces(io.BytesIO(arguments[place]))))
-    except (NotPickle, LookupError, TypeError, ValueError):
-        return {_CODE_WITHIN}
+#: what in an iterator is opened when a stream goes on, by its name
+_MARKS = ("mark", "pickled", "begun")
 
 
-#: stands for names that nobody can tell
-_CODE_WITHIN = "a file within the file"
-
-
-def _names_in_mark(key: Any, value: Any) -> set[str] | frozenset[str]:
-    """What a stream's state imports, which stands in an iterator, and is opened when it goes on."""
-    if key == "begun" and type(value) is tuple:
-        value = value[-1]
-    if key not in ("mark", "pickled", "begun") or type(value) is not bytes:
-        return frozenset()
-    try:
-        return trace(value).names
-    except NotPickle:  # somebody else's, of the same name
-        return frozenset()
-
-
-def traces(file: BinaryIO) -> list[Trace]:
-    """The only pickle of a file, or all five of a file that an old torch has written.
-
-    Raises:
-        NotPickle: it has fewer.
-    """
-    first = trace(file)
-    return [first, *(trace(file) for _ in range(4))] if first.tree == _OLD_TORCH else [first]
-
-
-#: what torch's files began with before they were archives, and still do if that is asked for
-_OLD_TORCH = 0x1950A86A20F9469CFC6C
-
-
-def _called(called: Any, arguments: Any) -> Any:
-    name = called.name if isinstance(called, Built) else f"a {type(called).__name__}"
-    known = _KNOWN.get(name)
-    try:
-        if known is not None:
-            return known(*arguments)
-    except Exception:  # a call with other arguments than these have
-        pass
-    return Built(name, arguments)
-
-
-def _tensor(stored: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> Tensor:
+def _tensor(stored: Any, offset: Any, shape: Any, stride: Any, gradient: Any = False) -> Tensor:
     held = stored if isinstance(stored, Stored) else None
+    if max(len(shape), len(stride)) > MOST_DIMENSIONS:
+        raise NotPickle("a tensor of too many dimensions")
     if not all(type(number) is int for number in (offset, *shape, *stride)):
         raise NotPickle("a tensor whose shape is none")
-    return Tensor(held, tuple(shape), offset, tuple(stride))
+    return Tensor(held, tuple(shape), offset, tuple(stride), gradient is True)
 
 
 def _stored(pid: Any) -> Any:
@@ -271,13 +284,15 @@ def _stored(pid: Any) -> Any:
 
 #: calls that make values, by what these are
 _KNOWN: dict[str, Callable[..., Any]] = {
-    "_codecs.encode": lambda text, _: text.encode("latin-1"),
-    "copyreg._reconstructor": lambda kind, *_: Built(kind.name, ()),  # protocols 0 and 1
-    "collections.OrderedDict": lambda: {},
-    "torch._utils._rebuild_tensor_v2": _tensor,
-    "torch._utils._rebuild_parameter": lambda tensor, *_: tensor,
-    "builtins.set": list,  # what is in it need not be hashable here
-    "builtins.complex": complex,
+    "_codecs.encode": _Machine.encode,
+    "copyreg._reconstructor": lambda _, kind, *rest: Built(kind.name, ()),  # protocols 0 and 1
+    "collections.OrderedDict": lambda _: Ordered(),
+    "torch._utils._rebuild_tensor_v2": lambda _, *given: _tensor(*given[:5]),
+    "torch._utils._rebuild_parameter": lambda _, tensor, gradient, *rest: replace(
+        tensor, gradient=gradient
+    ),
+    "builtins.set": lambda _, items: items,  # what is in it need not be hashable here
+    "builtins.complex": lambda _, *parts: complex(*parts),
 }
 
 _CONSTANTS: dict[str, Callable[[], Any]] = {
@@ -310,13 +325,14 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 def _key(key: Any) -> Any:
     """What stands for a key. Tuples of tuples may take for ever to be hashed, or shown."""
     flat = key if type(key) is tuple else (key,)
-    if all(type(part) in _FLAT for part in flat) and len(flat) < _MOST_IN_A_KEY:
-        return key
-    return Built("a key", (key,))
+    if len(flat) > MOST_IN_A_KEY or not all(type(part) in _FLAT for part in flat):
+        return Built("a key", (key,))
+    chosen = type(key) is tuple or (type(key) is int and key.bit_length() > _HASH_BITS)
+    return Key(key) if chosen else key
 
 
 _FLAT = (str, bytes, int, float, bool, type(None), Built)
-_MOST_IN_A_KEY = 100
+_HASH_BITS = 60  # a smaller number is its own hash
 
 
 _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {

@@ -151,7 +151,7 @@ class Driver:
         # The schedule is not told of what has come: it would draw from the sampler, and when it
         # does must not depend on who asks for figures.
         came = engine.look()
-        done = self.skips.beside(Stats(engine.workers(), self._waited_ns / 1e9))
+        done = self.skips.beside(self._figures(engine))
         if run is None:
             return done
         schedule = run.schedule
@@ -163,6 +163,10 @@ class Driver:
             waiting_bytes=schedule.held_bytes + sum(getattr(e, "bytes", 0) for e in here),
             prefetch_budget=schedule.budget,
         )
+
+    def _figures(self, engine: Engine) -> Stats:
+        waited_s = self._waited_ns / 1e9
+        return Stats(engine.workers(), waited_s, prefetch_budget=self._last.prefetch_budget)
 
     def record(self) -> Record:
         """When the last batches came since the workers were started, or until they ended."""
@@ -181,6 +185,8 @@ class Driver:
 
     def rest(self) -> None:
         """Forget the run; workers live on."""
+        if self._run is not None:  # a budget of 0 would look like a reason for slowness
+            self._last = replace(self._last, prefetch_budget=self._run.schedule.budget)
         self._run = None
         self._todo.clear()
 
@@ -188,7 +194,7 @@ class Driver:
         """Forget the run, and retire the workers."""
         self.rest()
         if self._engine is not None:
-            self._last = Stats(self._engine.workers(), self._waited_ns / 1e9)
+            self._last = self._figures(self._engine)
             self._last_record = Record(self._engine.answers(), tuple(self._waits))
             self._engine.close()
             self._engine = self.kept = None

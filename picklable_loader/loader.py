@@ -191,22 +191,22 @@ class DataLoader(Picklable[_T]):
         if prefetch_budget is None and prefetch_factor is None:
             prefetch_budget = "auto"
         options = Options(
-            seed,
-            seeding,
-            schedule,
-            tuple(seed_hooks),
-            at_epoch_end,
-            transport,
-            prefetch_budget,
-            prefetch_bytes,
-            num_streams,
-            snapshot_every_n_steps,
-            max_task_deaths,
-            on_timeout,
-            on_error,
-            codec,
-            pickle_dataset,
-            pickle_mapped,
+            seed=seed,
+            seeding=seeding,
+            schedule=schedule,
+            seed_hooks=tuple(seed_hooks),
+            at_epoch_end=at_epoch_end,
+            transport=transport,
+            prefetch_budget=prefetch_budget,
+            prefetch_bytes=prefetch_bytes,
+            num_streams=num_streams,
+            snapshot_every_n_steps=snapshot_every_n_steps,
+            max_task_deaths=max_task_deaths,
+            on_timeout=on_timeout,
+            on_error=on_error,
+            codec=codec,
+            pickle_dataset=pickle_dataset,
+            pickle_mapped=pickle_mapped,
         )
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")

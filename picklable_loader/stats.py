@@ -69,7 +69,8 @@ class Stats:
         under_way: batches that workers have been asked for and have not answered.
         waiting: batches that have arrived and wait for delivery, looked at by the consumer or not.
         waiting_bytes: memory that these take.
-        prefetch_budget: how many batches may be under way or waiting, at present.
+        prefetch_budget: how many batches may be under way or waiting, at present; after the epoch,
+            at its end.
         skipped: bad samples that were left out of batches that this iterator has delivered, or
             passed over (``on_error``); what was delivered before a resume counts no more.
         last_skipped: the last 100 of them, the newest last.

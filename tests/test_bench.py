@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from picklable_loader.__main__ import main
 from picklable_loader.bench.advice import advise
 from picklable_loader.bench.study import Study, candidates
 from picklable_loader.bench.subject import Subject
-from picklable_loader.bench.trial import Trial
+from picklable_loader.bench.trial import Trial, _processor_s
 
 ROOT = Path(__file__).parent.parent
 
@@ -77,6 +78,7 @@ def test_a_loader_is_measured_and_a_setting_suggested(
     assert found["suggested"]["num_workers"] in tried
     assert found["by_workers"][0]["batch_bytes"] == 64
     for trial in found["by_workers"][1:]:
+        assert trial["computing"] is None or 0 <= trial["computing"] <= 1
         assert 0 < trial["busy"] <= 1 and 0 <= trial["waited"] <= 1 and trial["budget"] >= 2
 
 
@@ -155,10 +157,59 @@ def test_the_fewest_workers_that_are_about_as_fast_are_suggested() -> None:
     study = Study(Subject(TorchDataLoader(torch.zeros(4))), 1.0, 0.0)
     study.cores = 8
     for number, batches, busy, budget in ((1, 50, 1.0, 2), (2, 98, 0.97, 16), (4, 100, 0.5, 8)):
-        study.by_workers[number] = Trial(number, 0.1, batches, 1.0, 1000, busy, 1.0, budget)
+        study.by_workers[number] = Trial(number, 0.1, batches, 1.0, 1000, busy, 1.0, 1.0, budget)
     advice = advise(study)
     assert (advice.num_workers, advice.prefetch_budget, advice.prefetch_bytes) == (2, 16, 16_000)
     assert "97%" in advice.reasons[0] and "from 4 to 16" in advice.reasons[1]
+
+
+WAITING = {"busy": 0.98, "computing": 0.05, "waited": 1.0}
+AT_WORK = {"busy": 0.98, "computing": 0.95, "waited": 1.0}
+
+
+def tried(
+    monkeypatch: pytest.MonkeyPatch, cores: int, figures: dict[str, float], most: int
+) -> Study:
+    """A study whose trials are as fast as they have workers, up to a number."""
+
+    def try_out(loader: Any, seconds: float, step_s: float) -> Trial:
+        number = loader.num_workers
+        known = {**figures, "budget": 2 * number} if number else {}
+        return Trial(number, 0.1, 100 * min(max(1, number), most), 1.0, 1000, **known)
+
+    monkeypatch.setattr("picklable_loader.bench.study.try_out", try_out)
+    study = Study(Subject(TorchDataLoader(torch.zeros(4))), 1000.0, 0.0)
+    study.cores = cores
+    study.do(lambda said: None)
+    return study
+
+
+def test_samples_that_wait_are_tried_with_more_workers_than_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = tried(monkeypatch, 2, WAITING, most=64)
+    assert list(study.by_workers) == [0, 1, 2, 4, 8, 16]
+    advice = advise(study)
+    assert advice.num_workers == 16
+    assert "compute only 5%" in advice.reasons[0] and "may help further" in advice.reasons[0]
+    study = tried(monkeypatch, 2, WAITING, most=8)
+    assert advise(study).num_workers == 8
+    assert "do not make faster" in advise(study).reasons[0]
+
+
+def test_samples_that_compute_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    study = tried(monkeypatch, 2, AT_WORK, most=64)
+    assert list(study.by_workers) == [0, 1, 2]
+    assert "no core for another" in advise(study).reasons[0]
+    unknown = tried(monkeypatch, 2, {"busy": 0.98, "waited": 1.0}, most=64)
+    assert list(unknown.by_workers) == [0, 1, 2]
+
+
+def test_the_time_that_a_process_computes_is_known() -> None:
+    before = _processor_s(os.getpid())
+    assert before > 0 and math.isnan(_processor_s(None))
+    while _processor_s(os.getpid()) == before:
+        sum(range(10_000))
 
 
 def test_the_benchmarks_run_from_the_command_line_to_the_chart(tmp_path: Path) -> None:

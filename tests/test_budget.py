@@ -274,9 +274,21 @@ def test_a_budget_that_was_set_may_be_left_to_itself_again(gate: Gate) -> None:
 def test_after_the_epoch_an_iterator_says_its_last_budget_and_takes_no_other() -> None:
     iterator = iter(loader(range(20), prefetch_budget=3))
     assert len(list(iterator)) == 20
-    assert iterator.prefetch_budget == 3
+    assert iterator.prefetch_budget == 3 and iterator.stats().prefetch_budget == 3
     with pytest.raises(UsageError, match=r"iterator is finished .* the next iter\(loader\)"):
         iterator.prefetch_budget = 4
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent": 1}])
+def test_the_figures_of_an_epoch_that_is_over_have_its_budget(options: dict[str, Any]) -> None:
+    more = {"persistent_workers": bool(options.pop("persistent", False)), **options}
+    iterator = iter(loader(range(20), prefetch_budget=3, **more))
+    next(iterator)
+    iterator.prefetch_budget = 5
+    assert len(list(iterator)) == 19
+    assert iterator.stats().prefetch_budget == 5
+    iterator.close()
+    assert iterator.stats().prefetch_budget == 5
 
 
 def test_an_iterator_that_never_was_at_work_has_no_budget() -> None:
@@ -531,7 +543,7 @@ def test_the_end_of_a_stream_is_no_batch_and_the_figures_outlive_the_workers(wor
     stats = iterator.stats()
     assert [worker.tasks for worker in stats.workers] == [7]
     assert stats.workers[0].busy_s > 0 and stats.waited_s > 0
-    assert (stats.under_way, stats.waiting, stats.prefetch_budget) == (0, 0, 0)
+    assert (stats.under_way, stats.waiting) == (0, 0) and stats.prefetch_budget >= 1
     assert iterator.stats() == stats
 
 

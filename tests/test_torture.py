@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from torture import campaign
 from torture.campaign import Verdict, verdicts
 from torture.law import Hop

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .study import Study
-from .trial import Trial
+from .trial import FULL, Trial
 
 __all__ = ["Advice", "advise"]
 
 #: fewer workers that reach this share of the best speed are the better choice
 _ENOUGH = 0.95
-#: busy for so much of the time, workers are what limits
-_FULL = 0.85
 #: waiting for so little of the time, training steps are what limits
 _SELDOM = 0.05
 #: torch's and our usual budget, for each worker
@@ -56,13 +54,24 @@ def _why_so_many(study: Study, chosen: Trial) -> str:
     busy, waited = f"Its workers are busy {chosen.busy:.0%} of the time", f"{chosen.waited:.0%}"
     if study.step_s and chosen.waited <= _SELDOM:
         return f"Training steps wait for batches {waited} of the time: faster ones would not help."
-    if chosen.busy >= _FULL and chosen.num_workers >= study.cores:
+    if chosen.waits:
+        return f"{busy}, but compute only {chosen.computing:.0%} of it: {_waiting(study, chosen)}"
+    if chosen.busy >= FULL and chosen.num_workers >= study.cores:
         return f"{busy} and there is no core for another: only a cheaper dataset would be faster."
-    if chosen.busy >= _FULL:
+    if chosen.busy >= FULL:
         return f"{busy}, but more of them gained nothing: they share a disk, or the cores."
     if study.step_s:
         return f"{busy}, training steps wait for them {waited} of it; more of them gained little."
     return f"{busy}: what limits is the batches' way through this process, which has one core."
+
+
+def _waiting(study: Study, chosen: Trial) -> str:
+    if chosen.num_workers == max(study.by_workers):
+        return (
+            "they wait for a disk, the network or a lock. More workers than cores helped, and more "
+            f"than {chosen.num_workers} may help further: set num_workers yourself and compare."
+        )
+    return "they wait for a disk, the network or a lock, which more workers do not make faster."
 
 
 def _why_this_budget(chosen: Trial) -> tuple[str, ...]:

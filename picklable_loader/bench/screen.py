@@ -85,9 +85,10 @@ def _comparison(study: Study) -> list[str]:
 
 
 def _by_workers(study: Study) -> list[str]:
-    rows = [_row("picklable_loader, num_workers", "batches/s", "workers busy", "budget")]
+    rows = [_row("picklable_loader, num_workers", "batches/s", "busy (computing)", "budget")]
     for number, trial in study.by_workers.items():
         busy = "–" if trial.busy is None else f"{trial.busy:.0%}"
+        busy += "" if trial.computing is None else f" ({trial.computing:.0%})"
         budget = "–" if trial.budget is None else str(trial.budget)
         rows.append(_row(f"{number:>29d}", f"{trial.rate:,.1f}", busy, budget))
     if study.left_out:

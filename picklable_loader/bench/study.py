@@ -18,6 +18,10 @@ SIDES: tuple[Side, Side] = ("torch", "picklable_loader")
 _ROUNDS = 3
 
 
+#: workers for each core that are tried as well where samples wait and do not compute
+_FURTHER = (2, 4, 8)
+
+
 class Study:
     """Trials of a subject.
 
@@ -51,7 +55,7 @@ class Study:
             BenchError: see `try_out`.
         """
         numbers = candidates(self.cores, self.subject.loader.num_workers)
-        share = self._seconds / (_ROUNDS * len(SIDES) + len(numbers))
+        share = self._seconds / (_ROUNDS * len(SIDES) + len(numbers) + len(_FURTHER))
         end, took = time.perf_counter() + self._seconds, 0.0
         for turn in range(_ROUNDS):
             began = time.perf_counter()
@@ -62,8 +66,11 @@ class Study:
                 self.compared[side].append(trial)
                 say(_line(side, trial))
             took = time.perf_counter() - began
-        for number in numbers:
-            if self.by_workers and time.perf_counter() > end:
+        for number in (*numbers, *(factor * self.cores for factor in _FURTHER)):
+            last = self.by_workers[max(self.by_workers)] if self.by_workers else None
+            if number not in numbers and not (last and last.waits):
+                continue
+            if last and time.perf_counter() > end:
                 self.left_out.append(number)
                 continue
             self.by_workers[number] = trial = self._with(number, share)

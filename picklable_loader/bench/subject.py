@@ -6,13 +6,14 @@ import difflib
 import importlib
 import sys
 from collections.abc import Callable, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 
 from ..loader import DataLoader
+from ..options import Options
 
 __all__ = ["BenchError", "Side", "Subject", "find", "function"]
 
@@ -99,16 +100,7 @@ _ALWAYS = (
     "in_order",
 )
 _WITH_WORKERS = ("timeout", "multiprocessing_context", "prefetch_factor", "persistent_workers")
-_OURS = (
-    "seed",
-    "seeding",
-    "schedule",
-    "seed_hooks",
-    "transport",
-    "prefetch_budget",
-    "prefetch_bytes",
-    "on_error",
-)
+_OURS = tuple(field.name for field in fields(Options))
 
 
 def find(name: str) -> Subject:

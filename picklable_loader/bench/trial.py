@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,12 @@ from ..iterator import LoaderIterator
 from ..stats import Stats
 from .subject import BenchError
 
-__all__ = ["Trial", "try_out"]
+__all__ = ["FULL", "Trial", "try_out"]
+
+#: busy for so much of the time, workers are what limits
+FULL = 0.85
+#: computing for less than this part of the time for which they are busy, they wait
+_WAITING = 0.5
 
 #: batches for each worker that are not timed, as workers had made them before: torch's window
 _AHEAD = 2
@@ -32,6 +38,8 @@ class Trial:
         seconds: that these took, training steps included.
         batch_bytes: size of the arrays in the first batch.
         busy: part of these seconds, from 0 to 1, that its workers were busy; None if not known.
+        computing: part of them that its workers ran on a core or waited for one; a busy worker that
+            does neither waits for a disk or the network. None if not known.
         waited: part of them that the consumer waited; None if not known.
         budget: its prefetch budget at the end; None if not known.
     """
@@ -42,8 +50,16 @@ class Trial:
     seconds: float
     batch_bytes: int
     busy: float | None = None
+    computing: float | None = None
     waited: float | None = None
     budget: int | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Its workers were always busy, and mostly waited for a disk, the network or a lock."""
+        if self.busy is None or self.computing is None:
+            return False
+        return self.busy >= FULL and self.computing < _WAITING * self.busy
 
     @property
     def rate(self) -> float:
@@ -68,10 +84,10 @@ def try_out(loader: TorchDataLoader[Any], seconds: float, step_s: float) -> Tria
         size = _size(pass_.next())
         first_s = time.perf_counter() - begin
         pass_.go_on(_AHEAD * loader.num_workers)
-        before, began = pass_.stats(), time.perf_counter()
+        before, began = pass_.figures(), time.perf_counter()
         end = max(begin + seconds, began + seconds / 2)
         batches = pass_.go_on(max(2, loader.num_workers), end)
-        taken, after = time.perf_counter() - began, pass_.stats()
+        taken, after = time.perf_counter() - began, pass_.figures()
     except BenchError:
         raise
     except Exception as error:
@@ -136,10 +152,14 @@ class _Pass:
                 time.sleep(self._step_s)
         return batches
 
-    def stats(self) -> Stats | None:
-        """What its iterator tells; None if that is torch's."""
+    def figures(self) -> _Figures | None:
+        """What its iterator and the system say at this moment; None if the iterator is torch's."""
         iterator = self._iterator
-        return iterator.stats() if isinstance(iterator, LoaderIterator) else None
+        if not isinstance(iterator, LoaderIterator):
+            return None
+        stats = iterator.stats()
+        pids = tuple(worker.pid for worker in stats.workers)
+        return _Figures(stats, pids, sum(map(_processor_s, pids)))
 
     def close(self) -> None:
         """Retire the workers."""
@@ -148,18 +168,43 @@ class _Pass:
         self._iterator = None
 
 
-def _told(before: Stats | None, after: Stats | None, seconds: float) -> dict[str, Any]:
-    """What the loader's own figures say of that time; nothing where its workers were exchanged."""
-    if before is None or after is None:
+@dataclass(frozen=True)
+class _Figures:
+    """A loader at one moment.
+
+    Attributes:
+        stats: of the iterator.
+        pids: of its workers.
+        processor_s: see `_processor_s`, of all workers.
+    """
+
+    stats: Stats
+    pids: tuple[int | None, ...]
+    processor_s: float
+
+
+def _processor_s(pid: int | None) -> float:
+    """Seconds that a process ran on a core or was ready to; NaN if the system does not say."""
+    try:
+        with open(f"/proc/{pid}/schedstat") as file:
+            ran_ns, ready_ns, _ = map(int, file.read().split())
+    except (OSError, ValueError):
+        return math.nan
+    return (ran_ns + ready_ns) / 1e9
+
+
+def _told(before: _Figures | None, after: _Figures | None, seconds: float) -> dict[str, Any]:
+    """What the figures say of that time; nothing where the workers were exchanged."""
+    if before is None or after is None or before.pids != after.pids or not after.pids:
         return {}
-    pids = [[worker.pid for worker in stats.workers] for stats in (before, after)]
-    if pids[0] != pids[1] or not pids[0]:
-        return {}
-    busy_s = sum(b.busy_s - a.busy_s for a, b in zip(before.workers, after.workers))
+    workers = zip(before.stats.workers, after.stats.workers)
+    busy_s = sum(b.busy_s - a.busy_s for a, b in workers)
+    computing = (after.processor_s - before.processor_s) / (len(after.pids) * seconds)
     return {
-        "busy": min(1.0, busy_s / (len(pids[0]) * seconds)),
-        "waited": min(1.0, (after.waited_s - before.waited_s) / seconds),
-        "budget": after.prefetch_budget,
+        "busy": min(1.0, busy_s / (len(after.pids) * seconds)),
+        "computing": None if math.isnan(computing) else min(1.0, computing),
+        "waited": min(1.0, (after.stats.waited_s - before.stats.waited_s) / seconds),
+        "budget": after.stats.prefetch_budget,
     }
 
 

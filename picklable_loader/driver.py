@@ -8,8 +8,10 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from .core.events import (
+    Answered,
     Condemn,
     Deliver,
+    Died,
     Drop,
     Ended,
     Event,
@@ -28,6 +30,7 @@ from .errors import NoSampleError
 from .run import Kept, Run
 from .stats import KEPT, Record, SkippedSample, Skips, Stats
 from .transport.frames import Answer
+from .turns import MOVING, SAVABLE, Turn
 from .worker.gather import Bad
 
 if TYPE_CHECKING:
@@ -67,6 +70,8 @@ class Driver:
         self.settled = False
         #: what the next epoch has from this one; None where there are no workers
         self.kept: Kept | None = None
+        #: of the loader whose workers these are; None without workers
+        self._pooled: Turn | None = None
 
     @property
     def at_work(self) -> bool:
@@ -89,6 +94,7 @@ class Driver:
         else:
             new_workers = self._engine.renewed
         self.kept = Kept(run.base_seed, run.schedule.policy)
+        self._pooled = loader._pl.turn if loader.num_workers else None
         self._todo.clear()
         marks = self._engine.begin(run.begin(), run.worker_states, run.openings(new_workers))
         self._run = run
@@ -127,7 +133,7 @@ class Driver:
                 raise NoSampleError(self._empty, str(self.skips.newest))
             began_ns = perf_counter_ns()
             try:
-                event = engine.wait()
+                event = self._wait(engine) if self._pooled else engine.wait()
             except RuntimeError:
                 self.settled = engine.timed_out
                 raise
@@ -198,6 +204,15 @@ class Driver:
             self._last_record = Record(self._engine.answers(), tuple(self._waits))
             self._engine.close()
             self._engine = self.kept = None
+
+    def _wait(self, engine: Engine) -> Answered | Died:
+        """Wait for workers: a signal handler may save meanwhile."""
+        assert self._pooled is not None
+        self._pooled.phase = SAVABLE
+        try:
+            return engine.wait()
+        finally:
+            self._pooled.phase = MOVING
 
     def _carry_out(self) -> None:
         while self._todo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import datapipes
@@ -17,7 +18,6 @@ from .pinning import warn_about_pinning
 from .pool.mains import is_importable
 from .pool.pool import Pool
 from .pooled import Care, PoolEngine
-from .randomness import Isolated
 from .saving.explanation import blame
 from .saving.packing import tried
 from .saving.picklers import STOCK, refusal
@@ -27,6 +27,7 @@ from .transport.frames import Answer, Begin
 from .transport.lines import Lines
 from .transport.packets import PacketLines, packets_work_here
 from .transport.pipes import PipeLines
+from .turns import Batch
 from .worker.fetch import Job
 from .worker.replica import Post
 
@@ -122,7 +123,8 @@ def _inline_engine(loader: DataLoader[Any], run: Run) -> Engine:
         raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
     datapipes.shard(loader.dataset)
     in_torchs_way = loader._pl.options.seeding == "worker"
-    world = loader._pl.source.globals if in_torchs_way else Isolated
+    source = loader._pl.source
+    world = source.globals if in_torchs_way else partial(Batch, loader._pl.turn, source)
     streams = run.streams
     # Torch's worker information is not there with num_workers=0, unless there must be streams.
     given = streams if streams > 1 or loader._pl.options.num_streams is not None else None

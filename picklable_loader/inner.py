@@ -26,6 +26,7 @@ from .saving.packing import Decision
 from .soundness import check
 from .source import Source
 from .stateful import is_stateful
+from .turns import Turn
 from .worker.fetch import NEVER, Job, tell_epoch
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Inner:
         #: by stream, what the next epoch finds the dataset in, if it lives on
         self.carried: dict[int, Any] = {}
         # What follows goes into no pickle.
+        #: held by the thread that moves the loader's iterators, or saves them
+        self.turn = Turn()
         self.source = Source(options.seed, generators(loader), loader.dataset)
         #: the newest run, which state_dict reports even when its iterator is gone
         self.run: Run | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -21,6 +22,7 @@ from .showing.timeline import Timeline, draw, timeline
 from .standing import Standing
 from .stats import Stats
 from .transport.frames import Answer, Outcome
+from .turns import MOVING
 from .warn import empty_epoch, longer_than_promised, replay, skipped
 from .worker.gather import Thinned
 
@@ -60,20 +62,26 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             Exception: whatever the dataset, collate_fn or sampler raises, as in torch; the next
                 call gives the batch after that one.
         """
-        entered = False
+        turn, entered = self._turn, False
         try:
-            with self._turn:
+            with turn.lock:
                 self._handed_over = -1 if self._run is None else self._run.step
+                before, turn.phase = turn.phase, MOVING
                 entered = True
+                if turn.mover != get_ident():
+                    turn.note_mover()
                 if _profiler_enabled():
                     with record_function(self._profile_name):
-                        return self._next()
-                return self._next()
+                        batch = self._next()
+                else:
+                    batch = self._next()
+                turn.phase = before
+                return batch
         except StopIteration:
             raise
         except BaseException as error:  # Ctrl-C, and what other signals' handlers raise, as well
             if entered and not self._driver.settled:
-                with self._turn:
+                with turn.lock:
                     self._come_to_rest(error)
             raise
 
@@ -95,6 +103,10 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         """
         if count < 0:
             raise ValueError(f"count should be from 0, got count={count}")
+        with self._turn.jumps("skip()"):
+            return self._skip(count)
+
+    def _skip(self, count: int) -> int:
         if self.loader._pl.streamed:
             around = count and self._deadly == self.step and not is_iterable(self.loader)
             passed = self._pass_over(1) if around else 0
@@ -121,7 +133,8 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
 
         There is none (UsageError) where nothing is fetched.
         """
-        self.start()
+        with self._turn.moves():
+            self.start()
         if self._run is None:
             raise no_budget(self._finished)
         return self._run.schedule.budget
@@ -129,10 +142,11 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
     @prefetch_budget.setter
     def prefetch_budget(self, budget: int | Literal["auto"]) -> None:
         tasks, most = budget_for(self.loader, budget)
-        self.start()
-        if not self._driver.at_work:
-            raise no_budget(self._finished)
-        self._driver.tell(Budgeted(tasks, self._live_run().schedule.bytes, most))
+        with self._turn.moves():
+            self.start()
+            if not self._driver.at_work:
+                raise no_budget(self._finished)
+            self._driver.tell(Budgeted(tasks, self._live_run().schedule.bytes, most))
 
     def stats(self) -> Stats:
         """What workers and consumer did since the workers were started; or until they ended.

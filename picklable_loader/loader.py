@@ -226,6 +226,10 @@ class DataLoader(Picklable[_T]):
             StateError: the loaded state does not fit any more.
         """
         self.check_worker_number_rationality()
+        with self._pl.turn.moves():
+            return self._begin()
+
+    def _begin(self) -> LoaderIterator[_T]:
         inner = self._pl
         # With persistent workers torch gives the same object again.
         kept = inner.kept() if inner.lives_on and inner.kept is not None else None
@@ -258,6 +262,10 @@ class DataLoader(Picklable[_T]):
         epoch = whole_number("epoch", epoch)
         if epoch < 0:
             raise ValueError(f"epoch should be from 0, got epoch={epoch}")
+        with self._pl.turn.moves():
+            self._set_epoch(epoch)
+
+    def _set_epoch(self, epoch: int) -> None:
         inner, resume = self._pl, self._pl.resume
         if resume is not None and resume["epoch"] != epoch:
             if resume["step"] and remaining(self, resume) != 0:
@@ -291,7 +299,8 @@ class DataLoader(Picklable[_T]):
                 ``seeding="worker"``, or an epoch whose random numbers are not known. Or there is
                 no batch, as all of its samples are skipped.
         """
-        return batch_at(self, step, epoch)  # type: ignore[no-any-return]
+        with self._pl.turn.lock:
+            return batch_at(self, step, epoch)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return in_one_line(of_loader(self))
@@ -312,6 +321,10 @@ class DataLoader(Picklable[_T]):
         Raises:
             CannotSaveError: see `LoaderIterator.state_dict`.
         """
+        with self._pl.turn.still():
+            return self._state_dict()
+
+    def _state_dict(self) -> dict[str, Any]:
         inner = self._pl
         if inner.resume is not None:
             return copy.deepcopy(inner.resume)
@@ -346,9 +359,10 @@ class DataLoader(Picklable[_T]):
             ValueError: ``at_epoch_end`` is something else.
         """
         inner = self._pl
-        accepted = inner.accept(state, strict=strict, at_epoch_end=at_epoch_end)
-        inner.resume = accepted
-        inner.resume_at_end = at_epoch_end
-        inner.abandon(finished=True)
-        inner.run = None
-        inner.newest_ref = None
+        with inner.turn.jumps("load_state_dict()"):
+            accepted = inner.accept(state, strict=strict, at_epoch_end=at_epoch_end)
+            inner.resume = accepted
+            inner.resume_at_end = at_epoch_end
+            inner.abandon(finished=True)
+            inner.run = None
+            inner.newest_ref = None

@@ -17,11 +17,11 @@ from .custom import CustomOrder
 from .errors import CannotSaveError, OrderMismatch, UsageError
 from .freeze import changed, freeze, prepare
 from .options import whole_number
-from .randomness import Isolated
 from .refusals import no_batch
 from .replay import Replay
 from .samplers import make_order
 from .source import Setting
+from .turns import Batch
 from .worker.fetch import Job, make_fetcher, tell_epoch
 from .worker.gather import NothingLeft, Thinned
 from .worker.seeding import set_current
@@ -49,7 +49,7 @@ def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
         cursor, order = Cursor(epoch, base_seed=base_seed(seed, epoch)), None
     before = set_current(None)
     try:
-        with Isolated():
+        with Batch(loader._pl.turn, loader._pl.source):
             task = _task(loader, cursor, order, step)
             batch = make_fetcher(_job(loader, epoch), cursor.base_seed or 0).fetch(task)
     except NothingLeft as none:

@@ -18,7 +18,8 @@ import random
 import threading
 from array import array
 from base64 import b64decode, b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -177,10 +178,11 @@ class Isolated:
     """
 
     _spare: list[np.random.MT19937] = []
-    _turn = threading.RLock()
+    #: held by the thread that sets the global generators aside, or draws from them for a loader
+    turn = threading.RLock()
 
     def __enter__(self) -> None:
-        self._held = self._turn
+        self._held = self.turn
         self._held.acquire()
         self._python = read_words()
         self._python_gauss = _python.gauss_next
@@ -196,18 +198,28 @@ class Isolated:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._put_back()
+        self._spare.append(self._own)
+        self._held.release()
+
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """The program's own states, for a moment within the context."""
+        with Isolated():  # keeps those at hand
+            self._put_back()
+            yield
+
+    def _put_back(self) -> None:
         write_words(self._python)
         _python.gauss_next = self._python_gauss
         torch.default_generator.set_state(self._torch)
         np.random.set_bit_generator(self._bits)  # type: ignore[attr-defined]
         if self._gauss[0]:  # the exchange has cleared it
             _write_gauss(*self._gauss)
-        self._spare.append(self._own)
-        self._held.release()
 
 
 def _new_turn() -> None:
-    Isolated._turn = threading.RLock()
+    Isolated.turn = threading.RLock()
 
 
 # In a forked process no thread is left that could give its turn back.
@@ -227,7 +239,8 @@ class Universe:
 
     def __init__(self, states: dict[str, Any]) -> None:
         self.states = states
-        self._program: dict[str, Any] = {}
+        #: the program's own, and what held them; one for each time that it was entered
+        self._program: list[tuple[Any, dict[str, Any]]] = []
 
     @classmethod
     def seeded(cls, seed: int) -> Universe:
@@ -256,8 +269,10 @@ class Universe:
         return {name: RNGS[name].to_text(self.states[name]) for name in chosen}
 
     def __enter__(self) -> None:
+        turn = Isolated.turn
+        turn.acquire()
+        self._program.append((turn, {name: RNGS[name].capture() for name in self.states}))
         for name, state in self.states.items():
-            self._program[name] = RNGS[name].capture()
             RNGS[name].restore(state)
 
     def __exit__(
@@ -266,9 +281,11 @@ class Universe:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for name in self.states:
+        turn, program = self._program.pop()
+        for name, state in program.items():
             self.states[name] = RNGS[name].capture()
-            RNGS[name].restore(self._program.pop(name))
+            RNGS[name].restore(state)
+        turn.release()
 
 
 def generator_to_text(generator: torch.Generator) -> str:

@@ -6,14 +6,17 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import DataLoader as TorchDataLoader
 
-from .anatomy import anatomy, draws_from, fingerprint, generators, unstarted
+from .anatomy import anatomy, draws_from, fingerprint, generators, is_iterable, unstarted
 from .core.cursor import Cursor
 from .core.seeds import next_base_seed
 from .core.snapshot import to_plain
 from .errors import CannotSaveError
 from .marks import savable
 from .run import Run
+from .saving.packing import decided
+from .stateful import is_stateful
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "alone",
+    "apart",
     "beginning",
     "next_epoch",
     "snapshot",
@@ -98,7 +102,48 @@ def alone(iterator: Standing[Any]) -> dict[str, Any]:
     iterator is to go on undisturbed, so that it has copies of these.
     """
     saved = iterator.__getstate__()
-    loader: DataLoader[Any] = saved["loader"]
+    saved["loader"], memo = _alone(saved["loader"])
+    saved["state"] = copy.deepcopy(saved["state"], memo)
+    return saved
+
+
+def apart(owner: Any) -> Any:
+    """What a thread pickles of a loader, or of an iterator, that another thread moves meanwhile.
+
+    Pickle reads sampler, generators and dataset one after the other, long after it has asked for
+    them. So it is given copies, which nobody moves.
+
+    Args:
+        owner: a loader, of which this is a copy; or an iterator, of which this is the state.
+
+    Raises:
+        CannotSaveError: something in it cannot be copied.
+    """
+    is_loader = isinstance(owner, TorchDataLoader)
+    loader: Any = owner if is_loader else owner.loader
+    # An iteration in this process changes the dataset itself.
+    moves_data = is_iterable(loader) and not (loader.num_workers or is_stateful(loader.dataset))
+    try:
+        if is_loader:
+            copied = found = copy.deepcopy(loader) if moves_data else _alone(loader)[0]
+        else:
+            found = copy.deepcopy(owner.__getstate__()) if moves_data else alone(owner)
+            copied = found["loader"]
+        copied._pl.decision = decided(loader)
+        return found
+    except CannotSaveError:
+        raise
+    except Exception as error:  # whatever stands in people's samplers and datasets
+        raise CannotSaveError(
+            "the sampler, or the dataset of an iteration in this process,",
+            f"another thread calls next(), so that it has to be copied, which failed "
+            f"({type(error).__name__}: {error})",
+            "Take state_dict() instead, or pickle in the thread that calls next()",
+        ) from error
+
+
+def _alone(loader: DataLoader[Any]) -> tuple[DataLoader[Any], dict[int, Any]]:
+    """A copy of a loader with a sampler and generators of its own; what was copied for it."""
     memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
     if anatomy(loader).known:
         kept = getattr(loader.sampler, "__dict__", {}).values()
@@ -107,5 +152,4 @@ def alone(iterator: Standing[Any]) -> dict[str, Any]:
     for name in ("sampler", "batch_sampler", "generator"):
         copied.__dict__[name] = copy.deepcopy(loader.__dict__[name], memo)
     copied._pl.source.generators = generators(copied)
-    saved["loader"], saved["state"] = copied, copy.deepcopy(saved["state"], memo)
-    return saved
+    return copied, memo

@@ -10,7 +10,7 @@ still moves the global generator as torch would.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from .errors import DamagedStateError
 from .plain import SYMPTOMS
 from .randomness import (
     RNGS,
+    Isolated,
     Universe,
     capture_all,
     generator_from_text,
@@ -30,9 +31,6 @@ from .randomness import (
 __all__ = ["Setting", "Source", "random_int64"]
 
 _T = TypeVar("_T")
-
-#: the program's own generators
-_PROGRAM: AbstractContextManager[Any] = nullcontext()
 
 
 def random_int64(generator: torch.Generator | None) -> int:
@@ -63,6 +61,8 @@ class Source:
         self.dataset = dataset
         #: the global states of the moment of saving, after a resume; None: the global ones
         self.universe: Universe | None = None
+        #: while this process makes a batch of the loader: what has set the program's states aside
+        self.aside: Isolated | None = None
         #: a custom sampler's attributes as the program has built them, which no state has to
         #: hold; empty where they are not known
         self.origin: dict[str, list[Any]] = {}
@@ -70,11 +70,15 @@ class Source:
     def draw(self, name: str, how: Callable[[torch.Generator | None], _T]) -> _T:
         """Draw from the generator of that name, or as a draw from torch's global one."""
         generator = self.generators.get(name)
-        if generator is not None or self.universe is None:
+        if generator is not None:
             return how(generator)
+        if self.universe is None:
+            with Isolated.turn:
+                return how(None)
         with self.universe:
             value = how(None)
-        how(None)  # the global generator moves as it does under torch
+        with Isolated.turn:
+            how(None)  # the global generator moves as it does under torch
         return value
 
     def apart(self, saved: dict[str, str]) -> Source:
@@ -88,21 +92,28 @@ class Source:
         source = Source(self.seed, generators, self.dataset)
         source.origin = self.origin
         source.restore(saved)
-        with self.globals():
+        with self._unmoved():
             states = capture_all()
         source.universe = Universe({**states, **(source.universe or Universe({})).states})
         return source
 
     def globals(self) -> AbstractContextManager[Any]:
-        """A context in which a user's sampler finds the global generators it should draw from."""
-        return self.universe or _PROGRAM
+        """A context in which a user's sampler finds the global generators it should draw from.
+
+        No other thread has them set aside meanwhile.
+        """
+        return self.universe or Isolated.turn
+
+    def _unmoved(self) -> AbstractContextManager[Any]:
+        """A context to look at them in; also while a batch is made from other states."""
+        return self.globals() if self.universe or self.aside is None else self.aside.undone()
 
     def start(self, name: str) -> str:
         """The state, as text, from which the next draw under that name will be made."""
         generator = self.generators.get(name)
         if generator is not None:
             return generator_to_text(generator)
-        with self.globals():
+        with self._unmoved():
             return generator_to_text(torch.default_generator)
 
     def state(
@@ -126,7 +137,7 @@ class Source:
         names = [name for name in RNGS if name in set(moved)]
         if len(self.generators) < 2 and "torch" not in names:
             names.append("torch")
-        with self.globals():
+        with self._unmoved():
             for name in names:
                 saved[name] = RNGS[name].to_text(RNGS[name].capture())
         return saved

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch.utils.data import Dataset
@@ -13,7 +12,7 @@ from .core.snapshot import from_plain
 from .driver import Driver
 from .options import AtEpochEnd
 from .run import Run
-from .saved import alone, next_epoch, snapshot
+from .saved import alone, apart, next_epoch, snapshot
 from .saving.codecs import Opened, bare
 from .saving.packing import packed_iterator
 from .showing.card import card
@@ -47,8 +46,7 @@ class Standing(Generic[_T]):
         self._at_epoch_end: AtEpochEnd | None = None
         #: the step at which the consumer had got all that was delivered, when it last asked
         self._handed_over = -1
-        #: held by whoever is in `next`: of several threads one after the other is given a batch
-        self._turn = threading.RLock()
+        self._turn = loader._pl.turn
         #: the step that workers have died of
         self._deadly: int | None = None
         #: the sampler's iterator as it was carried, as long as the dataset is absent
@@ -132,11 +130,12 @@ class Standing(Generic[_T]):
             CannotSaveError: the sampler's iterator, or a stream of the dataset, cannot be saved
                 exactly; the text names the way out.
         """
-        if self._finished:
-            if self._run is None:
-                self._build_run()
-            return next_epoch(self.loader, self._live_run())
-        return snapshot(self.loader, self._run, self._state, live=False)
+        with self._turn.still():
+            if self._finished:
+                if self._run is None:
+                    self._build_run()
+                return next_epoch(self.loader, self._live_run())
+            return snapshot(self.loader, self._run, self._state, live=False)
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
@@ -151,25 +150,28 @@ class Standing(Generic[_T]):
         Raises:
             StateError: see `DataLoader.load_state_dict`; this iterator is as it was.
         """
-        accepted = self.loader._pl.accept(state, strict=strict, at_epoch_end=at_epoch_end)
-        self._driver.stop()
-        self._resume(accepted, at_epoch_end or self.loader._pl.options.at_epoch_end)
+        with self._turn.jumps("load_state_dict()"):
+            accepted = self.loader._pl.accept(state, strict=strict, at_epoch_end=at_epoch_end)
+            self._driver.stop()
+            self._resume(accepted, at_epoch_end or self.loader._pl.options.at_epoch_end)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "loader": self.loader,
-            "state": snapshot(self.loader, self._run, self._state, live=True),
-            "finished": self._finished,
-            "newest": self.loader._pl.newest is self,
-        }
+        with self._turn.still():
+            return {
+                "loader": self.loader,
+                "state": snapshot(self.loader, self._run, self._state, live=True),
+                "finished": self._finished,
+                "newest": self.loader._pl.newest is self,
+            }
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        saved = self.__getstate__()
-        order = saved["state"]["order"]
-        if order and "iterator" in order:
-            iterator = packed_iterator(self.loader, order["iterator"])
-            saved["state"] = {**saved["state"], "order": {**order, "iterator": iterator}}
-        return *bare(type(self), protocol), saved
+        with self._turn.still():
+            saved = apart(self) if self._turn.foreign else self.__getstate__()
+            order = saved["state"]["order"]
+            if order and "iterator" in order:
+                iterator = packed_iterator(saved["loader"], order["iterator"])
+                saved["state"] = {**saved["state"], "order": {**order, "iterator": iterator}}
+            return *bare(type(self), protocol), saved
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         Standing.__init__(self, saved["loader"])
@@ -192,21 +194,24 @@ class Standing(Generic[_T]):
         Raises:
             StateMismatch, UsageError: see `DataLoader.attach`.
         """
-        self.loader.attach(dataset)
-        if self._sealed is not None and self._state is not None:
-            again = self._sealed.again(self._sealed.beside)
-            self._state["order"]["iterator"] = again["iterator"]
-        self._sealed = None
+        with self._turn.jumps("attach()"):
+            self.loader.attach(dataset)
+            if self._sealed is not None and self._state is not None:
+                again = self._sealed.again(self._sealed.beside)
+                self._state["order"]["iterator"] = again["iterator"]
+            self._sealed = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Standing[_T]:
         other = memo[id(self)] = type(self).__new__(type(self))
-        saved, sealed = copy.deepcopy((self.__getstate__(), self._sealed), memo)
+        with self._turn.still():
+            saved, sealed = copy.deepcopy((self.__getstate__(), self._sealed), memo)
         other.__setstate__(saved)
         other._sealed = sealed
         return other
 
     def __copy__(self) -> Standing[_T]:
-        saved = alone(self)
+        with self._turn.still():
+            saved = alone(self)
         saved["newest"] = True
         other = type(self).__new__(type(self))
         other.__setstate__(saved)

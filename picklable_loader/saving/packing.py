@@ -41,9 +41,11 @@ Ways = dict[str, "str | Codec"]
 class Decision:
     """What was decided for a loader; it stays in the program."""
 
-    def __init__(self) -> None:
+    def __init__(self, ways: Ways | None = None) -> None:
         self._look: Any = None
-        self._ways: Ways = {}
+        self._ways: Ways = ways or {}
+        #: it was made for a loader that this one's is a copy of
+        self._settled = ways is not None
 
     def ways(self, loader: DataLoader[Any], parts: Parts) -> Ways:
         """By part that is carried, its codec.
@@ -51,6 +53,8 @@ class Decision:
         Raises:
             CannotSaveError: no codec takes a part; the error names it with its path.
         """
+        if self._settled:
+            return self._ways
         inner = loader._pl
         look: list[Any] = [id(inner.options), id(inner.resume)]
         look += [(name, id(part), _look(part)) for name, part in parts.items() if name != "_pl"]
@@ -84,6 +88,15 @@ def packed(loader: DataLoader[Any], kept: Parts) -> Parts:
         known.update({id(part): (carried[-1], name) for name, part in theirs.items()})
     plain = {name: value for name, value in kept.items() if name not in ways}
     return {**plain, _CARRIED: carried}
+
+
+def decided(loader: DataLoader[Any]) -> Decision:
+    """The decision for copies of a loader, of which nothing has to be tried again.
+
+    Raises:
+        CannotSaveError: see `Decision.ways`.
+    """
+    return Decision(loader._pl.decision.ways(loader, _parts(loader.__getstate__())))
 
 
 def unpacked(kept: Parts) -> tuple[Parts, list[Opened]]:

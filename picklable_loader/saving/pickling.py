@@ -15,6 +15,7 @@ from ..anatomy import fingerprint
 from ..core.snapshot import differences
 from ..errors import Difference, StateMismatch, UsageError
 from ..inner import Inner
+from ..saved import apart
 from ..worker.fetch import tell_epoch
 from .absent import is_absent
 from .codecs import Opened, bare
@@ -44,7 +45,8 @@ class Picklable(TorchDataLoader[_T]):
                 is as it was.
             UsageError: it has its dataset.
         """
-        _attach(self, dataset)
+        with self._pl.turn.moves():
+            _attach(self, dataset)
 
     #: its parts are looked at one by one when it is pickled
     _packs = True
@@ -77,20 +79,22 @@ class Picklable(TorchDataLoader[_T]):
     def __reduce_ex__(self, protocol: Any) -> Any:
         if type(self).__reduce__ is not object.__reduce__:
             return super().__reduce_ex__(protocol)
-        me: Any = self  # a DataLoader
-        return *bare(class_of(me), protocol), packed(me, self.__getstate__())
+        with self._pl.turn.still():
+            me: Any = apart(self) if self._pl.turn.foreign else self
+            return *bare(class_of(me), protocol), packed(me, me.__getstate__())
 
     def __copy__(self) -> Picklable[_T]:
         return self.__deepcopy__(None)
 
     def __deepcopy__(self, memo: dict[int, Any] | None) -> Picklable[_T]:
         other = type(self).__new__(type(self))
-        kept, sealed = self.__getstate__(), self._pl.sealed
-        if memo is None:
-            sealed = _beside_others(sealed, {id(self): other})
-        else:
-            memo[id(self)] = other
-            kept, sealed = copy.deepcopy((kept, sealed), memo)
+        with self._pl.turn.still():
+            kept, sealed = self.__getstate__(), self._pl.sealed
+            if memo is None:
+                sealed = _beside_others(sealed, {id(self): other})
+            else:
+                memo[id(self)] = other
+                kept, sealed = copy.deepcopy((kept, sealed), memo)
         other.__setstate__(kept)
         other._pl.sealed = sealed
         return other

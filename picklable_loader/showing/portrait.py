@@ -167,7 +167,8 @@ def _weight(iterator: Standing[Any]) -> Weight:
     if run.unmoved is not None:
         return weigh(loader, run.unmoved)
     if parts.known:
-        return weigh(loader, run.snapshot(live=True))
+        with loader._pl.turn.still(wait=False):  # whoever looks for a fault must not wait
+            return weigh(loader, run.snapshot(live=True))
     weight, name = weigh(loader), type(parts.sampler).__qualname__
     return replace(weight, left_out=tuple(dict.fromkeys([*weight.left_out, name])))
 

@@ -152,7 +152,7 @@ def _target(path: AnyPath) -> str:
     """
     target = os.path.realpath(os.fsdecode(path))
     try:
-        mode = os.stat(target).st_mode
+        mode = os.stat(path).st_mode  # the kernel may refuse to follow somebody else's link
     except FileNotFoundError:
         return target
     _check_regular(target, mode)
@@ -197,7 +197,11 @@ def _resemble(file: BinaryIO, target: str) -> None:
         if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
             with suppress(PermissionError):
                 os.fchown(file.fileno(), old.st_uid, old.st_gid)
-        os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
+        os.fchmod(file.fileno(), old.st_mode & _PERMISSIONS)
+
+
+#: not the bits that run a program as its owner: this is a new file
+_PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 
 
 def _sync(folder: str) -> None:

@@ -159,6 +159,35 @@ def test_a_link_goes_on_to_lead_to_the_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "far") == ["step_1.ckpt"]
 
 
+def test_a_link_that_the_system_does_not_follow_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kernel does with somebody else's link in a folder that everybody may write to."""
+    file, link = tmp_path / "file", tmp_path / "link"
+    save(1, file)
+    link.symlink_to(file)
+    follow = os.stat
+
+    def refuse(path: Any, **more: Any) -> os.stat_result:
+        if path == link:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return follow(path, **more)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(PermissionError):
+        save(2, link)
+    monkeypatch.undo()
+    assert load(file) == 1 and sorted(os.listdir(tmp_path)) == ["file", "link"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o755, 0o4755, 0o2644, 0o1666])
+def test_the_new_file_has_the_permissions_and_no_other_bits(target: Path, mode: int) -> None:
+    save(1, target)
+    target.chmod(mode)
+    save(2, target)
+    assert stat.S_IMODE(target.stat().st_mode) == mode & 0o777
+
+
 def test_a_folder_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError) as raised:
         save(1, tmp_path)

@@ -23,8 +23,13 @@ demo: $(READY)
 
 # Most tests wait for processes most of the time: more of them at once than there are cores. Every
 # cell of the laws' matrices: `.venv/bin/python -m pytest -n 3 --whole-matrix tests/laws`
+#
+# Five minutes of torture run beside them, with a seed of the day; what it says comes at the end.
 test: lint types
-	$(BIN)/python -m pytest -q -n 3
+	@log=$$(mktemp); \
+	PYTHONPATH=tests $(BIN)/python -m torture --minutes 5 --seed today > $$log 2>&1 & torture=$$!; \
+	$(BIN)/python -m pytest -q -n 3; tests=$$?; \
+	wait $$torture; tortured=$$?; cat $$log; rm $$log; exit $$((tests + tortured))
 	$(BIN)/python -m pytest -q -n 3 --portable $(ABOUT_WORKERS)
 
 lint: $(READY)

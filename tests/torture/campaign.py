@@ -86,6 +86,8 @@ class Campaign:
                 self.count[verdict.result] += 1
                 if verdict.failed:
                     self._fail(number - 1, trial, verdict)
+                if time.monotonic() - began > seconds:
+                    break
 
     def summary(self) -> str:
         """What came of it, in a few lines."""

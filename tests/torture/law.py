@@ -116,14 +116,16 @@ class Training:
         """
         seed_everything(1)
         try:
-            self._loader = self.make(self.workers)
+            self._loader: Any = self.make(self.workers)
         except (ValueError, TypeError, RuntimeError) as error:
             raise Void(str(error)) from error
         self._ahead = list(self.hops) if saves else []
         self._hops = hops
         self._opened: Any = None  # by a hop at an epoch's end
-        passes = [self._epoch(epoch) for epoch in range(self.epochs)]
-        del self._loader, self._opened
+        try:
+            passes = [self._epoch(epoch) for epoch in range(self.epochs)]
+        finally:
+            self._loader = self._opened = None
         return passes if self.ordered else [sorted(batches, key=repr) for batches in passes]
 
     def _epoch(self, epoch: int) -> list[Any]:
@@ -232,6 +234,7 @@ def check(training: Training) -> None:
         Said: it need not, as was said.
         Void: there is no such loader.
     """
+    said = ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         whole = training.run(saves=False, hops=False)
@@ -240,10 +243,11 @@ def check(training: Training) -> None:
             with _to_be_said(training.kind, "as it goes on"):
                 found = training.run(saves=True, hops=True)
             _compare(found, whole, "the copy differs")
-        except Said:
-            _expect_nothing_left()
-            raise
+        except Said as error:
+            said = str(error)  # and not its traceback, to which the loader belongs
     _expect_nothing_left()
+    if said:
+        raise Said(said)
 
 
 @contextmanager

@@ -174,7 +174,9 @@ def _in_a_child(trials: list[Trial], limit_s: float) -> Iterator[Verdict]:
                     yield Verdict("process died", Path(output.name).read_text()[-6000:])
                     return
                 line, _, given = given.partition(b"\n")
-                yield Verdict(**json.loads(line))
+                yield (verdict := Verdict(**json.loads(line)))
+                if verdict.failed:
+                    return  # whatever it has left behind in its process
             if not ended and not wait_for_all(child, _GONE_S):
                 left = ", ".join(members(child))
                 raise RuntimeError(f"processes are left of {len(trials)} trials: {left}")
@@ -192,6 +194,8 @@ def _try_all(trials: list[Trial], writing: int) -> None:
     for trial in trials:
         verdict = _verdict(trial)
         os.write(writing, json.dumps(vars(verdict)).encode() + b"\n")
+        if verdict.failed:
+            return
 
 
 def _verdict(trial: Trial) -> Verdict:

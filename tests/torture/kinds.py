@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from chaos.datasets import Counting, Pickled, Remembering, Uneven, WithState
 from laws import odd_samplers as odd
@@ -34,14 +34,15 @@ class Kind:
 
     Attributes:
         arguments: makes its dataset, its sampler and all that decides about its batches.
-        exact: it is saved, and goes on exactly; else it may be refused or warned about as well.
+        promise: "exact": it is saved, and goes on exactly. "honest": it may be refused or warned
+            about as well. "none": the pages say that it may go on in another way without a word.
         same_workers: another number of workers is another order, as in torch.
         limit: batches to take of an epoch; None: all.
         json: what the user's own parts have for a state is plain.
     """
 
     arguments: Callable[[], dict[str, Any]]
-    exact: bool = True
+    promise: Literal["exact", "honest", "none"] = "exact"
     same_workers: bool = False
     limit: int | None = None
     json: bool = True
@@ -111,17 +112,19 @@ KINDS: Mapping[str, Kind] = {
     "local class": _data(zoo.local_noisy),
     "listening, with state": _sampled(zoo.ListeningWithState, same_workers=True),
     # what cannot be exact, in all circumstances at least
-    "listening": _sampled(zoo.Listening, same_workers=True, exact=False),
-    "listening, with weights": _sampled(zoo.ListeningWithWeights, same_workers=True, exact=False),
-    "by method": _sampled(zoo.by_method, exact=False),
-    "by lambda": _sampled(zoo.by_lambda, exact=False),
-    "by partial": _sampled(zoo.by_partial, exact=False),
-    "by namespace": _sampled(zoo.by_namespace, exact=False),
-    "of its class": _sampled(zoo.OfItsClass, exact=False),
-    "goes round": _sampled(odd.GoesRound, exact=False),
-    "shuffles samplers": _sampled(odd.ShufflesSamplers, exact=False),
-    "a generator": _sampled(lambda: (index for index in range(10)), exact=False),
-    "map with a generator": _data(zoo.OwnGenerator, same_workers=True, exact=False),
-    "stream counts passes": _data(zoo.CountsPasses, same_workers=True, exact=False),
-    "stream shuffles itself": _data(zoo.ShufflesItself, same_workers=True, exact=False),
+    "listening": _sampled(zoo.Listening, same_workers=True, promise="honest"),
+    "listening, with weights": _sampled(
+        zoo.ListeningWithWeights, same_workers=True, promise="honest"
+    ),
+    "by method": _sampled(zoo.by_method, promise="honest"),
+    "by lambda": _sampled(zoo.by_lambda, promise="honest"),
+    "by partial": _sampled(zoo.by_partial, promise="honest"),
+    "by namespace": _sampled(zoo.by_namespace, promise="honest"),
+    "of its class": _sampled(zoo.OfItsClass, promise="honest"),
+    "goes round": _sampled(odd.GoesRound, promise="honest"),
+    "shuffles samplers": _sampled(odd.ShufflesSamplers, promise="honest"),
+    "a generator": _sampled(lambda: (index for index in range(10)), promise="honest"),
+    "map with a generator": _data(zoo.OwnGenerator, same_workers=True, promise="honest"),
+    "stream counts passes": _data(zoo.CountsPasses, same_workers=True, promise="honest"),
+    "stream shuffles itself": _data(zoo.ShufflesItself, same_workers=True, promise="honest"),
 }

@@ -265,7 +265,7 @@ def _to_be_said(kind: Kind, when: str, warned: bool = False) -> Any:
         said = doubts[0] if doubts and warned else None
     if said is None:
         return
-    if kind.exact:
+    if kind.promise == "exact":
         raise Wrong(f"{type(said).__name__} {when}, of what is promised: {said}") from said
     raise Said(f"{type(said).__name__} {when}: {said}")
 

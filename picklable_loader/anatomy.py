@@ -123,7 +123,7 @@ def fingerprint(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[s
         "sampler_length": _length(parts.sampler) if parts.known else None,
         "batch_size": parts.grouping.batch_size,
         "batches_from": parts.grouping.unit.value,
-        "drop_last": loader.drop_last,
+        "drop_last": bool(loader.drop_last),
         "seeding": loader._pl.options.seeding,
         "seed": loader._pl.options.seed,
     }
@@ -158,11 +158,17 @@ def position(loader: DataLoader[Any], state: dict[str, Any], at_epoch_end: str) 
     return state["epoch"], state["step"]
 
 
-def unstarted(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[str, Any]:
-    """What must be known of a sampler whose iteration is yet to begin."""
+def unstarted(
+    loader: DataLoader[Any], parts: Anatomy | None = None, live: bool = False
+) -> dict[str, Any]:
+    """What must be known of a sampler whose iteration is yet to begin.
+
+    Args:
+        live: for a pickle, which may hold objects.
+    """
     parts = parts or anatomy(loader)
     if not parts.known:
-        return memory(parts.sampler, loader._pl.source, started=loader._pl.run is not None)
+        return memory(parts.sampler, loader._pl.source, loader._pl.run is not None, live)
     told = getattr(parts.sampler, "epoch", None)
     if not isinstance(told, int | np.integer):
         return {}

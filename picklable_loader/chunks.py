@@ -112,6 +112,8 @@ class ChunkedOrder:
     """An order that comes in chunks of equal length, and a last one that may be shorter."""
 
     seekable = True
+    #: what its state is, in `core.fields.FIELDS`
+    fields = "order in chunks"
     #: torch draws a seed for a generator of its own, where the sampler was given none
     own_seed = False
 

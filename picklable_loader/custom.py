@@ -12,7 +12,6 @@ The iterator may be ahead of what was delivered: the snapshot holds the tasks in
 
 from __future__ import annotations
 
-import copy
 import io
 import pickle
 from collections.abc import Callable, Iterator
@@ -23,12 +22,11 @@ from .checksum import checksum
 from .core.seeds import order_seed
 from .errors import CannotSaveError, DamagedStateError, LoaderError, StateError
 from .freeze import Frozen, changed, check_known, freeze, thaw
-from .plain import SYMPTOMS, NotPlain, alike, encode, encode_any
+from .plain import SYMPTOMS, alike, decode, encode_any, encode_state
 from .randomness import RNGS, Universe, capture_all
 from .replay import Record, Replay, next_items
 from .source import Setting, Source
 from .stateful import is_stateful
-from .values.kept import keep, kept
 
 __all__ = ["CustomOrder"]
 
@@ -51,6 +49,7 @@ class CustomOrder:
     """
 
     seekable = False
+    fields = "order of a custom sampler"
 
     def __init__(self, sampler: Any, setting: Setting) -> None:
         self._sampler = sampler
@@ -121,7 +120,7 @@ class CustomOrder:
             "ended": self.record.ended,
         }
         if len(self._moves) == _PROOFS and all(self._moves):
-            self._add_own_state(state)
+            self._add_own_state(state, live)
             return state
         if live and self._iterator_pickles():
             state["iterator"] = self._iterator
@@ -131,7 +130,7 @@ class CustomOrder:
         except CannotSaveError:
             if not all(self._moves) or self._stateful() is None:
                 raise
-            self._add_own_state(state)  # the best there is, as nothing speaks against it
+            self._add_own_state(state, live)  # the best there is, as nothing speaks against it
         return state
 
     def again(self, sampler: Any, source: Source) -> Replay | None:
@@ -171,23 +170,21 @@ class CustomOrder:
     def _own_state(self) -> Any:
         """A form of that state that can be compared; None where there is none."""
         stateful = self._stateful()
-        if stateful is None:
-            return None
-        state = stateful.state_dict()
-        try:
-            return encode(state)
-        except NotPlain:
-            return {"as": "object", "value": copy.deepcopy(state)}
+        return None if stateful is None else encode_state(stateful.state_dict(), "", live=True)
 
-    def _add_own_state(self, state: dict[str, Any]) -> None:
+    def _add_own_state(self, state: dict[str, Any], live: bool) -> None:
         self._add_universe(state)
         if is_stateful(self._iterator):
             stateful: Any = self._iterator
-            keep(state, "iterator_state", stateful.state_dict())
+            what = "state_dict() of the sampler's iterator: "
+            state["iterator_state"] = encode_state(stateful.state_dict(), what, live)
             # Its sampler may count epochs or keep an order beside it.
             state["sampler"] = changed(self._frozen(), self._source.origin)
         else:
-            keep(state, "sampler_state", self._sampler.state_dict())
+            state["sampler_state"] = self._sampler_state(live)
+
+    def _sampler_state(self, live: bool) -> Any:
+        return encode_state(self._sampler.state_dict(), "state_dict() of the sampler: ", live)
 
     def _add_replay(self, state: dict[str, Any], live: bool) -> None:
         if self.record.log is None:
@@ -215,11 +212,11 @@ class CustomOrder:
         state["checksum"] = self.record.checksum
         state["sampler"] = changed(before, origin, now if live else before)
         if self.record.between:
-            state["between"] = self.record.between
+            state["between"] = dict(self.record.between)
         if self._moves and is_stateful(self._sampler):
             # No position, but what the program has changed in mid-epoch: weights, a curriculum.
             if not all(self._moves) or not alike(self._moved_to, self._own_state()):
-                keep(state, "sampler_state", self._sampler.state_dict())
+                state["sampler_state"] = self._sampler_state(live)
 
     def _frozen(self) -> Frozen:
         return freeze(self._sampler, self._source.dataset)
@@ -252,7 +249,7 @@ class CustomOrder:
     def _load_state_dicts(self, saved: dict[str, Any]) -> None:
         thaw(self._sampler, self._source.origin)
         if "sampler_state" in saved:
-            self._sampler.load_state_dict(kept(saved, "sampler_state"))
+            self._sampler.load_state_dict(decode(saved["sampler_state"]))
         thaw(self._sampler, saved.get("sampler", {}))
         before = self._frozen()
         with self._aside():
@@ -260,7 +257,7 @@ class CustomOrder:
         if "iterator_state" in saved:
             thaw(self._sampler, before)  # what iter() has changed was changed when it was saved
             stateful: Any = self._iterator
-            stateful.load_state_dict(kept(saved, "iterator_state"))
+            stateful.load_state_dict(decode(saved["iterator_state"]))
         self._moves = [True] * _PROOFS
 
     def _aside(self) -> Universe:
@@ -282,7 +279,7 @@ class CustomOrder:
         replay.complete()
         self._iterator, record.checksum = replay.iterator, replay.checksum
         if "sampler_state" in saved:
-            told = kept(saved, "sampler_state")
+            told = decode(saved["sampler_state"])
             if not alike(self._own_state(), encode_any(told)):
                 self._sampler.load_state_dict(told)
         if not record.taken:

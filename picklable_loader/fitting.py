@@ -22,7 +22,7 @@ def fit(given: Any, expected: Mapping[str, Any], strict: bool) -> dict[str, Any]
     """Check a state against a loader's fingerprint.
 
     Args:
-        given: the state.
+        given: the state, of plain values.
         expected: the fingerprint.
         strict: False bridges differences where the position still has a meaning.
 

@@ -22,11 +22,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from .errors import CannotSaveError, DamagedStateError
-from .plain import SYMPTOMS, NotPlain, alike, decode, encode
+from .plain import SYMPTOMS, NotPlain, alike, decode, encode, encode_state
 from .randomness import generator_to_text, set_generator
 from .source import Source
 from .stateful import is_stateful
-from .values.kept import keep, kept
 
 __all__ = ["Frozen", "changed", "check_known", "freeze", "memory", "prepare", "thaw"]
 
@@ -117,17 +116,21 @@ def look(sampler: Any, path: str) -> list[Any] | None:
     return _encode(target)
 
 
-def memory(sampler: Any, source: Source, started: bool) -> dict[str, Any]:
+def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> dict[str, Any]:
     """What a sampler is like before its iteration, as far as the program would not rebuild it.
 
+    Args:
+        sampler: the sampler.
+        source: what its draws come from.
+        started: it has been iterated before.
+        live: for a pickle, which may hold objects.
+
     Raises:
-        CannotSaveError: it has been iterated before (``started``), and keeps something from epoch
-            to epoch that cannot be saved.
+        CannotSaveError: it has been iterated before, and keeps something from epoch to epoch that
+            cannot be saved; or its state_dict holds more than plain values.
     """
     if is_stateful(sampler):
-        saved: dict[str, Any] = {}
-        keep(saved, "state", sampler.state_dict())
-        return saved
+        return {"state": encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)}
     now = freeze(sampler, source.dataset)
     if started:
         check_known(source.origin, now, sampler)
@@ -151,7 +154,7 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source) -> None:
     try:
         thaw(sampler, source.origin)
         if "state" in saved:
-            sampler.load_state_dict(kept(saved, "state"))
+            sampler.load_state_dict(decode(saved["state"]))
         thaw(sampler, attributes)
     except Exception as error:
         if state is not None:
@@ -277,6 +280,26 @@ def _numpy_state(value: np.random.RandomState) -> list[Any]:
     return [name, key.tolist(), position, has_gauss, gauss]
 
 
+def _set_numpy_state(rng: np.random.RandomState, state: Any) -> None:
+    name, key, position, has_gauss, gauss = state
+    _check_place(position, 624)
+    rng.set_state((name, key, position, has_gauss, gauss))
+
+
+def _set_bits(rng: np.random.Generator, state: Any) -> None:
+    if state["bit_generator"] == "MT19937":
+        _check_place(state["state"]["pos"], 624)
+    if "buffer_pos" in state:
+        _check_place(state["buffer_pos"], 4)
+    rng.bit_generator.state = state
+
+
+def _check_place(place: Any, most: int) -> None:
+    """Raise ValueError unless a generator can stand there: numpy reads memory at any place."""
+    if type(place) is not int or not 0 <= place <= most:
+        raise ValueError(f"a generator stands from 0 to {most}, and not at {place!r}")
+
+
 def _numbers(state: Any) -> Any:
     if isinstance(state, dict):
         return {name: _numbers(value) for name, value in state.items()}
@@ -317,13 +340,13 @@ _RNGS = {
     "RandomState": _Rng(
         np.random.RandomState,
         save=_numpy_state,
-        restore=lambda rng, state: rng.set_state(tuple(state)),
+        restore=_set_numpy_state,
         make=lambda _: np.random.RandomState(),
     ),
     "Generator": _Rng(
         np.random.Generator,
         save=lambda rng: _numbers(rng.bit_generator.state),
-        restore=lambda rng, state: setattr(rng.bit_generator, "state", state),
+        restore=_set_bits,
         make=lambda state: np.random.Generator(_BITS[state["bit_generator"]]()),
     ),
 }

@@ -6,16 +6,15 @@ alone therefore stands in one object, ``loader._pl``, which no subclass is likel
 
 from __future__ import annotations
 
-import copy
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import datapipes
 from .anatomy import anatomy, built, fingerprint, generators, is_iterable
 from .core.seeds import base_seed
+from .core.snapshot import check_origin
 from .core.streams import Place
 from .driver import Driver
-from .errors import DamagedStateError
 from .fitting import fit
 from .freeze import prepare
 from .options import AtEpochEnd, Options, check_choice
@@ -27,6 +26,7 @@ from .soundness import check
 from .source import Source
 from .stateful import is_stateful
 from .turns import Turn
+from .values.tree import copied
 from .worker.fetch import NEVER, Job, tell_epoch
 
 if TYPE_CHECKING:
@@ -133,9 +133,13 @@ class Inner:
             by_value=self.options.codec == "cloudpickle",
         )
 
-    def beginning(self) -> dict[str, Any]:
-        """The state at the start of the epoch that begins next."""
-        return beginning(self._loader, self.next_epoch)
+    def beginning(self, live: bool) -> dict[str, Any]:
+        """The state at the start of the epoch that begins next.
+
+        Args:
+            live: it goes into a pickle, or to nobody; so it may hold objects.
+        """
+        return beginning(self._loader, self.next_epoch, live)
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -190,7 +194,7 @@ class Inner:
             check_choice("at_epoch_end", at_epoch_end, ("stop", "next"))
         loader = self._loader
         if isinstance(state, dict) and not state:
-            accepted = beginning(loader, 0)
+            accepted = beginning(loader, 0, live=True)
         else:
             accepted = self._checked(state, strict)
         if not is_iterable(self._loader):
@@ -201,12 +205,9 @@ class Inner:
         return accepted
 
     def _checked(self, state: Any, strict: bool) -> dict[str, Any]:
-        loader = self._loader
-        try:
-            accepted = fit(copy.deepcopy(state), fingerprint(loader), strict)
-            check(loader, accepted)
-        except RecursionError:
-            raise DamagedStateError("state", "nested a few levels deep", state) from None
+        check_origin(state)
+        accepted = fit(copied(state), fingerprint(self._loader), strict)
+        check(self._loader, accepted)
         return accepted
 
     def fresh_epoch(self) -> int:

@@ -23,7 +23,7 @@ from .options import (
     whole_number,
 )
 from .past import batch_at
-from .saved import next_epoch
+from .saved import next_epoch, without_objects
 from .saving.pickling import Picklable
 from .showing.card import card
 from .showing.portrait import in_one_line, of_loader
@@ -333,11 +333,11 @@ class DataLoader(Picklable[_T]):
             return newest.state_dict()
         run = inner.run
         if run is None:
-            return inner.beginning()
+            return inner.beginning(live=False)
         if run.finished:
             return next_epoch(self, run)
         if run.unmoved is not None:
-            return copy.deepcopy(run.unmoved)
+            return without_objects(run.unmoved, live=False)
         return run.snapshot(live=False)
 
     def load_state_dict(

@@ -10,9 +10,9 @@ the state cannot be had:
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
 * ``"over"``: the epoch has ended there, and the next one is to begin.
 
-A pickle of a loader's iterator keeps them as they are. A ``state_dict`` must hold no code: there
-the entries are plain values, and what is pickled is left out; its stream begins anew and is
-replayed.
+A pickle of a loader's iterator holds these bytes, as `Pickled`, and only that type is ever opened
+as a pickle. A ``state_dict`` holds plain values: `read` makes a mark of our own of them. What is
+pickled is left out there; its stream begins anew and is replayed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,17 @@ from typing import Any
 from .core.streams import Place
 from .dtypes import dumps
 from .errors import CannotSaveError, DamagedStateError
-from .plain import SYMPTOMS, decode, encode_any
+from .plain import SYMPTOMS, decode, encode_state
 from .randomness import RNGS, Universe
 from .worker.beginning import Beginning
 
-__all__ = ["read", "replayed", "savable"]
+__all__ = ["Pickled", "read", "replayed", "savable"]
 
 _STATES = ("dataset", "iterator")
+
+
+class Pickled(bytes):
+    """A mark in a pickled iterator. No reader of states can make one, and no state has one."""
 
 
 def savable(places: Iterable[Place], live: bool) -> tuple[Place, ...]:
@@ -38,33 +42,33 @@ def savable(places: Iterable[Place], live: bool) -> tuple[Place, ...]:
 
     Args:
         places: with the marks as they came.
-        live: objects that only pickle can save may stand in the state.
+        live: for a pickled iterator.
 
     Raises:
-        CannotSaveError: what a worker has given instead of a mark.
+        CannotSaveError: what a worker has given instead of a mark; or a state holds more than
+            plain values.
     """
-    return tuple(_savable(place, live) for place in places)
+    return tuple(_savable(place, at, live) for at, place in enumerate(places))
 
 
-def _savable(place: Place, live: bool) -> Place:
+def _savable(place: Place, stream: int, live: bool) -> Place:
     mark = place.mark
     if isinstance(mark, CannotSaveError):
         raise mark
     if isinstance(mark, Beginning):
-        return place.copy(mark=mark.changes() if live else None)
-    if mark is None or live:
-        return place
+        mark = mark.changes() if live else None
+    if mark is None or type(mark) is dict:  # of a state that was loaded
+        return place.copy(mark=mark)
+    if live:
+        return place.copy(mark=Pickled(mark))
     entries = pickle.loads(mark)
     if entries.keys() & {"pickled", "begun"}:
         return place.copy(mark=None, marked=0)
-    try:
-        form = {name: encode_any(entries[name]) for name in _STATES if name in entries}
-    except RecursionError:
-        raise CannotSaveError(
-            "the state of a stream",
-            "it contains itself",
-            "Pickle the iterator instead of taking its state_dict, or return a state without that",
-        ) from None
+    form = {
+        name: encode_state(entries[name], f"stream {stream}: state_dict() of the {name}")
+        for name in _STATES
+        if name in entries
+    }
     if "over" in entries:
         form["over"] = True
     if "rng" in entries:
@@ -82,11 +86,13 @@ def read(places: Sequence[Place]) -> list[Place]:
 
 
 def _read(mark: Any, stream: int) -> bytes | None:
-    if mark is None or type(mark) is bytes:
-        return mark
+    if mark is None:
+        return None
+    if type(mark) is Pickled:
+        return bytes(mark)
     field = f"streams[{stream}].mark"
-    if type(mark) is not dict or not {*_STATES, "over", "rng"}.issuperset(mark):
-        raise DamagedStateError(field, "states of a dataset and its iterator", mark)
+    if type(mark) is not dict:
+        raise DamagedStateError(field, "plain values", mark)
     try:
         entries = {name: decode(mark[name]) for name in _STATES if name in mark}
         if "over" in mark:

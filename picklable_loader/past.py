@@ -130,9 +130,9 @@ def _at_hand(loader: DataLoader[Any]) -> tuple[Cursor, Order | None]:
     """The cursor of the epoch at hand, and its order if it is under way."""
     newest = loader._pl.newest
     run = loader._pl.run if newest is None or newest.run is None else newest.run
-    if run is None:
-        return from_plain(copy.deepcopy(loader.state_dict()))[0], None
     try:
+        if run is None:
+            return from_plain(loader.state_dict())[0], None
         return run.cursor(live=True), run.order
     except CannotSaveError as error:
         raise UsageError(f"batch_at has to know how the epoch began, but {error}") from error

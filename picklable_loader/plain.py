@@ -1,12 +1,13 @@
-"""Plain: values as what any saved state may hold, and back with their types.
+"""Plain: values as any saved state may hold them, and back with their types.
 
-Numbers, text, None and lists of them stand for themselves, so that JSON can hold them; anything
-else is a dict that says what it is. Tensors and arrays are tensors, which only ``torch.save`` and
-pickle can hold.
+Numbers, text, None and lists of them stand for themselves; anything else is a dict that says what
+it is, for example ``{"as": "tuple", "value": [1, 2]}``. So a state is JSON, and tensors, which
+``torch.save`` and pickle hold. No other object is ever in one.
 """
 
 from __future__ import annotations
 
+import copy
 from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -17,7 +18,21 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["SYMPTOMS", "NotPlain", "alike", "decode", "encode", "encode_any", "is_plain"]
+from .arrays import TORCH_DTYPES, NotPlain, decode_array, decode_dtype, encode_array, whole
+from .errors import CannotSaveError
+
+__all__ = [
+    "DEEPEST",
+    "SCALARS",
+    "SYMPTOMS",
+    "Held",
+    "NotPlain",
+    "alike",
+    "decode",
+    "encode",
+    "encode_any",
+    "encode_state",
+]
 
 #: What code raises that meets damaged data; anything else has another reason.
 SYMPTOMS = (
@@ -31,61 +46,116 @@ SYMPTOMS = (
     ValueError,
 )
 
-_SCALARS = {int, str, float, bool, type(None)}
+#: what stands for itself
+SCALARS = {int, str, float, bool, type(None)}
 #: kinds of numpy's scalars that have a like in Python
 _NUMBERS = "biufcSUmM"
 
 
-class NotPlain(TypeError):
-    """A value that no state can hold without code."""
+#: levels of containers within a value; its form has up to three for each
+_LEVELS = 100
+DEEPEST = 4 * _LEVELS
 
 
-def encode(value: Any) -> Any:
+class Held:
+    """A value as it is, where it has no plain form. A pickle of an iterator may hold it.
+
+    No state does: whoever reads one takes dicts, lists, numbers, text and tensors only.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def encode(value: Any, level: int = 0) -> Any:
     """The plain form of a value; shares nothing with it.
+
+    Args:
+        value: the value.
+        level: it is within so many others.
 
     Raises:
         NotPlain: it has none.
     """
     kind = type(value)
-    if kind in _SCALARS:
+    if kind in SCALARS:
         return value
     if kind is list:
-        if _SCALARS.issuperset(map(type, value)):
+        if SCALARS.issuperset(map(type, value)):
             return value.copy()
-        return [encode(item) for item in value]
+        return _encode_items(value, level)
+    if kind in _CONTAINERS:
+        return {"as": kind.__name__, "value": _CONTAINERS[kind](value, level)}
     if kind in _ENCODERS:
         return {"as": kind.__name__, "value": _ENCODERS[kind](value)}
     if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
         return _encode_number(value)
-    raise NotPlain(f"a {kind.__qualname__}")
-
-
-def is_plain(value: Any) -> bool:
-    """``torch.load(weights_only=True)`` takes it as it is."""
-    kind = type(value)
-    if kind in _SCALARS or kind in (bytes, complex, torch.Tensor):
-        return True
-    if kind is dict or kind is OrderedDict:
-        return all(map(is_plain, value)) and all(map(is_plain, value.values()))
-    return kind in (list, tuple, set) and all(map(is_plain, value))
+    raise NotPlain(f"a {kind.__module__}.{kind.__qualname__}")
 
 
 def encode_any(value: Any) -> Any:
-    """The plain form of a value, or a form that holds the value itself."""
+    """The plain form of a value; or the value itself, `Held`, for a pickle."""
     try:
         return encode(value)
     except NotPlain:
-        return {"as": "object", "value": value}
+        return Held(value)
+
+
+def encode_state(value: Any, what: str, live: bool = False) -> Any:
+    """The form in which a state, or with ``live`` a pickled iterator, has what people's code gave.
+
+    Args:
+        value: what a ``state_dict`` has given, for example.
+        what: what it is, for the error.
+        live: it goes into a pickle, which may hold any object.
+
+    Raises:
+        CannotSaveError: it has no plain form; the text names the object's path and class.
+    """
+    try:
+        return encode(value)
+    except NotPlain as reason:
+        if live:
+            return copy.deepcopy(Held(value))
+        path, found = _culprit(value, "", reason)
+        raise CannotSaveError(
+            f"{what}{path}",
+            f"it is {found}, and a state holds values only",
+            "Give numbers, text, containers, arrays or tensors there; or pickle the iterator "
+            "instead of taking its state_dict",
+        ) from None
+
+
+def _culprit(value: Any, path: str, reason: NotPlain) -> tuple[str, NotPlain]:
+    """The innermost part that has no plain form, and what it is."""
+    if isinstance(value, dict):
+        parts = [(f"[{key!r}]", each) for key, each in value.items()]
+    elif isinstance(value, list | tuple | deque):
+        parts = [(f"[{at}]", each) for at, each in enumerate(value)]
+    else:
+        parts = []
+    for name, part in parts if str(reason) != _TOO_DEEP else ():
+        try:
+            encode(part)
+        except NotPlain as inner:
+            return _culprit(part, path + name, inner)
+    return path, reason
+
+
+_TOO_DEEP = f"nested more than {_LEVELS} levels deep, or contains itself"
+
+
+# --- forms ---------------------------------------------------------------------------------------
 
 
 def decode(form: Any) -> Any:
-    """The value of a plain form.
+    """The value of a plain form; shares nothing with it.
 
     Raises:
         ValueError, TypeError, KeyError: the form is damaged.
     """
-    if type(form) is not list and type(form) is not dict:
-        return form
+    if type(form) is Held:
+        return copy.deepcopy(form.value)
     _check_tree(form)
     return _decode(form)
 
@@ -98,20 +168,22 @@ def _check_tree(form: Any) -> None:
     seen, waiting = set(), [form]
     while waiting:
         part = waiting.pop()
+        if type(part) not in (list, dict):
+            continue
         if id(part) in seen:
             raise ValueError("a part stands in two places")
         seen.add(id(part))
-        if type(part) is dict and part.get("as") == "object":
-            continue  # not a form, but the value itself
-        parts = part.values() if type(part) is dict else part
-        waiting += [each for each in parts if type(each) in (list, dict, tuple)]
+        waiting += part.values() if type(part) is dict else part
 
 
 def _decode(form: Any) -> Any:
-    if type(form) is list:
-        return [_decode(item) for item in form]
-    if type(form) is not dict:
+    kind = type(form)
+    if kind in SCALARS:
         return form
+    if kind is list:
+        return [_decode(item) for item in form]
+    if kind is not dict:
+        raise TypeError(f"a {kind.__qualname__} is no plain form")
     return _DECODERS[form["as"]](form)
 
 
@@ -122,9 +194,9 @@ def alike(one: Any, other: Any) -> bool:
     kind = type(one)
     if kind is not type(other):
         return False
-    if kind is np.ndarray:  # within a form that holds the value itself
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    if kind is list and _SCALARS.issuperset(map(type, one)):
+    if kind is Held:
+        return _equal_objects(one.value, other.value)
+    if kind is list and SCALARS.issuperset(map(type, one)):
         return bool(one == other)
     if kind is dict:
         return one.keys() == other.keys() and all(alike(one[k], other[k]) for k in one)
@@ -133,112 +205,77 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.dtype != other.dtype or one.layout != other.layout:
+def _equal_objects(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # of arrays in it, or people's own
         return False
-    if one.layout is not torch.strided:  # torch compares no others
-        one, other = one.to_dense(), other.to_dense()
-    return torch.equal(one, other)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
 
 
 def _encode_number(value: np.generic) -> dict[str, Any]:
     item = value.item()
     if isinstance(item, np.generic) or value.dtype.kind in "mM":  # Python has no such number
-        return {"as": "scalar", "value": _encode_array(np.asarray(value))}
+        return {"as": "scalar", "value": encode_array(np.asarray(value))}
     return {"as": "number", "dtype": value.dtype.str, "value": encode(item)}
 
 
 def _decode_scalar(form: dict[str, Any]) -> Any:
-    array = _decode_array(form)
+    array = decode_array(form["value"])
     if array.shape:
         raise ValueError(f"a scalar has no shape, and this one has {array.shape}")
     return array[()]
 
 
-def _encode_array(array: Any) -> Any:
-    try:
-        if array.dtype.kind in "biufc" and array.dtype.isnative:
-            return torch.from_numpy(array.copy())
-    except TypeError:  # numbers that torch has not
-        pass
-    if array.dtype.hasobject or array.dtype.kind not in "biufcSUMmV":
-        raise NotPlain(f"an array of {array.dtype}")
-    data = b64encode(array.tobytes()).decode()
-    return [_encode_dtype(array.dtype), list(array.shape), data]
-
-
-def _encode_dtype(dtype: np.dtype[Any]) -> Any:
-    """Its name; for records, each field's name, place and type, and the size of all."""
-    if dtype.fields is None:
-        if dtype.subdtype is not None:
-            return [_encode_dtype(dtype.subdtype[0]), list(dtype.subdtype[1])]
-        return dtype.str
-    names = dtype.names or ()
-    fields = [(name, *dtype.fields[name][:2]) for name in names]
-    places = [[name, place, _encode_dtype(kind)] for name, kind, place in fields]
-    return {"fields": places, "size": dtype.itemsize}
-
-
-def _decode_dtype(form: Any) -> np.dtype[Any]:
-    if type(form) is list:
-        kind, shape = form
-        form = _decode_dtype(kind), tuple(shape)
-    elif type(form) is dict:
-        names, places, kinds = map(list, zip(*form["fields"], strict=True))
-        formats = [_decode_dtype(kind) for kind in kinds]
-        form = {
-            "names": names, "offsets": places, "formats": formats, "itemsize": form["size"],
-        }  # fmt: skip
-    found: np.dtype[Any] = np.dtype(form)
-    return found
-
-
 def _decode_number(form: dict[str, Any]) -> Any:
-    dtype = np.dtype(form["dtype"])
-    if dtype.kind not in _NUMBERS:  # np.void(n) would be n bytes
+    dtype = decode_dtype(form["dtype"])
+    if dtype.fields is not None or dtype.kind not in _NUMBERS:  # np.void(n) would be n bytes
         raise ValueError(f"no number is of {dtype}")
     return dtype.type(_decode(form["value"]))
 
 
-def _decode_array(form: dict[str, Any]) -> Any:
-    held = form["value"]
-    if isinstance(held, torch.Tensor):
-        return _whole(held).numpy().copy()
-    name, shape, data = held
-    dtype = _decode_dtype(name)
-    if dtype.hasobject or dtype.kind not in "biufcSUMmV":
-        raise ValueError(f"no array is of {dtype}")
-    return np.frombuffer(b64decode(data, validate=True), dtype).reshape(shape).copy()
-
-
 def _decode_torchs_dtype(form: dict[str, Any]) -> torch.dtype:
-    found = getattr(torch, form["value"])
-    if not isinstance(found, torch.dtype):
-        raise ValueError(f"torch has no dtype {form['value']}")
-    return found
+    return TORCH_DTYPES[form["value"]]
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that has memory for each of its numbers: 2**40 of them may be views of one."""
-    if tensor.layout is torch.strided and not tensor.is_quantized:
-        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
-            raise ValueError("a tensor of more numbers than it holds")
-    return tensor
+def _encode_tensor(value: torch.Tensor) -> torch.Tensor:
+    try:
+        made = value.detach().resolve_conj().resolve_neg().clone()
+        return whole(made)
+    except ValueError as error:
+        raise NotPlain(str(error)) from None
 
 
-def _encode_pairs(pairs: dict[Any, Any]) -> list[Any]:
-    return [[encode(key), encode(value)] for key, value in pairs.items()]
+def _decode_tensor(form: dict[str, Any]) -> torch.Tensor:
+    if type(form["value"]) is not torch.Tensor:
+        raise TypeError("no tensor")
+    return whole(form["value"]).detach().clone()
 
 
-def _encode_items(items: Any) -> list[Any]:
-    return encode(list(items))  # type: ignore[no-any-return]
+def _encode_pairs(pairs: dict[Any, Any], level: int) -> list[Any]:
+    level = _deeper(level)
+    return [[encode(key, level), encode(value, level)] for key, value in pairs.items()]
 
 
-def _encode_defaults(value: defaultdict[Any, Any]) -> list[Any]:
+def _encode_items(items: Any, level: int) -> list[Any]:
+    level = _deeper(level)
+    return [encode(item, level) for item in items]
+
+
+def _deeper(level: int) -> int:
+    if level >= _LEVELS:
+        raise NotPlain(_TOO_DEEP)
+    return level + 1
+
+
+def _encode_defaults(value: defaultdict[Any, Any], level: int) -> list[Any]:
     name = getattr(value.default_factory, "__name__", None)
     if _FACTORIES.get(name) is not value.default_factory:
         raise NotPlain(f"a defaultdict of {value.default_factory!r}")
-    return [name, _encode_pairs(value)]
+    return [name, _encode_pairs(value, level)]
 
 
 def _encode_time(value: datetime | time) -> str:
@@ -260,15 +297,18 @@ def _decode_defaults(form: dict[str, Any]) -> defaultdict[Any, Any]:
 _BEGINNINGS: Any = (bool, complex, float, int, str, bytes, tuple, list, set, dict, Counter, deque)
 _FACTORIES: dict[str | None, Any] = {kind.__name__: kind for kind in _BEGINNINGS} | {None: None}
 
-_ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
+_CONTAINERS: dict[type[Any], Callable[[Any, int], Any]] = {
     tuple: _encode_items,
     set: _encode_items,
     frozenset: _encode_items,
-    deque: lambda value: [value.maxlen, _encode_items(value)],
+    deque: lambda value, level: [value.maxlen, _encode_items(value, level)],
     dict: _encode_pairs,
     OrderedDict: _encode_pairs,
     Counter: _encode_pairs,
     defaultdict: _encode_defaults,
+}
+
+_ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
     datetime: _encode_time,
     time: _encode_time,
     date: date.isoformat,
@@ -282,8 +322,8 @@ _ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
     torch.dtype: lambda value: str(value).partition(".")[2],
     torch.device: str,
     torch.Size: list,
-    torch.Tensor: lambda value: value.detach().clone(),
-    np.ndarray: _encode_array,
+    torch.Tensor: _encode_tensor,
+    np.ndarray: encode_array,
 }
 
 _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -309,9 +349,8 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "dtype": _decode_torchs_dtype,
     "device": lambda form: torch.device(form["value"]),
     "Size": lambda form: torch.Size(form["value"]),
-    "Tensor": lambda form: _whole(form["value"]).clone(),
-    "ndarray": _decode_array,
+    "Tensor": _decode_tensor,
+    "ndarray": lambda form: decode_array(form["value"]),
     "number": _decode_number,
     "scalar": _decode_scalar,
-    "object": lambda form: form["value"],
 }

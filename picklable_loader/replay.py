@@ -50,20 +50,16 @@ class Record:
         """Raises one of SYMPTOMS if it is damaged."""
         opens, taken, ended = saved["opens"], saved["taken"], saved["ended"]
         attributes = saved.get("sampler", {}), saved.get("between", {})
-        if {type(part) for part in attributes} != {dict}:
-            raise TypeError("attributes should be a dict")
         Universe.from_text(saved.get("universe", {}))
-        if type(opens) is not int or type(taken) is not int or type(ended) is not bool:
-            raise TypeError("opens and taken should be whole numbers, ended a truth value")
         if not 0 < opens <= _MOST_OPENS or taken < 0:
             raise ValueError(f"no iterator is opened {opens} times, or gives {taken} indices")
         log = None
         if "log" in saved:
-            log = [
-                [int(o), int(t), Universe.from_text(texts).states] for o, t, texts in saved["log"]
-            ]
+            log = [[o, t, Universe.from_text(texts).states] for o, t, texts in saved["log"]]
+            if not {type(number) for entry in log for number in entry[:2]} <= {int}:
+                raise TypeError("a log has whole numbers")
         found = saved.get("checksum")
-        if found is not None and (type(found) is not str or len(bytes.fromhex(found)) != 8):
+        if found is not None and len(bytes.fromhex(found)) != 8:
             raise ValueError("a checksum is 16 hexadecimal digits")
         return cls(opens, taken, ended, found, log, *map(dict, attributes))
 

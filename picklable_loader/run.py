@@ -32,7 +32,7 @@ from .core.task import Task
 from .fitting import rank_and_world
 from .marks import read, savable
 from .options import count_bytes
-from .plain import decode, encode_any
+from .plain import decode, encode_state
 from .randomness import RNGS, Universe
 from .samplers import make_order
 from .source import Setting, Source, random_int64
@@ -137,9 +137,9 @@ class Run:
             live: objects that only pickle can save may stand in it.
         """
         next_step, position, pending = self._pending()
-        window = [self._as_saved(task) for task in pending]
+        window = [self._as_saved(task, live) for task in pending]
         places = [
-            place.copy(since=[self._as_saved(task) for task in place.since])
+            place.copy(since=[self._as_saved(task, live) for task in place.since])
             for place in savable(self.schedule.places(), live)
         ]
         order = self._order_state(live)
@@ -156,7 +156,7 @@ class Run:
             rank=self._rank(held, order),
             base_seed=self.base_seed,
             order=order,
-            sampler=unstarted(self._loader, self._parts) if untouched else {},
+            sampler=unstarted(self._loader, self._parts, live) if untouched else {},
             rng=self._source.state(self._moved(), live, follows),
             workers=self._workers_as_text(),
             announced=self.announced,
@@ -175,9 +175,11 @@ class Run:
             return first, pending[0].position if pending else position, ()
         return plan.next_step, position, tuple(pending)
 
-    def _as_saved(self, task: Task) -> Task:
-        again = self.order is not None and self.order.seekable and self._gives_again()
-        return Task(task.step, None if again else encode_any(task.indices), task.position)
+    def _as_saved(self, task: Task, live: bool) -> Task:
+        if self.order is not None and self.order.seekable:
+            return Task(task.step, None, task.position)  # the order gives it again
+        indices = encode_state(task.indices, "an index that the sampler has given: ", live)
+        return Task(task.step, indices, task.position)
 
     def _rank(self, held: list[Task], order: dict[str, Any] | None) -> tuple[int, int] | None:
         indices = any(task.indices is not None for task in held) and self.order is not None
@@ -323,18 +325,16 @@ class Run:
         if self._source.seed is not None and self._source.universe is None:
             self._source.universe = Universe.seeded(self.base_seed)
 
-    def _gives_again(self) -> bool:
-        return self._parts.grouping.unit is not Unit.BATCH
-
     def _given_again(self, task: Task, streams: int) -> Task:
         assert self.order is not None
         stream = task.step % streams if streams else None
         if task.indices is not None or not self.order.seekable:
             return Task(task.step, decode(task.indices), task.position, stream)
-        self.order.seek(task.position)
+        unit = self._parts.grouping.unit
+        self.order.seek(task.step if unit is Unit.BATCH else task.position)
         indices = self.order.take(self._parts.grouping.batch_size)
-        alone = self._parts.grouping.unit is Unit.SAMPLE
-        return Task(task.step, indices[0] if alone else indices, task.position, stream)
+        gathered = unit is Unit.SAMPLE_OF_BATCH
+        return Task(task.step, indices if gathered else indices[0], task.position, stream)
 
     def _moved(self) -> set[str]:
         """The global generators that later draws may come from."""

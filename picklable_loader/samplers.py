@@ -102,6 +102,7 @@ class DistributedOrder:
     """DistributedSampler: every ``num_replicas``-th index of a permutation that ranks share."""
 
     seekable = True
+    fields = "order of ranks"
 
     def __init__(self, sampler: DistributedSampler[Any], setting: Setting) -> None:
         self.sampler = sampler

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,12 +12,13 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from .anatomy import anatomy, draws_from, fingerprint, generators, is_iterable, unstarted
 from .core.cursor import Cursor
 from .core.seeds import next_base_seed
-from .core.snapshot import to_plain
-from .errors import CannotSaveError
+from .core.snapshot import from_plain, to_plain
+from .errors import CannotSaveError, DamagedStateError
 from .marks import savable
 from .run import Run
 from .saving.packing import decided
 from .stateful import is_stateful
+from .values.tree import copied
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -32,15 +34,19 @@ __all__ = [
 ]
 
 
-def beginning(loader: DataLoader[Any], epoch: int) -> dict[str, Any]:
-    """The state at the start of an epoch, of a loader that stands between two."""
+def beginning(loader: DataLoader[Any], epoch: int, live: bool) -> dict[str, Any]:
+    """The state at the start of an epoch, of a loader that stands between two.
+
+    Args:
+        live: see `snapshot`.
+    """
     loader._pl.source.generators = generators(loader)
     parts = anatomy(loader)
     cursor = Cursor(
         epoch,
         rng=loader._pl.source.state(draws_from(parts)),
         announced=loader._pl.announced,
-        sampler=unstarted(loader, parts),
+        sampler=unstarted(loader, parts, live),
     )
     return to_plain(cursor, fingerprint(loader, parts))
 
@@ -54,16 +60,16 @@ def snapshot(
         live: objects that only pickle can save may stand in it.
     """
     if run is None:
-        return without_objects(state or loader._pl.beginning(), live)
+        return without_objects(state or loader._pl.beginning(live), live)
     if run.unmoved is not None and "iterator" not in (run.unmoved["order"] or ()):
-        return copy.deepcopy(run.unmoved)
+        return without_objects(run.unmoved, live)
     return run.snapshot(live)
 
 
 def next_epoch(loader: DataLoader[Any], run: Run) -> dict[str, Any]:
     """The start of the epoch after a run that is over."""
     if run is loader._pl.run and loader._pl.next_epoch != run.epoch + 1:
-        return loader._pl.beginning()  # set_epoch has chosen another one
+        return loader._pl.beginning(live=False)  # set_epoch has chosen another one
     lives_on, seeded = loader._pl.lives_on, loader._pl.options.seed is not None
     left = run.after()
     cursor = Cursor(
@@ -79,20 +85,33 @@ def next_epoch(loader: DataLoader[Any], run: Run) -> dict[str, Any]:
 
 
 def without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:
-    """A copy of a state that shares nothing with it; unless it is live, without objects."""
+    """A copy of a state that shares nothing with it; unless it is live, of plain values only.
+
+    Raises:
+        CannotSaveError: it came in a pickle, with objects that no state can hold.
+    """
     order = state["order"]
-    if not order or "iterator" not in order:
-        return copy.deepcopy(state)
     if live:
-        return copy.copy(state)
-    if "log" not in order:
+        has_iterator = order is not None and "iterator" in order
+        return copy.copy(state) if has_iterator else copy.deepcopy(state)
+    cursor, fits = from_plain(state, live=True)
+    if order is not None and "iterator" in order:
+        if "log" not in order:
+            raise CannotSaveError(
+                "the sampler's iterator",
+                "it was restored from a pickle and cannot be replayed",
+                "Pickle the iterator instead of taking its state_dict",
+            )
+        order = {name: value for name, value in order.items() if name != "iterator"}
+    plain = replace(cursor, order=order, streams=savable(cursor.streams, live=False))
+    try:
+        return copied(to_plain(plain, fits))  # type: ignore[no-any-return]
+    except DamagedStateError as error:
         raise CannotSaveError(
-            "the sampler's iterator",
-            "it was restored from a pickle and cannot be replayed",
+            error.field,
+            "it came in a pickle, and is no plain value",
             "Pickle the iterator instead of taking its state_dict",
-        )
-    plain = {name: value for name, value in order.items() if name != "iterator"}
-    return copy.deepcopy({**state, "order": plain})
+        ) from None
 
 
 def alone(iterator: Standing[Any]) -> dict[str, Any]:

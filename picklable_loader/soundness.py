@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .anatomy import anatomy, is_iterable
 from .chunks import number
 from .core.cursor import Cursor
+from .core.fields import check_attributes, check_fields
 from .core.order import Order
 from .core.plan import Unit
 from .core.snapshot import from_plain
@@ -41,6 +42,7 @@ def check(loader: DataLoader[Any], state: dict[str, Any]) -> None:
     _check_streams(loader, cursor)
     if is_iterable(loader):
         if cursor.order is not None:
+            check_fields(cursor.order, "order of DataPipes", "order.")
             number(cursor.order, "shared_seed")
         return
     _check_sampler(loader, cursor)
@@ -73,22 +75,17 @@ def _check_streams(loader: DataLoader[Any], cursor: Cursor) -> None:
     given = sum(place.given for place in cursor.streams)
     if given != cursor.step:
         raise DamagedStateError("step", f"{given}, what the streams have given", cursor.step)
-    for stream, place in enumerate(cursor.streams):
-        if type(place.mark) is bytes:  # a pickle, which runs code
-            raise DamagedStateError(f"streams[{stream}].mark", "plain values", place.mark)
     read(cursor.streams)
 
 
 def _check_sampler(loader: DataLoader[Any], cursor: Cursor) -> None:
     parts, saved = anatomy(loader), cursor.sampler
     attributes = saved.get("attributes", {})
-    if type(attributes) is not dict:
-        raise DamagedStateError("sampler.attributes", "a dict", attributes)
     if "state" in saved and (parts.known or not is_stateful(parts.sampler)):
         raise DamagedStateError("sampler.state", "absent, as the sampler has none", saved["state"])
     if parts.known and attributes:
         told = attributes.get("epoch")
-        if type(told) is not list or told[:1] != ["plain"] or set(map(type, told[1:])) != {int}:
+        if attributes.keys() != {"epoch"} or told[0] != "plain" or type(told[1]) is not int:
             raise DamagedStateError("sampler.attributes", "an epoch that was told", attributes)
 
 
@@ -100,12 +97,16 @@ def _order(loader: DataLoader[Any], cursor: Cursor) -> Order:
         raise
     except SYMPTOMS as error:  # an order that somebody has registered
         raise DamagedStateError("order", "what this sampler's order saves", error) from error
+    kind = getattr(order, "fields", None)
+    if saved is not None and kind is not None:
+        check_fields(saved, kind, "order.")
     if order.seekable:
         return order
     if saved is None and cursor.next_step:
         raise DamagedStateError("order", "what this sampler's order saves", None)
-    if saved is not None and "iterator" in saved:
-        raise DamagedStateError("order.iterator", "in a pickle only", saved["iterator"])
+    if saved is not None and kind is not None:
+        check_attributes(saved.get("sampler", {}), "order.sampler")
+        check_attributes(saved.get("between", {}), "order.between")
     taken = 0 if saved is None else saved.get("taken", 0)
     if taken > max(cursor.position, cursor.next_step) + _MOST_ASTRAY:
         raise DamagedStateError("order.taken", f"about {cursor.position}", taken)
@@ -124,12 +125,26 @@ def _check_position(loader: DataLoader[Any], cursor: Cursor, length: int | None)
 def _check_task(
     loader: DataLoader[Any], task: Task, order: Order, field: str, length: int | None
 ) -> None:
-    if task.indices is None:
-        by_item = anatomy(loader).grouping.unit is Unit.BATCH
-        if by_item or not order.seekable or (length is not None and task.position >= length):
-            raise DamagedStateError(field, "a task with indices", None)
+    grouping = anatomy(loader).grouping
+    if order.seekable:
+        at = task.step if grouping.unit is Unit.BATCH else task.position
+        if task.indices is not None:
+            raise DamagedStateError(
+                field, "null for indices, as the order gives them", task.indices
+            )
+        if length is not None and at >= length:
+            raise DamagedStateError(field, f"a task below {length}", at)
         return
+    if task.indices is None:
+        raise DamagedStateError(field, "a task with indices", None)
+    if grouping.unit is Unit.SAMPLE_OF_BATCH:
+        if type(task.indices) is not list or not 0 < len(task.indices) <= grouping.batch_size:
+            expected = f"a list of up to {grouping.batch_size} indices"
+            raise DamagedStateError(field, expected, task.indices)
     try:
-        decode(task.indices)
+        indices = decode(task.indices)
     except SYMPTOMS as error:
         raise DamagedStateError(field, "plain indices", task.indices) from error
+    alone = type(indices) in (bool, int, float)
+    if grouping.unit is Unit.BATCH and alone and not hasattr(loader.dataset, "__getitems__"):
+        raise DamagedStateError(field, "the indices of a batch", indices)

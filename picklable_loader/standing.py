@@ -83,7 +83,7 @@ class Standing(Generic[_T]):
             return 0
         if self._run is not None:
             return self._run.schedule.remaining()
-        return remaining(self.loader, self._state or self.loader._pl.beginning())
+        return remaining(self.loader, self._state or self.loader._pl.beginning(live=True))
 
     @property
     def driver(self) -> Driver:
@@ -227,7 +227,7 @@ class Standing(Generic[_T]):
             return run.epoch, run.step
         state = self._state if run is None else run.unmoved
         wish = self._at_epoch_end or "stop"
-        return position(self.loader, state or self.loader._pl.beginning(), wish)
+        return position(self.loader, state or self.loader._pl.beginning(live=True), wish)
 
     def _resume(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         self._run, self._state = None, state
@@ -244,8 +244,8 @@ class Standing(Generic[_T]):
 
     def _build_run(self) -> None:
         """The run of the state that was loaded."""
-        state = self._state or self.loader._pl.beginning()
-        cursor, _ = from_plain(state)
+        state = self._state or self.loader._pl.beginning(live=True)
+        cursor, _ = from_plain(state, live=True)
         self._run = Run(self.loader, cursor=cursor, kept=self._driver.kept)
         self._run.unmoved = state
         self._state = None

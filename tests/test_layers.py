@@ -21,7 +21,7 @@ OPTIONAL = {"matplotlib", "rich", "tqdm"}
 #: within core, each may see only those before it (and errors)
 CORE = [
     "words", "task", "streams", "events", "seeds", "order", "plan", "cursor", "budget", "homes",
-    "phases", "window", "places", "schedule", "snapshot",
+    "phases", "window", "places", "schedule", "fields", "snapshot",
 ]  # fmt: skip
 
 #: what a package may see of the others

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -153,18 +154,31 @@ class Holding(Sampler[int]):
         self.at, self.held = state["at"], state["held"]
 
 
-@pytest.mark.parametrize(
-    "held",
-    [np.zeros(2, RECORDS), np.array([{}]), torch.eye(2).to_sparse()],
-    ids=["records", "objects", "sparse"],
-)
-def test_a_sampler_may_hold_what_compares_in_its_own_way(held: Any) -> None:
-    iterator = iter(DataLoader(range(6), sampler=Holding(held)))
+def test_a_sampler_may_hold_what_compares_in_its_own_way() -> None:
+    iterator = iter(DataLoader(range(6), sampler=Holding(np.zeros(2, RECORDS))))
     next(iterator)
     other = DataLoader(range(6), sampler=Holding(None))
     other.load_state_dict(iterator.state_dict())
     assert list(other) == list(iterator)
-    assert type(other.sampler.held) is type(held)
+    assert other.sampler.held.dtype == RECORDS
+
+
+@pytest.mark.parametrize(
+    "held", [np.array([{}]), torch.eye(2).to_sparse()], ids=["objects", "sparse"]
+)
+def test_what_no_state_can_hold_is_named_and_a_pickle_holds_it(held: Any) -> None:
+    iterator = iter(DataLoader(range(6), sampler=Holding([1, (2, held)])))
+    next(iterator)
+    with pytest.raises(
+        CannotSaveError, match=r"sampler: \['held'\]\[1\]\[1\] cannot be saved"
+    ) as raised:
+        iterator.state_dict()
+    assert "pickle the iterator" in raised.value.advice
+    again = pickle.loads(pickle.dumps(iterator))
+    with pytest.raises(CannotSaveError, match="came in a pickle"):
+        again.state_dict()
+    assert list(again) == list(iterator)
+    assert type(again.loader.sampler.held[1][1]) is type(held)
 
 
 def test_what_is_no_text_is_not_read() -> None:

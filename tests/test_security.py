@@ -320,7 +320,7 @@ def test_a_sampler_s_own_iterator_cannot_come_with_a_state() -> None:
 
     state = state_of(make_own())
     state["order"]["iterator"] = iter([1, 2])
-    assert "in a pickle only" in str(refused(make_own, state))
+    assert refused(make_own, state).field == "order.iterator"  # type: ignore[attr-defined]
 
 
 class Taken(IterableDataset[int]):

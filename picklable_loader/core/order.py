@@ -47,6 +47,7 @@ class SequenceOrder:
     """
 
     seekable = True
+    fields = "order of a sequence"
 
     def __init__(self, make: Callable[[], Sequence[Any]]) -> None:
         self._make = make

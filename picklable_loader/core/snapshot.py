@@ -16,12 +16,14 @@ from ..errors import (
     NewerStateError,
 )
 from .cursor import Cursor
+from .fields import check_records
 from .streams import Place
 from .task import Task
 
 __all__ = [
     "FORMAT",
     "VERSION",
+    "check_origin",
     "differences",
     "from_plain",
     "to_plain",
@@ -68,15 +70,21 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
-def from_plain(state: Mapping[str, Any]) -> tuple[Cursor, dict[str, Any]]:
+def from_plain(state: Mapping[str, Any], live: bool = False) -> tuple[Cursor, dict[str, Any]]:
     """The cursor and the fingerprint of a saved form.
+
+    Args:
+        state: what `to_plain` has given.
+        live: it comes out of a pickled iterator, which may hold objects.
 
     Raises:
         ForeignStateError: another loader wrote it.
         NewerStateError: a later version of this package wrote it.
         DamagedStateError: a field is missing, or has a value that is never written.
     """
-    _check_origin(state)
+    check_origin(state)
+    if not live:
+        check_records(state)
     step = _count(state, "step")
     next_step = _count(state, "next_step")
     fits = dict(_typed(state, "fits", dict))
@@ -110,24 +118,18 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[D
     return [
         Difference(name, expected.get(name), found.get(name))
         for name in names
-        if not _same(expected.get(name), found.get(name))
+        if expected.get(name) != found.get(name)
     ]
-
-
-def _same(one: Any, other: Any) -> bool:
-    try:
-        return bool(one == other)
-    except (ValueError, RuntimeError):  # an array, which is damage
-        return False
 
 
 # --- checks --------------------------------------------------------------------------------------
 
 
-def _check_origin(state: Mapping[str, Any]) -> None:
-    if not isinstance(state, Mapping):
+def check_origin(state: Any) -> None:
+    """Raise StateError unless it says that a version that we know has written it."""
+    if type(state) is not dict:
         raise ForeignStateError(f"a {type(state).__name__}", "Expected what state_dict() returned.")
-    if not _same(state.get("format"), FORMAT):
+    if type(state.get("format")) is not str or state["format"] != FORMAT:
         raise _foreign(state)
     version = _count(state, "version")
     if version > VERSION:
@@ -246,7 +248,7 @@ def _unpacked(packed: list[Any], batch_size: Any, next_step: int) -> Iterator[Ta
     total = 0
     for at, entry in enumerate(packed):
         field = f"window[{at}]"
-        if type(entry) not in (list, tuple) or not 3 <= len(entry) <= 4:
+        if type(entry) is not list or not 3 <= len(entry) <= 4:
             raise DamagedStateError(field, "a list of step, position and indices", entry)
         counts = {f"{field}.step": entry[0], f"{field}.position": entry[1]}
         step, position = (_count(counts, name) for name in counts)

@@ -75,10 +75,13 @@ def tasks_claimed(state: Mapping[str, Any]) -> int:
 def batches_left(state: Mapping[str, Any]) -> int | None:
     """Batches that a state leaves to be delivered; None where the state does not tell.
 
+    Args:
+        state: of any kind, that of a pickled iterator as well.
+
     Raises:
         StateError: it is no state.
     """
-    cursor, fits = from_plain(state)
+    cursor, fits = from_plain(state, live=True)
     if type(fits.get("sampler_length")) is not int or cursor.streams:
         return None
     return _plan(cursor, fits).remaining()

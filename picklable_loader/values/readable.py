@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..arrays import TORCH_DTYPES
 from ..core.snapshot import FORMAT
 from ..errors import CannotSaveError, DamagedStateError, UsageError
 from ..plain import SYMPTOMS, NotPlain, decode, encode
@@ -367,9 +368,9 @@ class _Reader:
 
 
 def _tensor(form: dict[str, Any]) -> torch.Tensor:
-    dtype, shape, data = getattr(torch, form["dtype"]), form["shape"], _bytes(form)
-    if not isinstance(dtype, torch.dtype) or not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError("no tensor's dtype and shape")
+    dtype, shape, data = TORCH_DTYPES[form["dtype"]], form["shape"], _bytes(form)
+    if not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError("no tensor's shape")
     if math.prod(shape) * dtype.itemsize != len(data):
         raise ValueError(f"{len(data)} bytes are no tensor of that shape")
     if not data:

@@ -258,8 +258,11 @@ class _Machine:
 #: how a plain pickle has a tensor's data: torch opens any file of torch.save there, with code
 OPENED = "torch.storage._load_from_bytes"
 
+#: a stream's state in a pickled iterator; it is opened when the iterator goes on
+PICKLED = "picklable_loader.marks.Pickled"
+
 #: what opens a pickle when it is called, and which of its arguments that is
-_OPENERS = {OPENED: 0, "picklable_loader.saving.codecs.open_carried": 1}
+_OPENERS = {OPENED: 0, "picklable_loader.saving.codecs.open_carried": 1, PICKLED: 0}
 
 #: what in an iterator is opened when a stream goes on, by its name
 _MARKS = ("mark", "pickled", "begun")
@@ -285,6 +288,7 @@ def _stored(pid: Any) -> Any:
 #: calls that make values, by what these are
 _KNOWN: dict[str, Callable[..., Any]] = {
     "_codecs.encode": _Machine.encode,
+    PICKLED: lambda _, data: data,
     "copyreg._reconstructor": lambda _, kind, *rest: Built(kind.name, ()),  # protocols 0 and 1
     "collections.OrderedDict": lambda _: Ordered(),
     "torch._utils._rebuild_tensor_v2": lambda _, *given: _tensor(*given[:5]),

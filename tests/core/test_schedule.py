@@ -479,9 +479,9 @@ def test_a_snapshot_at_any_point_goes_on_under_any_policy(
         position=plan.position,
         window=world.schedule.window(),
     )
-    saved = json.loads(json.dumps(to_plain(cursor, {"length": length})))
+    saved = json.loads(json.dumps(to_plain(cursor, {"dataset_length": length})))
     restored, fits = from_plain(saved)
-    assert (restored, fits) == (cursor, {"length": length})
+    assert (restored, fits) == (cursor, {"dataset_length": length})
     order = SequenceOrder(Numbers(length))
     order.seek(restored.position)
     grouping = Grouping(Unit.SAMPLE_OF_BATCH, batch_size)

@@ -313,7 +313,7 @@ def test_places_saved_at_any_point_go_on_under_any_number_of_workers(
     act(world, actions)
     step = len(world.delivered)
     cursor = Cursor(step=step, next_step=step, streams=world.schedule.places())
-    restored, _ = from_plain(json.loads(json.dumps(to_plain(cursor, {}))))
+    restored, _ = from_plain(json.loads(json.dumps(to_plain(cursor, {}))), live=True)
     assert restored == cursor
     again = World(lengths, other, restored.streams)
     again.finish()

@@ -1,0 +1,150 @@
+"""Fields: the table of all that a state may hold, and the check that it holds nothing else.
+
+Whoever adds a field to a state adds it here, and to docs/state.md with an example value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import DamagedStateError
+
+__all__ = ["FIELDS", "check_attributes", "check_fields", "check_records"]
+
+_NULL: type[Any] = type(None)
+_SCALAR: tuple[type[Any], ...] = (_NULL, bool, int, float, str)
+#: a value as `plain.encode` writes it
+_FORM: tuple[type[Any], ...] = (*_SCALAR, list, dict)
+
+#: Every field of a state: the records of a state, their fields, and the exact types that these may
+#: have. Anything else is damage. docs/state.md shows each with an example.
+FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
+    "state": {
+        "format": (str,),
+        "version": (int,),
+        "epoch": (int,),
+        "step": (int,),
+        "next_step": (int,),
+        "position": (int,),
+        "window": (list,),
+        "base_seed": (int, _NULL),
+        "order": (dict, _NULL),
+        "sampler": (dict,),
+        "rng": (dict,),
+        "workers": (dict,),
+        "streams": (list,),
+        "announced": (int, _NULL),
+        "rank": (list,),
+        "fits": (dict,),
+    },
+    "sampler": {"attributes": (dict,), "state": _FORM},
+    "rng": {
+        "loader": (str,), "sampler": (str,), "torch": (str,), "numpy": (str,), "python": (str,),
+    },
+    "generators": {"torch": (str,), "numpy": (str,), "python": (str,)},
+    "fits": {
+        "dataset_length": (int, _NULL),
+        "sampler": (str,),
+        "sampler_length": (int, _NULL),
+        "batch_size": (int, _NULL),
+        "batches_from": (str,),
+        "drop_last": (bool,),
+        "seeding": (str,),
+        "seed": (int, _NULL),
+        "num_workers": (int,),
+        "dataset": (str,),
+    },
+    "stream": {
+        "given": (int,),
+        "ended": (bool,),
+        "mark": (dict, _NULL),
+        "marked": (int,),
+        "since": (list,),
+    },
+    "mark": {"dataset": _FORM, "iterator": _FORM, "rng": (dict,), "over": (bool,)},
+    # The order's own state: one of these. That of a registered order is checked by its factory.
+    "order of a sequence": {},
+    "order in chunks": {
+        "seed": (int,), "generator": (str,), "chunks": (int,), "generator_follows": (bool,),
+    },
+    "order of ranks": {"epoch": (int,), "seed": (int,)},
+    "order of DataPipes": {"shared_seed": (int,)},
+    "order of a custom sampler": {
+        "opens": (int,),
+        "taken": (int,),
+        "ended": (bool,),
+        "log": (list,),
+        "checksum": (str,),
+        "sampler": (dict,),
+        "between": (dict,),
+        "universe": (dict,),
+        "iterator_state": _FORM,
+        "sampler_state": _FORM,
+    },
+}  # fmt: skip
+
+
+def check_fields(record: Mapping[str, Any], kind: str, path: str = "") -> None:
+    """Raise DamagedStateError unless a record has only fields of its kind, of the exact types.
+
+    Args:
+        record: a dict of a state.
+        kind: its name in `FIELDS`.
+        path: what leads to its fields, ``"streams[0]."`` for example.
+    """
+    known = FIELDS[kind]
+    for name, value in record.items():
+        if name not in known:
+            raise DamagedStateError(f"{path}{name}"[:200], f"absent; here are {list(known)}", value)
+        if type(value) not in known[name]:
+            raise DamagedStateError(f"{path}{name}", _in_words(known[name]), value)
+
+
+def check_attributes(attributes: Mapping[str, Any], path: str) -> None:
+    """Raise DamagedStateError unless these are attributes of a sampler, each with its kind."""
+    for name, kept in attributes.items():
+        if type(kept) is not list or len(kept) != 2 or type(kept[0]) is not str:
+            raise DamagedStateError(f"{path}.{name}"[:200], "a kind and a value", kept)
+
+
+def _in_words(kinds: tuple[type[Any], ...]) -> str:
+    return " or ".join(_WORDS[kind] for kind in kinds)
+
+
+_WORDS: dict[type[Any], str] = {
+    _NULL: "null",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a dict",
+}
+
+
+def check_records(state: Mapping[str, Any]) -> None:
+    """Raise DamagedStateError unless all fields of a state, but the order's, are the table's."""
+    check_fields(state, "state")
+    for name in ("sampler", "rng", "fits"):
+        check_fields(_dict(state, name), name, f"{name}.")
+    check_attributes(state["sampler"].get("attributes", {}), "sampler.attributes")
+    for worker, states in _dict(state, "workers").items():
+        if type(states) is not dict:
+            raise DamagedStateError(f"workers.{worker}"[:200], "states of generators", states)
+        check_fields(states, "generators", f"workers.{worker}."[:200])
+    for stream, place in enumerate(state.get("streams", ())):
+        path = f"streams[{stream}]"
+        if type(place) is not dict:
+            raise DamagedStateError(path, "where a stream stands", place)
+        check_fields(place, "stream", f"{path}.")
+        mark = place.get("mark") or {}
+        check_fields(mark, "mark", f"{path}.mark.")
+        check_fields(mark.get("rng", {}), "generators", f"{path}.mark.rng.")
+
+
+def _dict(state: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = state.get(name)
+    if type(found) is not dict:
+        raise DamagedStateError(name, "a dict", found)
+    return found

@@ -8,6 +8,8 @@ import json
 import pickle
 import random
 import struct
+import subprocess
+import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -441,6 +443,97 @@ def test_a_generator_is_one_of_numpys() -> None:
     before = np.random.get_state()[1].copy()  # type: ignore[union-attr, index]
     refused(make_own, state)
     assert np.array_equal(np.random.get_state()[1], before)  # type: ignore[index, arg-type]
+
+
+@pytest.mark.parametrize("place", [-1, 625, 10**9, 2**70, True, 1.5, "1"])
+@pytest.mark.parametrize(
+    "make_rng",
+    [
+        lambda: np.random.RandomState(1),
+        lambda: np.random.Generator(np.random.MT19937(1)),
+        lambda: np.random.Generator(np.random.Philox(1)),
+    ],
+    ids=["RandomState", "MT19937", "Philox"],
+)
+def test_a_generator_stands_within_its_own_memory(make_rng: Callable[[], Any], place: Any) -> None:
+    """NumPy takes any position, and reads memory there."""
+
+    class Own:
+        def __init__(self) -> None:
+            self.rng = make_rng()
+
+        def __iter__(self) -> Any:
+            return iter(self.rng.permutation(10).tolist())
+
+    def make_own() -> DataLoader[Any]:
+        return DataLoader(Noisy(), batch_size=3, sampler=Own())
+
+    used = make_own()
+    list(used)
+    state = used.state_dict()
+    kind, form = state["sampler"]["attributes"]["rng"]
+    if kind == "RandomState":
+        form[2] = place
+    elif form["bit_generator"] == "MT19937":
+        form["state"]["pos"] = place
+    else:
+        form["buffer_pos"] = place
+    refused(make_own, state)
+
+
+def test_no_name_in_a_state_imports_a_module() -> None:
+    """getattr(torch, name) would: torch imports parts of itself when they are asked for."""
+    program = (
+        "import json, sys, torch\n"
+        "from picklable_loader import from_json\n"
+        "from picklable_loader.plain import decode\n"
+        "before = set(sys.modules)\n"
+        "for name in ('_inductor', 'onnx', '_dynamo', '_export', 'numpy.f2py', 'os'):\n"
+        "    for form in ({'as': 'dtype', 'value': name},\n"
+        "                 {'as': 'number', 'dtype': name, 'value': 1},\n"
+        "                 {'as': 'ndarray', 'value': [name, [1], 'AA==']}):\n"
+        "        try: decode(form)\n"
+        "        except (ValueError, KeyError): continue\n"
+        "        raise AssertionError(form)\n"
+        '    try: from_json(\'{"$type":"Tensor","dtype":"%s","shape":[1],"base64":"AA=="}\' % name)\n'
+        "    except ValueError: continue\n"
+        "    raise AssertionError(name)\n"
+        "assert set(sys.modules) == before, set(sys.modules) - before\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_state_of_an_unpickled_iterator_holds_values_and_no_pickle() -> None:
+    iterator = iter(make_stream())
+    next(iterator)
+    again = pickle.loads(pickle.dumps(iterator))
+    state = again.state_dict()
+    assert json.loads(json.dumps(state["streams"][0]["mark"]["iterator"]["as"])) == "dict"
+    loader = make_stream()
+    loader.load_state_dict(state)
+    assert seen(iter(loader)) == seen(again) == seen(iterator)
+
+
+class Holding(StatefulIterator):
+    """Its state holds an object."""
+
+    def __iter__(self) -> Any:
+        iterator: Any = super().__iter__()
+        give = iterator.state_dict
+        iterator.state_dict = lambda: {**give(), "held": [1, Command]}
+        return iterator
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_object_in_a_stream_s_state_is_named_when_the_state_is_taken(workers: int) -> None:
+    iterator = iter(DataLoader(Holding(), 3, num_workers=workers, snapshot_every_n_steps=1))
+    next(iterator)
+    with pytest.raises(CannotSaveError) as raised:
+        iterator.state_dict()
+    assert raised.value.what == "stream 0: state_dict() of the iterator['held'][1]"
+    assert "builtins.type" in raised.value.reason
+    iterator.close()
 
 
 # --- JSON ----------------------------------------------------------------------------------------

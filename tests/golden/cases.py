@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,16 @@ from laws.samplers import (
     from_numpy,
     from_torch,
 )
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
-from picklable_loader import DataLoader, current_seed
+from picklable_loader import DataLoader, Interleave, ShuffleBuffer, current_seed
 
 N = 10
 FOLDER = Path(__file__).parent
@@ -30,6 +36,60 @@ FOLDER = Path(__file__).parent
 def seed_and_indices(samples: list[Any]) -> Any:
     """A batch: the seed of its augmentation, and which samples it has."""
     return [current_seed(), samples]
+
+
+class Generated(IterableDataset[int]):
+    """Is replayed."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(2 * N)
+
+
+class Counted(IterableDataset[int]):
+    """Has a state."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.start, self.at = start, 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 2 * N:
+            self.at += 1
+            yield self.start + self.at
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "of": (self.start, {2 * N})}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state["of"] == (self.start, {2 * N})
+        self.at = state["at"]
+
+
+class CountedItems(Dataset[int]):
+    """Map-style data with a state."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __len__(self) -> int:
+        return 2 * N
+
+    def __getitem__(self, index: int) -> int:
+        self.given += 1
+        return 100 * index + self.given
+
+    def state_dict(self) -> int:
+        return self.given
+
+    def load_state_dict(self, state: int) -> None:
+        self.given = state
+
+
+def mixed() -> Interleave:
+    return Interleave([Counted(), Counted(100)], weights=[1, 2], seed=3)
+
+
+EACH = {"snapshot_every_n_steps": 1}
 
 
 @dataclass(frozen=True)
@@ -45,7 +105,7 @@ class Golden:
         arguments = {"batch_size": 3, "collate_fn": seed_and_indices, **self.arguments()}
         if "batch_sampler" in arguments:
             del arguments["batch_size"]
-        return DataLoader(list(range(2 * N)), **arguments)
+        return DataLoader(arguments.pop("dataset", list(range(2 * N))), **arguments)
 
     def path(self, version: int) -> Path:
         """Where it is kept; states that hold tensors are not text."""
@@ -89,4 +149,29 @@ GOLDEN = [
     Golden("stateful iterator", lambda: {"sampler": StatefulAndCounting()}),
     Golden("MySampler", lambda: {"sampler": MySamplerAgain(N, 1, 10)}),
     Golden("custom batches", lambda: {"batch_sampler": Grouped()}),
+    Golden("stream", lambda: {"dataset": Counted(), **EACH}),
+    Golden("stream after the end", lambda: {"dataset": Counted(), **EACH}, None),
+    Golden("streams", lambda: {"dataset": Counted(), "num_streams": 2}, 3),
+    Golden("stream by worker", lambda: {"dataset": Counted(), "seed": 6, "seeding": "worker"}),
+    Golden("replayed stream", lambda: {"dataset": Generated(), "seed": 6}),
+    Golden(
+        "map-style with a state",
+        lambda: {
+            "dataset": CountedItems(),
+            "shuffle": True,
+            "seed": 6,
+            "snapshot_every_n_steps": 2,
+        },
+        3,
+    ),
+    Golden("buffer", lambda: {"dataset": ShuffleBuffer(Counted(), 4), "seed": 6, **EACH}),
+    Golden(
+        "buffer of numbers",
+        lambda: {"dataset": ShuffleBuffer(Counted(), 4, state="rebuild"), "seed": 6, **EACH},
+    ),
+    Golden("interleaved", lambda: {"dataset": mixed(), "seed": 6, **EACH}),
+    Golden(
+        "buffer of interleaved",
+        lambda: {"dataset": ShuffleBuffer(mixed(), 4), "seed": 6, **EACH},
+    ),
 ]

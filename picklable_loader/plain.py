@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -28,6 +28,7 @@ __all__ = [
     "Held",
     "NotPlain",
     "alike",
+    "check_hashes",
     "decode",
     "encode",
     "encode_any",
@@ -176,6 +177,17 @@ def _check_tree(form: Any) -> None:
         waiting += part.values() if type(part) is dict else part
 
 
+def check_hashes(keys: Iterable[Any]) -> None:
+    """Raise ValueError if many keys have one hash, which takes a dict for ever."""
+    hashes = Counter(map(hash, keys))
+    if max(hashes.values(), default=0) > _MOST_ALIKE:
+        raise ValueError("keys that were chosen to have one hash")
+
+
+#: by chance there are not even three
+_MOST_ALIKE = 100
+
+
 def _decode(form: Any) -> Any:
     kind = type(form)
     if kind in SCALARS:
@@ -285,7 +297,15 @@ def _encode_time(value: datetime | time) -> str:
 
 
 def _decode_pairs(pairs: list[Any]) -> dict[Any, Any]:
-    return {_decode(key): _decode(value) for key, value in pairs}
+    decoded = [(_decode(key), _decode(value)) for key, value in pairs]
+    check_hashes(key for key, _ in decoded)
+    return dict(decoded)
+
+
+def _decode_items(form: dict[str, Any]) -> list[Any]:
+    items: list[Any] = _decode(form["value"])
+    check_hashes(items)
+    return items
 
 
 def _decode_defaults(form: dict[str, Any]) -> defaultdict[Any, Any]:
@@ -328,8 +348,8 @@ _ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
 
 _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "tuple": lambda form: tuple(_decode(form["value"])),
-    "set": lambda form: set(_decode(form["value"])),
-    "frozenset": lambda form: frozenset(_decode(form["value"])),
+    "set": lambda form: set(_decode_items(form)),
+    "frozenset": lambda form: frozenset(_decode_items(form)),
     "deque": lambda form: deque(_decode(form["value"][1]), form["value"][0]),
     "dict": lambda form: _decode_pairs(form["value"]),
     "OrderedDict": lambda form: OrderedDict(_decode_pairs(form["value"])),

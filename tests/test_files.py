@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import inspect
 import math
 import multiprocessing
@@ -100,6 +101,41 @@ def test_in_a_dict_of_torch_save_both_go_on_as_well(target: Path) -> None:
     loader = make()
     loader.load_state_dict(found["state"])
     assert seen(found["it"]) == seen(iter(loader)) == seen(iterator)
+
+
+@functools.cache
+def values_of_torch() -> dict[str, Any]:
+    """What torch.save writes and torch reads without code."""
+    model, base = torch.nn.LSTM(4, 4, 2), torch.arange(100.0)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 4))[0].sum().backward()
+    optimizer.step()
+    floats = (torch.half, torch.bfloat16, torch.double, torch.cfloat, torch.float8_e4m3fn)
+    whole = (torch.int8, torch.uint8, torch.bool, torch.uint16, torch.int64)
+    return {
+        "a model": model.state_dict(),
+        "an optimizer": optimizer.state_dict(),
+        "parameters": list(model.parameters()),
+        "views": [base[3:9], base[::3], base.reshape(10, 10).T, base[5:5], base[3]],
+        "nothing": [torch.empty(0), torch.empty(0, 3), torch.empty(3, 0, 2)],
+        "repeated numbers": [torch.arange(5).expand(1000, 5), torch.zeros(1).expand(10**6)],
+        "dtypes": [torch.zeros(3).to(dtype) for dtype in (*floats, *whole)],
+        "conjugated": torch.tensor([1 + 2j]).conj(),
+        "layouts": [torch.eye(3).to_sparse(), torch.empty(3, device="meta")],
+        "values": [2**70, 1j, b"b", bytearray(b"c"), {1, 2}, torch.Size([1]), torch.float32],
+        "keys": {1: 1, 2.5: 1, (1, 2): 1, ((1, 2), (3, (4,))): 1, None: 1, 2**65: 1, b"x": 1},
+        "many keys": {(at * 2654435761) % 2**64: at for at in range(3000)},
+        "one dict often": [{"a": 1}] * 100,
+        "sets": [set(range(1000)), *({at} for at in range(1000))],
+        "generators": [torch.get_rng_state(), random.getstate()],
+    }
+
+
+@pytest.mark.parametrize("name", list(values_of_torch()))
+def test_what_torch_reads_without_code_is_read(name: str, target: Path) -> None:
+    value = values_of_torch()[name]
+    save(value, target)
+    assert repr(load(target, weights_only=True)) == repr(value)
 
 
 def test_tensors_that_share_memory_share_it_afterwards(target: Path) -> None:

@@ -206,11 +206,17 @@ def deep_json(size: int) -> bytes:
     return ("[" * depth + ",".join(["[1]"] * size) + "]" * depth).encode()
 
 
+def set_of_one_hash(size: int) -> bytes:
+    items = [at * (2**61 - 1) for at in range(1, size)]
+    return json.dumps({"$type": "plain", "value": {"as": "set", "value": items}}).encode()
+
+
 TEXTS: dict[str, Callable[[int], bytes]] = {
     "repeated names": repeated_names,
     "a long name above many": long_name_above_many,
     "states that are moved on": states_moved_on,
     "keys of one hash": keys_of_one_hash,
+    "a set of one hash": set_of_one_hash,
     "deep": deep_json,
 }
 
@@ -291,6 +297,13 @@ def test_a_pickle_that_torch_would_build_for_ever_is_damage(name: str, path: Pat
     sealed(path, torch_file(PICKLES[name](3000)))
     with bounded(), pytest.raises(DamagedStateError, match="endless work"):
         load(path, weights_only=True)
+
+
+@pytest.mark.parametrize("build", [keys_of_one_hash, set_of_one_hash])
+def test_json_that_python_would_hash_for_ever_is_damage(build: Callable[[int], bytes]) -> None:
+    assert len(from_json(build(50).decode())) == 49
+    with pytest.raises(DamagedStateError):
+        from_json(build(500).decode())
 
 
 def test_an_honest_checkpoint_is_far_from_endless_work(path: Path) -> None:

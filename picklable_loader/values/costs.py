@@ -7,13 +7,11 @@ hashed; or for memory of any size.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-__all__ = ["MOST_ARGUMENTS", "MOST_DIMENSIONS", "MOST_IN_A_KEY", "Costs", "check_hashes", "length"]
+__all__ = ["MOST_ARGUMENTS", "MOST_DIMENSIONS", "MOST_IN_A_KEY", "Costs", "length"]
 
 #: no call that torch.save writes has more arguments, no tensor more dimensions
 MOST_ARGUMENTS, MOST_DIMENSIONS = 32, 64
@@ -113,14 +111,3 @@ def _volume(arguments: tuple[Any, ...]) -> int:
     numbers = [n for part in arguments for n in (part if type(part) is tuple else (part,))]
     sizes = [n for n in numbers[:MOST_DIMENSIONS] if type(n) is int]
     return min(_ENDLESS, abs(math.prod(sizes))) if sizes else 0
-
-
-def check_hashes(keys: Iterable[Any]) -> None:
-    """Raise ValueError if many keys have one hash, which takes a dict for ever."""
-    hashes = Counter(map(hash, keys))
-    if max(hashes.values(), default=0) > _MOST_ALIKE:
-        raise ValueError("keys that were chosen to have one hash")
-
-
-#: by chance there are not even three
-_MOST_ALIKE = 100

@@ -20,9 +20,8 @@ import torch
 from ..arrays import TORCH_DTYPES
 from ..core.snapshot import FORMAT
 from ..errors import CannotSaveError, DamagedStateError, UsageError
-from ..plain import SYMPTOMS, NotPlain, decode, encode
+from ..plain import SYMPTOMS, NotPlain, check_hashes, decode, encode
 from .ahead import MOST_TASKS, moved_on, tasks_claimed
-from .costs import check_hashes
 
 __all__ = ["from_json", "to_json"]
 

@@ -495,7 +495,8 @@ def test_no_name_in_a_state_imports_a_module() -> None:
         "        try: decode(form)\n"
         "        except (ValueError, KeyError): continue\n"
         "        raise AssertionError(form)\n"
-        '    try: from_json(\'{"$type":"Tensor","dtype":"%s","shape":[1],"base64":"AA=="}\' % name)\n'
+        "    text = {'$type': 'Tensor', 'dtype': name, 'shape': [1], 'base64': 'AA=='}\n"
+        "    try: from_json(json.dumps(text))\n"
         "    except ValueError: continue\n"
         "    raise AssertionError(name)\n"
         "assert set(sys.modules) == before, set(sys.modules) - before\n"

@@ -27,6 +27,7 @@ __all__ = [
     "fingerprint",
     "generators",
     "is_iterable",
+    "length_of",
     "position",
     "remaining",
     "unstarted",
@@ -118,9 +119,9 @@ def fingerprint(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[s
     """The properties that must be the same where a state is loaded."""
     parts = parts or anatomy(loader)
     fits: dict[str, Any] = {
-        "dataset_length": None if is_iterable(loader) else _length(loader.dataset),
+        "dataset_length": None if is_iterable(loader) else length_of(loader.dataset),
         "sampler": "iterable-style dataset" if is_iterable(loader) else describe(parts.sampler),
-        "sampler_length": _length(parts.sampler) if parts.known else None,
+        "sampler_length": length_of(parts.sampler) if parts.known else None,
         "batch_size": parts.grouping.batch_size,
         "batches_from": parts.grouping.unit.value,
         "drop_last": bool(loader.drop_last),
@@ -137,7 +138,7 @@ def fingerprint(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[s
 def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
     """Batches that a state leaves to be delivered; None where the sampler has no length."""
     parts = anatomy(loader)
-    length = None if is_iterable(loader) else _length(parts.sampler)
+    length = None if is_iterable(loader) else length_of(parts.sampler)
     if length is None:
         return None
     order = SequenceOrder(lambda: range(length))
@@ -180,7 +181,8 @@ def draws_from(parts: Anatomy) -> set[str]:
     return set() if parts.known else set(RNGS)
 
 
-def _length(dataset: Any) -> int | None:
+def length_of(dataset: Any) -> int | None:
+    """How many samples a dataset has, or indices a sampler; None if it has no length."""
     try:
         return len(dataset)
     except (TypeError, NotImplementedError):

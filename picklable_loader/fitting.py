@@ -7,24 +7,29 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch.distributed as dist
+from torch.utils.data import IterableDataset
+from torch.utils.data.dataloader import _DatasetKind
 
 from .core.cursor import Cursor
 from .core.snapshot import differences, from_plain
 from .errors import Difference, StateMismatch
 
-__all__ = ["fit", "rank_and_world"]
+__all__ = ["check_fits", "check_kind", "fit", "rank_and_world"]
 
 #: What may differ under strict=False: the position in the order still has a meaning.
 _BRIDGED = {"drop_last", "seeding", "seed", "num_workers"}
 
 
-def fit(given: Any, expected: Mapping[str, Any], strict: bool) -> dict[str, Any]:
+def fit(
+    given: Any, expected: Mapping[str, Any], strict: bool, length: int | None = None
+) -> dict[str, Any]:
     """Check a state against a loader's fingerprint.
 
     Args:
         given: the state, of plain values.
         expected: the fingerprint.
         strict: False bridges differences where the position still has a meaning.
+        length: of the sampler; None if it has none.
 
     Returns:
         A state that fits.
@@ -44,11 +49,58 @@ def fit(given: Any, expected: Mapping[str, Any], strict: bool) -> dict[str, Any]
         raise StateMismatch(left, _advice(left, strict))
     taken = {**state, "fits": dict(expected)}
     if any(entry.name == "batch_size" for entry in unlike):
-        steps = -(-cursor.position // expected["batch_size"])
+        steps = _steps(cursor.position, length, expected)
         taken.update(step=steps, next_step=steps)
     if any(entry.name in ("seeding", "num_workers") for entry in unlike):
         taken["workers"] = {}
     return taken
+
+
+def _steps(position: int, length: int | None, expected: Mapping[str, Any]) -> int:
+    """The step of a position that was reached with another batch size.
+
+    It is counted from the epoch's end: step and remaining batches then add up to the epoch's.
+    """
+    size = expected["batch_size"]
+    if length is None:
+        return int(-(-position // size))
+    more = 0 if expected["drop_last"] else size - 1
+    return int((length + more) // size - (max(0, length - position) + more) // size)
+
+
+def check_fits(loader_fits: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Raise StateMismatch if a pickled position is not one of its loader any more.
+
+    Args:
+        loader_fits: the loader's fingerprint here and now.
+        saved: the one that was pickled with the position.
+    """
+    unlike = differences(loader_fits, saved)
+    if unlike:
+        raise StateMismatch(
+            unlike,
+            "The loader, or the code of its dataset, has changed since it was pickled. Put back "
+            "what it was; or build a new loader, and call its load_state_dict(it.state_dict(), "
+            "strict=False), which takes what still has a meaning.",
+        )
+
+
+def check_kind(loader: Any) -> None:
+    """Raise StateMismatch if a dataset is iterable-style, and was not when its loader was built.
+
+    Or the other way round: the code of its class was changed after it was pickled.
+    """
+    kinds = {False: "map-style", True: "iterable-style"}
+    was, now = loader._dataset_kind == _DatasetKind.Iterable, isinstance(
+        loader.dataset, IterableDataset
+    )
+    if was != now:
+        raise StateMismatch(
+            [Difference("dataset", kinds[was], kinds[now])],
+            f"The class {type(loader.dataset).__qualname__} has another base than when the loader "
+            "was built. dill, for one, loses the base IterableDataset of classes of __main__: "
+            "cloudpickle does not.",
+        )
 
 
 def rank_and_world() -> tuple[int, int]:

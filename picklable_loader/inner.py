@@ -10,7 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import datapipes
-from .anatomy import anatomy, built, fingerprint, generators, is_iterable
+from .anatomy import anatomy, built, fingerprint, generators, is_iterable, length_of
 from .core.seeds import base_seed
 from .core.snapshot import check_origin
 from .core.streams import Place
@@ -206,8 +206,10 @@ class Inner:
 
     def _checked(self, state: Any, strict: bool) -> dict[str, Any]:
         check_origin(state)
-        accepted = fit(copied(state), fingerprint(self._loader), strict)
-        check(self._loader, accepted)
+        loader = self._loader
+        length = None if is_iterable(loader) else length_of(anatomy(loader).sampler)
+        accepted = fit(copied(state), fingerprint(loader), strict, length)
+        check(loader, accepted)
         return accepted
 
     def fresh_epoch(self) -> int:

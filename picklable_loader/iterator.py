@@ -13,6 +13,7 @@ from torch.autograd.profiler import record_function
 from .anatomy import budget_for, is_iterable
 from .core.events import Budgeted, Skipped
 from .errors import WorkerDied
+from .fitting import check_kind
 from .marks import replayed
 from .options import AtEpochEnd, check_count
 from .pinning import pin
@@ -188,6 +189,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
         self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
         if state is None:
+            check_kind(self.loader)
             self.loader._pl.abandon()
             self._fresh_run()
         self.loader._pl.adopt(self)
@@ -202,6 +204,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         if self._driver.at_work or self._finished or self._closed:
             return
         check_present(self.loader.dataset)
+        check_kind(self.loader)
         if self._run is None:
             self._build_run()
         run = self._live_run()

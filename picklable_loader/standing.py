@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch.utils.data import Dataset
 
-from .anatomy import position, remaining
+from .anatomy import fingerprint, position, remaining
 from .core.snapshot import from_plain
 from .driver import Driver
+from .fitting import check_fits
 from .options import AtEpochEnd
 from .run import Run
 from .saved import alone, apart, next_epoch, snapshot
@@ -245,7 +246,9 @@ class Standing(Generic[_T]):
     def _build_run(self) -> None:
         """The run of the state that was loaded."""
         state = self._state or self.loader._pl.beginning(live=True)
-        cursor, _ = from_plain(state, live=True)
+        cursor, fits = from_plain(state, live=True)
+        if not self._finished:
+            check_fits(fingerprint(self.loader), fits)
         self._run = Run(self.loader, cursor=cursor, kept=self._driver.kept)
         self._run.unmoved = state
         self._state = None

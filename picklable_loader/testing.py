@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from .anatomy import is_iterable
+from .errors import StateMismatch
 from .likeness import difference
 from .loader import DataLoader
 from .witness import Trace, trace, witness
@@ -83,7 +84,7 @@ def verify_resume(
     make_loader: MakeLoader,
     *,
     steps: Iterable[int] | None = None,
-    codecs: Sequence[str] = ("pickle", "cloudpickle", "deepcopy", "state_dict", "dill"),
+    codecs: Sequence[str] = ("pickle", "cloudpickle", "deepcopy", "state_dict"),
     num_workers: Sequence[int] = (0, 2),
     fresh_process: bool = True,
     max_steps: int = 12,
@@ -99,7 +100,8 @@ def verify_resume(
             ``num_workers=`` if it takes that, else without arguments.
         steps: batches after which to stop; None for all of a short epoch, or the first, the last
             and a spread of others. After StopIteration is always one more.
-        codecs: of ``"pickle"``, ``"cloudpickle"``, ``"deepcopy"``, ``"state_dict"``, ``"dill"``.
+        codecs: of ``"pickle"``, ``"cloudpickle"``, ``"deepcopy"``, ``"state_dict"``, ``"dill"``;
+            the last one only if you use it, as it changes some classes of ``__main__``.
         num_workers: worker counts, if ``make_loader`` takes them; the first is the reference, and
             the only one where epochs depend on the count (``seeding="worker"``, iterable-style
             data without ``num_streams``).
@@ -244,7 +246,10 @@ class _Subject:
                 raise ResumeError(where, "state", "another one was read back", _BUG)
             return loader, [] if task.step < 0 else trace(loader, _quietly(loader), most)
         iterator = task.data if task.codec == "deepcopy" else _load(task, where)
-        return iterator.loader, trace(iterator.loader, _quietly(iterator), most)
+        try:
+            return iterator.loader, trace(iterator.loader, _quietly(iterator), most)
+        except StateMismatch as error:  # what it has loaded is not what it has saved
+            raise ResumeError(where, "codec", str(error), _CODEC) from error
 
 
 def _set_generators(seed: int) -> None:

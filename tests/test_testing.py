@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -248,3 +250,33 @@ def _refuse() -> Any:
 def test_a_codec_that_cannot_load_is_told_from_a_loader_that_resumes_wrongly() -> None:
     with pytest.raises(ResumeError, match="codec differs(.|\n)*not here"):
         verify_resume(lambda: build(Unloadable()), codecs=("pickle",), fresh_process=False)
+
+
+LOSES_A_BASE = """
+import sys
+from torch.utils.data import IterableDataset
+from picklable_loader import DataLoader
+from picklable_loader.testing import ResumeError, verify_resume
+
+class Plain(IterableDataset):
+    def __iter__(self):
+        yield from range(6)
+
+def check(codecs, workers):
+    make = lambda: DataLoader(Plain(), batch_size=3, num_workers=workers)
+    verify_resume(make, steps=(0, 1), fresh_process=False, **codecs)
+
+for workers in (0, 1):
+    check({}, workers)
+    try:
+        check({"codecs": ("dill",)}, workers)
+    except ResumeError as error:
+        print(error.what, "dill" in error.where, "cloudpickle does not" in error.difference)
+"""
+
+
+def test_a_class_of_a_script_that_dill_changes_is_an_error_of_the_codec_and_no_hang() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOSES_A_BASE], capture_output=True, text=True, timeout=240
+    )
+    assert done.stdout.splitlines() == ["codec True True"] * 2, done.stderr

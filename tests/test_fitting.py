@@ -1,0 +1,160 @@
+"""Positions that do not fit the loader they are to go on in, by whatever door they come."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, Sampler
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import StateMismatch
+
+#: what the code of the dataset is, and what its folder holds, at the moment
+world: dict[str, Any] = {}
+
+
+class Files(Dataset[int]):
+    """As long as its folder."""
+
+    def __len__(self) -> int:
+        return int(world["length"])
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Rows(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(12)
+
+
+class Evens(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(0, 12, 2)
+
+    def __len__(self) -> int:
+        return 6
+
+
+@pytest.fixture(autouse=True)
+def the_world_is_as_it_was() -> None:
+    world["length"] = 12
+
+
+def grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    world["length"] = 13
+
+
+def becomes_map_style(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "Rows", type("Rows", (Files,), {"__module__": __name__}))
+
+
+def becomes_iterable(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"__module__": __name__, "__iter__": Rows.__iter__}
+    monkeypatch.setitem(globals(), "Files", type("Files", (IterableDataset,), kept))
+
+
+Change = Callable[[pytest.MonkeyPatch], None]
+
+CHANGES: list[tuple[str, Callable[[], Any], Change]] = [
+    ("it has grown", lambda: Files(), grows),
+    ("it has become map-style", lambda: Rows(), becomes_map_style),
+    ("it has become iterable-style", lambda: Files(), becomes_iterable),
+]
+
+
+def in_mid_epoch(loader: Any) -> Any:
+    iterator = iter(loader)
+    next(iterator)
+    return iterator
+
+
+def pending(loader: Any) -> Any:
+    loader.load_state_dict(in_mid_epoch(loader).state_dict())
+    return loader
+
+
+DOORS: dict[str, Callable[[Any], Any]] = {
+    "an iterator": in_mid_epoch,
+    "an iterator at its beginning": iter,
+    "a loader with a pending state": pending,
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    ("make", "change"), [case[1:] for case in CHANGES], ids=[c[0] for c in CHANGES]
+)
+def test_a_pickle_over_a_dataset_that_has_changed_is_refused(
+    make: Callable[[], Any],
+    change: Change,
+    door: str,
+    workers: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    subject = DOORS[door](DataLoader(make(), 3, num_workers=workers))
+    data = pickle.dumps(subject)
+    if not isinstance(subject, torch.utils.data.DataLoader):
+        subject.close()
+    change(monkeypatch)
+    again = pickle.loads(data)
+    with pytest.raises(StateMismatch, match="dataset"):
+        next(iter(again))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("make", "change"), [case[1:] for case in CHANGES[1:]])
+def test_a_pickled_loader_does_not_begin_over_another_kind_of_dataset(
+    make: Callable[[], Any], change: Change, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = pickle.dumps(DataLoader(make(), 3, num_workers=workers))
+    change(monkeypatch)
+    with pytest.raises(StateMismatch, match="-style"):
+        next(iter(pickle.loads(data)))
+
+
+def test_a_dataset_may_grow_between_two_epochs() -> None:
+    iterator = iter(DataLoader(Files(), 3))
+    list(iterator)
+    data = pickle.dumps(iterator)
+    world["length"] = 13
+    again = pickle.loads(data)
+    assert list(again) == []
+    assert len(list(again.loader)) == 5
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("sampler", [None, Evens()], ids=["torch's", "custom"])
+@pytest.mark.parametrize("door", ["loader", "iterator"])
+@pytest.mark.parametrize("new", [1, 2, 3, 4, 5, 7, 12, 20])
+@pytest.mark.parametrize("old", [1, 2, 3, 5])
+def test_with_another_batch_size_what_was_and_what_is_left_add_up_to_the_epoch(
+    old: int, new: int, door: str, sampler: Any, drop_last: bool
+) -> None:
+    def build(size: int) -> Any:
+        return DataLoader(Files(), size, sampler=sampler, drop_last=drop_last)
+
+    samples = torch.cat([*build(1)]).tolist()
+    iterator, seen = iter(build(old)), list[int]()
+    for batch in iterator:
+        seen += batch.tolist()
+        other = build(new)
+        again: Any = iter(other)
+        if door == "loader":
+            other.load_state_dict(iterator.state_dict(), strict=False)
+            again = iter(other)
+        else:
+            again.load_state_dict(iterator.state_dict(), strict=False)
+        before, left = again.step, again.remaining
+        assert 0 <= before and before + left == len(other)
+        if not left:
+            break
+        rest = [batch.tolist() for batch in again]
+        assert len(rest) == left and again.step == len(other)
+        size = new if drop_last else 1
+        assert sum(rest, []) == samples[len(seen) :][: (len(samples) - len(seen)) // size * size]

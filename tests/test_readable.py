@@ -156,7 +156,7 @@ class Holding(Sampler[int]):
 
 def test_a_sampler_may_hold_what_compares_in_its_own_way() -> None:
     iterator = iter(DataLoader(range(6), sampler=Holding(np.zeros(2, RECORDS))))
-    next(iterator)
+    assert [int(next(iterator)), int(next(iterator))] == [0, 1]
     other = DataLoader(range(6), sampler=Holding(None))
     other.load_state_dict(iterator.state_dict())
     assert list(other) == list(iterator)
@@ -168,7 +168,7 @@ def test_a_sampler_may_hold_what_compares_in_its_own_way() -> None:
 )
 def test_what_no_state_can_hold_is_named_and_a_pickle_holds_it(held: Any) -> None:
     iterator = iter(DataLoader(range(6), sampler=Holding([1, (2, held)])))
-    next(iterator)
+    assert [int(next(iterator)), int(next(iterator))] == [0, 1]
     with pytest.raises(
         CannotSaveError, match=r"sampler: \['held'\]\[1\]\[1\] cannot be saved"
     ) as raised:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import mmap
 import pickle
+import socket
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -230,8 +235,8 @@ def lists(iterator: Any) -> list[list[float]]:
 def test_an_iterator_with_odd_parts_goes_on_where_it_was(
     odd: str, door: str, codec: str, workers: int
 ) -> None:
-    if odd in LOCKED and (codec == "cloudpickle" or door == "deepcopy"):
-        pytest.skip("neither takes locks")
+    if odd in LOCKED and door == "deepcopy":
+        pytest.skip("deepcopy takes no locks")
     expected = lists(loader_of(odd, num_workers=workers))
     it = iter(loader_of(odd, num_workers=workers, codec=codec))
     for step in range(len(expected)):
@@ -359,12 +364,12 @@ def test_a_datasets_state_is_asked_for_once_to_decide_and_once_to_save() -> None
 def test_a_part_that_has_changed_is_decided_on_anew() -> None:
     dataset: Any = Noisy()
     it = iter(DataLoader(dataset, 3, seed=1))
-    assert b"dill" not in pickle.dumps(it)
+    assert b"_carried" not in pickle.dumps(it)
     dataset.lock = threading.Lock()
     again = pickle.loads(pickle.dumps(it))
     assert lists(again) == lists(it)
     del dataset.lock
-    assert b"dill" not in pickle.dumps(it)
+    assert b"_carried" not in pickle.dumps(it)
 
 
 # --- codecs --------------------------------------------------------------------------------------
@@ -835,3 +840,69 @@ def test_functions_that_lru_cache_has_wrapped_are_carried(codec: Any) -> None:
 def test_one_that_a_name_leads_to_stays_the_one_there_is() -> None:
     loader = pickle.loads(pickle.dumps(DataLoader(cached_dataset(), None, collate_fn=known)))
     assert loader.collate_fn is known
+
+
+# --- what belongs to its process -----------------------------------------------------------------
+
+REFERENT = Noisy()
+BOUND: dict[str, Callable[[], Any]] = {
+    "a binary file": lambda: open(__file__, "rb"),
+    "a text file": lambda: open(__file__),
+    "a raw file": lambda: open(__file__, "rb", 0),
+    "a temporary file": tempfile.TemporaryFile,
+    "a memoryview": lambda: memoryview(b"rows"),
+    "a weak reference": lambda: weakref.ref(REFERENT),
+    "a thread": lambda: threading.Thread(target=print),
+    "a program": lambda: subprocess.Popen([sys.executable, "-c", ""]),
+    "a socket": socket.socket,
+    "a map of memory": lambda: mmap.mmap(-1, 10),
+    "a generator": lambda: (row for row in range(3)),
+    "a database": lambda: sqlite3.connect(":memory:"),
+}
+
+
+@pytest.mark.parametrize("codec", ["auto", "pickle", "cloudpickle", "dill"])
+@pytest.mark.parametrize("bound", BOUND)
+def test_what_belongs_to_its_process_is_named_and_never_something_else_when_loaded(
+    bound: str, codec: str
+) -> None:
+    dataset: Any = Noisy()
+    dataset.transform = lambda value: value
+    dataset.handles = [BOUND[bound]()]
+    try:
+        loader = DataLoader(dataset, codec=codec)  # type: ignore[arg-type]
+        with pytest.raises(CannotSaveError) as caught:
+            pickle.dumps(loader)
+        assert codec == "pickle" or "loader.dataset.handles[0]" in caught.value.what
+    finally:
+        for name in ("close", "wait"):
+            getattr(dataset.handles[0], name, lambda: None)()
+
+
+@pytest.mark.parametrize("codec", ["auto", "cloudpickle", "dill"])
+def test_what_has_a_form_of_its_own_is_carried(codec: str) -> None:
+    dataset: Any = Noisy()
+    dataset.handles = [io.BytesIO(b"rows"), sys.stderr, threading.Lock(), lambda: 1]
+    data = pickle.dumps(DataLoader(dataset, codec=codec))  # type: ignore[arg-type]
+    rows, stream, lock, function = pickle.loads(data).dataset.handles
+    assert rows.read() == b"rows" and stream is sys.stderr and function() == 1
+    assert lock.acquire(blocking=False)
+
+
+TYPED = """
+import pickle, sys, threading
+from picklable_loader import DataLoader
+
+class Typed:
+    def __init__(self): self.lock = threading.Lock()
+    def __len__(self): return 4
+    def __getitem__(self, index): return index
+
+sys.stdout.buffer.write(pickle.dumps(DataLoader(Typed(), 2, codec=sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("codec", ["auto", "cloudpickle"])
+def test_a_class_of_a_script_and_a_lock_are_carried_together(codec: str) -> None:
+    done = subprocess.run([sys.executable, "-c", TYPED, codec], capture_output=True, timeout=120)
+    assert lists(pickle.loads(done.stdout)) == [[0, 1], [2, 3]], done.stderr

@@ -72,7 +72,7 @@ def test_what_a_codec_carries_is_marked() -> None:
     part = found(whole, "loader.dataset.transform")
     assert part.codec == "cloudpickle" and part.bytes > big.nbytes
     assert found(whole, "loader.collate_fn").codec == "cloudpickle"
-    assert found(explain(Samples(lock=threading.Lock())), "obj.lock").codec == "dill"
+    assert found(explain(Samples(lock=threading.Lock())), "obj.lock").codec == "cloudpickle"
 
 
 def test_a_closure_over_its_owner_weighs_no_more_than_itself() -> None:

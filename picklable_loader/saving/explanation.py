@@ -21,7 +21,7 @@ import torch
 from ..errors import CannotSaveError
 from .codecs import newobj
 from .held import held_by_code
-from .picklers import STOCK, is_data, written
+from .picklers import BOUND_TO_PROCESS, STOCK, check_movable, is_data, written
 
 __all__ = ["Part", "blame", "explain"]
 
@@ -252,6 +252,7 @@ class _Walker(_InPython):  # type: ignore[misc]
     # --- the steps of a path ---------------------------------------------------------------------
 
     def reducer_override(self, obj: Any) -> Any:
+        check_movable(obj)
         if _packs(obj):  # as it is, and not how its parts are carried
             return newobj, (type(obj),), obj.__getstate__()
         return NotImplemented
@@ -305,7 +306,7 @@ def _what(obj: Any) -> str:
 
 
 #: what a process holds, and no other one can
-_HELD = (io.IOBase, socket.socket, type(threading.Lock()), type(threading.RLock()))
+_HELD = (*BOUND_TO_PROCESS, socket.socket, type(threading.Lock()), type(threading.RLock()))
 
 
 def _advice(obj: Any, codecs: tuple[str, ...]) -> str:

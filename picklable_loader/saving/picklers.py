@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import pickle
+import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
@@ -19,9 +21,11 @@ import torch
 from ..errors import UsageError
 
 __all__ = [
+    "BOUND_TO_PROCESS",
     "STOCK",
     "Refer",
     "check_installed",
+    "check_movable",
     "dump_with",
     "is_data",
     "is_found",
@@ -102,6 +106,11 @@ def _pickler(codec: str) -> Any:
         def reducer_override(self, obj: Any) -> Any:
             found = self._refer(obj)
             if found is None and codec != "pickle":
+                check_movable(obj)
+                if type(obj) in _LOCKS:
+                    return _LOCKS[type(obj)], ()
+                if isinstance(obj, io.IOBase) and (name := _standard(obj)):
+                    return getattr, (sys, name)
                 found = _by_wrapped(obj) or super().reducer_override(obj)
                 # Functions and classes are cloudpickle's in any case: those that dill rebuilds
                 # forget their base classes where one of them calls super().
@@ -145,8 +154,6 @@ _NAMED = (type, FunctionType, BuiltinFunctionType)
 
 def _by_dill(dill: Any, obj: Any, known: Any) -> Any:
     """How an object is pickled that does not tell how; NotImplemented for those that do."""
-    if type(obj) in _LOCKS:
-        return _LOCKS[type(obj)], ()
     if type(obj) in known or isinstance(obj, _NAMED):
         return NotImplemented
     try:
@@ -155,6 +162,40 @@ def _by_dill(dill: Any, obj: Any, known: Any) -> Any:
         return dill.loads, (dill.dumps(obj),)
     return NotImplemented
 
+
+def check_movable(obj: Any) -> None:
+    """Raise TypeError for what would silently be something else after loading.
+
+    cloudpickle makes a StringIO of an open file, and bytes of a memoryview. dill makes an empty
+    temporary file of one that is gone. Both copy a thread, or a weak reference, that leads nowhere.
+    """
+    if not isinstance(obj, BOUND_TO_PROCESS) or _standard(obj) or _tells_how(obj):
+        return
+    raise TypeError(f"a {type(obj).__name__} belongs to its process, and cannot go into a pickle")
+
+
+def _standard(obj: Any) -> str:
+    """The name of a standard stream, of which each process has its own; else empty."""
+    names = ("stdin", "stdout", "stderr")
+    return next((name for name in names if obj is getattr(sys, name)), "")
+
+
+def _tells_how(obj: Any) -> bool:
+    """Its class says what is pickled of it, as BytesIO does, and files of fsspec."""
+    names = ("__getstate__", "__reduce__", "__reduce_ex__")
+    if all(getattr(type(obj), name, None) is getattr(object, name, None) for name in names):
+        return False
+    try:
+        obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:  # whatever people's __reduce__ raises
+        return False
+    return not isinstance(obj, weakref.ReferenceType)
+
+
+#: what means something in one process only, and codecs take all the same
+BOUND_TO_PROCESS = (
+    io.IOBase, memoryview, weakref.ReferenceType, threading.Thread, subprocess.Popen,
+)  # fmt: skip
 
 #: Whoever holds a lock is not in the program that gets its copy: it comes back free. From dill
 #: it would come back held, by nobody who could let it go.

@@ -187,6 +187,11 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
+        unmoved = self._run is None or self._run.unmoved is not None
+        if state is None and self._finished and unmoved:
+            # It was pickled after its last batch. Persistent workers would have gone on with what
+            # the epoch has left them, for example its base seed; new ones begin with its state.
+            state = self._next_epoch()
         self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
         if state is None:
             check_kind(self.loader)

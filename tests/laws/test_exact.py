@@ -151,6 +151,24 @@ def test_saves_made_with_workers_go_on_with_workers(case: Case) -> None:
         assert_goes_on(case, saved, expected, 2, later=True)
 
 
+@pytest.mark.parametrize("codec", [PICKLES[0], PICKLES[-1], STATES[0]], ids=str)
+@pytest.mark.parametrize("case", [SEEKABLE[2], SEEKABLE[4], CUSTOM[3], DATASETS[-3]], ids=str)
+def test_what_was_saved_after_an_epochs_end_goes_on_as_persistent_workers_do(
+    case: Case, codec: Codec
+) -> None:
+    more = {"persistent_workers": True}
+    expected = uninterrupted(case, 2, **more)
+    seed_everything(1)
+    iterator = iter(case.make(2, **more))
+    assert seen(iterator) == expected[0]
+    saved = codec.save(iterator)
+    iterator.close()
+    seed_everything(99)
+    again = codec.load(saved, lambda: case.make(2, **more))
+    first = seen(again if codec is STATES[0] else iter(again.loader))
+    assert [first, seen(iter(again.loader))] == expected[1:]
+
+
 FEW = [SEEKABLE[2], SEEKABLE[4], CUSTOM[0], CUSTOM[-1], DATASETS[1]]
 
 

@@ -111,20 +111,20 @@ KINDS: Mapping[str, Kind] = {
     "tensors": _data(_tensors),
     "local class": _data(zoo.local_noisy),
     "listening, with state": _sampled(zoo.ListeningWithState, same_workers=True),
-    # what cannot be exact, in all circumstances at least
-    "listening": _sampled(zoo.Listening, same_workers=True, promise="honest"),
+    # what cannot be exact; of some it is not said yet when it is not, see the torture's report
+    "listening": _sampled(zoo.Listening, same_workers=True, promise="none"),
     "listening, with weights": _sampled(
-        zoo.ListeningWithWeights, same_workers=True, promise="honest"
+        zoo.ListeningWithWeights, same_workers=True, promise="none"
     ),
-    "by method": _sampled(zoo.by_method, promise="honest"),
-    "by lambda": _sampled(zoo.by_lambda, promise="honest"),
-    "by partial": _sampled(zoo.by_partial, promise="honest"),
-    "by namespace": _sampled(zoo.by_namespace, promise="honest"),
-    "of its class": _sampled(zoo.OfItsClass, promise="honest"),
+    "by method": _sampled(zoo.by_method, promise="none"),
+    "by lambda": _sampled(zoo.by_lambda, promise="none"),
+    "by partial": _sampled(zoo.by_partial, promise="none"),
+    "by namespace": _sampled(zoo.by_namespace, promise="none"),
+    "of its class": _sampled(zoo.OfItsClass, promise="none"),
     "goes round": _sampled(odd.GoesRound, promise="honest"),
     "shuffles samplers": _sampled(odd.ShufflesSamplers, promise="honest"),
     "a generator": _sampled(lambda: (index for index in range(10)), promise="honest"),
-    "map with a generator": _data(zoo.OwnGenerator, same_workers=True, promise="honest"),
-    "stream counts passes": _data(zoo.CountsPasses, same_workers=True, promise="honest"),
-    "stream shuffles itself": _data(zoo.ShufflesItself, same_workers=True, promise="honest"),
+    "map with a generator": _data(zoo.OwnGenerator, same_workers=True, promise="none"),
+    "stream counts passes": _data(zoo.CountsPasses, same_workers=True, promise="none"),
+    "stream shuffles itself": _data(zoo.ShufflesItself, same_workers=True, promise="none"),
 }

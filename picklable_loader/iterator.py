@@ -191,7 +191,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         if state is None and self._finished and unmoved:
             # It was pickled after its last batch. Persistent workers would have gone on with what
             # the epoch has left them, for example its base seed; new ones begin with its state.
-            state = self._next_epoch()
+            state = self._next_epoch(live=True)
         self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
         if state is None:
             check_kind(self.loader)

@@ -66,8 +66,8 @@ def snapshot(
     return run.snapshot(live)
 
 
-def next_epoch(loader: DataLoader[Any], run: Run) -> dict[str, Any]:
-    """The start of the epoch after a run that is over."""
+def next_epoch(loader: DataLoader[Any], run: Run, live: bool = False) -> dict[str, Any]:
+    """The start of the epoch after a run that is over; live: see `snapshot`."""
     if run is loader._pl.run and loader._pl.next_epoch != run.epoch + 1:
         return loader._pl.beginning(live=False)  # set_epoch has chosen another one
     lives_on, seeded = loader._pl.lives_on, loader._pl.options.seed is not None
@@ -79,7 +79,7 @@ def next_epoch(loader: DataLoader[Any], run: Run) -> dict[str, Any]:
         workers=left.workers if lives_on else {},
         sampler=left.sampler,
         announced=left.announced,
-        streams=savable(loader._pl.carried_places(), live=False),
+        streams=savable(loader._pl.carried_places(), live),
     )
     return to_plain(cursor, fingerprint(loader))
 

@@ -133,7 +133,7 @@ class Standing(Generic[_T]):
         """
         with self._turn.still():
             if self._finished:
-                return self._next_epoch()
+                return self._next_epoch(live=False)
             return snapshot(self.loader, self._run, self._state, live=False)
 
     def load_state_dict(
@@ -253,10 +253,10 @@ class Standing(Generic[_T]):
         if self.loader._pl.newest is self:
             self.loader._pl.run_begins(self._run)
 
-    def _next_epoch(self) -> dict[str, Any]:
+    def _next_epoch(self, live: bool) -> dict[str, Any]:
         if self._run is None:
             self._build_run()
-        return next_epoch(self.loader, self._live_run())
+        return next_epoch(self.loader, self._live_run(), live)
 
     def _live_run(self) -> Run:
         assert self._run is not None

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
+from .checksum import checksum
 from .core.order import SequenceOrder
 from .core.plan import Grouping, Plan, Unit
 from .freeze import Frozen, freeze, memory
 from .options import check_budget, check_count
 from .randomness import RNGS
-from .samplers import describe, is_known
+from .samplers import data_of, describe, draws_at_once, is_known
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -110,8 +111,9 @@ def budget_for(loader: DataLoader[Any], wish: Any) -> tuple[int, int]:
         return int(wish), 0
     check_budget(wish)
     # Other samplers may notice how far ahead of the consumer they are drawn from; so may those who
-    # look at the generator that they gave, or use it for something else.
-    unnoticed = anatomy(loader).known and not generators(loader)
+    # look at the generator that they gave, or use it for something else, unless its draws are over.
+    parts = anatomy(loader)
+    unnoticed = parts.known and (not generators(loader) or draws_at_once(parts.sampler))
     return 2 * loader.num_workers, 8 * loader.num_workers if unnoticed else 0
 
 
@@ -128,6 +130,9 @@ def fingerprint(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[s
         "seeding": loader._pl.options.seeding,
         "seed": loader._pl.options.seed,
     }
+    data = data_of(parts.sampler)
+    if data is not None:
+        fits["sampler_checksum"] = checksum(data)
     if loader._pl.options.seeding == "worker":
         fits["num_workers"] = loader.num_workers
     if loader._pl.streamed:
@@ -149,7 +154,7 @@ def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
 def built(loader: DataLoader[Any]) -> Frozen:
     """The attributes of a loader's custom sampler."""
     parts = anatomy(loader)
-    return {} if parts.known else freeze(parts.sampler, loader.dataset)
+    return {} if parts.known else freeze(parts.sampler, loader.dataset, loader._pl.source.lists)
 
 
 def position(loader: DataLoader[Any], state: dict[str, Any], at_epoch_end: str) -> tuple[int, int]:

@@ -18,11 +18,7 @@ from .plain import SYMPTOMS
 from .randomness import generator_from_text
 from .source import Setting, random_int64
 
-__all__ = ["FOLLOWS", "ChunkedOrder", "Stream", "number"]
-
-#: In an order's state: the sampler's own generator stands where the chunks have left it, so that
-#: its state need not be saved beside that of its start.
-FOLLOWS = "generator_follows"
+__all__ = ["ChunkedOrder", "Stream", "number"]
 
 
 class Stream:
@@ -39,8 +35,6 @@ class Stream:
         self.drawn = 0
         self._private: torch.Generator | None = None
         self._private_chunks = 0
-        #: the state in which the last chunk has left the sampler's own generator
-        self._left: torch.Tensor | None = None
         self.rewind(_chunks(setting.saved))
 
     def rewind(self, private_chunks: int) -> None:
@@ -59,16 +53,7 @@ class Stream:
         self.drawn += 1
         if self.drawn <= self._private_chunks:
             return how(self._private)
-        chunk = self._source.draw("sampler", how)
-        self._left = self._now()
-        return chunk
-
-    def settle(self) -> None:
-        """Put the sampler's own generator where the chunks drawn so far have left it."""
-        generator = self._source.generators.get("sampler")
-        if generator is not None and self._private is not None:
-            generator.set_state(self._private.get_state())
-            self._left = self._now()
+        return self._source.draw("sampler", how)
 
     def private_left(self) -> int:
         """How many of the next chunks come from the private generator."""
@@ -82,15 +67,7 @@ class Stream:
     def state(self) -> dict[str, Any]:
         if "seed" in self.start:
             return dict(self.start)
-        saved = {**self.start, "chunks": max(self.drawn, self._private_chunks)}
-        now = self._now()
-        if now is not None and self._left is not None and torch.equal(now, self._left):
-            saved[FOLLOWS] = True
-        return saved
-
-    def _now(self) -> torch.Tensor | None:
-        generator = self._source.generators.get("sampler")
-        return None if generator is None else generator.get_state()
+        return {**self.start, "chunks": max(self.drawn, self._private_chunks)}
 
 
 def _begin(setting: Setting, own_seed: bool) -> dict[str, Any]:
@@ -174,8 +151,6 @@ class ChunkedOrder:
     def seek(self, position: int) -> None:
         if self._stream is None:
             self._target = position
-            if FOLLOWS in (self._setting.saved or ()):
-                self._start()  # the user's generator is put in its place at once
             return
         number, offset = divmod(position, self.chunk_length)
         if self._number != number:
@@ -188,20 +163,13 @@ class ChunkedOrder:
     def state(self, live: bool) -> dict[str, Any] | None:
         if self._stream is None:
             return None if self._setting.saved is None else dict(self._setting.saved)
-        state = self._stream.state()
-        if live:
-            state.pop(FOLLOWS, None)  # the generator itself is saved with the loader
-        return state
+        return self._stream.state()
 
     def _start(self) -> None:
         self.total = len(self.sampler)
         self.chunk_length = max(1, self.high())
         self._stream = Stream(self._setting, self.own_seed)
-        saved = self._setting.saved or {}
-        if FOLLOWS in saved:
-            self._go_to(self._stream, saved["chunks"] - 1)
-            self._stream.settle()
-        if self._target or FOLLOWS in saved:
+        if self._target:
             self.seek(self._target)
 
     def _go_to(self, stream: Stream, number: int) -> None:
@@ -244,8 +212,8 @@ def _check_saved(saved: dict[str, Any]) -> None:
     except SYMPTOMS:
         found = saved.get("generator")
         raise DamagedStateError("order.generator", "a generator's state", found) from None
-    if number(saved, "chunks") < (FOLLOWS in saved):
-        raise DamagedStateError("order.chunks", "from 1", saved["chunks"])
+    if number(saved, "chunks") < 0:
+        raise DamagedStateError("order.chunks", "from 0", saved["chunks"])
 
 
 def number(saved: dict[str, Any], name: str) -> int:

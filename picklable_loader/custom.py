@@ -219,7 +219,7 @@ class CustomOrder:
                 state["sampler_state"] = self._sampler_state(live)
 
     def _frozen(self) -> Frozen:
-        return freeze(self._sampler, self._source.dataset)
+        return freeze(self._sampler, self._source.dataset, self._source.lists)
 
     def _iterator_pickles(self) -> bool:
         if self._pickles is None:
@@ -318,6 +318,7 @@ class CustomOrder:
             finally:
                 left = capture_all()
                 if left != found:
+                    self._source.saved_at.clear()
                     self._note(opens, taken, found, left)
                 self._left = left
 

@@ -139,12 +139,17 @@ def _is_bridged(entry: Difference, cursor: Cursor) -> bool:
     # given; they are kept as they are only if the size has not changed.
     if entry.name == "batch_size":
         return not cursor.window and not cursor.streams
-    if entry.name in ("dataset_length", "sampler_length"):
+    if entry.name in ("dataset_length", "sampler_length", "sampler_checksum"):
         return cursor.order is None  # data in sequence, or an epoch that is yet to begin
     return entry.name in _BRIDGED
 
 
 def _advice(left: list[Difference], strict: bool) -> str:
+    if [entry.name for entry in left] == ["sampler_checksum"]:
+        return (
+            "The sampler has other indices or weights than when the state was saved. Make them "
+            "from a fixed seed, or save them beside the state."
+        )
     if strict and all(entry.name in (*_BRIDGED, "batch_size") for entry in left):
         return (
             "Build the loader as it was when the state was saved, or pass strict=False to go on "

@@ -13,6 +13,7 @@ import io
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -22,15 +23,17 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from .errors import CannotSaveError, DamagedStateError
-from .plain import SYMPTOMS, NotPlain, alike, decode, encode, encode_state
+from .plain import SYMPTOMS, NotPlain, alike, decode, encode, encode_state, is_flat
 from .randomness import generator_to_text, set_generator
 from .source import Source
 from .stateful import is_stateful
 
-__all__ = ["Frozen", "changed", "check_known", "freeze", "memory", "prepare", "thaw"]
+__all__ = ["Frozen", "Lists", "changed", "check_known", "freeze", "memory", "prepare", "thaw"]
 
 #: an attribute's path from the sampler -> [kind, plain value]
 Frozen = dict[str, list[Any]]
+#: an attribute's path -> a list that stood there, and its form
+Lists = dict[str, tuple[list[Any] | None, list[Any] | None]]
 
 #: kinds of which only the identity is known; they can be compared and not be put back
 _OPAQUE = ("iterator", "members")
@@ -50,15 +53,17 @@ _OTHERS = (
 )
 
 
-def freeze(sampler: Any, other: Any = None) -> Frozen:
+def freeze(sampler: Any, other: Any = None, lists: Lists | None = None) -> Frozen:
     """The attributes of a sampler, and of what it is made of, that are plain or random states.
 
     Args:
         sampler: the sampler.
         other: an object that it may refer to and is none of its own: the loader's dataset.
+        lists: the lists of earlier calls, which are not encoded again while they are the same.
     """
     frozen: Frozen = {}
-    _visit(sampler, "", frozen, {id(sampler), id(other)}, _package(sampler))
+    visit = _Visit(frozen, {id(sampler), id(other)}, _package(sampler), lists)
+    visit.parts(sampler, "")
     return frozen
 
 
@@ -131,7 +136,7 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
     """
     if is_stateful(sampler):
         return {"state": encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)}
-    now = freeze(sampler, source.dataset)
+    now = freeze(sampler, source.dataset, source.lists)
     if started:
         check_known(source.origin, now, sampler)
     attributes = changed(now, source.origin)
@@ -185,19 +190,46 @@ def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
     rng.restore(found, form)
 
 
-def _visit(owner: Any, prefix: str, frozen: Frozen, seen: set[int], home: str) -> None:
-    for name, value in _parts(owner):
-        path = f"{prefix}{name}"
-        if id(value) in seen:
-            continue
-        form = _encode(value)
-        if form is not None:
-            frozen[path] = form
-        elif _is_container(value) or _belongs_to(home, value):
-            seen.add(id(value))
-            if _is_container(value):
-                frozen[path] = ["members", [id(item) for item in _items(value)]]
-            _visit(value, f"{path}.", frozen, seen, home)
+@dataclass(frozen=True)
+class _Visit:
+    """A walk through a sampler's parts."""
+
+    frozen: Frozen
+    seen: set[int]
+    home: str
+    lists: Lists | None
+
+    def parts(self, owner: Any, prefix: str) -> None:
+        for name, value in _parts(owner):
+            path = f"{prefix}{name}"
+            if id(value) in self.seen:
+                continue
+            form = self.encode(path, value)
+            if form is not None:
+                self.frozen[path] = form
+            elif _is_container(value) or _belongs_to(self.home, value):
+                self.seen.add(id(value))
+                if _is_container(value):
+                    self.frozen[path] = ["members", [id(item) for item in _items(value)]]
+                self.parts(value, f"{path}.")
+
+    def encode(self, path: str, value: Any) -> list[Any] | None:
+        if self.lists is None or type(value) is not list:
+            return _encode(value)
+        earlier, form = self.lists.get(path, (None, None))
+        if not _equal(earlier, value):
+            form = _encode(value)
+            # What stands in another list may change within.
+            flat = form is not None and is_flat(form[1])
+            self.lists[path] = (value.copy(), form) if flat else (None, None)
+        return form
+
+
+def _equal(flat: list[Any] | None, value: list[Any]) -> bool:
+    try:
+        return flat == value
+    except (ValueError, RuntimeError):  # an array stands there now
+        return False
 
 
 def _belongs_to(home: str, value: Any) -> bool:

@@ -14,6 +14,7 @@ from torch.utils.data._utils import worker as torch_worker
 from .core.events import Answered, Arrived, Emptied, Ended, Failed
 from .core.streams import Marks, Place
 from .core.task import Task
+from .randomness import capture_all, restore_all
 from .stats import Clocks, WorkerStats
 from .transport.frames import Answer, Begin, Outcome
 from .worker.fetch import Job, StreamEnded
@@ -46,7 +47,7 @@ class InlineEngine:
         saved: bool = True,
     ) -> None:
         self._world = world
-        self._stateful = job.stateful
+        self._stateful, self._iterable = job.stateful, job.iterable
         self._tasks: deque[Task] = deque()
         self._results: dict[int, Answer] = {}
         self._seed = 0
@@ -128,7 +129,13 @@ class InlineEngine:
         for stream, replica in enumerate(self._replicas):
             if not self._started:
                 replica.start()
-            replica.begin(begin, places.get(stream))
+            place = places.get(stream)
+            states = capture_all()
+            replica.begin(begin, place)
+            if place is not None and (place.given or not self._iterable):
+                # With seeding="worker" the generators are the loader's state. To load the dataset's
+                # state and to fetch batches again must not move them.
+                restore_all(states)
         self._started = True
         # The dataset is the program's own: a pickle of the loader finds it in mid-epoch.
         marks = {n: replica.first_mark(places.get(n)) for n, replica in enumerate(self._replicas)}

@@ -199,6 +199,8 @@ class Inner:
             accepted = self._checked(state, strict)
         if not is_iterable(self._loader):
             prepare(anatomy(loader).sampler, accepted["sampler"], self.source)
+        self.source.generators = generators(loader)
+        self.source.put_back(accepted["rng"])
         if accepted["announced"] is not None:
             tell_epoch(loader.dataset, accepted["announced"])
         self.announced = accepted["announced"]

@@ -15,7 +15,7 @@ from .core.events import Budgeted, Skipped
 from .errors import WorkerDied
 from .fitting import check_kind
 from .marks import replayed
-from .options import AtEpochEnd, check_count
+from .options import AtEpochEnd, check_count, whole_number
 from .pinning import pin
 from .refusals import no_budget
 from .saving.absent import check_present
@@ -100,8 +100,9 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             How many were passed over: fewer at the end of the epoch.
 
         Raises:
-            ValueError: ``count`` is negative.
+            ValueError, TypeError: ``count`` is negative, or no whole number.
         """
+        count = whole_number("count", count)
         if count < 0:
             raise ValueError(f"count should be from 0, got count={count}")
         with self._turn.jumps("skip()"):
@@ -271,8 +272,10 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
 
     def _advance(self) -> Answer:
         """The driver's next answer, noted in the run."""
+        run = self._live_run()
+        run.rejoin()
         answer = self._driver.advance()
-        self._live_run().moved(answer)
+        run.moved(answer)
         self._at_epoch_end = None
         return answer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -23,7 +22,7 @@ from .options import (
     whole_number,
 )
 from .past import batch_at
-from .saved import next_epoch, without_objects
+from .saved import next_epoch, snapshot, unmoved
 from .saving.pickling import Picklable
 from .showing.card import card
 from .showing.portrait import in_one_line, of_loader
@@ -87,7 +86,7 @@ class DataLoader(Picklable[_T]):
             ``"auto"``: 2 times num_workers, and up to 8 times while workers idle because the next
             batch in order is a slow one and all would take 512 MiB at most; or because of
             anything else, a slow consumer included, and all would take 16 MiB at most (not with
-            a sampler, or a generator, of your own, which would be drawn from earlier). ``None``:
+            a sampler of your own, or a generator that is drawn from again and again). ``None``:
             ``prefetch_factor`` times num_workers, or ``"auto"`` if that is not given either.
         prefetch_bytes: no more is fetched while batches that wait for delivery take this much,
             an int or text such as ``"512MiB"``; what workers are at comes on top, at most a batch
@@ -327,7 +326,7 @@ class DataLoader(Picklable[_T]):
     def _state_dict(self) -> dict[str, Any]:
         inner = self._pl
         if inner.resume is not None:
-            return copy.deepcopy(inner.resume)
+            return unmoved(self, inner.resume, live=False)
         newest = inner.newest
         if newest is not None:
             return newest.state_dict()
@@ -336,9 +335,7 @@ class DataLoader(Picklable[_T]):
             return inner.beginning(live=False)
         if run.finished:
             return next_epoch(self, run)
-        if run.unmoved is not None:
-            return without_objects(run.unmoved, live=False)
-        return run.snapshot(live=False)
+        return snapshot(self, run, None, live=False)
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None

@@ -12,6 +12,7 @@ from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone
+from itertools import chain, islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -33,6 +34,7 @@ __all__ = [
     "encode",
     "encode_any",
     "encode_state",
+    "is_flat",
 ]
 
 #: What code raises that meets damaged data; anything else has another reason.
@@ -82,8 +84,11 @@ def encode(value: Any, level: int = 0) -> Any:
     if kind in SCALARS:
         return value
     if kind is list:
-        if SCALARS.issuperset(map(type, value)):
+        kinds = set(map(type, value))
+        if kinds <= SCALARS:
             return value.copy()
+        if kinds == {tuple} and SCALARS.issuperset(map(type, chain.from_iterable(value))):
+            return _encode_rows(value)
         return _encode_items(value, level)
     if kind in _CONTAINERS:
         return {"as": kind.__name__, "value": _CONTAINERS[kind](value, level)}
@@ -92,6 +97,13 @@ def encode(value: Any, level: int = 0) -> Any:
     if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
         return _encode_number(value)
     raise NotPlain(f"a {kind.__module__}.{kind.__qualname__}")
+
+
+def is_flat(form: Any) -> bool:
+    """The plain form of a list of scalars, or of tuples of them: nothing in it can change."""
+    if type(form) is list:
+        return SCALARS.issuperset(map(type, form))
+    return type(form) is dict and form.get("as") == "rows"
 
 
 def encode_any(value: Any) -> Any:
@@ -201,6 +213,8 @@ def _decode(form: Any) -> Any:
 
 def alike(one: Any, other: Any) -> bool:
     """Two plain forms are of equal values."""
+    if one is other:
+        return True
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return _equal(one, other)
     kind = type(one)
@@ -259,6 +273,29 @@ def _encode_tensor(value: torch.Tensor) -> torch.Tensor:
         return whole(made)
     except ValueError as error:
         raise NotPlain(str(error)) from None
+
+
+def _encode_rows(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    """Tuples of scalars, one after the other: samplers hold millions of them."""
+    sizes = set(map(len, rows))
+    return {
+        "as": "rows",
+        "sizes": max(sizes) if len(sizes) == 1 and any(sizes) else list(map(len, rows)),
+        "value": list(chain.from_iterable(rows)),
+    }
+
+
+def _decode_rows(form: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The list of tuples: ``{"as": "rows", "sizes": 2, "value": [5, 0.5, 7, 0.1]}``."""
+    sizes, values = form["sizes"], form["value"]
+    if type(values) is not list or not SCALARS.issuperset(map(type, values)):
+        raise ValueError("rows hold numbers and text")
+    if type(sizes) is int and 0 < sizes <= len(values):
+        return list(zip(*[iter(values)] * sizes, strict=True))
+    if type(sizes) is not list or min(sizes) < 0 or sum(sizes) != len(values):
+        raise ValueError(f"{len(values)} values in rows of {sizes}")
+    rest = iter(values)
+    return [tuple(islice(rest, size)) for size in sizes]
 
 
 def _decode_tensor(form: dict[str, Any]) -> torch.Tensor:
@@ -347,6 +384,7 @@ _ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
 }
 
 _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "rows": _decode_rows,
     "tuple": lambda form: tuple(_decode(form["value"])),
     "set": lambda form: set(_decode_items(form)),
     "frozenset": lambda form: frozenset(_decode_items(form)),

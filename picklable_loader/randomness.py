@@ -39,6 +39,7 @@ __all__ = [
     "capture_all",
     "generator_from_text",
     "generator_to_text",
+    "restore_all",
     "set_generator",
     "seed_all",
 ]
@@ -160,6 +161,12 @@ RNGS: dict[str, Rng] = {rng.name: rng for rng in (_torch, _numpy, _py)}
 def capture_all() -> dict[str, Any]:
     """The states of all three, by name."""
     return {"torch": _torch.capture(), "numpy": _numpy.capture(), "python": _py.capture()}
+
+
+def restore_all(states: dict[str, Any]) -> None:
+    """Put those that are named at captured states."""
+    for name, state in states.items():
+        RNGS[name].restore(state)
 
 
 def seed_all(seed: int) -> None:

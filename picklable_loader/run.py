@@ -20,7 +20,6 @@ from .anatomy import (
     is_iterable,
     unstarted,
 )
-from .chunks import FOLLOWS
 from .core.cursor import Cursor
 from .core.order import Order
 from .core.plan import Plan, Unit
@@ -82,6 +81,7 @@ class Run:
         self.announced = loader._pl.announced if cursor is None else cursor.announced
         if cursor is not None:
             self._source.restore(cursor.rng)
+            self._source.rejoin()
             if cursor.announced not in (None, loader._pl.announced):
                 tell_epoch(loader.dataset, cursor.announced)
             loader._pl.announced = cursor.announced
@@ -143,7 +143,6 @@ class Run:
             for place in savable(self.schedule.places(), live)
         ]
         order = self._order_state(live)
-        follows = order is not None and FOLLOWS in order
         untouched = order is None or self._parts.known
         held = [*window, *(task for place in places for task in place.since)]
         return Cursor(
@@ -157,7 +156,7 @@ class Run:
             base_seed=self.base_seed,
             order=order,
             sampler=unstarted(self._loader, self._parts, live) if untouched else {},
-            rng=self._source.state(self._moved(), live, follows),
+            rng=self._source.state(self._moved(), live),
             workers=self._workers_as_text(),
             announced=self.announced,
         )
@@ -206,6 +205,11 @@ class Run:
         return to_plain(self.cursor(live), self._fits)
 
     # --- moving ----------------------------------------------------------------------------------
+
+    def rejoin(self) -> None:
+        """The program may restore the global generators at any moment of a resumed epoch."""
+        if self._goes_on and self._source.universe is not None:
+            self._source.rejoin()
 
     def moved(self, answer: Answer) -> None:
         """A batch was delivered, or passed over, by that answer."""

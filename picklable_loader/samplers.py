@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch.utils.data import (
     RandomSampler,
@@ -24,7 +25,7 @@ from .custom import CustomOrder
 from .errors import DamagedStateError
 from .source import Setting
 
-__all__ = ["describe", "is_known", "make_order", "register_order"]
+__all__ = ["data_of", "describe", "draws_at_once", "is_known", "make_order", "register_order"]
 
 OrderFactory = Callable[[Any, Setting], Order]
 
@@ -219,6 +220,33 @@ def describe(sampler: Any) -> str:
     if isinstance(sampler, DistributedSampler):
         return f"{name}(num_replicas={sampler.num_replicas}, shuffle={sampler.shuffle})"
     return name
+
+
+def draws_at_once(sampler: Any) -> bool:
+    """The first index takes all of an epoch's draws, so that how far ahead others are is the same.
+
+    Of RandomSampler's the last one comes at the epoch's end: a permutation that nobody uses.
+    """
+    if isinstance(sampler, RandomSampler):
+        return not sampler.replacement and sampler.num_samples <= len(sampler.data_source)
+    return isinstance(
+        sampler,
+        SequentialSampler | SubsetRandomSampler | WeightedRandomSampler | DistributedSampler,
+    ) or isinstance(sampler, range | list | tuple)
+
+
+def data_of(sampler: Any) -> Any:
+    """The indices or weights that the program has given a sampler; None where there are none.
+
+    A saved state does not hold them: other ones would be another order.
+    """
+    if isinstance(sampler, SubsetRandomSampler):
+        sampler = sampler.indices
+    elif isinstance(sampler, WeightedRandomSampler):
+        sampler = sampler.weights
+    if isinstance(sampler, range):
+        return [sampler.start, sampler.stop, sampler.step]
+    return sampler if isinstance(sampler, list | tuple | torch.Tensor | np.ndarray) else None
 
 
 #: a subclass that has one of these of its own may have another sequence

@@ -15,6 +15,7 @@ from .core.seeds import next_base_seed
 from .core.snapshot import from_plain, to_plain
 from .errors import CannotSaveError, DamagedStateError
 from .marks import savable
+from .randomness import RNGS
 from .run import Run
 from .saving.packing import decided
 from .stateful import is_stateful
@@ -30,7 +31,7 @@ __all__ = [
     "beginning",
     "next_epoch",
     "snapshot",
-    "without_objects",
+    "unmoved",
 ]
 
 
@@ -60,10 +61,23 @@ def snapshot(
         live: objects that only pickle can save may stand in it.
     """
     if run is None:
-        return without_objects(state or loader._pl.beginning(live), live)
+        return unmoved(loader, state or loader._pl.beginning(live), live)
     if run.unmoved is not None and "iterator" not in (run.unmoved["order"] or ()):
-        return without_objects(run.unmoved, live)
+        return unmoved(loader, run.unmoved, live)
     return run.snapshot(live)
+
+
+def unmoved(loader: DataLoader[Any], state: dict[str, Any], live: bool) -> dict[str, Any]:
+    """A state that a loader was given, from which it has not moved; see `snapshot`.
+
+    Its generators may have: another loader may draw from them.
+    """
+    given = _without_objects(state, live)
+    source = loader._pl.source
+    if source.seed is None and not live:
+        rng = {name: text for name, text in given["rng"].items() if name in RNGS}
+        given = {**given, "rng": {**source.given(), **rng}}
+    return given
 
 
 def next_epoch(loader: DataLoader[Any], run: Run, live: bool = False) -> dict[str, Any]:
@@ -84,7 +98,7 @@ def next_epoch(loader: DataLoader[Any], run: Run, live: bool = False) -> dict[st
     return to_plain(cursor, fingerprint(loader))
 
 
-def without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:
+def _without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:
     """A copy of a state that shares nothing with it; unless it is live, of plain values only.
 
     Raises:

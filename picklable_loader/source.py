@@ -9,6 +9,7 @@ still moves the global generator as torch would.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from .randomness import (
 __all__ = ["Setting", "Source", "random_int64"]
 
 _T = TypeVar("_T")
+
+#: all sources of this process, by their id
+_LIVING: weakref.WeakValueDictionary[int, Source] = weakref.WeakValueDictionary()
 
 
 def random_int64(generator: torch.Generator | None) -> int:
@@ -66,16 +70,23 @@ class Source:
         #: a custom sampler's attributes as the program has built them, which no state has to
         #: hold; empty where they are not known
         self.origin: dict[str, list[Any]] = {}
+        #: the global states that it has last saved, as long as it has not drawn since: a copy that
+        #: is resumed in this process must not take the draws that this one is going to make
+        self.saved_at: dict[str, Any] = {}
+        _LIVING[id(self)] = self
+        #: long lists of that sampler and their saved forms, see `freeze`
+        self.lists: dict[str, Any] = {}
 
     def draw(self, name: str, how: Callable[[torch.Generator | None], _T]) -> _T:
         """Draw from the generator of that name, or as a draw from torch's global one."""
-        generator = self.generators.get(name)
+        generator, universe = self.generators.get(name), self.universe
         if generator is not None:
             return how(generator)
-        if self.universe is None:
+        self.saved_at.pop("torch", None)
+        if universe is None or "torch" not in universe.states:
             with Isolated.turn:
                 return how(None)
-        with self.universe:
+        with universe:
             value = how(None)
         with Isolated.turn:
             how(None)  # the global generator moves as it does under torch
@@ -91,6 +102,7 @@ class Source:
         generators = {name: clones[id(given)] for name, given in self.generators.items()}
         source = Source(self.seed, generators, self.dataset)
         source.origin = self.origin
+        source.put_back(saved)
         source.restore(saved)
         with self._unmoved():
             states = capture_all()
@@ -116,31 +128,27 @@ class Source:
         with self._unmoved():
             return generator_to_text(torch.default_generator)
 
-    def state(
-        self, moved: Iterable[str] = (), live: bool = False, follows: bool = False
-    ) -> dict[str, str]:
+    def state(self, moved: Iterable[str] = (), live: bool = False) -> dict[str, str]:
         """The states from which later draws will come.
 
         Args:
             moved: global generators that the user's sampler or dataset draws from.
             live: the loader is saved as well, and with it the generators that it was given.
-            follows: the order's state tells where the sampler's generator stands.
         """
         if self.seed is not None:
             return {} if self.universe is None else self.universe.to_text()
-        saved = {}
-        if not live:
-            given = {id(g): (name, g) for name, g in reversed(self.generators.items())}
-            if follows:
-                del given[id(self.generators["sampler"])]
-            saved = {name: generator_to_text(g) for name, g in given.values()}
-        names = [name for name in RNGS if name in set(moved)]
-        if len(self.generators) < 2 and "torch" not in names:
-            names.append("torch")
+        saved = {} if live else self.given()
+        chosen = {*moved, *(() if len(self.generators) == 2 else ("torch",))}
         with self._unmoved():
-            for name in names:
-                saved[name] = RNGS[name].to_text(RNGS[name].capture())
-        return saved
+            found = {name: RNGS[name].capture() for name in RNGS if name in chosen}
+        if self.universe is None:
+            self.saved_at = found
+        return {**saved, **{name: RNGS[name].to_text(state) for name, state in found.items()}}
+
+    def given(self) -> dict[str, str]:
+        """The states of the loader's own generators; of one that has both names, once."""
+        given = {id(g): (name, g) for name, g in reversed(self.generators.items())}
+        return {name: generator_to_text(g) for name, g in given.values()}
 
     def check(self, saved: dict[str, Any], workers: dict[str, Any]) -> None:
         """Raise DamagedStateError unless ``restore`` will take it, and each worker its part."""
@@ -156,12 +164,36 @@ class Source:
                 except SYMPTOMS:
                     raise DamagedStateError(f"rng.{name}", "a state", saved[name]) from None
 
-    def restore(self, saved: dict[str, str]) -> None:
-        """Let later draws come from saved states."""
+    def put_back(self, saved: dict[str, str]) -> None:
+        """Set the loader's own generators to saved states, as a state is loaded.
+
+        Loaders may share a generator: the program loads all their states before it draws.
+        """
         for name, generator in self.generators.items():
             if name in saved:
                 set_generator(generator, saved[name])
+
+    def restore(self, saved: dict[str, str]) -> None:
+        """Let later draws come from a private copy of the global generators, in saved states."""
         self.universe = self._universe(saved)
+
+    def rejoin(self) -> None:
+        """Draw from the program's own generators where they are in the states of the private copy.
+
+        The program has restored them, or has not moved them: from here on it goes the way of the
+        saved one, whoever else draws from them.
+        """
+        if self.universe is None or self.seed is not None:
+            return
+        states = self.universe.states
+        with Isolated.turn:
+            same = [name for name in states if states[name] == RNGS[name].capture()]
+        living = [ref() for ref in _LIVING.valuerefs()]  # another thread may add one
+        for name in same:
+            others = (each.saved_at.get(name) for each in living if each not in (None, self))
+            if states[name] not in others:
+                del states[name]
+        self.universe = self.universe if states else None
 
     def _universe(self, saved: dict[str, str]) -> Universe | None:
         states = {name: text for name, text in saved.items() if name not in ("loader", "sampler")}

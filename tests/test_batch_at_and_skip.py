@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from laws.cases import ALL, CUSTOM, DATASETS, OPTIONS, SEEKABLE, Case
@@ -371,6 +372,14 @@ def test_skip_does_not_go_back(count: int) -> None:
     iterator = iter(DataLoader(Noisy()))
     with pytest.raises(ValueError, match="count should be from 0"):
         iterator.skip(count)
+
+
+@pytest.mark.parametrize("count", [1.5, "3", None, True])
+def test_skip_takes_whole_numbers(count: Any) -> None:
+    iterator = iter(DataLoader(Noisy()))
+    with pytest.raises(TypeError, match="count should be a whole number, got count="):
+        iterator.skip(count)
+    assert iterator.skip(np.int64(2)) == 2
 
 
 def test_skip_after_the_last_batch_of_torchs_random_sampler_draws_what_a_walk_draws() -> None:

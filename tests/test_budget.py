@@ -11,9 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import IterableDataset, RandomSampler
+from torch.utils.data import (
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from picklable_loader import DataLoader
+from picklable_loader.anatomy import budget_for
 from picklable_loader.errors import UsageError
 
 #: bytes of each sample of `Gated`
@@ -371,10 +377,8 @@ def test_a_budget_that_was_given_does_not_grow(gate: Gate) -> None:
     "options",
     [
         lambda: {"sampler": Drawn(60)},
-        lambda: {"sampler": RandomSampler(range(60), generator=torch.Generator())},
-        lambda: {"shuffle": True, "generator": torch.Generator()},
     ],
-    ids=["a sampler", "a sampler's generator", "a generator"],
+    ids=["a sampler"],
 )
 def test_the_budget_does_not_grow_where_the_program_could_see_it(options: Any, gate: Gate) -> None:
     first = int(next(iter(loader(range(60), **options()))))
@@ -387,6 +391,30 @@ def test_the_budget_does_not_grow_where_the_program_could_see_it(options: Any, g
     gate.open(1)
     assert (int(next(iterator)[0]), iterator.prefetch_budget) == (first, 4)
     assert len(list(iterator)) == 59
+
+
+AT_ONCE: dict[str, Any] = {
+    "in order": lambda given: {"generator": given},
+    "shuffle": lambda given: {"shuffle": True, "generator": given},
+    "some": lambda given: {"sampler": RandomSampler(range(60), False, 7, given)},
+    "a subset": lambda given: {"sampler": SubsetRandomSampler(range(60), given)},
+    "weighted": lambda given: {"sampler": WeightedRandomSampler([1.0] * 60, 60, True, given)},
+    "a list": lambda given: {"sampler": list(range(60)), "generator": given},
+}
+BIT_BY_BIT: dict[str, Any] = {
+    "replacement": lambda given: {"sampler": RandomSampler(range(60), True, 60, given)},
+    "two permutations": lambda given: {"sampler": RandomSampler(range(60), False, 61, given)},
+    "a sampler": lambda given: {"sampler": Drawn(60)},
+}
+
+
+@pytest.mark.parametrize("kind", [*AT_ONCE, *BIT_BY_BIT])
+def test_with_a_generator_the_budget_grows_where_the_first_draw_is_the_whole_order(
+    kind: str,
+) -> None:
+    options = {**AT_ONCE, **BIT_BY_BIT}[kind](torch.Generator())
+    most = 24 if kind in AT_ONCE else 0
+    assert budget_for(DataLoader(range(60), num_workers=3, **options), "auto") == (6, most)
 
 
 # --- how many bytes wait -------------------------------------------------------------------------

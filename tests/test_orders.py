@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import pickle
 import random
@@ -21,7 +22,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.observe import seed_everything
-from torch.utils.data import Sampler
+from torch.utils.data import Sampler, SubsetRandomSampler, WeightedRandomSampler
 
 from picklable_loader import DataLoader
 from picklable_loader.checksum import BEGINNING, checksum
@@ -32,6 +33,8 @@ from picklable_loader.errors import (
     StateMismatch,
     UsageError,
 )
+from picklable_loader.freeze import changed, freeze
+from picklable_loader.plain import alike, decode, encode
 
 N = 12
 
@@ -447,3 +450,117 @@ def test_ranks_are_those_of_the_process_group(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     assert [each.wait() for each in both] == [0, 0]
+
+
+# --- what the program has given a sampler --------------------------------------------------------
+
+GIVEN: dict[str, Callable[[list[int]], Any]] = {
+    "a list": list,
+    "a tuple": tuple,
+    "a tensor": torch.tensor,
+    "an array": np.array,
+    "a range": lambda order: range(N)[:: 1 if order[0] == 0 else -1],
+    "a subset": lambda order: SubsetRandomSampler(order, torch.Generator().manual_seed(1)),
+    "a subset's tensor": lambda order: SubsetRandomSampler(torch.tensor(order)),  # type: ignore
+    "weights": lambda order: WeightedRandomSampler([float(i + 1) for i in order], N),
+    "pairs": lambda order: [(index, "x") for index in order],
+}
+
+
+class AsAsked(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: Any) -> Any:
+        return index[0] if type(index) is tuple else int(index)
+
+
+@pytest.mark.parametrize("step", [0, 2])
+@pytest.mark.parametrize("kind", GIVEN)
+def test_a_sampler_with_other_indices_or_weights_is_refused(kind: str, step: int) -> None:
+    def make(order: list[int]) -> DataLoader[Any]:
+        return DataLoader(AsAsked(), 3, sampler=GIVEN[kind](order))
+
+    seed_everything(1)
+    order, other = list(range(N)), list(range(N - 1, -1, -1))
+    iterator = iter(make(order))
+    for _ in range(step):
+        next(iterator)
+    state, rest = iterator.state_dict(), batches(iterator)
+    again = make(order)
+    again.load_state_dict(json.loads(json.dumps(state)))
+    assert batches(iter(again)) == rest
+    with pytest.raises(StateMismatch, match="sampler_checksum.*\n.*fixed seed"):
+        make(other).load_state_dict(state)
+
+
+# --- samplers that hold much ---------------------------------------------------------------------
+
+
+rows = st.lists(st.tuples() | st.tuples(numbers) | st.tuples(numbers, st.floats(), st.text()))
+
+
+@settings(deadline=None)
+@given(rows | st.lists(st.tuples(st.integers(), st.booleans())))
+def test_a_list_of_tuples_has_a_short_form_and_comes_back(value: list[Any]) -> None:
+    form = encode(value)
+    assert value == [] or form["as"] == "rows" and all(type(v) is not list for v in form["value"])
+    found = decode(json.loads(json.dumps(form)))
+    assert repr(found) == repr(value)
+    assert alike(form, encode(found)) or "nan" in repr(value)
+
+
+@pytest.mark.parametrize(
+    "sizes, value",
+    [
+        (2, [1, 2, 3]),
+        (0, []),
+        (-1, [1]),
+        (10**12, [1]),
+        ([3], [1, 2]),
+        ([1, -1], []),
+        ([], []),
+        (["1"], [1]),
+        (2, "ab"),
+        (2, [[1], [2]]),
+        (None, [1]),
+    ],
+)
+def test_a_damaged_list_of_tuples_is_refused(sizes: Any, value: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        decode({"as": "rows", "sizes": sizes, "value": value})
+
+
+class HoldsMuch(Sampler[int]):
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+LISTS: dict[str, Callable[[], list[Any]]] = {
+    "numbers": lambda: [1, 2, 3],
+    "tuples": lambda: [(1, 2.5), (2, 0.5)],
+    "lists": lambda: [[1], [2, 3]],
+    "arrays": lambda: [np.arange(3), np.arange(2)],
+}
+
+
+@pytest.mark.parametrize("other", LISTS)
+@pytest.mark.parametrize("kind", LISTS)
+def test_a_list_that_stays_is_not_encoded_again_and_one_that_changes_is(
+    kind: str, other: str
+) -> None:
+    known: Any = {}
+    sampler = HoldsMuch(LISTS[kind]())
+    first = freeze(sampler, lists=known)
+    assert (freeze(sampler, lists=known)["value"] is first["value"]) == (
+        kind in ("numbers", "tuples")
+    )
+    sampler.value.reverse()
+    assert changed(first, freeze(sampler, lists=known)) == first
+    sampler.value.reverse()
+    assert not changed(first, freeze(sampler, lists=known))
+    if kind == "lists":
+        sampler.value[1].append(4)
+        assert changed(first, freeze(sampler, lists=known)) == first
+    sampler.value = LISTS[other]()
+    assert bool(changed(first, freeze(sampler, lists=known))) == (kind != other) or kind == "lists"

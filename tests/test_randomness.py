@@ -639,7 +639,6 @@ def test_without_a_seed_the_state_has_what_later_draws_come_from() -> None:
     assert set(Source(None, {"loader": loader}).state()) == {"torch", "loader"}
     both = Source(None, {"loader": loader, "sampler": sampler})
     assert set(both.state()) == {"loader", "sampler"}
-    assert set(both.state(follows=True)) == {"loader"}
     assert both.state(live=True) == {}
     assert set(Source(None, {"loader": loader, "sampler": loader}).state()) == {"loader"}
 

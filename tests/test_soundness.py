@@ -279,7 +279,7 @@ def _change(draw: st.DrawFn, owner: Any, place: Any) -> None:
     elif how == "add" and isinstance(owner, list):
         owner.insert(place, copy.deepcopy(value))
     elif how == "add":
-        names = ["iterator", "shared_seed", "log", "state", "generator_follows", "chunks"]
+        names = ["iterator", "shared_seed", "log", "state", "checksum", "chunks"]
         owner[draw(st.sampled_from(names))] = draw(ANYTHING)
     else:
         owner[place] = draw(ANYTHING)

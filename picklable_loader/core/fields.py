@@ -47,6 +47,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "dataset_length": (int, _NULL),
         "sampler": (str,),
         "sampler_length": (int, _NULL),
+        "sampler_checksum": (str,),
         "batch_size": (int, _NULL),
         "batches_from": (str,),
         "drop_last": (bool,),
@@ -66,7 +67,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
     # The order's own state: one of these. That of a registered order is checked by its factory.
     "order of a sequence": {},
     "order in chunks": {
-        "seed": (int,), "generator": (str,), "chunks": (int,), "generator_follows": (bool,),
+        "seed": (int,), "generator": (str,), "chunks": (int,),
     },
     "order of ranks": {"epoch": (int,), "seed": (int,)},
     "order of DataPipes": {"shared_seed": (int,)},

@@ -155,6 +155,7 @@ CUSTOM = [
 
 ODD = [
     batch_sampler("buckets", odd.Buckets),
+    sampler("tuples in a list", odd.OfTuples),
     sampler("numpy's numbers in a list", odd.OfNumpyNumbers, json=False),
     sampler("lists in a dict", odd.OfClasses),
     sampler("generators in a list", odd.ManyGenerators),

@@ -30,6 +30,17 @@ class Buckets(Sampler[list[int]]):
         yield from self.batches
 
 
+class OfTuples(Sized):
+    """Shuffles a list of (index, length) in place: the ordinary sampler by length."""
+
+    def __init__(self) -> None:
+        self.samples = [(index, 3 * index % 7) for index in range(N)]
+
+    def __iter__(self) -> Iterator[int]:
+        random.shuffle(self.samples)
+        yield from (index for index, _ in self.samples)
+
+
 class OfNumpyNumbers(Sized):
     """Shuffles a list of numpy's numbers in place."""
 

@@ -1,0 +1,303 @@
+"""Generators with several users, loaders, samplers, datasets, the program, and their resumes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from laws.observe import expected_warnings, seed_everything
+from laws.samplers import DrawsAsItGoes, from_numpy, from_torch
+from torch.utils.data import Dataset, RandomSampler
+
+from picklable_loader import DataLoader
+
+State = dict[str, Any]
+
+
+# --- a generator that two loaders share ----------------------------------------------------------
+
+
+def _shuffled(g: torch.Generator) -> tuple[DataLoader[Any], DataLoader[Any]]:
+    return (
+        DataLoader(range(12), batch_size=4, shuffle=True, generator=g),
+        DataLoader(range(4), batch_size=4, generator=g),
+    )
+
+
+def _many_draws(g: torch.Generator) -> tuple[DataLoader[Any], DataLoader[Any]]:
+    data = torch.utils.data
+    return (
+        DataLoader(range(12), 4, sampler=data.RandomSampler(range(5), True, 12, g)),
+        DataLoader(range(4), batch_size=2, shuffle=True, generator=g),
+    )
+
+
+def _beside_workers(g: torch.Generator) -> tuple[DataLoader[Any], DataLoader[Any]]:
+    train, valid = _shuffled(g)
+    train.num_workers, train.prefetch_factor = 1, 2
+    return train, valid
+
+
+PAIRS = {f.__name__.strip("_"): f for f in (_shuffled, _many_draws, _beside_workers)}
+EPOCHS = 3
+
+
+def run(
+    make: Callable[..., Any],
+    save_at: int | None = None,
+    saved: Any = None,
+    valid_first: bool = False,
+) -> tuple[list[Any], Any]:
+    """Train and validate by turns; states of both loaders after so many batches of either."""
+    train, valid = make(torch.Generator().manual_seed(3))
+    log: list[Any] = []
+    states, steps = None, 0
+    if saved is not None:
+        log, steps = list(saved["log"]), len(saved["log"])
+        pairs = [(train, saved["train"]), (valid, saved["valid"])]
+        for loader, state in reversed(pairs) if valid_first else pairs:
+            loader.load_state_dict(state)
+    begins_in_valid = saved is not None and saved["in_valid"]
+    for epoch in range(saved["epoch"] if saved else 0, EPOCHS):
+        for name, loader in (("train", train), ("valid", valid)):
+            if begins_in_valid and name == "train":
+                begins_in_valid = False
+                continue
+            for batch in loader:
+                log.append((epoch, name, batch.tolist()))
+                steps += 1
+                if steps == save_at:
+                    states = {
+                        "train": train.state_dict(),
+                        "valid": valid.state_dict(),
+                        "log": list(log),
+                        "epoch": epoch,
+                        "in_valid": name == "valid",
+                    }
+    return log, states
+
+
+@pytest.mark.parametrize("valid_first", [False, True])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_states_of_loaders_that_share_a_generator_go_on_together(
+    pair: str, valid_first: bool
+) -> None:
+    make = PAIRS[pair]
+    whole, _ = run(make)
+    steps = (2, 4, 6) if "workers" in pair else range(1, len(whole))
+    for step in steps:
+        found, saved = run(make, save_at=step)
+        assert found == whole, "saving has disturbed the run"
+        with expected_warnings():  # of a pass that has nothing left
+            found, _ = run(make, saved=saved, valid_first=valid_first)
+        assert found == whole, f"step {step}"
+
+
+def test_a_generator_is_put_back_when_a_state_is_loaded_and_not_again() -> None:
+    given = torch.Generator().manual_seed(3)
+    loader = DataLoader(range(12), 4, shuffle=True, generator=given)
+    iterator = iter(loader)
+    next(iterator)
+    state, left = loader.state_dict(), given.get_state()
+    list(iterator)
+    given.manual_seed(8)
+    loader.load_state_dict(state)
+    assert torch.equal(given.get_state(), left)
+    given.manual_seed(9)
+    again = iter(loader)
+    next(again)
+    assert torch.equal(given.get_state(), torch.Generator().manual_seed(9).get_state())
+
+
+def test_a_state_that_was_loaded_and_not_begun_is_saved_with_the_generator_as_it_is_now() -> None:
+    given = torch.Generator().manual_seed(3)
+    loader = DataLoader(range(12), 4, shuffle=True, generator=given)
+    loader.load_state_dict(loader.state_dict())
+    given.manual_seed(8)
+    other = DataLoader(range(12), 4, shuffle=True, generator=torch.Generator())
+    for state in (loader.state_dict(), pickle.loads(pickle.dumps(loader)).state_dict()):
+        other.load_state_dict(state)
+        assert torch.equal(other.generator.get_state(), given.get_state())
+
+
+def test_an_unpickled_iterator_gives_a_state_with_its_generators() -> None:
+    loader = DataLoader(range(12), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
+    iterator = iter(loader)
+    next(iterator)
+    state = pickle.loads(pickle.dumps(iterator)).state_dict()
+    assert state == iterator.state_dict()
+
+
+# --- neither a seed nor a generator --------------------------------------------------------------
+
+
+def _restored_before(rng: torch.Tensor, load: Callable[[], None]) -> None:
+    torch.set_rng_state(rng)
+    load()
+
+
+def _restored_after(rng: torch.Tensor, load: Callable[[], None]) -> None:
+    load()
+    torch.set_rng_state(rng)
+
+
+#: what programs do with torch's global generator as they go on
+WAYS: dict[str, Any] = {"before": _restored_before, "after": _restored_after, "late": None}
+
+
+def train(
+    num_workers: int, dropout: bool, save_at: int | None = None, saved: Any = None, way: str = ""
+) -> tuple[list[Any], Any]:
+    """The most ordinary program: no seed, no generator, and a validation loader."""
+    loader = DataLoader(range(12), 4, shuffle=True, num_workers=num_workers)
+    valid = DataLoader(range(4), 2)
+    log: list[Any] = []
+    kept, late = None, None
+    if saved is not None:
+        log = list(saved["log"])
+        if way == "late":  # as trainers do that pass over batches before
+            loader.load_state_dict(saved["state"])
+            late = saved["rng"]
+        else:
+            WAYS[way](saved["rng"], lambda: loader.load_state_dict(saved["state"]))
+    for epoch in range(loader.epoch, EPOCHS):
+        for batch in loader:
+            if late is not None:
+                torch.set_rng_state(late)
+                late = None
+            noise = torch.rand(()).item() if dropout else 0.0
+            log.append((epoch, batch.tolist(), noise))
+            if len(log) == save_at:
+                kept = {
+                    "state": loader.state_dict(),
+                    "rng": torch.get_rng_state(),
+                    "log": list(log),
+                }
+        list(valid)
+    return log, kept
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    "way, dropout",
+    [("before", False), ("before", True), ("after", False), ("after", True), ("late", False)],
+)
+def test_a_program_that_restores_torchs_generator_goes_on_exactly(
+    way: str, num_workers: int, dropout: bool
+) -> None:
+    torch.manual_seed(5)
+    whole, _ = train(num_workers, dropout)
+    for step in (1, 2, 4):
+        torch.manual_seed(5)
+        found, saved = train(num_workers, dropout, save_at=step)
+        assert found == whole
+        torch.manual_seed(99)
+        assert train(num_workers, dropout, saved=saved, way=way)[0] == whole, f"step {step}"
+
+
+@pytest.mark.parametrize("draw", [from_torch, from_numpy])
+def test_a_custom_sampler_draws_from_the_programs_generators_if_these_are_restored(
+    draw: Callable[[int], int],
+) -> None:
+    seed_everything(5)
+    iterator = iter(DataLoader(range(10), 2, sampler=DrawsAsItGoes(draw)))
+    next(iterator)
+    state, rng = iterator.state_dict(), torch.get_rng_state()
+    numbers = np.random.get_state()
+    del iterator
+
+    def go_on() -> list[Any]:
+        loader = DataLoader(range(10), 2, sampler=DrawsAsItGoes(draw))
+        loader.load_state_dict(state)
+        torch.set_rng_state(rng)
+        np.random.set_state(numbers)
+        found = []
+        for batch in loader:
+            found.append((batch.tolist(), torch.rand(()).item(), np.random.rand()))
+        return found
+
+    first = go_on()
+    seed_everything(99)
+    assert go_on() == first
+
+
+def test_a_copy_beside_the_living_original_draws_from_a_private_copy() -> None:
+    torch.manual_seed(5)
+    iterator = iter(DataLoader(range(12), 4, shuffle=True))
+    next(iterator)
+    state = iterator.state_dict()
+    again = pickle.loads(pickle.dumps(iterator))
+    other = DataLoader(range(12), 4, shuffle=True)
+    other.load_state_dict(state)
+    loaded = iter(other)
+    passes = [[each.tolist() for each in it] for it in (iterator, again, loaded)]
+    assert passes[0] == passes[1] == passes[2]
+    later = [[b.tolist() for b in loader] for loader in (iterator.loader, again.loader, other)]
+    assert later[0] == later[1] == later[2]
+
+
+# --- a dataset that saves the generator it draws from --------------------------------------------
+
+
+class SavesTheGenerator(Dataset[Any]):
+    """Has torch's global generator in its state, as torchdata's own test datasets have."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        self.count += 1
+        return [index, self.count, torch.rand(()).item()]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "rng": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+        torch.set_rng_state(state["rng"])
+
+
+@pytest.mark.parametrize("every", [1, 2, 4, 100])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"shuffle": True},
+        {"sampler": RandomSampler(range(5), num_samples=12)},
+        {"sampler": DrawsAsItGoes(from_torch)},
+        {"shuffle": True, "seed": 3},
+    ],
+    ids=["shuffle", "permutations", "as it goes", "seed"],
+)
+def test_a_dataset_that_saves_the_generator_goes_on_exactly_under_torchs_seeding(
+    options: dict[str, Any], every: int
+) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(
+            SavesTheGenerator(),
+            2,
+            seeding="worker",
+            collate_fn=list,
+            snapshot_every_n_steps=every,
+            **options,
+        )
+
+    seed_everything(1)
+    loader = make()
+    states, batches = [loader.state_dict()], []
+    for _ in range(2):
+        for batch in loader:
+            batches.append(batch)
+            states.append(loader.state_dict())
+    for step, state in enumerate(states):
+        seed_everything(99)
+        again = make()
+        again.load_state_dict(state, at_epoch_end="next")
+        found = [batch for _ in range(again.epoch, 2) for batch in again]
+        assert found == batches[step:], f"step {step}"

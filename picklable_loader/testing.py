@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from .anatomy import is_iterable
-from .errors import StateMismatch
+from .errors import OrderMismatch, StateMismatch
 from .likeness import difference
 from .loader import DataLoader
 from .witness import Trace, trace, witness
@@ -231,7 +231,10 @@ class _Subject:
         workers = "" if task.num_workers is None else f" and num_workers={task.num_workers}"
         where = f"saved {place}, resumed {process} by {task.codec}{workers}"
         first = [] if task.step < 0 else expected[0][task.step :]
-        loader, rest = self._resume(task, len(first), where)
+        try:
+            loader, rest = self._resume(task, len(first), where)
+        except OrderMismatch as error:
+            raise ResumeError(where, "order", str(error), _ORDER) from error
         _compare(first, rest, where)
         _compare(expected[1], self.trace(loader, loader), f"{where}, in the next epoch")
 

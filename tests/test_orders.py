@@ -35,6 +35,7 @@ from picklable_loader.errors import (
 )
 from picklable_loader.freeze import changed, freeze
 from picklable_loader.plain import alike, decode, encode
+from picklable_loader.testing import ResumeError, verify_resume
 
 N = 12
 
@@ -255,6 +256,15 @@ def test_batch_at_tells_another_order() -> None:
     assert not torch.equal(first, second)
     with pytest.raises(UsageError, match="cannot be had again"):
         loader.batch_at(0)
+
+
+def test_verify_resume_explains_another_order() -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(range(N), 3, sampler=HIDDEN["a partial"]())
+
+    with pytest.raises(ResumeError, match="the sampler Hides gives other indices") as raised:
+        verify_resume(make, steps=(2,), fresh_process=False)
+    assert raised.value.what == "order"
 
 
 def test_a_sampler_that_ends_later_than_before_is_another_order() -> None:

@@ -40,19 +40,21 @@ class Reseeding(Sampler[int]):
 
 
 class Places:
-    """An iterator whose state_dict says nothing of the position."""
+    """An iterator whose state_dict has a position that load_state_dict forgets."""
 
     def __init__(self) -> None:
         self.places = iter(range(14))
+        self.given = 0
 
     def __iter__(self) -> Iterator[int]:
         return self
 
     def __next__(self) -> int:
+        self.given += 1
         return next(self.places)
 
     def state_dict(self) -> dict[str, Any]:
-        return {}
+        return {"given": self.given}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass

@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from .errors import CannotSaveError, DamagedStateError
-from .plain import SYMPTOMS, NotPlain, alike, decode, encode, encode_state, is_flat
+from .plain import SCALARS, SYMPTOMS, NotPlain, alike, decode, encode, encode_state
 from .randomness import generator_to_text, set_generator
 from .source import Source
 from .stateful import is_stateful
@@ -220,7 +220,7 @@ class _Visit:
         if not _equal(earlier, value):
             form = _encode(value)
             # What stands in another list may change within.
-            flat = form is not None and is_flat(form[1])
+            flat = form is not None and _is_flat(form[1])
             self.lists[path] = (value.copy(), form) if flat else (None, None)
         return form
 
@@ -230,6 +230,13 @@ def _equal(flat: list[Any] | None, value: list[Any]) -> bool:
         return flat == value
     except (ValueError, RuntimeError):  # an array stands there now
         return False
+
+
+def _is_flat(form: Any) -> bool:
+    """The plain form of a list of scalars, or of tuples of them: nothing in it can change."""
+    if type(form) is list:
+        return SCALARS.issuperset(map(type, form))
+    return type(form) is dict and form.get("as") == "rows"
 
 
 def _belongs_to(home: str, value: Any) -> bool:

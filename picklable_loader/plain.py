@@ -34,7 +34,6 @@ __all__ = [
     "encode",
     "encode_any",
     "encode_state",
-    "is_flat",
 ]
 
 #: What code raises that meets damaged data; anything else has another reason.
@@ -53,7 +52,6 @@ SYMPTOMS = (
 SCALARS = {int, str, float, bool, type(None)}
 #: kinds of numpy's scalars that have a like in Python
 _NUMBERS = "biufcSUmM"
-
 
 #: levels of containers within a value; its form has up to three for each
 _LEVELS = 100
@@ -84,8 +82,7 @@ def encode(value: Any, level: int = 0) -> Any:
     if kind in SCALARS:
         return value
     if kind is list:
-        kinds = set(map(type, value))
-        if kinds <= SCALARS:
+        if (kinds := set(map(type, value))) <= SCALARS:
             return value.copy()
         if kinds == {tuple} and SCALARS.issuperset(map(type, chain.from_iterable(value))):
             return _encode_rows(value)
@@ -97,13 +94,6 @@ def encode(value: Any, level: int = 0) -> Any:
     if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
         return _encode_number(value)
     raise NotPlain(f"a {kind.__module__}.{kind.__qualname__}")
-
-
-def is_flat(form: Any) -> bool:
-    """The plain form of a list of scalars, or of tuples of them: nothing in it can change."""
-    if type(form) is list:
-        return SCALARS.issuperset(map(type, form))
-    return type(form) is dict and form.get("as") == "rows"
 
 
 def encode_any(value: Any) -> Any:
@@ -277,12 +267,9 @@ def _encode_tensor(value: torch.Tensor) -> torch.Tensor:
 
 def _encode_rows(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
     """Tuples of scalars, one after the other: samplers hold millions of them."""
-    sizes = set(map(len, rows))
-    return {
-        "as": "rows",
-        "sizes": max(sizes) if len(sizes) == 1 and any(sizes) else list(map(len, rows)),
-        "value": list(chain.from_iterable(rows)),
-    }
+    sizes, values = list(map(len, rows)), list(chain.from_iterable(rows))
+    alike = len(set(sizes)) == 1 and values
+    return {"as": "rows", "sizes": sizes[0] if alike else sizes, "value": values}
 
 
 def _decode_rows(form: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -290,12 +277,11 @@ def _decode_rows(form: dict[str, Any]) -> list[tuple[Any, ...]]:
     sizes, values = form["sizes"], form["value"]
     if type(values) is not list or not SCALARS.issuperset(map(type, values)):
         raise ValueError("rows hold numbers and text")
-    if type(sizes) is int and 0 < sizes <= len(values):
-        return list(zip(*[iter(values)] * sizes, strict=True))
-    if type(sizes) is not list or min(sizes) < 0 or sum(sizes) != len(values):
-        raise ValueError(f"{len(values)} values in rows of {sizes}")
-    rest = iter(values)
-    return [tuple(islice(rest, size)) for size in sizes]
+    rest, count = iter(values), len(values)
+    counts = [sizes] * (count // sizes) if type(sizes) is int and 0 < sizes <= count else sizes
+    if type(counts) is not list or min(counts) < 0 or sum(counts) != count:
+        raise ValueError(f"{count} values in rows of {sizes}")
+    return [tuple(islice(rest, size)) for size in counts]
 
 
 def _decode_tensor(form: dict[str, Any]) -> torch.Tensor:

@@ -31,7 +31,7 @@ class Command(Protocol):
 COMMANDS = {
     "inspect": (
         "commands.inspect",
-        "Show what is in a checkpoint, without running anything of it.",
+        "Show what is in a checkpoint, without running it; that it looks harmless is no proof.",
     ),
     "diff": (
         "commands.diff",

@@ -1,4 +1,4 @@
-"""Show what is in a checkpoint, without running anything of it."""
+"""Show what is in a checkpoint, without running it; that it looks harmless is no proof."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _LARGEST = 2**62
 #: torch's seeds are below this
 _LARGEST_SEED = 2**63
 #: Nobody has so many tasks under way; a larger count is damage, and must not fill the memory.
-_LONGEST_WINDOW = 10**6
+_LONGEST_WINDOW = 10**5
 
 
 def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:

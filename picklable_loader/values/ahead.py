@@ -19,7 +19,7 @@ from ..errors import DamagedStateError, UsageError
 __all__ = ["MOST_TASKS", "batches_left", "moved_on", "tasks_claimed"]
 
 #: a file of many small states may have one window as large as any, and not one in each
-MOST_TASKS = 10**6
+MOST_TASKS = 10**5
 
 
 def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:

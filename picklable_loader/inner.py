@@ -66,6 +66,8 @@ class Inner:
         #: persistent workers, and the iterator that has them
         self.driver: Driver | None = None
         self.kept: weakref.ref[LoaderIterator[Any]] | None = None
+        #: one that was unpickled after its last batch: the next ``iter`` goes on from what it left
+        self.ended: LoaderIterator[Any] | None = None
         #: how the loader is pickled, and what was carried in a pickle without its dataset
         self.decision = Decision()
         self.sealed: list[Opened] = []

@@ -241,7 +241,7 @@ class DataLoader(Picklable[_T]):
             iterator.close()
             inner.next_epoch, inner.run, inner.newest_ref = before
             raise
-        inner.resume = inner.resume_at_end = None
+        inner.resume = inner.resume_at_end = inner.ended = None
         return iterator
 
     def set_epoch(self, epoch: int) -> None:

@@ -182,6 +182,8 @@ class Standing(Generic[_T]):
         self._finished = saved["finished"]
         if saved["newest"]:
             self.loader._pl.adopt(self)  # type: ignore[arg-type]  # it is a LoaderIterator
+            if self._finished and self.loader._pl.lives_on:
+                self.loader._pl.ended = self  # type: ignore[assignment]
             self.loader._pl.source.restore(saved["state"]["rng"])
 
     def attach(self, dataset: Dataset[_T]) -> None:

@@ -229,7 +229,10 @@ class Run:
         if self._states_before is None or self._states_before[0] != step:
             return
         _, worker, states = self._states_before
-        self.worker_states[worker] = states
+        if states is None:  # the batch was that worker's first
+            del self.worker_states[worker]
+        else:
+            self.worker_states[worker] = states
 
     def restart(self) -> None:
         """Have every task that is under way done again, by workers that know nothing."""

@@ -21,6 +21,7 @@ from picklable_loader import DataLoader
 from picklable_loader.chunks import ChunkedOrder
 from picklable_loader.core.order import SequenceOrder
 from picklable_loader.errors import UsageError
+from picklable_loader.iterator import LoaderIterator
 
 OURS = os.path.dirname(picklable_loader.__file__)
 
@@ -132,6 +133,28 @@ def test_what_a_signal_handler_raises_after_indices_were_drawn_loses_none(
     found = lists(next(iterator) for _ in range(2))
     monkeypatch.setattr(order, "take", interrupted)
     with pytest.raises(kind):
+        next(iterator)
+    assert found + lists(pickle.loads(pickle.dumps(iterator))) == expected
+    assert found + lists(iterator) == expected
+
+
+@pytest.mark.parametrize("step", range(4))
+def test_an_interruption_leaves_no_random_numbers_of_the_batch_that_was_not_delivered(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batches of steps 0 and 1 are the first of their workers."""
+    options: dict[str, Any] = {"seed": 5, "seeding": "worker", "num_workers": 2}
+    expected = lists(DataLoader(Numbers(), 3, **options))
+    hand_over = LoaderIterator._hand_over
+
+    def interrupted(self: Any, answer: Any) -> Any:
+        monkeypatch.setattr(LoaderIterator, "_hand_over", hand_over)
+        raise KeyboardInterrupt
+
+    iterator = iter(DataLoader(Numbers(), 3, **options))
+    found = lists(next(iterator) for _ in range(step))
+    monkeypatch.setattr(LoaderIterator, "_hand_over", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert found + lists(pickle.loads(pickle.dumps(iterator))) == expected
     assert found + lists(iterator) == expected

@@ -340,9 +340,9 @@ _CODEC = (
 )
 _ORDER = (
     "The samples come in another order. Usually the sampler seeds itself anew (from the clock or "
-    "the operating system) in __iter__, has a state_dict that forgets its position, or keeps "
-    "state in an object that cannot be replayed. Pass seed= to the DataLoader, give the sampler a "
-    "generator of its own, or give its iterator state_dict and load_state_dict."
+    "the operating system) in __iter__, has a state_dict or a load_state_dict that forgets its "
+    "position, or keeps state in an object that cannot be replayed. Pass seed= to the DataLoader, "
+    "give the sampler a generator of its own, or give its iterator state_dict and load_state_dict."
 )
 _CONTENT = (
     "The indices are the same, the samples are not. Usually the dataset draws from a generator "

@@ -15,7 +15,6 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -622,18 +621,6 @@ def test_locks_come_back_free_whoever_has_held_them() -> None:
     for lock in again.locks:
         assert lock.acquire(blocking=False)
         lock.release()
-
-
-def test_a_file_in_a_dataset_is_open_at_the_same_place_again(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    path.write_text("one\ntwo\nthree\n")
-    dataset: Any = Noisy()
-    with open(path) as file:
-        dataset.file = file
-        file.readline()
-        again = pickle.loads(pickle.dumps(DataLoader(dataset))).dataset
-    with again.file:
-        assert again.file.readline() == "two\n"
 
 
 class Changing(Noisy):

@@ -141,7 +141,7 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         "repeatability",
         "seeds itself anew",
     ),
-    "a state_dict that forgets": (
+    "a load_state_dict that forgets": (
         lambda: build(Noisy(), sampler=Forgetful()),
         "order",
         "forgets its position",
@@ -230,7 +230,7 @@ def test_odd_loaders_are_looked_at_all_the_same(make: Any) -> None:
     report = verify_resume(
         make, steps=(0, 2), num_workers=(0, 2), fresh_process=False, max_batches=5
     )
-    assert report.batches == 5 and report.resumes > 8
+    assert report.batches == 5 and report.resumes >= 8
 
 
 def test_another_loader_is_refused() -> None:

@@ -89,9 +89,9 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
     def skip(self, count: int) -> int:
         """Pass over the next batches without fetching them.
 
-        With an iterable-style dataset, or one that has a state, they have to be fetched and are
-        dropped; but for a batch that workers die of, which a map-style dataset is then never asked
-        for. With ``seeding="worker"`` the workers' random numbers do not move.
+        An iterable-style dataset, a dataset with a state, and ``seeding="worker"`` depend on every
+        batch before: there `skip` fetches the batches and drops them. A batch that workers die of
+        is the exception: a map-style dataset is never asked for it.
 
         Args:
             count: how many, from 0.
@@ -109,7 +109,9 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             return self._skip(count)
 
     def _skip(self, count: int) -> int:
-        if self.loader._pl.streamed:
+        inner = self.loader._pl
+        # Workers may have fetched a part of what is skipped: their generators have moved then.
+        if inner.streamed or inner.options.seeding == "worker":
             around = count and self._deadly == self.step and not is_iterable(self.loader)
             passed = self._pass_over(1) if around else 0
             return passed + sum(1 for _ in zip(range(count - passed), self))

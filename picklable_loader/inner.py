@@ -70,7 +70,7 @@ class Inner:
         self.ended: LoaderIterator[Any] | None = None
         #: how the loader is pickled, and what was carried in a pickle without its dataset
         self.decision = Decision()
-        self.sealed: list[Opened] = []
+        self.sealed: Opened | None = None
         self._group: Any = None
 
     # --- saving ----------------------------------------------------------------------------------

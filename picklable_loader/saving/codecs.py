@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import io
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 from ..dtypes import as_bytes, is_lost
 from ..errors import CannotLoadError, CannotSaveError
 from .mapped import MappedFiles
-from .picklers import STOCK, dump_with, is_data, is_ordinary, needed
+from .picklers import STOCK, dump_with, is_data, needed
 
 __all__ = [
     "Carried",
@@ -88,9 +89,8 @@ class Carried:
         obj: the object, or a dict of objects by their names.
         known: by ``id`` of objects that are saved elsewhere: the object that stands beside, and
             under which name it is found in that (None: it is that object).
+        held: by ``id``, objects that are saved elsewhere as well: each stands beside.
         mapped: arrays and tensors over files are saved by the files' names.
-        shares: any object that pickle takes stands beside; whatever else refers to it shares it
-            then. It costs a trial of each, which is nothing for functions and too much for data.
     """
 
     def __init__(
@@ -98,27 +98,27 @@ class Carried:
         codec: str | Codec,
         obj: Any,
         known: dict[int, tuple[Any, str | None]] | None = None,
+        held: dict[int, Any] | None = None,
         mapped: bool = False,
-        shares: bool = False,
     ) -> None:
         self.codec = codec
         self.obj = obj
         self.known = known or {}
+        self.held = held or {}
         self.mapped = mapped
-        self.shares = shares
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         python = sys.version_info[:2]
         if not isinstance(self.codec, str):
             return open_carried, (self.codec, _dumped(self.codec, self.obj), [], None, python)
-        beside = _Beside(self.known, MappedFiles() if self.mapped else None, self.shares)
+        beside = _Beside(self.known, self.held, MappedFiles() if self.mapped else None)
         buffers: list[Any] | None = [] if protocol >= 5 else None
-        data = dump_with(self.codec, self.obj, beside.refer, buffers)
+        data = dump_with(self.codec, self.obj, beside.refer, buffers, containers=True)
         return open_carried, (self.codec, data, beside.things, buffers, python)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Carried:
         return Carried(
-            self.codec, copy.deepcopy(self.obj, memo), self.known, self.mapped, self.shares
+            self.codec, copy.deepcopy(self.obj, memo), self.known, self.held, self.mapped
         )
 
 
@@ -204,12 +204,11 @@ class _Beside:
     def __init__(
         self,
         known: dict[int, tuple[Any, str | None]],
+        held: dict[int, Any],
         files: MappedFiles | None,
-        shares: bool,
     ) -> None:
-        self._known = known
+        self._known, self._held = known, held
         self._files = files
-        self._shares = shares
         self.things: list[Any] = []
         self._numbers: dict[int, int] = {}
 
@@ -222,7 +221,7 @@ class _Beside:
             return found
         if is_lost(obj):
             return as_bytes(obj)
-        if is_data(obj) or (self._shares and is_ordinary(obj)):
+        if is_data(obj) or id(obj) in self._held:
             return standing_beside, (self._number(obj), None)
         return None
 
@@ -279,4 +278,10 @@ def _loads(codec: str | Codec, data: bytes, buffers: Any) -> Any:
         return codec.loads(data)
     for name in STOCK[1 : STOCK.index(codec) + 1]:
         needed(name)
-    return pickle.loads(data, buffers=buffers)
+    return _Unpickler(io.BytesIO(data), buffers=buffers).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        make, arguments = pid  # of a list, a dict or a set that stands beside
+        return make(*arguments)

@@ -17,7 +17,7 @@ from .absent import absent, is_absent
 from .codecs import Carried, Codec, Opened, standing_beside
 from .explanation import blame
 from .mapped import MappedFiles
-from .picklers import STOCK, Refer, is_data, refusal
+from .picklers import STOCK, Refer, is_data, reached, refusal
 
 if TYPE_CHECKING:
     from ..loader import DataLoader
@@ -36,6 +36,8 @@ _STAND_IN = (standing_beside, (0, None))
 Parts = dict[str, Any]
 #: by name of a part, the codec that carries it; the others are pickled as they are
 Ways = dict[str, "str | Codec"]
+#: see `Carried`
+Known = dict[int, tuple[Any, str | None]]
 
 
 class Decision:
@@ -76,18 +78,16 @@ def packed(loader: DataLoader[Any], kept: Parts) -> Parts:
         kept = {**kept, "dataset": absent(loader.dataset, fingerprint(loader))}
     if not ways:
         return kept
-    known: dict[int, tuple[Any, str | None]] = {id(loader): (loader, None)}
-    known.update({id(part): (part, None) for name, part in parts.items() if name not in ways})
+    plain = {name: value for name, value in kept.items() if name not in ways}
+    theirs = {name: parts[name] for name in ways}
+    # One codec writes all of them, so that what they share stays one object. The last one of
+    # `STOCK` takes what those before it take.
+    codec = max(ways.values(), key=_rank)
+    mapped = not loader._pl.options.pickle_mapped
+    known: Known = {id(loader): (loader, None)}
     if left_out:
         known[id(loader.dataset)] = kept["dataset"], None
-    carried, mapped = [], not loader._pl.options.pickle_mapped
-    for codec in sorted(dict.fromkeys(ways.values()), key=_rank):
-        theirs = {name: parts[name] for name, way in ways.items() if way == codec}
-        shares = not left_out and all(type(part) is FunctionType for part in theirs.values())
-        carried.append(Carried(codec, theirs, dict(known), mapped, shares))
-        known.update({id(part): (carried[-1], name) for name, part in theirs.items()})
-    plain = {name: value for name, value in kept.items() if name not in ways}
-    return {**plain, _CARRIED: carried}
+    return {**plain, _CARRIED: Carried(codec, theirs, known, _held(loader, plain), mapped)}
 
 
 def decided(loader: DataLoader[Any]) -> Decision:
@@ -99,13 +99,11 @@ def decided(loader: DataLoader[Any]) -> Decision:
     return Decision(loader._pl.decision.ways(loader, _parts(loader.__getstate__())))
 
 
-def unpacked(kept: Parts) -> tuple[Parts, list[Opened]]:
+def unpacked(kept: Parts) -> tuple[Parts, Opened | None]:
     """The state of a loader from what was pickled, and what of it was carried."""
     kept = dict(kept)
-    opened = kept.pop(_CARRIED, [])
-    for parts in opened:
-        kept.update(parts)
-    return kept, opened
+    opened = kept.pop(_CARRIED, None)
+    return {**kept, **(opened or {})}, opened
 
 
 def packed_iterator(loader: DataLoader[Any], iterator: Any) -> Any:
@@ -116,14 +114,23 @@ def packed_iterator(loader: DataLoader[Any], iterator: Any) -> Any:
     """
     parts = _parts(loader.__getstate__())
     ways = loader._pl.decision.ways(loader, parts)
-    known = {id(part): (loader, name) for name, part in parts.items()}
+    whole: Known = {id(part): (loader, name) for name, part in parts.items()}
+    whole[id(loader)] = loader, None
     moved = {id(parts[name]) for name in ways} | _left_out(loader)
-    if refusal("pickle", iterator, _refer(known.keys() - moved, moved)) is None:
+    if refusal("pickle", iterator, _refer(whole.keys() - moved, moved), containers=True) is None:
         return iterator
     for codec in STOCK[1:]:
-        if refusal(codec, iterator, _refer(known.keys())) is None:
-            return Carried(codec, {"iterator": iterator}, {id(loader): (loader, None), **known})
+        if refusal(codec, iterator, _refer(whole.keys()), containers=True) is None:
+            plain = {name: part for name, part in parts.items() if id(part) not in moved}
+            return Carried(codec, {"iterator": iterator}, whole, _held(loader, plain))
     raise blame(iterator, "the sampler's iterator")
+
+
+def _held(loader: DataLoader[Any], plain: Parts) -> dict[int, Any]:
+    """What the ordinary parts of a loader hold: parts that are carried refer to it there."""
+    things = reached(plain, _refer({id(loader)}))
+    things.pop(id(standing_beside), None)  # it is how they refer
+    return things
 
 
 def class_of(loader: DataLoader[Any]) -> Any:
@@ -152,7 +159,7 @@ def _decide(loader: DataLoader[Any], parts: Parts) -> Ways:
         # files are named where we write ourselves.
         refer = _trial(codec, accepted, left_out, files, lenient=wish == STOCK[0])
         for name, part in tuple(todo.items()):
-            if refusal(codec or STOCK[0], part, refer) is None:
+            if refusal(codec or STOCK[0], part, refer, containers=True) is None:
                 accepted.add(id(todo.pop(name)))
                 if codec:
                     ways[name] = codec

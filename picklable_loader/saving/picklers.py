@@ -9,10 +9,11 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,8 @@ __all__ = [
     "dump_with",
     "is_data",
     "is_found",
-    "is_ordinary",
     "needed",
+    "reached",
     "refusal",
     "written",
 ]
@@ -42,7 +43,9 @@ STOCK = ("pickle", "cloudpickle", "dill")
 Refer = Callable[[Any], "tuple[Any, ...] | None"]
 
 
-def dump_with(codec: str, obj: Any, refer: Refer, buffers: list[Any] | None) -> bytes:
+def dump_with(
+    codec: str, obj: Any, refer: Refer, buffers: list[Any] | None, containers: bool = False
+) -> bytes:
     """An object as a codec of `STOCK` writes it.
 
     Args:
@@ -50,16 +53,18 @@ def dump_with(codec: str, obj: Any, refer: Refer, buffers: list[Any] | None) -> 
         obj: the object.
         refer: what stands beside.
         buffers: where large buffers go; None: into the bytes.
+        containers: ask ``refer`` about lists, dicts and sets as well, which takes a call for each
+            object. `load_with` of codecs.py reads what it gives for them.
     """
     sink = io.BytesIO()
-    _pickler(codec)(sink, refer, buffers).dump(obj)
+    _pickler(codec, containers)(sink, refer, buffers).dump(obj)
     return sink.getvalue()
 
 
-def refusal(codec: str, obj: Any, refer: Refer) -> Exception | None:
+def refusal(codec: str, obj: Any, refer: Refer, containers: bool = False) -> Exception | None:
     """Why a codec of `STOCK` cannot write an object; None if it can."""
     try:
-        _pickler(codec)(_Sink(), refer, []).dump(obj)
+        _pickler(codec, containers)(_Sink(), refer, []).dump(obj)
     except UsageError:  # it is not installed
         raise
     except Exception as error:  # whatever people's __reduce__ raises
@@ -77,11 +82,20 @@ def written(codec: str, obj: Any, refer: Refer) -> int | None:
     return sink.count
 
 
-def is_ordinary(obj: Any) -> bool:
-    """An object with attributes that pickle takes as it is; no function, class or module."""
-    if isinstance(obj, (*_NAMED, ModuleType, MethodType)) or not hasattr(obj, "__dict__"):
-        return False
-    return refusal(STOCK[0], obj, lambda _: None) is None
+def reached(obj: Any, refer: Refer) -> dict[int, Any]:
+    """What pickle writes of an object, but for texts and numbers, by ``id``.
+
+    The values prevent that an ``id`` is used again.
+    """
+    things: dict[int, Any] = {}
+
+    def note(each: Any) -> tuple[Any, ...] | None:
+        things[id(each)] = each
+        return refer(each)
+
+    with suppress(Exception):  # whoever pickles it raises this again
+        _pickler(STOCK[0], containers=True)(_Sink(), note, []).dump(obj)
+    return things
 
 
 def is_data(obj: Any) -> bool:
@@ -92,8 +106,8 @@ def is_data(obj: Any) -> bool:
     return kind is torch.Tensor or kind is torch.nn.Parameter
 
 
-def _pickler(codec: str) -> Any:
-    """The pickler class of a codec: ``(file, refer, buffers)``."""
+def _pickler(codec: str, containers: bool = False) -> Any:
+    """The pickler class of a codec: ``(file, refer, buffers)``; containers: see `dump_with`."""
     base = pickle.Pickler if codec == "pickle" else needed("cloudpickle").Pickler
     dill = needed("dill") if codec == "dill" else None
 
@@ -118,7 +132,15 @@ def _pickler(codec: str) -> Any:
                     found = _by_dill(dill, obj, self.dispatch_table)
             return NotImplemented if found is None else found
 
-    return Pickler
+    class Asking(Pickler):
+        def persistent_id(self, obj: Any) -> Any:
+            # Picklers do not ask reducer_override about these.
+            return self._refer(obj) if type(obj) in _CONTAINERS else None
+
+    return Asking if containers else Pickler
+
+
+_CONTAINERS = {list, dict, set, bytearray}
 
 
 def _by_wrapped(obj: Any) -> Any:

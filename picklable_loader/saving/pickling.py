@@ -18,7 +18,7 @@ from ..inner import Inner
 from ..saved import apart
 from ..worker.fetch import tell_epoch
 from .absent import is_absent
-from .codecs import Opened, bare
+from .codecs import bare
 from .packing import class_of, packed, unpacked
 
 __all__ = ["Picklable"]
@@ -91,7 +91,7 @@ class Picklable(TorchDataLoader[_T]):
         with self._pl.turn.still():
             kept, sealed = self.__getstate__(), self._pl.sealed
             if memo is None:
-                sealed = _beside_others(sealed, {id(self): other})
+                sealed = sealed and sealed.beside_others({id(self): other})
             else:
                 memo[id(self)] = other
                 kept, sealed = copy.deepcopy((kept, sealed), memo)
@@ -105,15 +105,6 @@ def _in_slots(owner: Any) -> dict[str, Any]:
     kind = owner if isinstance(owner, type) else type(owner)
     names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]
     return {name: getattr(owner, name) for name in names if hasattr(owner, name)}
-
-
-def _beside_others(sealed: list[Opened], others: dict[int, Any]) -> list[Opened]:
-    """Parts to be opened beside other things; later ones stand beside what is made of earlier."""
-    copies = []
-    for opened in sealed:
-        others[id(opened)] = opened.beside_others(others)
-        copies.append(others[id(opened)])
-    return copies
 
 
 @cache
@@ -133,15 +124,14 @@ def _attach(loader: Any, dataset: Any) -> None:
     if not is_absent(missing):
         raise UsageError("this loader has its dataset: attach is for one that was saved without")
     before = dict(loader.__dict__)
-    inner, resume = loader._pl, loader._pl.resume
+    inner, options, resume = loader._pl, loader._pl.options, loader._pl.resume
     # What refers to the dataset is put together anew, around this one.
-    absents = {id(thing) for opened in inner.sealed for thing in opened.beside if is_absent(thing)}
-    anew: dict[int, Any] = dict.fromkeys(absents, dataset)
-    for opened in inner.sealed:
-        parts = opened.again(opened.beside_others(anew).beside)
-        anew[id(opened)] = dict(parts)
-        saved = parts.pop("_pl", None)
-        resume = resume if saved is None else saved["resume"]
+    if inner.sealed is not None:
+        beside = inner.sealed.beside
+        parts = inner.sealed.again([dataset if is_absent(thing) else thing for thing in beside])
+        if "_pl" in parts:
+            saved = parts.pop("_pl")
+            options, resume = saved["options"], saved["resume"]
         loader.__dict__.update(parts)
     loader.__dict__["dataset"] = dataset
     try:
@@ -155,6 +145,7 @@ def _attach(loader: Any, dataset: Any) -> None:
     if unlike:
         loader.__dict__.update(before)
         raise StateMismatch(unlike, "Attach the dataset that it was saved with.")
-    inner.sealed, inner.resume, inner.source.dataset = [], resume, dataset
+    inner.sealed, inner.options, inner.resume = None, options, resume
+    inner.source.dataset = dataset
     if inner.announced is not None:
         tell_epoch(dataset, inner.announced)

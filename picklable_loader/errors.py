@@ -131,18 +131,22 @@ class DamagedStateError(StateError):
         field: path of the field within the state.
         expected: what belongs there, in words.
         found: what stands there.
+        advice: what to do.
     """
 
-    def __init__(self, field: str, expected: str, found: Any) -> None:
-        super().__init__(field, expected, found)
+    def __init__(
+        self, field: str, expected: str, found: Any, advice: str = "use an earlier checkpoint"
+    ) -> None:
+        super().__init__(field, expected, found, advice)
         self.field = field
         self.expected = expected
         self.found = found
+        self.advice = advice
 
     def __str__(self) -> str:
         return (
             f"the state is damaged: {self.field!r} should be {self.expected}, found "
-            f"{_short(self.found)}. Nothing was loaded; use an earlier checkpoint."
+            f"{_short(self.found)}. Nothing was loaded; {self.advice}."
         )
 
 

@@ -7,6 +7,7 @@ alone therefore stands in one object, ``loader._pl``, which no subclass is likel
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from . import datapipes
@@ -26,7 +27,7 @@ from .soundness import check
 from .source import Source
 from .stateful import is_stateful
 from .turns import Turn
-from .values.tree import copied
+from .values.tree import check_checksum, copied
 from .worker.fetch import NEVER, Job, tell_epoch
 
 if TYPE_CHECKING:
@@ -209,11 +210,16 @@ class Inner:
         return accepted
 
     def _checked(self, state: Any, strict: bool) -> dict[str, Any]:
+        if type(state) is OrderedDict:
+            state = dict(dict.items(state))
         check_origin(state)
         loader = self._loader
         length = None if is_iterable(loader) else length_of(anatomy(loader).sampler)
-        accepted = fit(copied(state), fingerprint(loader), strict, length)
+        given = copied(state)
+        accepted = fit(given, fingerprint(loader), strict, length)
         check(loader, accepted)
+        check_checksum(given)  # last: the other errors say more
+        accepted.pop("checksum", None)
         return accepted
 
     def fresh_epoch(self) -> int:

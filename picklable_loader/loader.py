@@ -26,6 +26,7 @@ from .saved import next_epoch, snapshot, unmoved
 from .saving.pickling import Picklable
 from .showing.card import card
 from .showing.portrait import in_one_line, of_loader
+from .values.tree import with_checksum
 from .warn import dropped_state
 from .worker.fetch import tell_epoch
 
@@ -321,7 +322,7 @@ class DataLoader(Picklable[_T]):
             CannotSaveError: see `LoaderIterator.state_dict`.
         """
         with self._pl.turn.still():
-            return self._state_dict()
+            return with_checksum(self._state_dict())
 
     def _state_dict(self) -> dict[str, Any]:
         inner = self._pl

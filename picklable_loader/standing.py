@@ -18,6 +18,7 @@ from .saving.codecs import Opened, bare
 from .saving.packing import packed_iterator
 from .showing.card import card
 from .showing.portrait import in_one_line, of_iterator
+from .values.tree import with_checksum
 
 if TYPE_CHECKING:
     from .loader import DataLoader
@@ -133,8 +134,8 @@ class Standing(Generic[_T]):
         """
         with self._turn.still():
             if self._finished:
-                return self._next_epoch(live=False)
-            return snapshot(self.loader, self._run, self._state, live=False)
+                return with_checksum(self._next_epoch(live=False))
+            return with_checksum(snapshot(self.loader, self._run, self._state, live=False))
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None

@@ -74,7 +74,12 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
     (OrderMismatch("Buckets", 64), {"sampler": "Buckets", "taken": 64}),
     (
         DamagedStateError("window[3]", "a whole number", [1, "x"]),
-        {"field": "window[3]", "expected": "a whole number", "found": [1, "x"]},
+        {
+            "field": "window[3]",
+            "expected": "a whole number",
+            "found": [1, "x"],
+            "advice": "use an earlier checkpoint",
+        },
     ),
     (NewerStateError(5, 1), {"found": 5, "supported": 1}),
     (ForeignStateError("a list", "Do this."), {"origin": "a list", "advice": "Do this."}),

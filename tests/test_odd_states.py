@@ -23,7 +23,7 @@ import pytest
 import torch
 from laws import samplers, streams
 from laws.observe import expected_warnings, seed_everything, seen
-from test_soundness import KINDS, Wary, bounded, is_peoples, loader_over
+from test_soundness import KINDS, Wary, bounded, is_peoples, loader_over, unsealed
 from torch.utils.data import IterableDataset
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
@@ -207,7 +207,7 @@ def taken(kind: str) -> Any:
     seed_everything(1)
     iterator = iter(STATES[kind]())
     assert seen(iterator, 2)
-    state = iterator.state_dict()
+    state = unsealed(iterator)
     iterator.close()
     return state
 

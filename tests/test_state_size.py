@@ -22,6 +22,7 @@ def most(case: Golden) -> int:
     seeded = "seed" in arguments
     own = {
         "own generator": 3 * GENERATOR,
+        "replacement": 3 * GENERATOR,
         "shuffles in place": 4 * GENERATOR,
         "stateful iterator": 3 * GENERATOR,
         "draws from torch": 4 * GENERATOR,

@@ -37,6 +37,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "announced": (int, _NULL),
         "rank": (list,),
         "fits": (dict,),
+        "checksum": (str,),
     },
     "sampler": {"attributes": (dict,), "state": _FORM},
     "rng": {

@@ -15,6 +15,7 @@ from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
 from ..core.snapshot import from_plain, to_plain
 from ..errors import DamagedStateError, UsageError
+from .tree import check_checksum, copied, with_checksum
 
 __all__ = ["MOST_TASKS", "batches_left", "moved_on", "tasks_claimed"]
 
@@ -36,7 +37,9 @@ def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
         UsageError: that cannot be done exactly without the loader; or the epoch has not so many.
         StateError: it is no state.
     """
-    cursor, fits = from_plain(state)
+    given = copied(state)
+    cursor, fits = from_plain(given)
+    check_checksum(given)
     if count < 0:
         raise UsageError(f"A state is moved on by a number of batches from 0, got {count}.")
     _refuse_inexact(cursor, fits)
@@ -55,7 +58,8 @@ def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
         position=plan.position,
         window=tuple(plan.backlog),
     )
-    return {**state, **to_plain(there, fits)}
+    moved_state = {**given, **to_plain(there, fits)}
+    return with_checksum(moved_state) if "checksum" in given else moved_state
 
 
 def tasks_claimed(state: Mapping[str, Any]) -> int:

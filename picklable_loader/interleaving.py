@@ -30,6 +30,7 @@ from .worker.fetch import tell_epoch
 __all__ = ["Interleave", "InterleaveIterator"]
 
 
+# Pickled loaders hold this name and its module: tests/golden/pickles.
 class Interleave(IterableDataset[Any]):
     """Yields from several iterable-style datasets, in turn or chosen at random.
 

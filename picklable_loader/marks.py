@@ -33,6 +33,7 @@ __all__ = ["Pickled", "read", "replayed", "savable"]
 _STATES = ("dataset", "iterator")
 
 
+# Pickled iterators hold this name and its module: tests/golden/pickles.
 class Pickled(bytes):
     """A mark in a pickled iterator. No reader of states can make one, and no state has one."""
 

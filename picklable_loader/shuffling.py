@@ -33,6 +33,7 @@ __all__ = ["ShuffleBuffer", "ShuffleIterator"]
 _MARKS = 4
 
 
+# Pickled loaders hold this name and its module: tests/golden/pickles.
 class ShuffleBuffer(IterableDataset[Any]):
     """Shuffles an iterable-style dataset through a buffer.
 

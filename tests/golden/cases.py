@@ -175,3 +175,15 @@ GOLDEN = [
         lambda: {"dataset": ShuffleBuffer(mixed(), 4), "seed": 6, **EACH},
     ),
 ]
+
+
+# --- iterators that were pickled -----------------------------------------------------------------
+
+
+#: by the name of its class, the data of an iterator
+PICKLED: dict[str, Callable[[], IterableDataset[Any]]] = {
+    "ShuffleBuffer": lambda: ShuffleBuffer(Counted(), 4, seed=3),
+    "Interleave": mixed,
+}
+#: where they are kept
+PICKLES = FOLDER / "pickles"

@@ -7,15 +7,17 @@ the folder ``tests``.
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import torch
 from laws.observe import seed_everything, seen
 
+from picklable_loader import DataLoader
 from picklable_loader.core.snapshot import VERSION
 
-from .cases import GOLDEN, Golden
+from .cases import EACH, GOLDEN, PICKLED, PICKLES, Golden, seed_and_indices
 
 
 def record(case: Golden) -> dict[str, Any]:
@@ -27,6 +29,14 @@ def record(case: Golden) -> dict[str, Any]:
     state = iterator.state_dict()
     rest = seen(iterator) if case.delivered is not None else seen(iter(loader))
     return {"state": state, "rest": rest, "next": seen(iter(loader))}
+
+
+def record_pickle(name: str) -> tuple[bytes, list[Any]]:
+    """A pickled iterator, and the rest of its epoch."""
+    loader = DataLoader(PICKLED[name](), 3, seed=1, collate_fn=seed_and_indices, **EACH)
+    iterator = iter(loader)
+    seen(iterator, 2)
+    return pickle.dumps(iterator, 5), seen(iterator)
 
 
 def write(path: Path, recorded: dict[str, Any]) -> None:
@@ -48,4 +58,12 @@ if __name__ == "__main__":
         kept = golden.path(VERSION)
         if not kept.exists():
             write(kept, record(golden))
+            print(kept)
+    for name in PICKLED:
+        kept = PICKLES / f"{name}.pickle"
+        if not kept.exists():
+            PICKLES.mkdir(exist_ok=True)
+            data, rest = record_pickle(name)
+            kept.write_bytes(data)
+            kept.with_suffix(".json").write_text(json.dumps(rest) + "\n")
             print(kept)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import json
+import pickle
 from typing import Any
 
 import pytest
@@ -10,8 +13,8 @@ from laws.observe import expected_warnings, seed_everything, seen
 
 from picklable_loader.core.snapshot import VERSION
 
-from .cases import FOLDER, GOLDEN, Golden
-from .make import read, record
+from .cases import FOLDER, GOLDEN, PICKLED, PICKLES, Golden
+from .make import read, record, record_pickle
 
 KEPT = [(case, version) for version in range(1, VERSION + 1) for case in GOLDEN]
 
@@ -48,3 +51,25 @@ def test_todays_states_are_written_as_the_kept_ones(case: Golden) -> None:
 def test_every_kept_state_has_its_case() -> None:
     known = {case.path(version) for case, version in KEPT}
     assert {path for path in FOLDER.glob("format_*/*")} == known
+
+
+def opened(data: bytes) -> tuple[Any, set[str]]:
+    """What was pickled, and which classes and functions of ours the pickle names."""
+    names = set[str]()
+
+    class Noting(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            if module.partition(".")[0] == "picklable_loader":
+                names.add(f"{module}.{name}")
+            return super().find_class(module, name)
+
+    return Noting(io.BytesIO(data)).load(), names
+
+
+@pytest.mark.parametrize("name", PICKLED)
+def test_a_kept_pickle_of_an_iterator_goes_on_as_it_did(name: str) -> None:
+    iterator, names = opened((PICKLES / f"{name}.pickle").read_bytes())
+    assert seen(iterator) == json.loads((PICKLES / f"{name}.json").read_text())
+    assert {"Pickled", name} <= {each.rpartition(".")[2] for each in names}
+    # A class that has another name, or module, by now has to be found under this one as well.
+    assert opened(record_pickle(name)[0])[1] == names

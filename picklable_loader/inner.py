@@ -78,13 +78,18 @@ class Inner:
 
     def saved(self) -> dict[str, Any]:
         """What a pickle of the loader holds of this."""
-        return {name: getattr(self, name) for name in _SAVED}
+        saved = {name: getattr(self, name) for name in _SAVED}
+        if self.resume is not None:
+            saved["resume"] = {**self.resume, "rng": self.source.as_now(self.resume["rng"])}
+        return saved
 
     @classmethod
     def restored(cls, loader: DataLoader[Any], saved: dict[str, Any]) -> Inner:
         inner = cls(loader, saved["options"])
         for name in _SAVED:
             setattr(inner, name, saved[name])
+        if inner.resume is not None:
+            inner.source.load(inner.resume)
         return inner
 
     # --- reading ---------------------------------------------------------------------------------
@@ -204,6 +209,7 @@ class Inner:
             prepare(anatomy(loader).sampler, accepted["sampler"], self.source)
         self.source.generators = generators(loader)
         self.source.put_back(accepted["rng"])
+        self.source.load(accepted)
         if accepted["announced"] is not None:
             tell_epoch(loader.dataset, accepted["announced"])
         self.announced = accepted["announced"]

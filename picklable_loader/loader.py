@@ -271,7 +271,6 @@ class DataLoader(Picklable[_T]):
             if resume["step"] and remaining(self, resume) != 0:
                 dropped_state(epoch, resume["epoch"])
             inner.resume = None
-            inner.source.restore(resume["rng"])
         if inner.newest is None:
             inner.run = None  # a pass that was left, or is over
         inner.next_epoch = epoch

@@ -271,6 +271,11 @@ class Universe:
                 raise DamagedStateError(f"rng.{name}", "a saved random state", text) from None
         return cls(states)
 
+    @property
+    def entered(self) -> bool:
+        """The global generators stand at its states, or have moved on from them."""
+        return bool(self._program)
+
     def to_text(self, names: Iterable[str] | None = None) -> dict[str, str]:
         chosen = self.states if names is None else [n for n in self.states if n in set(names)]
         return {name: RNGS[name].to_text(self.states[name]) for name in chosen}

@@ -34,7 +34,7 @@ from .options import count_bytes
 from .plain import decode, encode_state
 from .randomness import RNGS, Universe
 from .samplers import make_order
-from .source import Setting, Source, random_int64
+from .source import Setting, Source, random_int64, rejoin
 from .transport.frames import Answer, Begin
 from .worker.fetch import tell_epoch
 
@@ -81,10 +81,10 @@ class Run:
         self.announced = loader._pl.announced if cursor is None else cursor.announced
         if cursor is not None:
             self._source.restore(cursor.rng)
-            self._source.rejoin()
             if cursor.announced not in (None, loader._pl.announced):
                 tell_epoch(loader.dataset, cursor.announced)
             loader._pl.announced = cursor.announced
+        rejoin(self._source)
         self.shared_seed = self._shared_seed(cursor)
         #: None: iterable-style data
         self.order = None if is_iterable(loader) else self._make_order(cursor)
@@ -209,7 +209,7 @@ class Run:
     def rejoin(self) -> None:
         """The program may restore the global generators at any moment of a resumed epoch."""
         if self._goes_on and self._source.universe is not None:
-            self._source.rejoin()
+            rejoin(self._source)
 
     def moved(self, answer: Answer) -> None:
         """A batch was delivered, or passed over, by that answer."""
@@ -306,7 +306,7 @@ class Run:
     def _schedule(self, cursor: Cursor | None, policy: Policy, places: list[Place]) -> Schedule:
         loader, grouping = self._loader, self._parts.grouping
         if loader._pl.options.seeding == "worker" and not loader.num_workers:
-            self._keep_apart()
+            self._keep_apart(begins=cursor is None or cursor.base_seed is None)
         step = 0 if cursor is None else cursor.step
         if self.order is None:
             return Schedule(StreamPlan(places, self._wish()), policy, step, places)
@@ -326,10 +326,10 @@ class Run:
             by_item = self._parts.grouping.unit is Unit.BATCH
             self.order.seek(next_step if by_item else position)
 
-    def _keep_apart(self) -> None:
+    def _keep_apart(self, begins: bool) -> None:
         # seeding="worker" in this process: the dataset draws from the program's own generators,
-        # as under torch, unless a seed was given.
-        if self._source.seed is not None and self._source.universe is None:
+        # as under torch, unless a seed was given. Then each epoch begins with its own.
+        if self._source.seed is not None and (begins or self._source.universe is None):
             self._source.universe = Universe.seeded(self.base_seed)
 
     def _given_again(self, task: Task, streams: int) -> Task:

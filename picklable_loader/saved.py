@@ -18,6 +18,7 @@ from .marks import savable
 from .randomness import RNGS
 from .run import Run
 from .saving.packing import decided
+from .source import place_of
 from .stateful import is_stateful
 from .values.tree import copied
 
@@ -49,7 +50,7 @@ def beginning(loader: DataLoader[Any], epoch: int, live: bool) -> dict[str, Any]
         announced=loader._pl.announced,
         sampler=unstarted(loader, parts, live),
     )
-    return to_plain(cursor, fingerprint(loader, parts))
+    return _noted(loader, to_plain(cursor, fingerprint(loader, parts)))
 
 
 def snapshot(
@@ -64,7 +65,7 @@ def snapshot(
         return unmoved(loader, state or loader._pl.beginning(live), live)
     if run.unmoved is not None and "iterator" not in (run.unmoved["order"] or ()):
         return unmoved(loader, run.unmoved, live)
-    return run.snapshot(live)
+    return _noted(loader, run.snapshot(live))
 
 
 def unmoved(loader: DataLoader[Any], state: dict[str, Any], live: bool) -> dict[str, Any]:
@@ -74,10 +75,12 @@ def unmoved(loader: DataLoader[Any], state: dict[str, Any], live: bool) -> dict[
     """
     given = _without_objects(state, live)
     source = loader._pl.source
-    if source.seed is None and not live:
-        rng = {name: text for name, text in given["rng"].items() if name in RNGS}
-        given = {**given, "rng": {**source.given(), **rng}}
-    return given
+    if source.seed is not None:
+        return given
+    rng = source.as_now(given["rng"])
+    if not live:
+        rng = {**source.given(), **{name: text for name, text in rng.items() if name in RNGS}}
+    return {**given, "rng": rng}
 
 
 def next_epoch(loader: DataLoader[Any], run: Run, live: bool = False) -> dict[str, Any]:
@@ -89,13 +92,18 @@ def next_epoch(loader: DataLoader[Any], run: Run, live: bool = False) -> dict[st
     cursor = Cursor(
         epoch=run.epoch + 1,
         base_seed=next_base_seed(run.base_seed) if lives_on and not seeded else None,
-        rng=left.rng,
+        rng={} if seeded else left.rng,  # with a seed each epoch begins with its own
         workers=left.workers if lives_on else {},
         sampler=left.sampler,
         announced=left.announced,
         streams=savable(loader._pl.carried_places(), live),
     )
-    return to_plain(cursor, fingerprint(loader))
+    return _noted(loader, to_plain(cursor, fingerprint(loader)))
+
+
+def _noted(loader: DataLoader[Any], state: dict[str, Any]) -> dict[str, Any]:
+    loader._pl.source.place = place_of(state)
+    return state
 
 
 def _without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from .randomness import (
     set_generator,
 )
 
-__all__ = ["Setting", "Source", "random_int64"]
+__all__ = ["Setting", "Source", "place_of", "random_int64", "rejoin"]
 
 _T = TypeVar("_T")
 
@@ -45,6 +45,34 @@ def random_int64(generator: torch.Generator | None) -> int:
     """
     number = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
     return int(number.item())
+
+
+#: the global states that this process has last saved
+_SAVED_HERE: dict[str, Any] = {}
+
+
+def place_of(state: dict[str, Any]) -> Any:
+    """What a state and its copies are alike in, and the states of other loaders are not."""
+    return state["fits"], state["epoch"], state["step"]
+
+
+def rejoin(begins: Source | None = None) -> None:
+    """Have loaders draw from the program's own generators where these are in the loaded states.
+
+    The program has restored them, or has not moved them: from here on they go the way of the
+    saved ones, whoever else draws from them. It is looked at for all loaders before one of them
+    begins, as it may draw, and so may the program.
+
+    Args:
+        begins: the source of the loader that is about to draw.
+    """
+    living = [each for ref in _LIVING.valuerefs() if (each := ref()) is not None]
+    if not any(each.universe is not None and each.seed is None for each in living):
+        return
+    with Isolated.turn:
+        found = capture_all()
+        for each in living:
+            each.join(found, living, each is begins)
 
 
 class Source:
@@ -73,6 +101,12 @@ class Source:
         #: the global states that it has last saved, as long as it has not drawn since: a copy that
         #: is resumed in this process must not take the draws that this one is going to make
         self.saved_at: dict[str, Any] = {}
+        #: the state that was last saved or loaded: fits, epoch and step; copies are alike in it
+        self.place: Any = None
+        #: the global states of the state that was last loaded, as text
+        self.loaded: dict[str, str] = {}
+        #: those of them that the program has restored: draws come from its generators again
+        self.joined: set[str] = set()
         _LIVING[id(self)] = self
         #: long lists of that sampler and their saved forms, see `freeze`
         self.lists: dict[str, Any] = {}
@@ -143,6 +177,7 @@ class Source:
             found = {name: RNGS[name].capture() for name in RNGS if name in chosen}
         if self.universe is None:
             self.saved_at = found
+            _SAVED_HERE.update(found)
         return {**saved, **{name: RNGS[name].to_text(state) for name, state in found.items()}}
 
     def given(self) -> dict[str, str]:
@@ -173,27 +208,58 @@ class Source:
             if name in saved:
                 set_generator(generator, saved[name])
 
-    def restore(self, saved: dict[str, str]) -> None:
-        """Let later draws come from a private copy of the global generators, in saved states."""
-        self.universe = self._universe(saved)
+    def load(self, state: dict[str, Any]) -> None:
+        """Note that a state is loaded, from which the loader goes on later.
 
-    def rejoin(self) -> None:
-        """Draw from the program's own generators where they are in the states of the private copy.
-
-        The program has restored them, or has not moved them: from here on it goes the way of the
-        saved one, whoever else draws from them.
+        Other loaders, and the program, may draw before it does. So what the program has restored
+        by now, or until another loader begins, is known from then on.
         """
-        if self.universe is None or self.seed is not None:
+        rng = state["rng"]
+        self.place, self.saved_at, self.joined = place_of(state), {}, set()
+        self.loaded = {name: text for name, text in rng.items() if name in RNGS}
+        self.restore(rng)
+        rejoin()
+
+    def restore(self, saved: dict[str, str]) -> None:
+        """Let later draws come from a private copy of the global generators, in saved states.
+
+        Not of those that the program has restored since that state was loaded.
+        """
+        self.universe = self._universe(
+            {name: text for name, text in saved.items() if not self._is_joined(name, text)}
+        )
+
+    def as_now(self, rng: dict[str, str]) -> dict[str, str]:
+        """The generators' part of a state from which the loader has not moved, as it is now."""
+        joined = [name for name, text in rng.items() if self._is_joined(name, text)]
+        with self._unmoved():
+            return {**rng, **{name: RNGS[name].to_text(RNGS[name].capture()) for name in joined}}
+
+    def _is_joined(self, name: str, text: str) -> bool:
+        return name in self.joined and self.loaded.get(name) == text
+
+    def join(self, found: dict[str, Any], living: list[Source], begins: bool) -> None:
+        """Drop the private copies of generators that the program has restored.
+
+        Args:
+            found: where the program's generators are.
+            living: all sources of this process.
+            begins: the loader is about to draw; whether others are is not known.
+        """
+        universe = self.universe
+        if universe is None or universe.entered or self.seed is not None:
             return
-        states = self.universe.states
-        with Isolated.turn:
-            same = [name for name in states if states[name] == RNGS[name].capture()]
-        living = [ref() for ref in _LIVING.valuerefs()]  # another thread may add one
-        for name in same:
-            others = (each.saved_at.get(name) for each in living if each not in (None, self))
-            if states[name] not in others:
-                del states[name]
-        self.universe = self.universe if states else None
+        copies = [each for each in living if each is not self and each.place == self.place]
+        for name in [name for name, state in universe.states.items() if state == found[name]]:
+            state = universe.states[name]
+            loaded = any(each.loaded.get(name) == self.loaded.get(name) for each in copies)
+            if any(each.saved_at.get(name) == state for each in copies):
+                continue  # the original is going to make these draws
+            if loaded and not begins and _SAVED_HERE.get(name) == state:
+                continue  # nobody has restored it: these are copies, and only one can have it
+            del universe.states[name]
+            self.joined.add(name)
+        self.universe = universe if universe.states else None
 
     def _universe(self, saved: dict[str, str]) -> Universe | None:
         states = {name: text for name, text in saved.items() if name not in ("loader", "sampler")}

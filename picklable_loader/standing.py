@@ -185,7 +185,7 @@ class Standing(Generic[_T]):
             self.loader._pl.adopt(self)  # type: ignore[arg-type]  # it is a LoaderIterator
             if self._finished and self.loader._pl.lives_on:
                 self.loader._pl.ended = self  # type: ignore[assignment]
-            self.loader._pl.source.restore(saved["state"]["rng"])
+            self.loader._pl.source.load(saved["state"])
 
     def attach(self, dataset: Dataset[_T]) -> None:
         """Give the iterator its dataset back, after it was pickled without; and its loader.

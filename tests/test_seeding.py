@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -100,6 +101,26 @@ def test_with_a_seed_everything_follows_from_seed_and_epoch(sampler: str, seedin
     assert both(3) == expected
     assert both(4) != expected
     assert expected[0] != expected[1]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_with_a_seed_an_epoch_is_the_same_whatever_came_before(num_workers: int) -> None:
+    """With torch's seeding as well, which goes on from batch to batch within an epoch."""
+
+    def loader() -> DataLoader[Any]:
+        return make(seed=3, seeding="worker", shuffle=True, num_workers=num_workers)
+
+    expected = epochs(loader(), 3)
+    chosen = loader()
+    chosen.set_epoch(2)
+    assert epochs(chosen, 1) == expected[2:]
+    left = loader()
+    next(iter(left))
+    assert epochs(left, 1) == expected[1:2]
+    for saved in (left, copy.copy(left)):
+        other = loader()
+        other.load_state_dict(saved.state_dict())
+        assert epochs(other, 1) == expected[2:]
 
 
 def test_seeds_may_be_any_whole_number() -> None:

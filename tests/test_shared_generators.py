@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import pickle
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 import torch
 from laws.observe import expected_warnings, seed_everything
 from laws.samplers import DrawsAsItGoes, from_numpy, from_torch
-from torch.utils.data import Dataset, RandomSampler
+from torch.utils.data import Dataset, RandomSampler, Sampler
 
 from picklable_loader import DataLoader
 
@@ -301,3 +304,158 @@ def test_a_dataset_that_saves_the_generator_goes_on_exactly_under_torchs_seeding
         again.load_state_dict(state, at_epoch_end="next")
         found = [batch for _ in range(again.epoch, 2) for batch in again]
         assert found == batches[step:], f"step {step}"
+
+
+# --- several loaders that draw from the global generators ----------------------------------------
+
+
+class Augments(Dataset[Any]):
+    """Draws from all three global generators."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> list[float]:
+        return [index, *_noise()]
+
+
+class MixesAll(Sampler[int]):
+    """Draws its order from all three global generators."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[int]:
+        order = torch.randperm(self.size).tolist()
+        random.shuffle(order)
+        return iter(np.random.permutation(order).tolist())
+
+
+def _noise() -> list[float]:
+    return [torch.rand(()).item(), np.random.rand(), random.random()]
+
+
+def _neither() -> list[DataLoader[Any]]:
+    return [DataLoader(Augments(n), 3, shuffle=True, collate_fn=list) for n in (7, 4)]
+
+
+def _samplers_that_draw_as_well() -> list[DataLoader[Any]]:
+    return [
+        DataLoader(
+            Augments(n), 3, sampler=MixesAll(n), collate_fn=list, generator=torch.Generator()
+        )
+        for n in (7, 4)
+    ]
+
+
+def _datasets_that_draw_as_well() -> list[DataLoader[Any]]:
+    return [
+        DataLoader(Augments(7), 3, shuffle=True, generator=torch.Generator(), **_IN_TORCHS_WAY),
+        DataLoader(Augments(4), 3, **_IN_TORCHS_WAY),
+    ]
+
+
+def _beside_one_with_a_seed() -> list[DataLoader[Any]]:
+    train, _ = _neither()
+    return [train, DataLoader(Augments(4), 3, shuffle=True, collate_fn=list, seed=1)]
+
+
+_IN_TORCHS_WAY: dict[str, Any] = {"collate_fn": list, "seeding": "worker"}
+_TEAMS = (
+    _neither,
+    _samplers_that_draw_as_well,
+    _datasets_that_draw_as_well,
+    _beside_one_with_a_seed,
+)
+TEAMS = {f.__name__.strip("_"): f for f in _TEAMS}
+
+
+class Trainer:
+    """Trains and validates by turns, with dropout, and restores the generators after a crash."""
+
+    def __init__(self, make: Callable[[], list[DataLoader[Any]]]) -> None:
+        self.loaders = make()
+        self.epoch = self.turn = 0
+
+    def batches(self) -> Iterator[Any]:
+        for self.epoch in range(self.epoch, EPOCHS):
+            for self.turn in range(self.turn, 2):
+                for batch in self.loaders[self.turn]:
+                    yield self.epoch, self.turn, batch, _noise()
+            self.turn = 0
+
+    def save(self) -> Any:
+        states = [loader.state_dict() for loader in self.loaders]
+        numbers = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        return self.epoch, self.turn, states, numbers
+
+    def load(self, saved: Any, order: tuple[int, ...]) -> None:
+        self.epoch, self.turn, states, (of_torch, of_numpy, of_python) = saved
+        for what in order:
+            if what < 2:
+                self.loaders[what].load_state_dict(states[what])
+                continue
+            torch.set_rng_state(of_torch)
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)
+
+
+@pytest.mark.parametrize("again", ["a fresh program", "the same loaders"])
+@pytest.mark.parametrize("team", TEAMS)
+def test_all_loaders_draw_from_the_restored_generators_whoever_draws_first(
+    team: str, again: str
+) -> None:
+    """States and generators are restored in any order, and saved again soon after that."""
+    seed_everything(5)
+    whole = list(Trainer(TEAMS[team]).batches())
+    orders = itertools.cycle(itertools.permutations(range(3)))
+    with expected_warnings():  # of a pass that has nothing left
+        for first, second in itertools.product((0, 1, 3, 4, 5, 6), (0, 1, 2, 3, 5)):
+            seed_everything(5)
+            trainer, found = Trainer(TEAMS[team]), []
+            for count in (first, second):
+                found += itertools.islice(trainer.batches(), count)
+                saved = trainer.save()
+                if again == "a fresh program":
+                    trainer = Trainer(TEAMS[team])
+                    seed_everything(99)
+                else:
+                    list(itertools.islice(trainer.batches(), 4))
+                trainer.load(saved, next(orders))
+            assert found + list(trainer.batches()) == whole, (first, second)
+
+
+def test_a_loader_that_is_gone_makes_no_more_draws() -> None:
+    """So its copy has the program's generators, and does not wait for the garbage collector."""
+
+    def make() -> DataLoader[Any]:
+        return DataLoader(range(12), 4, shuffle=True)
+
+    def begin() -> tuple[DataLoader[Any], Any]:
+        seed_everything(5)
+        loader = make()
+        iterator = iter(loader)
+        next(iterator)
+        return loader, iterator
+
+    def go_on(loader: DataLoader[Any], rest: Any) -> list[Any]:
+        list(rest), torch.rand(3)  # dropout
+        return [batch.tolist() for batch in loader]
+
+    expected = go_on(*begin())
+    gc.disable()
+    try:
+        loader, iterator = begin()
+        state = loader.state_dict()
+        del loader, iterator
+        again = make()
+        again.load_state_dict(state)
+        assert go_on(again, again) == expected
+    finally:
+        gc.enable()

@@ -92,24 +92,6 @@ class Schedule:
         self._exhausted = False
         #: what drawing raised; nothing is drawn until the consumer was told
         self._fault: Exception | None = None
-        self._handlers: dict[type[Any], Callable[[Any, list[Instruction]], None]] = {
-            Started: self._started,
-            Wanted: self._wanted,
-            Skipped: self._skipped,
-            Budgeted: self._budgeted,
-            Arrived: self._answered,
-            Failed: self._answered,
-            Emptied: self._answered,
-            Ended: self._answered,
-            Died: self._died,
-        }
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_handlers"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["plan"], state["policy"])  # type: ignore[misc]
-        self.__dict__.update(state)
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; return what is to be done about it, in this order.
@@ -121,7 +103,7 @@ class Schedule:
             InvalidTransition: the event cannot happen to its task; nothing has changed.
         """
         instructions: list[Instruction] = []
-        self._handlers[type(event)](event, instructions)
+        _HANDLERS[type(event)](self, event, instructions)
         return instructions
 
     def window(self) -> tuple[Task, ...]:
@@ -364,3 +346,18 @@ class Schedule:
 def _stream_of(task: Task) -> int:
     assert task.stream is not None, "only streams have homes"
     return task.stream
+
+
+#: outside of the class: with bound methods a schedule, and all that its plan refers to, would live
+#: until the garbage collector runs
+_HANDLERS: dict[type[Any], Callable[[Schedule, Any, list[Instruction]], None]] = {
+    Started: Schedule._started,
+    Wanted: Schedule._wanted,
+    Skipped: Schedule._skipped,
+    Budgeted: Schedule._budgeted,
+    Arrived: Schedule._answered,
+    Failed: Schedule._answered,
+    Emptied: Schedule._answered,
+    Ended: Schedule._answered,
+    Died: Schedule._died,
+}

@@ -53,7 +53,7 @@ _SAVED_HERE: dict[str, Any] = {}
 
 def place_of(state: dict[str, Any]) -> Any:
     """What a state and its copies are alike in, and the states of other loaders are not."""
-    return state["fits"], state["epoch"], state["step"]
+    return state["fits"]
 
 
 def rejoin(begins: Source | None = None) -> None:
@@ -101,7 +101,7 @@ class Source:
         #: the global states that it has last saved, as long as it has not drawn since: a copy that
         #: is resumed in this process must not take the draws that this one is going to make
         self.saved_at: dict[str, Any] = {}
-        #: the state that was last saved or loaded: fits, epoch and step; copies are alike in it
+        #: ``fits`` of the state that was last saved or loaded; copies are alike in it at any step
         self.place: Any = None
         #: the global states of the state that was last loaded, as text
         self.loaded: dict[str, str] = {}

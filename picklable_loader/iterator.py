@@ -23,7 +23,7 @@ from .showing.timeline import Timeline, draw, timeline
 from .standing import Standing
 from .stats import Stats
 from .transport.frames import Answer, Outcome
-from .turns import MOVING
+from .turns import AT_REST, MOVING
 from .warn import empty_epoch, longer_than_promised, replay, skipped
 from .worker.gather import Thinned
 
@@ -146,7 +146,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
     @prefetch_budget.setter
     def prefetch_budget(self, budget: int | Literal["auto"]) -> None:
         tasks, most = budget_for(self.loader, budget)
-        with self._turn.moves():
+        with self._turn.jumps("prefetch_budget"):
             self.start()
             if not self._driver.at_work:
                 raise no_budget(self._finished)
@@ -223,10 +223,14 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
     def close(self) -> None:
         """Retire the workers; ``next`` raises StopIteration from now on.
 
+        It waits for a ``next`` of another thread. Within ``next`` of this thread (from the dataset
+        or a signal handler) the batch at hand still comes, and the next call retires the workers.
         Its state stays: what is unpickled from a closed iterator goes on.
         """
         self._closed = True
-        self._driver.stop()
+        if self._turn.phase_here() == AT_REST:
+            with self._turn.moves():
+                self._driver.stop()
 
     def __enter__(self) -> LoaderIterator[_T]:
         return self
@@ -241,6 +245,8 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
 
     # --- within ---------------------------------------------------------------------------------
     def _next(self) -> _T:
+        if self._closed:
+            self._driver.stop()
         if self._finished or self._closed:
             raise StopIteration
         self._driver.settled = False

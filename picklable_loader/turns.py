@@ -118,8 +118,10 @@ class Still:
                 "and not counted (a signal handler, or the sampler, has asked for the save)",
                 "Save after next(); a signal handler can set a flag for the training loop",
             )
+        # A thread that makes a batch has the generators, and whoever has the loader may want them.
+        wait = self._wait and not generators._is_owned()  # type: ignore[attr-defined]
         while True:
-            if not lock.acquire(blocking=self._wait):
+            if not lock.acquire(blocking=wait):
                 raise _in_another_thread()
             if generators.acquire(blocking=False):
                 break
@@ -143,7 +145,11 @@ class Still:
 
 
 def _in_another_thread() -> CannotSaveError:
-    return CannotSaveError("the iterator", "another thread is in its next()", "Wait for it")
+    return CannotSaveError(
+        "the iterator",
+        "another thread is in its next()",
+        "Wait for it; within a batch of another loader, save after the batch",
+    )
 
 
 class Batch(Isolated):

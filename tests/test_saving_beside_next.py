@@ -489,6 +489,80 @@ def test_a_signal_handler_saves_exactly_or_is_refused(kind: str, workers: int) -
         signal.signal(signal.SIGUSR1, before)
 
 
+# --- closing, and other loaders ------------------------------------------------------------------
+
+
+def test_a_batch_does_not_wait_for_another_loader_that_waits_for_it() -> None:
+    """Its dataset saves a loader, whose thread is in `next` and wants the global generators."""
+    other = iter(other_loader := DataLoader(range(N), 4))
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.extend(seen(other)), daemon=True)
+    errors: list[str] = []
+
+    def save() -> None:
+        thread.start()
+        lock = other_loader._pl.turn.lock
+        while lock.acquire(blocking=False):  # until the thread is in next
+            lock.release()
+        for act in (other.state_dict, other_loader.state_dict, lambda: pickle.dumps(other)):
+            with pytest.raises(CannotSaveError, match="after the batch") as caught:
+                act()
+            errors.append(str(caught.value))
+
+    hooks["sample"] = once(save)
+    seen(DataLoader(Mapped(), 4))
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive() and len(errors) == 3
+    assert found == seen(DataLoader(range(N), 4))
+
+
+def test_close_waits_for_the_batch_of_another_thread() -> None:
+    whole = seen(DataLoader(Mapped(), 4, seed=1))
+    iterator = iter(DataLoader(Mapped(), 4, seed=1))
+    thread = threading.Thread(target=iterator.close)
+
+    def close() -> None:
+        thread.start()
+        while not iterator.closed:  # it is about to wait
+            pass
+
+    hooks["sample"] = once(close)
+    assert seen(iterator) == whole[:1]
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive() and list(iterator) == []
+
+
+class SignalsOnce(Mapped):
+    """Its first sample sends a signal to the process of the loader, as soon as it may."""
+
+    def __init__(self) -> None:
+        self.may = torch.multiprocessing.Event()
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            self.may.wait(PATIENCE_S)
+            of_worker = torch.utils.data.get_worker_info()
+            os.kill(os.getppid() if of_worker else os.getpid(), signal.SIGUSR1)
+        return noisy(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_signal_handler_may_close_the_iterator(workers: int) -> None:
+    whole = seen(DataLoader(Mapped(), 4, seed=1))
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: iterator.close())
+    try:
+        dataset = SignalsOnce()
+        iterator = iter(DataLoader(dataset, 4, num_workers=workers, seed=1))
+        dataset.may.set()
+        found = seen(iterator)
+        assert iterator.closed and found == whole[: len(found)] and len(found) < len(whole)
+        again = DataLoader(Mapped(), 4, seed=1)
+        again.load_state_dict(iterator.state_dict())
+        assert seen(again) == whole[len(found) :]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_a_portrait_waits_for_nobody() -> None:
     """Whoever looks for the reason of a hang prints the iterator."""
     iterator = iter(DataLoader(Mapped(), 4, shuffle=True))

@@ -110,11 +110,17 @@ def budget_for(loader: DataLoader[Any], wish: Any) -> tuple[int, int]:
         check_count("prefetch_budget", wish)
         return int(wish), 0
     check_budget(wish)
-    # Other samplers may notice how far ahead of the consumer they are drawn from; so may those who
-    # look at the generator that they gave, or use it for something else, unless its draws are over.
+    return 2 * loader.num_workers, 8 * loader.num_workers if draws_unnoticed(loader) else 0
+
+
+def draws_unnoticed(loader: DataLoader[Any]) -> bool:
+    """Nobody can notice how far ahead of the consumer the sampler is drawn from.
+
+    Samplers that are not torch's may; so may those who look at the generator that they gave, or use
+    it for something else, unless its draws are over.
+    """
     parts = anatomy(loader)
-    unnoticed = parts.known and (not generators(loader) or draws_at_once(parts.sampler))
-    return 2 * loader.num_workers, 8 * loader.num_workers if unnoticed else 0
+    return parts.known and (not generators(loader) or draws_at_once(parts.sampler))
 
 
 def fingerprint(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[str, Any]:
@@ -148,7 +154,8 @@ def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
         return None
     order = SequenceOrder(lambda: range(length))
     plan = Plan(order, parts.grouping, state["next_step"], state["position"])
-    return (plan.remaining() or 0) + len(state["window"])
+    drawn = sum(entry[3] if len(entry) > 3 else 1 for entry in state["window"])
+    return (plan.remaining() or 0) + drawn
 
 
 def built(loader: DataLoader[Any]) -> Frozen:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from .anatomy import (
     anatomy,
     budget_for,
     draws_from,
+    draws_unnoticed,
     fingerprint,
     generators,
     is_iterable,
@@ -22,7 +24,7 @@ from .anatomy import (
 )
 from .core.cursor import Cursor
 from .core.order import Order
-from .core.plan import Plan, Unit
+from .core.plan import MOST_ASIDE, Plan, Unit
 from .core.schedule import Policy, Schedule
 from .core.seeds import base_seed, next_base_seed
 from .core.snapshot import to_plain
@@ -166,7 +168,7 @@ class Run:
         plan = self.schedule.plan
         if self.order is None:
             return self.step, 0, ()  # streams know their places
-        pending = [*self.schedule.window(), *plan.backlog]
+        pending = sorted([*self.schedule.window(), *plan.backlog], key=attrgetter("step"))
         first, position = plan.next_step - len(pending), plan.position
         in_order = [task.step for task in pending] == list(range(first, plan.next_step))
         if self.order.seekable and in_order:
@@ -176,9 +178,9 @@ class Run:
 
     def _as_saved(self, task: Task, live: bool) -> Task:
         if self.order is not None and self.order.seekable:
-            return Task(task.step, None, task.position)  # the order gives it again
+            return replace(task, indices=None)  # the order gives it again
         indices = encode_state(task.indices, "an index that the sampler has given: ", live)
-        return Task(task.step, indices, task.position)
+        return replace(task, indices=indices)
 
     def _rank(self, held: list[Task], order: dict[str, Any] | None) -> tuple[int, int] | None:
         indices = any(task.indices is not None for task in held) and self.order is not None
@@ -240,8 +242,9 @@ class Run:
         if self.order is None:
             plan = StreamPlan(places, self._wish())
         else:
-            plan.backlog.extendleft(reversed(self.schedule.window()))
-            if isinstance(plan, Plan) and plan.torn:
+            assert isinstance(plan, Plan), "an order has one"
+            plan.give_back(self.schedule.window())
+            if plan.torn:
                 self._seek(plan.next_step, plan.position)
         self.schedule = Schedule(plan, self.schedule.policy, self.step, places)
         self._goes_on = True
@@ -310,14 +313,16 @@ class Run:
         step = 0 if cursor is None else cursor.step
         if self.order is None:
             return Schedule(StreamPlan(places, self._wish()), policy, step, places)
-        streams = self.streams
+        streams, aside = self.streams, MOST_ASIDE if draws_unnoticed(loader) else 0
         if cursor is None:
-            return Schedule(Plan(self.order, grouping, streams=streams), policy, 0, places)
+            plan = Plan(self.order, grouping, streams=streams, most_aside=aside)
+            return Schedule(plan, policy, 0, places)
         backlog = tuple(self._given_again(task, streams) for task in cursor.window)
         for stream, place in enumerate(places):
             place.since = [self._given_again(task, streams) for task in place.since]
         self._seek(cursor.next_step, cursor.position)
-        plan = Plan(self.order, grouping, cursor.next_step, cursor.position, backlog, streams)
+        start = cursor.next_step, cursor.position
+        plan = Plan(self.order, grouping, *start, backlog, streams, aside)
         return Schedule(plan, policy, step, places)
 
     def _seek(self, next_step: int, position: int) -> None:

@@ -6,11 +6,16 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
+from operator import attrgetter
 
 from .order import Order
 from .task import Task
 
-__all__ = ["Grouping", "Plan", "Unit"]
+__all__ = ["MOST_ASIDE", "Grouping", "Plan", "Unit"]
+
+#: how many tasks may wait for slow workers while the others go on: their indices take memory
+MOST_ASIDE = 10_000
 
 
 class Unit(Enum):
@@ -31,6 +36,8 @@ class Grouping:
     drop_last: bool = False
 
 
+_step = attrgetter("step")
+
 #: batches that are taken at a time to count their samples
 _STRIDE = 4096
 
@@ -45,6 +52,8 @@ class Plan:
         position: samples before the next task.
         backlog: tasks that were drawn before and are to come first, in order of their steps.
         streams: how many streams serve the tasks in turn; 0: any worker may take any of them.
+        most_aside: how many tasks of other streams `draw_from` may set aside; 0: none, the order is
+            drawn from in turn only.
     """
 
     def __init__(
@@ -55,15 +64,20 @@ class Plan:
         position: int = 0,
         backlog: Iterable[Task] = (),
         streams: int = 0,
+        most_aside: int = 0,
     ) -> None:
         self.order = order
         self.grouping = grouping
         #: the next task that the order gives has this number, and this many samples before it
         self.next_step = next_step
         self.position = position
-        #: steps below ``next_step`` only, ascending
-        self.backlog = deque(backlog)
         self._streams = streams
+        self._most_aside = most_aside
+        #: by stream, tasks of steps below ``next_step``, ascending
+        self._queues: dict[int | None, deque[Task]] = {}
+        self.give_back(backlog)
+        #: the order has no more
+        self._ended = False
         #: the order has given what no task was made of: drawing was stopped by a signal
         self.torn = False
 
@@ -72,16 +86,67 @@ class Plan:
         """Code of the user's gives the order, and may raise."""
         return not self.order.seekable
 
+    @property
+    def draws_ahead(self) -> bool:
+        """Tasks of a stream may be drawn before those of others whose turn is earlier."""
+        return self._streams > 0 and self._most_aside > 0
+
+    @property
+    def backlog(self) -> list[Task]:
+        """The tasks that the order has given and nobody has drawn, in order of their steps."""
+        return sorted(chain.from_iterable(self._queues.values()), key=_step)
+
+    def give_back(self, tasks: Iterable[Task]) -> None:
+        """Tasks that were drawn are to be drawn again."""
+        queues: dict[int | None, deque[Task]] = {}
+        for task in sorted([*tasks, *self.backlog], key=_step):
+            queues.setdefault(task.stream, deque()).append(task)
+        self._queues = queues
+
     def draw(self) -> Task:
         """The next task.
 
         Raises:
             StopIteration: there is none.
         """
-        if self.backlog:
-            task = self.backlog[0]
-            del self.backlog[0]  # no signal is handled between this line and the next
-            return task
+        queue = self._first_queue() if self._queues else None
+        return self._take() if queue is None else _pop(queue)
+
+    def next_steps(self) -> dict[int, int]:
+        """By stream, the step that `draw_from` gives next, if it may be drawn now."""
+        aside = sum(map(len, self._queues.values()))
+        steps = {}
+        for stream in range(self._streams):
+            between = (stream - self.next_step) % self._streams
+            if queue := self._queues.get(stream):
+                steps[stream] = queue[0].step
+            elif not self._ended and aside + between <= self._most_aside:
+                steps[stream] = self.next_step + between
+        return steps
+
+    def draw_from(self, stream: int) -> Task | None:
+        """The next task of a stream; None: the order has ended before it.
+
+        Tasks of other streams that the order gives before it are set aside.
+        """
+        while not (queue := self._queues.get(stream)):
+            other = self._queues.setdefault(self.next_step % self._streams, deque())
+            try:
+                other.append(self._take())  # no signal is handled in between
+            except StopIteration:
+                self._ended = True
+                return None
+        return _pop(queue)
+
+    def _first_queue(self) -> deque[Task] | None:
+        """The one of the lowest step."""
+        queues = [queue for queue in self._queues.values() if queue]
+        if not queues:
+            self._queues = {}
+        return min(queues, key=lambda queue: queue[0].step, default=None)
+
+    def _take(self) -> Task:
+        """The next task that the order gives; StopIteration if there is none."""
         grouping = self.grouping
         self.torn = True
         items = self.order.take(grouping.batch_size)
@@ -102,8 +167,8 @@ class Plan:
             How many were passed over: fewer than ``steps`` at the end of the epoch.
         """
         passed = 0
-        while self.backlog and passed < steps:
-            self.backlog.popleft()
+        while passed < steps and (queue := self._first_queue()):
+            queue.popleft()
             passed += 1
         wanted = steps - passed
         if wanted and self.order.seekable:
@@ -134,7 +199,7 @@ class Plan:
             left = left // grouping.batch_size
         else:
             left = -(-left // grouping.batch_size)
-        return len(self.backlog) + max(0, left)
+        return sum(map(len, self._queues.values())) + max(0, left)
 
     def _stride(self, wanted: int) -> int:
         # Batches of a list may have any size: their samples must be counted.
@@ -166,3 +231,9 @@ class Plan:
             return len(indices)  # type: ignore[arg-type]
         except TypeError:
             return 1
+
+
+def _pop(queue: deque[Task]) -> Task:
+    task = queue[0]
+    del queue[0]  # no signal is handled between this line and the next
+    return task

@@ -13,6 +13,7 @@ The *budget* is how many tasks the window may hold; it grows and falls back by i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -81,6 +82,8 @@ class Schedule:
         self._places = Places(places, self._homes, self._window, remember=type(plan) is Plan)
         #: no task is ever held: no stream may move, and no worker has died
         self._sends_at_once = not self._homes.moving
+        #: tasks are drawn in order of their steps; otherwise each for the worker with fewest
+        self._in_turn = policy.in_order or not plan.draws_ahead
         #: the consumer waits for a batch
         self._wanting = False
         #: what ``delivered`` and a stream's place were before the last batch was delivered, and its
@@ -279,7 +282,7 @@ class Schedule:
             self._budget.note(event.bytes)
             if event.idled and self._budget.grow_for_an_idler():
                 return True
-        return type(event) is Ended or self.policy.bytes is not None
+        return type(event) is Ended or self.policy.bytes is not None or not self._in_turn
 
     def _refill_eagerly(self, out: list[Instruction]) -> None:
         if self._wanting or not self.policy.lazy:
@@ -291,7 +294,7 @@ class Schedule:
             if self._fault is not None or not self._has_room():
                 break
             try:
-                self._drawn = self.plan.draw()
+                self._drawn = self.plan.draw() if self._in_turn else self._draw_out_of_turn()
             except StopIteration:
                 self._exhausted = True
             except Exception as error:
@@ -299,12 +302,38 @@ class Schedule:
                     raise  # a signal handler's
                 self._fault = error  # the user's sampler; what was drawn before comes first
             else:
+                if self._drawn is None:
+                    break
                 entry = self._window.add(self._drawn)
                 self._drawn = None
                 if self._sends_at_once:
                     self._send(entry, out)
         if self._window.held:
             self._hand_out(out)
+
+    def _draw_out_of_turn(self) -> Task | None:
+        """A task for the worker that has fewest; None: each has its share of the window.
+
+        So a slow worker takes its share and no more, and the others go on.
+        """
+        while steps := self.plan.next_steps():
+            stream = self._stream_to_serve(steps)
+            task = None if stream is None else self.plan.draw_from(stream)
+            if stream is None or task is not None:
+                return task
+        raise StopIteration
+
+    def _stream_to_serve(self, steps: dict[int, int]) -> int | None:
+        """The stream to draw from, of those that have a next step; None: no worker has room."""
+        home, stuck = self._homes.of, self._window.stuck()
+        owed: Counter[int] = Counter()
+        for stream, count in self._window.owed().items():
+            if stream is not None and stream not in stuck:
+                owed[home(stream)] += count
+        share = max(1, self.budget // len(set(map(home, steps))))
+        found = [(owed[home(s)], step, s) for s, step in steps.items() if s not in stuck]
+        fewest, _, stream = min(found, default=(share, 0, None))
+        return stream if fewest < share else None
 
     def _hand_out(self, out: list[Instruction]) -> None:
         """Send the tasks that are held, each to its stream's home, which may be a new one."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from ..errors import (
@@ -88,7 +89,8 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> tuple[Cursor, di
     step = _count(state, "step")
     next_step = _count(state, "next_step")
     fits = dict(_typed(state, "fits", dict))
-    window = tuple(_unpacked(_typed(state, "window", list), fits.get("batch_size"), next_step))
+    tasks = _unpacked(_typed(state, "window", list), fits.get("batch_size"), next_step)
+    window = tuple(sorted(tasks, key=attrgetter("step")))
     cursor = Cursor(
         epoch=_count(state, "epoch"),
         step=step,
@@ -105,8 +107,8 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> tuple[Cursor, di
         rank=_rank(state),
     )
     steps = [task.step for task in window]
-    if steps != sorted(set(steps)) or any(at >= next_step for at in steps):
-        raise DamagedStateError("window", "ascending steps below next_step", steps)
+    if len(steps) != len(set(steps)) or any(at >= next_step for at in steps):
+        raise DamagedStateError("window", "each step once, below next_step", steps)
     if step + len(steps) > next_step:
         raise DamagedStateError("step", f"at most {next_step - len(steps)}", step)
     return cursor, fits
@@ -219,50 +221,59 @@ def _places(state: Mapping[str, Any], batch_size: Any, next_step: int) -> Iterat
 
 
 # --- the window ----------------------------------------------------------------------------------
-# [step, position, indices], or [step, position, null, count]: so many tasks, a batch apart, whose
-# indices the order gives again. Many workers and delivery out of order make long windows.
+# [step, position, indices], or [step, position, null, count, apart]: so many tasks, so many steps
+# apart (1 is left out), whose indices the order gives again. Delivery out of order makes long
+# windows: all tasks of one worker, for example, which are as many steps apart as there are workers.
 
 
 def _packed(window: Iterable[Task], batch_size: int | None) -> list[list[Any]]:
     packed: list[list[Any]] = []
+    newest: dict[int | None, list[Any]] = {}
     for task in window:
-        run = packed[-1] if packed else None
-        if run is not None and task.indices is None and _continues(run, task, batch_size):
-            run[3:] = [_counted(run) + 1]
+        run = newest.get(task.stream)
+        apart = None if run is None else _apart(run, task, batch_size)
+        if run is None or apart is None:
+            run = newest[task.stream] = [task.step, task.position, task.indices]
+            packed.append(run)
         else:
-            packed.append([task.step, task.position, task.indices])
+            count = run[3] + 1 if len(run) > 3 else 2
+            run[3:] = [count] if apart == 1 else [count, apart]
     return packed
 
 
-def _continues(run: list[Any], task: Task, batch_size: int | None) -> bool:
-    count = _counted(run)
-    after = run[0] + count, run[1] + count * (batch_size or 1)
-    return run[2] is None and (task.step, task.position) == after
-
-
-def _counted(run: list[Any]) -> int:
-    return int(run[3]) if len(run) == 4 else 1
+def _apart(run: list[Any], task: Task, batch_size: int | None) -> int | None:
+    """How many steps the tasks of a run are apart, if this is the next of them."""
+    if run[2] is not None or task.indices is not None:
+        return None
+    count = run[3] if len(run) > 3 else 1
+    steps, samples = task.step - run[0], task.position - run[1]
+    known: list[int] = run[4:] or [1 if count > 1 or task.stream is None else steps]
+    apart = known[0]
+    fits = steps == count * apart and samples == steps * (batch_size or 1)
+    return apart if fits else None
 
 
 def _unpacked(packed: list[Any], batch_size: Any, next_step: int) -> Iterator[Task]:
     total = 0
     for at, entry in enumerate(packed):
         field = f"window[{at}]"
-        if type(entry) is not list or not 3 <= len(entry) <= 4:
+        if type(entry) is not list or not 3 <= len(entry) <= 5:
             raise DamagedStateError(field, "a list of step, position and indices", entry)
         counts = {f"{field}.step": entry[0], f"{field}.position": entry[1]}
         step, position = (_count(counts, name) for name in counts)
         if len(entry) == 3:
             yield Task(step, entry[2], position)
             continue
-        counts[f"{field}.count"] = entry[3]
-        count, spacing = _count(counts, f"{field}.count"), _spacing(batch_size)
-        if entry[2] is not None or step + count > next_step or spacing is None:
+        counts |= {f"{field}.count": entry[3], f"{field}.apart": [*entry, 1][4]}
+        count, apart = (_count(counts, f"{field}.{name}") for name in ("count", "apart"))
+        spacing, last = _spacing(batch_size), step + (count - 1) * apart
+        if entry[2] is not None or apart < 1 or last >= next_step or spacing is None:
             raise DamagedStateError(field, "null and a count of tasks below next_step", entry[2:])
         total += count
         if total > _LONGEST_WINDOW:
             raise DamagedStateError(f"{field}.count", f"{_LONGEST_WINDOW} at most in all", count)
-        yield from (Task(step + i, None, position + i * spacing) for i in range(count))
+        steps = range(0, count * apart, apart)
+        yield from (Task(step + i, None, position + i * spacing) for i in steps)
 
 
 def _spacing(batch_size: Any) -> int | None:

@@ -11,7 +11,6 @@ these are torch's batches, whichever stream ends when; steps of streams that hav
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -96,6 +95,10 @@ class StreamPlan:
 
     #: no code of the user's gives the order
     custom = False
+    #: each stream has a number of its own for its next batch
+    draws_ahead = True
+    #: nothing is ever given back: whoever goes on begins with the places
+    backlog: tuple[Task, ...] = ()
 
     def __init__(self, places: Sequence[Place], indices: Any) -> None:
         self._indices = indices
@@ -107,8 +110,6 @@ class StreamPlan:
             if place.mark is not None or not place.ended
         }
         self._streams = len(places)
-        #: nothing is ever given back: whoever goes on begins with the places
-        self.backlog: deque[Task] = deque()
         self.next_step = self.position = 0
 
     def draw(self) -> Task:
@@ -119,9 +120,20 @@ class StreamPlan:
         """
         if not self._next:
             raise StopIteration
-        batch, stream = min((batch, stream) for stream, batch in self._next.items())
+        return self.draw_from(min(self._next, key=self._step_of))
+
+    def next_steps(self) -> dict[int, int]:
+        """By stream that has not ended, the step of its next batch."""
+        return {stream: self._step_of(stream) for stream in self._next}
+
+    def draw_from(self, stream: int) -> Task:
+        """The next task of a stream."""
+        task = Task(self._step_of(stream), self._indices, 0, stream)
         self._next[stream] += 1
-        return Task(batch * self._streams + stream, self._indices, 0, stream)
+        return task
+
+    def _step_of(self, stream: int) -> int:
+        return self._next[stream] * self._streams + stream
 
     def end(self, stream: int) -> None:
         """A stream has no more data."""

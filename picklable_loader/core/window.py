@@ -5,6 +5,7 @@ Nothing is decided here.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ _WANTED = Wanted()
 
 #: phases of tasks that wait for their turn
 _HERE = (Phase.ARRIVED, Phase.FAILED, Phase.EMPTY)
+#: phases of tasks that are still to be answered
+_OWED = (Phase.HELD, Phase.SENT)
 
 
 @dataclass(slots=True)
@@ -94,6 +97,14 @@ class Window:
                 found.append(entry)
         return found
 
+    def stuck(self) -> set[int | None]:
+        """Streams that cannot get past a batch that workers die of."""
+        return {e.task.stream for e in self.entries.values() if e.phase is Phase.LETHAL}
+
+    def owed(self) -> Counter[int | None]:
+        """By stream, the tasks that are still to be answered."""
+        return Counter(e.task.stream for e in self.entries.values() if e.phase in _OWED)
+
     def waiting_streams(self) -> set[int | None]:
         """Streams of which batches wait for delivery."""
         return {self.entries[step].task.stream for step in self._ready}
@@ -121,7 +132,10 @@ class Window:
 
     def add(self, task: Task) -> Entry:
         """A task was drawn."""
+        in_turn = not self.entries or next(reversed(self.entries)) < task.step
         self.entries[task.step] = entry = Entry(task)
+        if not in_turn:
+            self.entries = dict(sorted(self.entries.items()))
         self.held += 1
         return entry
 

@@ -71,7 +71,7 @@ def tasks_claimed(state: Mapping[str, Any]) -> int:
     total = 0
     for window in windows:
         entries = window if type(window) is list else []
-        counts = (each[3] for each in entries if type(each) in (list, tuple) and len(each) == 4)
+        counts = (each[3] for each in entries if type(each) in (list, tuple) and len(each) > 3)
         total += sum(count for count in counts if type(count) is int and count > 0)
     return total
 

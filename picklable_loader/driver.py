@@ -34,6 +34,7 @@ from .turns import MOVING, SAVABLE, Turn
 from .worker.gather import Bad
 
 if TYPE_CHECKING:
+    from .inner import Inner
     from .loader import DataLoader
 
 __all__ = ["Driver"]
@@ -52,6 +53,7 @@ class Driver:
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
+        self._inner: Inner | None = None
         #: the run that the engine was told of; None before that
         self._run: Run | None = None
         self._todo: deque[Instruction] = deque()
@@ -74,6 +76,11 @@ class Driver:
         self._pooled: Turn | None = None
 
     @property
+    def run(self) -> Run | None:
+        """The run that is under way."""
+        return self._run
+
+    @property
     def at_work(self) -> bool:
         """A run is under way."""
         return self._run is not None
@@ -86,6 +93,7 @@ class Driver:
             run: the run.
             skip: batches to pass over before anything is fetched.
         """
+        self._inner = loader._pl
         if self._engine is None:
             self._engine = make_engine(loader, run)
             self._waited_ns = 0
@@ -250,7 +258,30 @@ class Driver:
         run, engine = self._run, self._engine
         assert run is not None and engine is not None
         schedule = run.schedule
-        while not isinstance(told := engine.last_marks(schedule.astray()), dict):
-            for instruction in schedule.handle(told):
-                self._act(instruction)
-        run.last_marks = {**schedule.last_marks(), **told}
+        run.last_marks = schedule.last_marks()
+        inner = self._inner
+        if inner is not None and inner.asks_at_end:
+            while not isinstance(told := engine.last_marks(schedule.astray()), dict):
+                for instruction in schedule.handle(told):
+                    self._act(instruction)
+            run.last_marks |= told
+        self._keep(run, engine)
+
+    def leave(self) -> None:
+        """Note what a run that is left leaves to the next epoch, in workers that live on."""
+        run, engine = self._run, self._engine
+        if run is None or engine is None:
+            return
+        try:
+            while not isinstance(told := engine.last_marks({}), dict):
+                pass  # nobody wants what was fetched ahead
+        except RuntimeError:  # they do not say so: new ones begin with what is known
+            self.stop()
+            return
+        run.last_marks = told
+        self._keep(run, engine)
+
+    def _keep(self, run: Run, engine: Engine) -> None:
+        if self._inner is not None and self._inner.has_worker_states:
+            run.worker_states.update(engine.worker_states())
+        self.kept = Kept(run.base_seed, run.schedule.policy, dict(run.worker_states))

@@ -96,6 +96,9 @@ class Engine(Protocol):
             What has happened instead, of which the schedule is to be told; then ask again.
         """
 
+    def worker_states(self) -> dict[str, Any]:
+        """The workers' generators after all that they have answered (``seeding="worker"``)."""
+
     def workers(self) -> tuple[WorkerStats, ...]:
         """What each worker did."""
 
@@ -130,7 +133,8 @@ def _inline_engine(loader: DataLoader[Any], run: Run) -> Engine:
     given = streams if streams > 1 or loader._pl.options.num_streams is not None else None
     init = loader.worker_init_fn if given else None
     post = Post(0, 1, run.base_seed, init, None, run.announced, given)
-    return InlineEngine(loader._pl.job(), post, world, loader._pl.options.pickle_dataset)
+    inner = loader._pl
+    return InlineEngine(inner.job(), post, world, inner.options.pickle_dataset, inner.origin())
 
 
 def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
@@ -152,7 +156,7 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
     persistent = loader.persistent_workers
     care = Care(loader.timeout, options.on_timeout, options.max_task_deaths, persistent)
     pool = Pool(context, given, posts, _lines(loader), stacks=care.on_timeout == "restart")
-    return PoolEngine(pool, posts, care, lives_on=job.stateful and loader._pl.lives_on)
+    return PoolEngine(pool, posts, care)
 
 
 def _cargo(job: Job, init: Any, wish: Any) -> Cargo:

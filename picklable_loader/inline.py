@@ -17,6 +17,7 @@ from .core.task import Task
 from .randomness import capture_all, restore_all
 from .stats import Clocks, WorkerStats
 from .transport.frames import Answer, Begin, Outcome
+from .worker.beginning import Origin
 from .worker.fetch import Job, StreamEnded
 from .worker.gather import NothingLeft
 from .worker.replica import Copies, Post, Replica
@@ -35,6 +36,7 @@ class InlineEngine:
         post: who would do them, if there were a worker.
         world: makes the context in which people's code runs.
         saved: the dataset is pickled with its loader.
+        origin: the dataset as it was before the loader's first epoch.
     """
 
     timed_out = renewed = False
@@ -45,6 +47,7 @@ class InlineEngine:
         post: Post,
         world: Callable[[], AbstractContextManager[Any]],
         saved: bool = True,
+        origin: Origin | None = None,
     ) -> None:
         self._world = world
         self._stateful, self._iterable = job.stateful, job.iterable
@@ -56,7 +59,10 @@ class InlineEngine:
         #: one of which nothing tells that it is one, or as many as there are streams
         bare = post.streams is None
         copies, shared = Copies(job, several=streams > 1), saved and streams == 1
-        self._replicas = [Replica(copies.next(), post, n, bare, shared) for n in range(streams)]
+        origin = origin if shared else None
+        self._replicas = [
+            Replica(copies.next(), post, n, bare, shared, origin) for n in range(streams)
+        ]
         self._started = bare
 
     def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
@@ -99,6 +105,9 @@ class InlineEngine:
             return {}  # streams that end have said so
         marks = self._inside(lambda: [replica.last_mark() for replica in self._replicas])
         return dict(enumerate(marks))
+
+    def worker_states(self) -> dict[str, Any]:
+        return {}
 
     def workers(self) -> tuple[WorkerStats, ...]:
         return self._clocks.stats([os.getpid()])

@@ -28,6 +28,7 @@ from .source import Source
 from .stateful import is_stateful
 from .turns import Turn
 from .values.tree import check_checksum, copied
+from .worker.beginning import Origin
 from .worker.fetch import NEVER, Job, tell_epoch
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class Inner:
         self.kept: weakref.ref[LoaderIterator[Any]] | None = None
         #: one that was unpickled after its last batch: the next ``iter`` goes on from what it left
         self.ended: LoaderIterator[Any] | None = None
+        #: see `origin`; None before the first epoch
+        self.origin_known: Origin | None = None
         #: how the loader is pickled, and what was carried in a pickle without its dataset
         self.decision = Decision()
         self.sealed: Opened | None = None
@@ -139,7 +142,43 @@ class Inner:
             stateful=is_stateful(loader.dataset) and not is_iterable(loader),
             on_error=self.options.on_error,
             by_value=self.options.codec == "cloudpickle",
+            lives_on=self.lives_on,
         )
+
+    @property
+    def has_worker_states(self) -> bool:
+        """Each answer brings the generators of its worker."""
+        loader = self._loader
+        in_torchs_way = self.options.seeding == "worker" and loader.num_workers > 0
+        return in_torchs_way and not is_iterable(loader)
+
+    @property
+    def asks_at_end(self) -> bool:
+        """The last batches do not tell what the next epoch begins with."""
+        if self._loader.num_workers and not self.lives_on:
+            return False
+        return self.job().stateful or self.has_worker_states
+
+    @property
+    def asks_when_left(self) -> bool:
+        """What a pass that was left has made of workers that live on is to be known."""
+        if not self.lives_on or is_stateful(self._loader.dataset):
+            return False
+        return is_iterable(self._loader) or self.has_worker_states
+
+    def origin(self) -> Origin | None:
+        """An iterable-style dataset as it was before the loader's first epoch in this process."""
+        loader = self._loader
+        if self.origin_known is None and is_iterable(loader) and not is_stateful(loader.dataset):
+            self.origin_known = Origin(loader.dataset, self.options.codec == "cloudpickle")
+        return self.origin_known
+
+    def drift(self) -> list[str]:
+        """Attributes that epochs have changed in the program's own dataset."""
+        if self._loader.num_workers or self.origin_known is None:
+            return []
+        drift: list[str] = self.origin_known.reached().get("drift", [])
+        return drift
 
     def beginning(self, live: bool) -> dict[str, Any]:
         """The state at the start of the epoch that begins next.
@@ -171,7 +210,10 @@ class Inner:
             finished: also if it was not left.
         """
         used = self.run is not None and (finished or not self.run.finished)
-        if self.driver is not None and used and is_stateful(self._loader.dataset):
+        changed = is_stateful(self._loader.dataset)
+        if finished:  # they are to be as a state has them
+            changed = self.streamed or self.options.seeding == "worker"
+        if self.driver is not None and used and changed:
             self.driver.stop()
 
     def run_ends(self, run: Run) -> None:

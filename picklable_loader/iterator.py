@@ -195,6 +195,8 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             # It was pickled after its last batch. Persistent workers would have gone on with what
             # the epoch has left them, for example its base seed; new ones begin with its state.
             state = self._next_epoch(live=True)
+        if state is None:
+            self._leave()
         self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
         if state is None:
             check_kind(self.loader)
@@ -202,6 +204,13 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             self._fresh_run()
         self.loader._pl.adopt(self)
         self.start()
+
+    def _leave(self) -> None:
+        """Note what a pass that was left has made of workers that live on."""
+        run = self._driver.run
+        if run is not None and not run.finished and self.loader._pl.asks_when_left:
+            self._driver.leave()
+            self.loader._pl.run_ends(run)
 
     def start(self, skip: int = 0) -> None:
         """Start the workers and let them fetch ahead; `next` does it where it was not done.

@@ -276,7 +276,10 @@ class DataLoader(Picklable[_T]):
         inner.next_epoch = epoch
         inner.announced = epoch
         inner.tell_samplers(epoch)
-        tell_epoch(self.dataset, epoch)
+        if inner.origin_known is None:
+            tell_epoch(self.dataset, epoch)
+        else:
+            inner.origin_known.tell(epoch)
 
     def batch_at(self, step: int, epoch: int | None = None) -> _T:
         """That very batch again, augmentation included, without touching any live iterator.

@@ -7,6 +7,7 @@ the state cannot be had:
 * ``"pickled"``: a pickle of the iterator, instead of these;
 * ``"begun"``: what the dataset was at its beginning, for a replay (`Beginning`; while the epoch
   lasts, that itself is the mark);
+* ``"drift"``: names of the attributes that earlier epochs have changed;
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
 * ``"over"``: the epoch has ended there, and the next one is to begin.
 
@@ -26,9 +27,10 @@ from .dtypes import dumps
 from .errors import CannotSaveError, DamagedStateError
 from .plain import SYMPTOMS, decode, encode_state
 from .randomness import RNGS, Universe
+from .warn import drift
 from .worker.beginning import Beginning
 
-__all__ = ["Pickled", "read", "replayed", "savable"]
+__all__ = ["Pickled", "read", "replayed", "savable", "warn_of_drift"]
 
 _STATES = ("dataset", "iterator")
 
@@ -50,6 +52,24 @@ def savable(places: Iterable[Place], live: bool) -> tuple[Place, ...]:
             plain values.
     """
     return tuple(_savable(place, at, live) for at, place in enumerate(places))
+
+
+def warn_of_drift(dataset: Any, places: Iterable[Place], known: Iterable[str] = ()) -> None:
+    """Warn if earlier epochs have changed a dataset's attributes, which no state holds.
+
+    Args:
+        dataset: the dataset.
+        places: where its streams stand.
+        known: attributes of which that is known.
+    """
+    names = set(known)
+    for mark in (place.mark for place in places):
+        if isinstance(mark, Beginning):
+            names.update(mark.drift)
+        elif type(mark) is bytes and b"drift" in mark:
+            names.update(pickle.loads(mark).get("drift", ()))
+    if names:
+        drift(type(dataset).__qualname__, sorted(names))
 
 
 def _savable(place: Place, stream: int, live: bool) -> Place:

@@ -47,15 +47,11 @@ class PoolEngine:
         pool: the workers.
         posts: their places.
         care: what to do if one is late, or dies.
-        lives_on: the dataset has a state that the next epoch goes on with, in the same workers.
     """
 
-    def __init__(
-        self, pool: Pool, posts: Sequence[Post], care: Care, lives_on: bool = False
-    ) -> None:
+    def __init__(self, pool: Pool, posts: Sequence[Post], care: Care) -> None:
         self._posts = posts
         self._care = care
-        self._lives_on = lives_on
         #: by stream, its state at the end of the epoch
         self._last: Marks = {}
         self.timed_out = self.renewed = False
@@ -152,8 +148,6 @@ class PoolEngine:
         return self._restarts.condemn(task)
 
     def last_marks(self, astray: dict[int, Place]) -> Marks | Answered | Died:
-        if not self._lives_on:
-            return {}  # streams that end have said so, and nobody wants to know of the others
         streams = range(self._posts[0].streams or len(self._posts))
         while True:
             if not self._events:  # otherwise the schedule has to hear of them first
@@ -166,6 +160,9 @@ class PoolEngine:
                 if len(self._last) == len(streams):
                     return dict(self._last)
                 self._wait()
+
+    def worker_states(self) -> dict[str, Any]:
+        return dict(self._states)
 
     def workers(self) -> tuple[WorkerStats, ...]:
         return self._clocks.stats(self.pids)

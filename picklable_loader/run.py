@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .anatomy import (
@@ -31,7 +32,7 @@ from .core.snapshot import to_plain
 from .core.streams import Place, StreamPlan
 from .core.task import Task
 from .fitting import rank_and_world
-from .marks import read, savable
+from .marks import read, savable, warn_of_drift
 from .options import count_bytes
 from .plain import decode, encode_state
 from .randomness import RNGS, Universe
@@ -54,6 +55,8 @@ class Kept:
     base_seed: int
     #: the loader's when they were started; its later settings do not reach them
     policy: Policy
+    #: their generators at the end of the epoch before (``seeding="worker"``)
+    worker_states: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Run:
@@ -94,6 +97,8 @@ class Run:
         self._open_again(cursor, kept)
         #: by worker, the states of its generators after the last batch that was delivered from it
         self.worker_states = _worker_states(cursor)
+        if cursor is None and kept is not None:
+            self.worker_states.update(kept.worker_states)
         #: the last step that has moved them, the worker, and its states before
         self._states_before: tuple[int, str, Any] | None = None
         places = self._starting_places(cursor)
@@ -140,9 +145,12 @@ class Run:
         """
         next_step, position, pending = self._pending()
         window = [self._as_saved(task, live) for task in pending]
+        standing = self.schedule.places()
+        if not live:
+            warn_of_drift(self._loader.dataset, standing)
         places = [
             place.copy(since=[self._as_saved(task, live) for task in place.since])
-            for place in savable(self.schedule.places(), live)
+            for place in savable(standing, live)
         ]
         order = self._order_state(live)
         untouched = order is None or self._parts.known

@@ -14,7 +14,7 @@ from .core.cursor import Cursor
 from .core.seeds import next_base_seed
 from .core.snapshot import from_plain, to_plain
 from .errors import CannotSaveError, DamagedStateError
-from .marks import savable
+from .marks import savable, warn_of_drift
 from .randomness import RNGS
 from .run import Run
 from .saving.packing import decided
@@ -88,7 +88,9 @@ def next_epoch(loader: DataLoader[Any], run: Run, live: bool = False) -> dict[st
     if run is loader._pl.run and loader._pl.next_epoch != run.epoch + 1:
         return loader._pl.beginning(live=False)  # set_epoch has chosen another one
     lives_on, seeded = loader._pl.lives_on, loader._pl.options.seed is not None
-    left = run.after()
+    left, places = run.after(), loader._pl.carried_places()
+    if not live:
+        warn_of_drift(loader.dataset, places, loader._pl.drift())
     cursor = Cursor(
         epoch=run.epoch + 1,
         base_seed=next_base_seed(run.base_seed) if lives_on and not seeded else None,
@@ -96,7 +98,7 @@ def next_epoch(loader: DataLoader[Any], run: Run, live: bool = False) -> dict[st
         workers=left.workers if lives_on else {},
         sampler=left.sampler,
         announced=left.announced,
-        streams=savable(loader._pl.carried_places(), live),
+        streams=savable(places, live),
     )
     return _noted(loader, to_plain(cursor, fingerprint(loader)))
 

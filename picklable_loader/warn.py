@@ -16,7 +16,15 @@ from .errors import (
 )
 from .stats import SkippedSample
 
-__all__ = ["dropped_state", "empty_epoch", "longer_than_promised", "replay", "restart", "skipped"]
+__all__ = [
+    "drift",
+    "dropped_state",
+    "empty_epoch",
+    "longer_than_promised",
+    "replay",
+    "restart",
+    "skipped",
+]
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
@@ -47,6 +55,18 @@ def replay(count: int, epoch: int, dataset: str) -> None:
         f"{epoch} are fetched again and dropped. Give the dataset, or its iterator, state_dict and "
         "load_state_dict, and it goes on at once",
         ReplayWarning,
+        stacklevel=_depth(),
+    )
+
+
+def drift(dataset: str, names: Sequence[str]) -> None:
+    """Epochs have changed a dataset that is replayed, and a state cannot say so."""
+    warnings.warn(
+        f"the dataset {dataset} has no state, and its epochs have changed its attributes "
+        f"{', '.join(names)}: a resume from this state_dict() replays the epoch with a dataset "
+        "that no epoch has changed, and may give other samples. Pickle the iterator, or give "
+        "the dataset, or its iterator, state_dict and load_state_dict",
+        LoaderWarning,
         stacklevel=_depth(),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -604,3 +605,67 @@ def test_without_set_epoch_epochs_count_up(num_workers: int) -> None:
         seen(iterator, 1)
         iterator.close()
     assert numbers == [0, 1, 2]
+
+
+class TorchsNoise(torch.utils.data.Dataset[float]):
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> float:
+        return round(torch.rand(()).item() + random.random() + np.random.rand(), 6)
+
+
+def begins_with_a_draw(worker_id: int) -> None:
+    torch.rand(worker_id + 1)
+
+
+@pytest.mark.parametrize("init", [None, begins_with_a_draw])
+@pytest.mark.parametrize("num_workers", [1, 2, 6])
+def test_workers_that_live_on_have_their_random_numbers_in_every_state(
+    num_workers: int, init: Any
+) -> None:
+    """Also those that have delivered nothing in this epoch, or in any."""
+    options: dict[str, Any] = {"num_workers": num_workers, "worker_init_fn": init}
+
+    def make() -> Any:
+        torch.manual_seed(0)
+        return DataLoader(TorchsNoise(), None, persistent_workers=True, seeding="worker", **options)
+
+    whole = make()
+    epochs = [list(whole) for _ in range(4)]
+    loader = make()
+    for epoch in range(3):
+        iterator = iter(loader)
+        for step in (0, 1, 4, 5):
+            while iterator.step < step:
+                next(iterator)
+            again = pickle.loads(pickle.dumps(iterator))
+            assert (list(again), list(again.loader)) == (epochs[epoch][step:], epochs[epoch + 1])
+        assert next(iterator, None) is None
+        state = loader.state_dict()
+        other = make()
+        other.load_state_dict(state)
+        assert list(other) == epochs[epoch + 1]
+
+
+def test_a_state_may_be_loaded_into_the_living_workers_that_it_was_taken_from() -> None:
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+    loader = DataLoader(TorchsNoise(), None, seeding="worker", **options)
+    list(loader)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    rest = list(iterator)
+    loader.load_state_dict(state)
+    assert list(loader) == rest
+
+
+def test_a_pass_that_was_left_has_moved_the_workers_random_numbers() -> None:
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+    loader = DataLoader(TorchsNoise(), None, seeding="worker", **options)
+    next(iter(loader))
+    iterator = iter(loader)
+    data = pickle.dumps(iterator)
+    assert list(iterator) == list(pickle.loads(data))

@@ -58,6 +58,8 @@ class Job:
     on_error: OnError = "raise"
     #: classes of ``__main__`` go along in marks
     by_value: bool = False
+    #: workers live from epoch to epoch, and their copies of the dataset with them
+    lives_on: bool = False
 
     @property
     def streamed(self) -> bool:

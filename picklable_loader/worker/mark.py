@@ -24,7 +24,7 @@ from ..dtypes import dump
 from ..errors import CannotSaveError
 from ..randomness import RNGS, capture_all
 from ..stateful import iterate, save
-from .beginning import Beginning
+from .beginning import Beginning, Origin
 from .referring import attributes_of, dumps, loads
 
 __all__ = ["Cadence", "Marker"]
@@ -43,6 +43,7 @@ class Marker:
         seeding: the loader's; with ``"worker"`` random states are part of a mark.
         by_value: classes of ``__main__`` go along with an iterator that is pickled.
         shared: the dataset is the program's own, and is pickled as the iteration has changed it.
+        origin: the dataset as it was given, if it lives on from epoch to epoch.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Marker:
         seeding: str,
         by_value: bool = False,
         shared: bool = False,
+        origin: Origin | None = None,
     ) -> None:
         self._dataset = dataset
         self._stream = stream
@@ -60,6 +62,9 @@ class Marker:
         self._with_rng = seeding == "worker"
         self._by_value = by_value
         self._shared = shared
+        self._origin = origin
+        #: of the epoch at hand: what has become of the dataset before
+        self._reached: dict[str, Any] = {}
         self._by_pickle: _ByPickle | None = None
         #: what the dataset was before the epoch, if that is needed to go on
         self.beginning: Beginning | None = None
@@ -110,7 +115,12 @@ class Marker:
         """
         try:
             entries = self._entries(iterator, fresh)
-            if not entries:
+            has_state = bool(entries.keys() & {"dataset", "iterator"})
+            if self._lives_on and not has_state and (over or entries):
+                entries.update(self._now() if over else self._reached)
+            elif "pickled" in entries and "drift" in self._reached:
+                entries["drift"] = self._reached["drift"]
+            if not entries and not (over and self._with_rng and self._lives_on):
                 return None
             if self._with_rng:
                 entries["rng"] = capture_all()
@@ -122,9 +132,21 @@ class Marker:
         except Exception as error:  # whatever people's state_dict or __reduce__ raises
             return self._refusal(f"{type(error).__name__}: {error}")
 
+    @property
+    def _lives_on(self) -> bool:
+        """The dataset is a worker's copy, which earlier epochs may have changed."""
+        return self._origin is not None and not self._shared
+
+    def _now(self) -> dict[str, Any]:
+        """What has become of the dataset by now."""
+        return {} if self._origin is None else self._origin.reached()
+
     def _open(self, entries: dict[str, Any]) -> Any:
         Beginning.put_back(self._dataset, entries)
+        self._reached = self._now()
         beginning = Beginning(self._dataset, self._by_value) if self._shared else None
+        if beginning is not None:
+            beginning.drift = self._reached.get("drift", [])
         iterator = iterate(self._dataset, entries)
         self._by_pickle = self.beginning = None
         may_be_pickled = _may_be_pickled(iterator)

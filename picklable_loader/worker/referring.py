@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections import deque
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import import_module
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["attributes_of", "dumps", "loads"]
+__all__ = ["attributes_of", "dumps", "large_leaves", "loads"]
+
+#: tensors and arrays above this are looked for, and not written
+_LARGE_BYTES = 1 << 16
+
+#: objects that are looked at to find them
+_MOST_OBJECTS = 10_000
+
+#: where something stands below a dataset: attributes, indices and keys
+Path = tuple[Any, ...]
 
 
 def attributes_of(dataset: Any) -> dict[str, Any]:
@@ -19,11 +31,46 @@ def attributes_of(dataset: Any) -> dict[str, Any]:
     return dict(getattr(dataset, "__dict__", {}))
 
 
+def large_leaves(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
+    """Large tensors and arrays within a dataset.
+
+    Returns:
+        By id, their paths, such as ``("inner", "table")``; and they, as ids are theirs for as long
+        as they live.
+    """
+    found: dict[int, Path] = {}
+    leaves: list[Any] = []
+    seen = {id(dataset)}
+    ahead: deque[tuple[Path, Any]] = deque([((), dataset)])
+    while ahead and len(seen) < _MOST_OBJECTS:
+        path, owner = ahead.popleft()
+        for name, part in _parts(owner):
+            if id(part) in seen or isinstance(part, _NO_OWNERS):
+                continue
+            seen.add(id(part))
+            if not isinstance(part, torch.Tensor | np.ndarray):
+                ahead.append(((*path, name), part))
+            elif part.nbytes > _LARGE_BYTES:
+                found[id(part)] = (*path, name)
+                leaves.append(part)
+    return found, leaves
+
+
+def _parts(owner: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(owner, list | tuple):
+        return enumerate(owner[:_MOST_OBJECTS])
+    return owner.items() if isinstance(owner, dict) else attributes_of(owner).items()
+
+
+#: what has no parts of a dataset's own
+_NO_OWNERS = (str, bytes, int, float, type, ModuleType, FunctionType)
+
+
 def dumps(
     thing: Any,
     dataset: Any,
     by_value: bool = False,
-    by_id: dict[int, str] | None = None,
+    by_id: Mapping[int, str | Path] | None = None,
     most_bytes: int | None = None,
 ) -> bytes:
     """Pickle what belongs to a dataset.
@@ -32,7 +79,8 @@ def dumps(
         thing: what is pickled.
         dataset: is referred to.
         by_value: classes of ``__main__`` go along.
-        by_id: attributes of the dataset that are referred to as well: their ids, and their names.
+        by_id: parts of the dataset that are referred to as well: their ids, and their names or
+            paths.
         most_bytes: stop soon after so many; None: at no number.
 
     Raises:
@@ -66,19 +114,25 @@ def _pickler(by_value: bool) -> Any:
 
     class Pickler(base):  # type: ignore[misc]
         def __init__(
-            self, buffer: Any, dataset: Any, by_id: dict[int, str], most_bytes: int | None
+            self,
+            buffer: Any,
+            dataset: Any,
+            by_id: Mapping[int, str | Path],
+            most_bytes: int | None,
         ) -> None:
             super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
             self._dataset = dataset
             self._by_id = by_id
             self._most_bytes = most_bytes
 
-        def persistent_id(self, obj: Any) -> str | None:
+        def persistent_id(self, obj: Any) -> str | Path | None:
+            if (name := self._by_id.get(id(obj))) is not None:
+                return name
             # Torch copies all of a tensor before it writes the first byte.
             if self._most_bytes is not None and isinstance(obj, torch.Tensor | np.ndarray):
                 if obj.nbytes > self._most_bytes:
                     raise ValueError(f"it has more than {self._most_bytes} bytes")
-            return "" if obj is self._dataset else self._by_id.get(id(obj))
+            return "" if obj is self._dataset else None
 
     return Pickler
 
@@ -88,5 +142,10 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(buffer)
         self._dataset = dataset
 
-    def persistent_load(self, name: str) -> Any:
-        return getattr(self._dataset, name) if name else self._dataset
+    def persistent_load(self, name: str | Path) -> Any:
+        if isinstance(name, str):
+            return getattr(self._dataset, name) if name else self._dataset
+        found = self._dataset
+        for part in name:
+            found = found[part] if isinstance(found, list | tuple | dict) else vars(found)[part]
+        return found

@@ -25,6 +25,7 @@ from ..datapipes import seeded
 from ..errors import StreamError, UsageError
 from ..randomness import RNGS
 from ..transport.frames import Begin
+from .beginning import Origin
 from .fetch import Fetcher, Job, StreamEnded, make_fetcher, tell_epoch
 from .gather import NothingLeft
 from .mark import Cadence, Marker
@@ -59,10 +60,17 @@ class Replica:
         number: of the stream, which torch's worker would have.
         bare: nothing tells the dataset that it is one of several (``num_workers=0``).
         shared: it is the program's own, which is pickled with the loader.
+        origin: it as it was before the loader's first epoch, if it is the program's own.
     """
 
     def __init__(
-        self, job: Job, post: Post, number: int, bare: bool = False, shared: bool = False
+        self,
+        job: Job,
+        post: Post,
+        number: int,
+        bare: bool = False,
+        shared: bool = False,
+        origin: Origin | None = None,
     ) -> None:
         if post.shared_seed is not None:
             job = replace(job, dataset=seeded(job.dataset, post.shared_seed))
@@ -70,6 +78,7 @@ class Replica:
         self._post = post
         self._number = number
         self._shared = shared
+        self._origin = origin
         self._fetcher: Fetcher | None = None
         #: the epoch that its copy of the dataset was told
         self._announced = post.announced
@@ -92,6 +101,9 @@ class Replica:
         self._seed()
         if self._post.worker_init_fn is not None:
             self._post.worker_init_fn(self._number)
+        job = self._job
+        if job.lives_on and job.iterable:
+            self._origin = Origin(job.dataset, job.by_value)
 
     def begin(self, begin: Begin, place: Place | None) -> None:
         """An epoch begins, or goes on from a place.
@@ -106,7 +118,10 @@ class Replica:
             self._job = job = replace(job, dataset=seeded(job.dataset, begin.shared_seed))
         if begin.announced not in (None, self._announced):
             self._announced = begin.announced
-            tell_epoch(job.dataset, begin.announced)
+            if self._origin is None:
+                tell_epoch(job.dataset, begin.announced)
+            else:
+                self._origin.tell(begin.announced)
         for name, state in (begin.states or {}).items():
             RNGS[name].restore(state)
         if not job.streamed:
@@ -115,7 +130,13 @@ class Replica:
         self._cadence = Cadence(job.mark_every)
         seeding, by_value = job.seeding, job.by_value
         self._marker = Marker(
-            job.dataset, self._number, job.iterable, seeding, by_value, self._shared
+            job.dataset,
+            self._number,
+            job.iterable,
+            seeding,
+            by_value,
+            self._shared,
+            self._origin,
         )
         if place is None:
             opened = partial(self._marker.open, None)

@@ -1,0 +1,214 @@
+"""Iterable-style datasets that change themselves: resumed exactly, or warned of."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import random
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import LoaderWarning
+
+pytestmark = pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+
+
+class Counts(IterableDataset[int]):
+    """An epoch counter."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def order(self) -> list[int]:
+        order = list(range(12))
+        random.Random(self.epoch).shuffle(order)
+        self.epoch += 1
+        return order
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.order()
+
+
+class Draws(Counts):
+    """A generator of its own."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(3)
+
+    def order(self) -> list[int]:
+        return [int(index) for index in self.rng.permutation(12)]
+
+
+class Shuffles(Counts):
+    """A list that is shuffled in place."""
+
+    def __init__(self) -> None:
+        self.files = list(range(12))
+
+    def order(self) -> list[int]:
+        random.Random(5).shuffle(self.files)
+        return self.files
+
+
+class Caches(Counts):
+    """What the first epoch has read is given otherwise later."""
+
+    def __init__(self) -> None:
+        self.cache: dict[int, int] = {}
+
+    def order(self) -> list[int]:
+        return [self.cache[i] if i in self.cache else self.keep(i) for i in range(12)]
+
+    def keep(self, index: int) -> int:
+        self.cache[index] = index + 100
+        return index
+
+
+class Wraps(Counts):
+    """A small counter below a wrapper, beside a large table."""
+
+    def __init__(self) -> None:
+        self.inner = Table()
+
+    def order(self) -> list[int]:
+        return self.inner.order()
+
+
+class Table(Counts):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.arange(100_000)
+        self.large = np.arange(100_000)
+
+
+class Drops(Counts):
+    """An attribute is there in the first epoch only, another one from then on."""
+
+    def __init__(self) -> None:
+        self.first = True
+
+    def order(self) -> list[int]:
+        if hasattr(self, "first"):
+            del self.first
+            self.later = 1
+            return list(range(12))
+        self.later += 1
+        return [self.later * index for index in range(12)]
+
+
+class InTheIterator(Counts):
+    """Its iterator can be pickled."""
+
+    def __iter__(self) -> Iterator[int]:
+        return Reading(self.order())
+
+
+class Reading(Iterator[int]):
+    def __init__(self, order: list[int]) -> None:
+        self.order, self.at = list(order), 0
+
+    def __next__(self) -> int:
+        if self.at == len(self.order):
+            raise StopIteration
+        self.at += 1
+        return self.order[self.at - 1]
+
+
+KINDS = [Counts, Draws, Shuffles, Caches, Wraps, Drops, InTheIterator]
+WORKERS = [(0, False), (1, False), (2, False), (1, True), (2, True)]
+
+
+def lists(batches: Any) -> list[Any]:
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("seeding", ["batch", "worker"])
+@pytest.mark.parametrize("num_workers, persistent", WORKERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dataset_that_changes_itself_is_resumed_exactly_or_warned_of(
+    kind: Any, num_workers: int, persistent: bool, seeding: Any
+) -> None:
+    def make() -> Any:
+        options: dict[str, Any] = {"num_workers": num_workers, "persistent_workers": persistent}
+        return DataLoader(kind(), 4, seed=1, seeding=seeding, **options)
+
+    def state_of(thing: Any) -> Any:
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always", LoaderWarning)
+            state = thing.state_dict()
+        return state, [str(each.message) for each in given]
+
+    whole = make()
+    epochs = [lists(whole) for _ in range(4)]
+    loader = make()
+    for epoch in range(3):
+        iterator = iter(loader)
+        for step in range(len(epochs[epoch]) + 1):
+            if step:
+                assert next(iterator).tolist() == epochs[epoch][step - 1]
+            if step in (0, 1, 4):
+                again = pickle.loads(pickle.dumps(iterator))
+                rest = lists(again), lists(again.loader)
+                assert rest == (epochs[epoch][step:], epochs[epoch + 1]), (epoch, step)
+                state, warned = state_of(iterator)
+                other = make()
+                other.load_state_dict(state)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    rest = lists(other), lists(other)
+                exact = rest == (epochs[epoch][step:], epochs[epoch + 1])
+                assert exact or "have changed its attributes" in warned[0], (epoch, step)
+                if not persistent and num_workers:
+                    assert exact and not warned
+        assert next(iterator, None) is None
+        state, warned = state_of(loader)
+        other = make()
+        other.load_state_dict(state)
+        assert lists(other) == epochs[epoch + 1] or "have changed" in warned[0]
+        again = pickle.loads(pickle.dumps(loader))
+        assert lists(again) == epochs[epoch + 1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_that_was_left_has_changed_the_dataset_as_well(kind: Any) -> None:
+    loader = DataLoader(kind(), 4, num_workers=2, persistent_workers=True, seed=1)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    iterator = iter(loader)
+    saves = []
+    whole = []
+    for step in range(7):
+        saves.append(pickle.dumps(iterator))
+        whole += [batch.tolist() for batch in itertools.islice(iterator, 1)]
+    for step, data in enumerate(saves):
+        assert lists(pickle.loads(data)) == whole[step:]
+
+
+class Told(Counts):
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def order(self) -> list[int]:
+        return [12 * self.epoch + index for index in range(12)]
+
+
+@pytest.mark.parametrize("num_workers, persistent", WORKERS)
+def test_an_epoch_that_the_program_has_told_is_no_change(
+    num_workers: int, persistent: bool
+) -> None:
+    loader = DataLoader(Told(), 4, num_workers=num_workers, persistent_workers=persistent, seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for epoch in range(3):
+            loader.set_epoch(epoch)
+            for _ in loader:
+                loader.state_dict()
+            loader.state_dict()
+    del loader

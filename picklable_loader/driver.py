@@ -101,7 +101,7 @@ class Driver:
             new_workers = loader.num_workers > 0
         else:
             new_workers = self._engine.renewed
-        self.kept = Kept(run.base_seed, run.schedule.policy)
+        self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy)
         self._pooled = loader._pl.turn if loader.num_workers else None
         self._todo.clear()
         marks = self._engine.begin(run.begin(), run.worker_states, run.openings(new_workers))
@@ -155,7 +155,8 @@ class Driver:
         assert self._run is not None, "start() comes first"
         self._todo.extend(self._run.schedule.handle(event))
         self._carry_out()
-        self.kept = Kept(self._run.base_seed, self._run.schedule.policy)
+        run = self._run
+        self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy)
 
     def stats(self) -> Stats:
         """What was counted since the workers were started, or until they were retired."""
@@ -284,4 +285,5 @@ class Driver:
     def _keep(self, run: Run, engine: Engine) -> None:
         if self._inner is not None and self._inner.has_worker_states:
             run.worker_states.update(engine.worker_states())
-        self.kept = Kept(run.base_seed, run.schedule.policy, dict(run.worker_states))
+        states = dict(run.worker_states)
+        self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy, states)

@@ -132,7 +132,7 @@ def _inline_engine(loader: DataLoader[Any], run: Run) -> Engine:
     # Torch's worker information is not there with num_workers=0, unless there must be streams.
     given = streams if streams > 1 or loader._pl.options.num_streams is not None else None
     init = loader.worker_init_fn if given else None
-    post = Post(0, 1, run.base_seed, init, None, run.announced, given)
+    post = Post(0, 1, run.worker_seed, init, None, run.announced, given)
     inner = loader._pl
     return InlineEngine(inner.job(), post, world, inner.options.pickle_dataset, inner.origin())
 
@@ -150,7 +150,7 @@ def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
     if context.get_start_method() != "fork":
         given, init = _cargo(job, init, options.codec), None
     posts = [
-        Post(worker, workers, run.base_seed, init, run.shared_seed, run.announced, streams)
+        Post(worker, workers, run.worker_seed, init, run.shared_seed, run.announced, streams)
         for worker in range(workers)
     ]
     persistent = loader.persistent_workers

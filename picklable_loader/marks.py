@@ -9,6 +9,7 @@ the state cannot be had:
   lasts, that itself is the mark);
 * ``"drift"``: names of the attributes that earlier epochs have changed;
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
+* ``"first_rng"``: these when the epoch began, beside ``"pickled"``, if the worker lives on;
 * ``"over"``: the epoch has ended there, and the next one is to begin.
 
 A pickle of a loader's iterator holds these bytes, as `Pickled`, and only that type is ever opened
@@ -62,12 +63,16 @@ def warn_of_drift(dataset: Any, places: Iterable[Place], known: Iterable[str] = 
         places: where its streams stand.
         known: attributes of which that is known.
     """
-    names = set(known)
+    known, names = list(known), set()
     for mark in (place.mark for place in places):
         if isinstance(mark, Beginning):
             names.update(mark.drift)
-        elif type(mark) is bytes and b"drift" in mark:
-            names.update(pickle.loads(mark).get("drift", ()))
+        elif type(mark) is bytes and (known or b"drift" in mark):
+            entries = pickle.loads(mark)
+            names.update(entries.get("drift", ()))
+            if entries.keys() & set(_STATES):
+                known = []  # the state holds them, or its iterator needs none of them
+    names.update(known)
     if names:
         drift(type(dataset).__qualname__, sorted(names))
 
@@ -84,7 +89,7 @@ def _savable(place: Place, stream: int, live: bool) -> Place:
         return place.copy(mark=Pickled(mark))
     entries = pickle.loads(mark)
     if entries.keys() & {"pickled", "begun"}:
-        return place.copy(mark=None, marked=0)
+        return _replayed(place, entries)
     form = {
         name: encode_state(entries[name], f"stream {stream}: state_dict() of the {name}")
         for name in _STATES
@@ -93,8 +98,22 @@ def _savable(place: Place, stream: int, live: bool) -> Place:
     if "over" in entries:
         form["over"] = True
     if "rng" in entries:
-        form["rng"] = {name: RNGS[name].to_text(state) for name, state in entries["rng"].items()}
+        form["rng"] = _as_text(entries["rng"])
     return place.copy(mark=form)
+
+
+def _replayed(place: Place, entries: dict[str, Any]) -> Place:
+    """A place of which a state holds only the generators that its replay begins with."""
+    over = "over" in entries
+    rng = entries.get("rng" if over else "first_rng")
+    if rng is None:
+        return place.copy(mark=None, marked=0)
+    marked = place.marked if over else 0  # a stream that has ended is not replayed
+    return place.copy(mark={"over": True, "rng": _as_text(rng)}, marked=marked)
+
+
+def _as_text(states: dict[str, Any]) -> dict[str, str]:
+    return {name: RNGS[name].to_text(state) for name, state in states.items()}
 
 
 def read(places: Sequence[Place]) -> list[Place]:

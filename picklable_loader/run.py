@@ -53,6 +53,8 @@ class Kept:
 
     #: that of the epoch before
     base_seed: int
+    #: that of the epoch in which they were started
+    worker_seed: int
     #: the loader's when they were started; its later settings do not reach them
     policy: Policy
     #: their generators at the end of the epoch before (``seeding="worker"``)
@@ -94,6 +96,8 @@ class Run:
         #: None: iterable-style data
         self.order = None if is_iterable(loader) else self._make_order(cursor)
         self.base_seed = self._base_seed(cursor, kept)
+        #: what the workers are, or were, started with
+        self.worker_seed = self._worker_seed(cursor, kept)
         self._open_again(cursor, kept)
         #: by worker, the states of its generators after the last batch that was delivered from it
         self.worker_states = _worker_states(cursor)
@@ -164,6 +168,7 @@ class Run:
             streams=tuple(places),
             rank=self._rank(held, order),
             base_seed=self.base_seed,
+            worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,
             order=order,
             sampler=unstarted(self._loader, self._parts, live) if untouched else {},
             rng=self._source.state(self._moved(), live),
@@ -277,6 +282,12 @@ class Run:
             # Torch draws one when it starts workers, not when they go on living.
             return next_base_seed(kept.base_seed)
         return self._source.draw("loader", random_int64)
+
+    def _worker_seed(self, cursor: Cursor | None, kept: Kept | None) -> int:
+        if kept is not None:
+            return kept.worker_seed
+        saved = None if cursor is None else cursor.worker_seed
+        return self.base_seed if saved is None else saved
 
     def _open_again(self, cursor: Cursor | None, kept: Kept | None) -> None:
         # Torch's multiprocess iterator calls iter(sampler) a second time when it has started its

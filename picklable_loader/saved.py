@@ -94,6 +94,7 @@ def next_epoch(loader: DataLoader[Any], run: Run, live: bool = False) -> dict[st
     cursor = Cursor(
         epoch=run.epoch + 1,
         base_seed=next_base_seed(run.base_seed) if lives_on and not seeded else None,
+        worker_seed=run.worker_seed if lives_on else None,
         rng={} if seeded else left.rng,  # with a seed each epoch begins with its own
         workers=left.workers if lives_on else {},
         sampler=left.sampler,

@@ -63,9 +63,9 @@ def drift(dataset: str, names: Sequence[str]) -> None:
     """Epochs have changed a dataset that is replayed, and a state cannot say so."""
     warnings.warn(
         f"the dataset {dataset} has no state, and its epochs have changed its attributes "
-        f"{', '.join(names)}: a resume from this state_dict() replays the epoch with a dataset "
-        "that no epoch has changed, and may give other samples. Pickle the iterator, or give "
-        "the dataset, or its iterator, state_dict and load_state_dict",
+        f"{', '.join(names)}: a resume from this state_dict() begins with a dataset that no epoch "
+        "has changed. It gives other samples if these depend on the attributes. Pickle the "
+        "iterator, or give the dataset state_dict and load_state_dict",
         LoaderWarning,
         stacklevel=_depth(),
     )

@@ -669,3 +669,109 @@ def test_a_pass_that_was_left_has_moved_the_workers_random_numbers() -> None:
     iterator = iter(loader)
     data = pickle.dumps(iterator)
     assert list(iterator) == list(pickle.loads(data))
+
+
+class Draws(torch.utils.data.IterableDataset[float]):
+    """Draws from torch's global generator while it is read."""
+
+    def __iter__(self) -> Iterator[float]:
+        for _ in range(5):
+            yield round(torch.rand(()).item() + random.random() + np.random.rand(), 6)
+
+
+class DrawsWhenOpened(Draws):
+    """And once before that; it gives a generator."""
+
+    def __iter__(self) -> Iterator[float]:
+        first = torch.rand(()).item()
+        return (round(first + each, 6) for each in super(DrawsWhenOpened, self).__iter__())
+
+
+class DrawsAhead(Draws):
+    """And all before that, and more beside; its iterator can be pickled."""
+
+    def __iter__(self) -> Iterator[float]:
+        return Drawn(list(super().__iter__()))
+
+
+class Drawn(Iterator[float]):
+    def __init__(self, samples: list[float]) -> None:
+        self.samples = samples
+
+    def __next__(self) -> float:
+        if not self.samples:
+            raise StopIteration
+        return round(self.samples.pop(0) + random.random(), 6)
+
+
+class SeededByTheWorker(Draws):
+    """A generator of its own, from the seed of torch's worker information."""
+
+    def __iter__(self) -> Iterator[float]:
+        info = torch.utils.data.get_worker_info()
+        assert info is not None
+        rng = np.random.default_rng(info.seed)
+        yield from (round(rng.random(), 6) for _ in range(5))
+
+
+class SeededAtTheStart(SeededByTheWorker):
+    """``worker_init_fn`` gives it its generator."""
+
+    rng: Any = None
+
+    def __iter__(self) -> Iterator[float]:
+        yield from (round(self.rng.random(), 6) for _ in range(5))
+
+
+def gives_a_generator(worker_id: int) -> None:
+    info = torch.utils.data.get_worker_info()
+    assert info is not None
+    info.dataset.rng = np.random.default_rng(torch.initial_seed())
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.EmptyEpochWarning")
+@pytest.mark.parametrize(
+    "dataset, seeding, seed",
+    [
+        (Draws, "worker", None),
+        (DrawsWhenOpened, "worker", 1),
+        (DrawsAhead, "worker", None),
+        (SeededByTheWorker, "batch", None),
+        (SeededByTheWorker, "batch", 1),
+        (SeededAtTheStart, "batch", None),
+    ],
+)
+def test_streams_of_workers_that_live_on_have_their_random_numbers_in_every_state(
+    dataset: Any, seeding: Any, seed: int | None
+) -> None:
+    options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True, "seeding": seeding}
+    by_pickle_only = dataset is SeededAtTheStart  # its generator is an attribute, which moves
+
+    def make() -> Any:
+        torch.manual_seed(0)
+        init = gives_a_generator if by_pickle_only else None
+        return DataLoader(dataset(), 2, seed=seed, worker_init_fn=init, **options)
+
+    def lists(loader: Any) -> list[Any]:
+        return [batch.tolist() for batch in loader]
+
+    whole = make()
+    epochs = [lists(whole) for _ in range(4)]
+    assert len({str(epoch) for epoch in epochs}) == (1 if dataset is SeededByTheWorker else 4)
+    loader = make()
+    for epoch in range(3):
+        iterator = iter(loader)
+        for step in (0, 1, 5):
+            while iterator.step < step:
+                next(iterator)
+            expected = epochs[epoch][step:], epochs[epoch + 1]
+            again = pickle.loads(pickle.dumps(iterator))
+            assert (lists(again), lists(again.loader)) == expected, (epoch, step)
+            if not by_pickle_only:
+                other = make()
+                other.load_state_dict(iterator.state_dict())
+                assert (lists(other), lists(other)) == expected, (epoch, step)
+        assert lists(iterator) == epochs[epoch][5:]
+        again = pickle.loads(pickle.dumps(iterator))
+        assert lists(again.loader) == epochs[epoch + 1]

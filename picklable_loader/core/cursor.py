@@ -45,3 +45,6 @@ class Cursor:
     #: the rank that this belongs to and the number of ranks, (0, 2), where ranks may differ: it
     #: holds indices, or a checksum of them; None: any rank can go on from it
     rank: tuple[int, int] | None = None
+    #: what persistent workers were seeded with when they were started, in an earlier epoch; None:
+    #: with ``base_seed``
+    worker_seed: int | None = None

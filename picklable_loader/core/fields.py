@@ -29,6 +29,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "position": (int,),
         "window": (list,),
         "base_seed": (int, _NULL),
+        "worker_seed": (int,),
         "order": (dict, _NULL),
         "sampler": (dict,),
         "rng": (dict,),

@@ -66,6 +66,8 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     }
     if cursor.streams:
         state["streams"] = [_place(place, fits.get("batch_size")) for place in cursor.streams]
+    if cursor.worker_seed is not None:
+        state["worker_seed"] = cursor.worker_seed
     if cursor.rank is not None:
         state["rank"] = list(cursor.rank)
     return state
@@ -98,6 +100,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> tuple[Cursor, di
         position=_count(state, "position"),
         window=window,
         base_seed=_count_or_none(state, "base_seed", _LARGEST_SEED),
+        worker_seed=_count_or_none(state, "worker_seed", _LARGEST_SEED),
         order=None if state.get("order") is None else dict(_typed(state, "order", dict)),
         sampler=dict(_typed(state, "sampler", dict)),
         rng=dict(_typed(state, "rng", dict)),

@@ -80,14 +80,14 @@ class Beginning:
 
     def _form(self, value: Any) -> bytes | None:
         """Tells whether a value has changed; None: it is large, or has no pickle."""
-        small = self._small(value, _MOST_BYTES)
+        small = self._small(value, _MOST_BYTES, to_compare=True)
         return None if small is None else blake2b(small, digest_size=16).digest()
 
-    def _small(self, value: Any, most_bytes: int) -> bytes | None:
+    def _small(self, value: Any, most_bytes: int, to_compare: bool = False) -> bytes | None:
         """A value's pickle; None if it is large, or has none."""
         dataset, by_value, leaves = self._dataset, self._by_value, self._leaves
         try:
-            return dumps(value, dataset, by_value, leaves, most_bytes)
+            return dumps(value, dataset, by_value, leaves, most_bytes, to_compare)
         except Exception:  # whatever people's __reduce__ raises
             return None
 

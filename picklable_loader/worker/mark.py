@@ -65,6 +65,8 @@ class Marker:
         self._origin = origin
         #: of the epoch at hand: what has become of the dataset before
         self._reached: dict[str, Any] = {}
+        #: the generators when it began; empty where they are known without
+        self._first_rng: dict[str, Any] = {}
         self._by_pickle: _ByPickle | None = None
         #: what the dataset was before the epoch, if that is needed to go on
         self.beginning: Beginning | None = None
@@ -90,13 +92,20 @@ class Marker:
             mark = mark.changes()
         entries = {} if mark is None else pickle.loads(mark)
         self.over = "over" in entries and begun
-        iterator = self._open(entries) if self._iterable else None
-        if not self._iterable and "dataset" in entries:
-            self._dataset.load_state_dict(entries["dataset"])
-        for name, state in entries.get("rng", {}).items():
-            RNGS[name].restore(state)
-        if "over" in entries and not begun and entries.keys() & {"iterator", "pickled"}:
-            return self._open({})  # that was an epoch's end; this is the next one
+        rng = entries.get("rng", {})
+        if not self._iterable:
+            if "dataset" in entries:
+                self._dataset.load_state_dict(entries["dataset"])
+            _restore(rng)
+            return None
+        if "over" in entries and not begun:  # that was an epoch's end; this is the next one
+            if entries.keys() & {"iterator", "pickled"}:
+                self._open(entries)
+                entries = {}
+            _restore(rng)  # `iter` may draw
+            return self._open(entries)
+        iterator = self._open(entries)
+        _restore(rng)
         return iterator
 
     def take(
@@ -124,6 +133,8 @@ class Marker:
                 return None
             if self._with_rng:
                 entries["rng"] = capture_all()
+            if "pickled" in entries and not over and self._first_rng:
+                entries["first_rng"] = self._first_rng
             if over:
                 entries["over"] = True
             return self._dumps(entries)
@@ -147,6 +158,8 @@ class Marker:
         beginning = Beginning(self._dataset, self._by_value) if self._shared else None
         if beginning is not None:
             beginning.drift = self._reached.get("drift", [])
+        if self._with_rng and self._lives_on:
+            self._first_rng = entries.get("first_rng") or capture_all()
         iterator = iterate(self._dataset, entries)
         self._by_pickle = self.beginning = None
         may_be_pickled = _may_be_pickled(iterator)
@@ -185,6 +198,11 @@ class Marker:
             reason,
             "state_dict() of the dataset and of its iterator should return what pickle can save",
         )
+
+
+def _restore(states: dict[str, Any]) -> None:
+    for name, state in states.items():
+        RNGS[name].restore(state)
 
 
 def _has_state(dataset: Any, iterator: Any) -> bool:

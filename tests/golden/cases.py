@@ -132,6 +132,11 @@ GOLDEN = [
     Golden("seed after the end", lambda: {"shuffle": True, "seed": 6}, None),
     Golden("by sample", lambda: {"shuffle": True, "seed": 6, "seeding": "sample"}),
     Golden("by worker", lambda: {"shuffle": True, "seed": 6, "seeding": "worker"}),
+    Golden(
+        "persistent workers",
+        lambda: {"seed": 6, "seeding": "worker", "num_workers": 2, "persistent_workers": True},
+        None,
+    ),
     Golden("drop_last", lambda: {"drop_last": True, "seed": 6}),
     Golden(
         "replacement",

@@ -125,6 +125,6 @@ KINDS: Mapping[str, Kind] = {
     "shuffles samplers": _sampled(odd.ShufflesSamplers, promise="honest"),
     "a generator": _sampled(lambda: (index for index in range(10)), promise="honest"),
     "map with a generator": _data(zoo.OwnGenerator, same_workers=True, promise="none"),
-    "stream counts passes": _data(zoo.CountsPasses, same_workers=True, promise="none"),
-    "stream shuffles itself": _data(zoo.ShufflesItself, same_workers=True, promise="none"),
+    "stream counts passes": _data(zoo.CountsPasses, same_workers=True, promise="honest"),
+    "stream shuffles itself": _data(zoo.ShufflesItself, same_workers=True, promise="honest"),
 }

@@ -174,8 +174,6 @@ def _options(chance: Random, kind: Kind) -> dict[str, str]:
         "generator": "seed" in options,
         "schedule": has("seeding", "'worker'"),
         "num_streams": has("seeding", "'worker'"),
-        # a resume of these two together draws other random numbers: not repaired yet
-        "persistent_workers": has("seeding", "'worker'"),
         "in_order": kind.limit is not None or "on_error" in options,
     }
     return {name: value for name, value in options.items() if not apart.get(name)}

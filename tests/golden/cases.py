@@ -156,8 +156,10 @@ GOLDEN = [
     Golden("custom batches", lambda: {"batch_sampler": Grouped()}),
     Golden("stream", lambda: {"dataset": Counted(), **EACH}),
     Golden("stream after the end", lambda: {"dataset": Counted(), **EACH}, None),
-    Golden("streams", lambda: {"dataset": Counted(), "num_streams": 2}, 3),
-    Golden("stream by worker", lambda: {"dataset": Counted(), "seed": 6, "seeding": "worker"}),
+    Golden("streams", lambda: {"dataset": Counted(), "num_streams": 2, **EACH}, 3),
+    Golden(
+        "stream by worker", lambda: {"dataset": Counted(), **EACH, "seed": 6, "seeding": "worker"}
+    ),
     Golden("replayed stream", lambda: {"dataset": Generated(), "seed": 6}),
     Golden(
         "map-style with a state",

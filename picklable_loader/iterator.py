@@ -307,7 +307,11 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         if promised is not None and is_iterable(loader) and self.step > promised:
             longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)
         if loader.pin_memory:
-            payload = pin(payload)
+            try:
+                payload = pin(payload)
+            except Exception:  # of the batch's own pin_memory(): that batch is lost, as in torch
+                self._driver.settled = True
+                raise
         return payload  # type: ignore[no-any-return]
 
     def _goes_to_next_epoch(self) -> bool:

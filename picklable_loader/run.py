@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .anatomy import (

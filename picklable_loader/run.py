@@ -99,9 +99,7 @@ class Run:
         self.worker_seed = self._worker_seed(cursor, kept)
         self._open_again(cursor, kept)
         #: by worker, the states of its generators after the last batch that was delivered from it
-        self.worker_states = _worker_states(cursor)
-        if cursor is None and kept is not None:
-            self.worker_states.update(kept.worker_states)
+        self.worker_states = _worker_states(cursor, kept)
         #: the last step that has moved them, the worker, and its states before
         self._states_before: tuple[int, str, Any] | None = None
         places = self._starting_places(cursor)
@@ -283,10 +281,9 @@ class Run:
         return self._source.draw("loader", random_int64)
 
     def _worker_seed(self, cursor: Cursor | None, kept: Kept | None) -> int:
-        if kept is not None:
-            return kept.worker_seed
-        saved = None if cursor is None else cursor.worker_seed
-        return self.base_seed if saved is None else saved
+        known = kept or cursor
+        seed = None if known is None else known.worker_seed
+        return self.base_seed if seed is None else seed
 
     def _open_again(self, cursor: Cursor | None, kept: Kept | None) -> None:
         # Torch's multiprocess iterator calls iter(sampler) a second time when it has started its
@@ -397,6 +394,7 @@ def _policy(loader: DataLoader[Any]) -> Policy:
     )
 
 
-def _worker_states(cursor: Cursor | None) -> dict[str, Any]:
-    saved: Mapping[str, Any] = {} if cursor is None else cursor.workers
-    return {worker: Universe.from_text(texts).states for worker, texts in saved.items()}
+def _worker_states(cursor: Cursor | None, kept: Kept | None) -> dict[str, Any]:
+    if cursor is None:
+        return {} if kept is None else dict(kept.worker_states)
+    return {worker: Universe.from_text(texts).states for worker, texts in cursor.workers.items()}

@@ -208,12 +208,13 @@ def _seeds_by_worker(trial: Trial, kind: Kind) -> bool:
 def _any_workers(trial: Trial, kind: Kind) -> bool:
     """Another number of workers is another way to the same batches, in later epochs as well."""
     options = trial.options
-    streams = kind.has_streams or "Counting" in options.get("dataset", "")
     return not (
         kind.same_workers
+        # without workers the next epoch finds the program's own dataset as this one has left it
+        or "Counting" in options.get("dataset", "")
         or kind.limit is not None
         or trial.leave is not None  # how far the sampler was drawn from
         or _seeds_by_worker(trial, kind)
         or "persistent_workers" in options
-        or (streams and "num_streams" not in options)
+        or (kind.has_streams and "num_streams" not in options)
     )

@@ -95,7 +95,7 @@ def _named(item: Any, parts: Sequence[Any]) -> bytes:
 def _array(item: Any) -> bytes:
     try:
         return _whole(operator.index(item))  # as in a list of numbers
-    except TypeError:
+    except (TypeError, RuntimeError):  # no number, or torch's of 2**63 and more
         pass
     if isinstance(item, torch.Tensor):
         try:

@@ -128,4 +128,6 @@ class Origin(Beginning):
             entry = gone, dumps(changed, self._dataset, self._by_value, self._leaves)
         except Exception:  # whatever people's __reduce__ raises
             return {}
-        return {"begun": entry, "drift": sorted({*gone, *changed} - self._told)}
+        # An attribute that the program had not built is most often set anew by each `__iter__`.
+        drift = {*gone, *changed} & self._names - self._told
+        return {"begun": entry, "drift": sorted(drift)}

@@ -131,7 +131,8 @@ class Marker:
                 entries["drift"] = self._reached["drift"]
             if not entries and not (over and self._with_rng and self._lives_on):
                 return None
-            if self._with_rng:
+            # In the main process the next epoch has generators of its own.
+            if self._with_rng and not (over and self._shared):
                 entries["rng"] = capture_all()
             if "pickled" in entries and not over and self._first_rng:
                 entries["first_rng"] = self._first_rng

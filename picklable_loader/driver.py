@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from dataclasses import replace
 from time import perf_counter_ns
@@ -53,7 +54,8 @@ class Driver:
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
-        self._inner: Inner | None = None
+        #: weak: what has the workers must not hold the loader that they end with
+        self._inner: weakref.ref[Inner] | None = None
         #: the run that the engine was told of; None before that
         self._run: Run | None = None
         self._todo: deque[Instruction] = deque()
@@ -93,7 +95,7 @@ class Driver:
             run: the run.
             skip: batches to pass over before anything is fetched.
         """
-        self._inner = loader._pl
+        self._inner = weakref.ref(loader._pl)
         if self._engine is None:
             self._engine = make_engine(loader, run)
             self._waited_ns = 0
@@ -260,7 +262,7 @@ class Driver:
         assert run is not None and engine is not None
         schedule = run.schedule
         run.last_marks = schedule.last_marks()
-        inner = self._inner
+        inner = self._inner and self._inner()
         if inner is not None and inner.asks_at_end:
             while not isinstance(told := engine.last_marks(schedule.astray()), dict):
                 for instruction in schedule.handle(told):
@@ -283,7 +285,8 @@ class Driver:
         self._keep(run, engine)
 
     def _keep(self, run: Run, engine: Engine) -> None:
-        if self._inner is not None and self._inner.has_worker_states:
+        inner = self._inner and self._inner()
+        if inner is not None and inner.has_worker_states:
             run.worker_states.update(engine.worker_states())
         states = dict(run.worker_states)
         self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy, states)

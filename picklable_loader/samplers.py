@@ -225,10 +225,11 @@ def describe(sampler: Any) -> str:
 def draws_at_once(sampler: Any) -> bool:
     """The first index takes all of an epoch's draws, so that how far ahead others are is the same.
 
-    Of RandomSampler's the last one comes at the epoch's end: a permutation that nobody uses.
+    RandomSampler draws once more behind its last index: a permutation that nobody uses. The program
+    sees its generator move then, so that this must not come earlier than in torch.
     """
     if isinstance(sampler, RandomSampler):
-        return not sampler.replacement and sampler.num_samples <= len(sampler.data_source)
+        return not sampler.replacement and sampler.num_samples < len(sampler.data_source)
     return isinstance(
         sampler,
         SequentialSampler | SubsetRandomSampler | WeightedRandomSampler | DistributedSampler,

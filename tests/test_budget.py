@@ -395,13 +395,13 @@ def test_the_budget_does_not_grow_where_the_program_could_see_it(options: Any, g
 
 AT_ONCE: dict[str, Any] = {
     "in order": lambda given: {"generator": given},
-    "shuffle": lambda given: {"shuffle": True, "generator": given},
     "some": lambda given: {"sampler": RandomSampler(range(60), False, 7, given)},
     "a subset": lambda given: {"sampler": SubsetRandomSampler(range(60), given)},
     "weighted": lambda given: {"sampler": WeightedRandomSampler([1.0] * 60, 60, True, given)},
     "a list": lambda given: {"sampler": list(range(60)), "generator": given},
 }
 BIT_BY_BIT: dict[str, Any] = {
+    "shuffle": lambda given: {"shuffle": True, "generator": given},
     "replacement": lambda given: {"sampler": RandomSampler(range(60), True, 60, given)},
     "two permutations": lambda given: {"sampler": RandomSampler(range(60), False, 61, given)},
     "a sampler": lambda given: {"sampler": Drawn(60)},

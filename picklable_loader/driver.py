@@ -262,7 +262,7 @@ class Driver:
         assert run is not None and engine is not None
         schedule = run.schedule
         run.last_marks = schedule.last_marks()
-        inner = self._inner and self._inner()
+        inner = None if self._inner is None else self._inner()
         if inner is not None and inner.asks_at_end:
             while not isinstance(told := engine.last_marks(schedule.astray()), dict):
                 for instruction in schedule.handle(told):
@@ -285,7 +285,7 @@ class Driver:
         self._keep(run, engine)
 
     def _keep(self, run: Run, engine: Engine) -> None:
-        inner = self._inner and self._inner()
+        inner = None if self._inner is None else self._inner()
         if inner is not None and inner.has_worker_states:
             run.worker_states.update(engine.worker_states())
         states = dict(run.worker_states)

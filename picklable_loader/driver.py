@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from dataclasses import replace
 from time import perf_counter_ns
@@ -35,7 +34,6 @@ from .turns import MOVING, SAVABLE, Turn
 from .worker.gather import Bad
 
 if TYPE_CHECKING:
-    from .inner import Inner
     from .loader import DataLoader
 
 __all__ = ["Driver"]
@@ -54,8 +52,8 @@ class Driver:
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
-        #: weak: what has the workers must not hold the loader that they end with
-        self._inner: weakref.ref[Inner] | None = None
+        #: see `Inner`; not the loader itself, which must not be held by what has its workers
+        self._asks_at_end = self._has_worker_states = False
         #: the run that the engine was told of; None before that
         self._run: Run | None = None
         self._todo: deque[Instruction] = deque()
@@ -95,7 +93,8 @@ class Driver:
             run: the run.
             skip: batches to pass over before anything is fetched.
         """
-        self._inner = weakref.ref(loader._pl)
+        self._asks_at_end = loader._pl.asks_at_end
+        self._has_worker_states = loader._pl.has_worker_states
         if self._engine is None:
             self._engine = make_engine(loader, run)
             self._waited_ns = 0
@@ -262,8 +261,7 @@ class Driver:
         assert run is not None and engine is not None
         schedule = run.schedule
         run.last_marks = schedule.last_marks()
-        inner = None if self._inner is None else self._inner()
-        if inner is not None and inner.asks_at_end:
+        if self._asks_at_end:
             while not isinstance(told := engine.last_marks(schedule.astray()), dict):
                 for instruction in schedule.handle(told):
                     self._act(instruction)
@@ -285,8 +283,7 @@ class Driver:
         self._keep(run, engine)
 
     def _keep(self, run: Run, engine: Engine) -> None:
-        inner = None if self._inner is None else self._inner()
-        if inner is not None and inner.has_worker_states:
+        if self._has_worker_states:
             run.worker_states.update(engine.worker_states())
         states = dict(run.worker_states)
         self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy, states)

@@ -4,18 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .datasets.interleave import Interleave
+    from .datasets.shuffle import ShuffleBuffer
     from .errors import LoaderError
-    from .files import load, save
-    from .interleaving import Interleave
-    from .iterator import LoaderIterator
-    from .loader import DataLoader
-    from .samplers import register_order
-    from .saving.explanation import explain
-    from .showing.bars import progress
-    from .shuffling import ShuffleBuffer
-    from .values.readable import from_json, to_json
-    from .version import __version__
-    from .worker.seeding import current_seed
+    from .loader.iterator import LoaderIterator
+    from .loader.loader import DataLoader
+    from .loader.progress import progress
+    from .orders.torch_samplers import register_order
+    from .rng.current import current_seed
+    from .saving.files.checkpoint import load, save
+    from .saving.pickles.explain import explain
+    from .saving.states.state_json import from_json, to_json
+
+__version__ = "0.1.0"
 
 __all__ = [
     "DataLoader",
@@ -34,30 +35,29 @@ __all__ = [
     "to_json",
 ]
 
-#: Where each name is. It is looked up when it is wanted: a worker that is spawned imports this
+#: The module of each name. It is imported when the name is wanted: a spawned worker imports this
 #: package for its own part of it, and has no use for the rest.
-_PLACES = {
-    "DataLoader": "loader",
-    "Interleave": "interleaving",
+_MODULES = {
+    "DataLoader": "loader.loader",
+    "Interleave": "datasets.interleave",
     "LoaderError": "errors",
-    "LoaderIterator": "iterator",
-    "ShuffleBuffer": "shuffling",
-    "__version__": "version",
-    "current_seed": "worker.seeding",
-    "explain": "saving.explanation",
-    "from_json": "values.readable",
-    "load": "files",
-    "progress": "showing.bars",
-    "register_order": "samplers",
-    "save": "files",
-    "to_json": "values.readable",
+    "LoaderIterator": "loader.iterator",
+    "ShuffleBuffer": "datasets.shuffle",
+    "current_seed": "rng.current",
+    "explain": "saving.pickles.explain",
+    "from_json": "saving.states.state_json",
+    "load": "saving.files.checkpoint",
+    "progress": "loader.progress",
+    "register_order": "orders.torch_samplers",
+    "save": "saving.files.checkpoint",
+    "to_json": "saving.states.state_json",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -30,31 +30,31 @@ class Command(Protocol):
 #: where each command is, and what it does: the first line of its docstring
 COMMANDS = {
     "inspect": (
-        "commands.inspect",
+        "tools.commands.inspect",
         "Show what is in a checkpoint, without running it; that it looks harmless is no proof.",
     ),
     "diff": (
-        "commands.diff",
+        "tools.commands.diff",
         "Compare two checkpoints, or states, path by path, without running anything of them.",
     ),
     "skip": (
-        "commands.skip",
+        "tools.commands.skip",
         "Write a checkpoint anew with its state moved on by a number of batches.",
     ),
     "verify": (
-        "commands.verify",
+        "tools.commands.verify",
         "Check that a loader of yours resumes exactly, and find where it does not.",
     ),
     "doctor": (
-        "commands.doctor",
+        "tools.commands.doctor",
         "Show what this machine has of what the loader uses, and what that means.",
     ),
     "demo": (
-        "demo.command",
+        "tools.demo.command",
         "Train, be killed in mid-epoch, resume, and compare with an uninterrupted run.",
     ),
     "bench": (
-        "bench.command",
+        "tools.bench.command",
         "Measure your own loader against torch's, and suggest num_workers and prefetch_budget.",
     ),
 }

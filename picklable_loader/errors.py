@@ -29,7 +29,9 @@ fields; the text is made when it is read.
 
 from __future__ import annotations
 
+import os
 import reprlib
+import sys
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -37,6 +39,7 @@ __all__ = [
     "CannotSaveError",
     "DamagedStateError",
     "Difference",
+    "SYMPTOMS",
     "EmptyEpochWarning",
     "ForeignStateError",
     "InvalidTransition",
@@ -53,7 +56,21 @@ __all__ = [
     "StateMismatch",
     "UsageError",
     "WorkerDied",
+    "stack_level",
 ]
+
+
+#: What code raises that meets damaged data; anything else has another reason.
+SYMPTOMS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
 
 
 class LoaderError(Exception):
@@ -365,3 +382,14 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
 def _short(value: Any, limit: int = 80) -> str:
     text = _REPR.repr(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
+
+
+def stack_level() -> int:
+    """The stack level, for a warning of the caller's, of the line outside of this package."""
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, depth = frame.f_back, depth + 1
+    return depth

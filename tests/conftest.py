@@ -84,7 +84,9 @@ def the_transport_is_the_one_asked_for(request: pytest.FixtureRequest) -> Iterat
     """With ``--portable``, "auto" means pipes."""
     with pytest.MonkeyPatch.context() as patch:
         if request.config.getoption("--portable"):
-            patch.setattr("picklable_loader.engine.default_transport", lambda: "portable")
+            patch.setattr(
+                "picklable_loader.fetching.engine.engine.default_transport", lambda: "portable"
+            )
         yield
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import DamagedStateError, ForeignStateError, UsageError
-from picklable_loader.values.ahead import batches_left, moved_on
+from picklable_loader.saving.states.skip import batches_left, moved_on
 
 EXACT = [
     case

@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from picklable_loader.transport import arena as arenas
-from picklable_loader.transport.arena import Arena, ArenaFull, ArenaReader, new_memory
+from picklable_loader.fetching.transport import arena as arenas
+from picklable_loader.fetching.transport.arena import Arena, ArenaFull, ArenaReader, new_memory
 
 MEGABYTE = 1024 * 1024
 

@@ -23,8 +23,8 @@ import torch
 
 import picklable_loader
 from picklable_loader import DataLoader
-from picklable_loader.transport import arena as arenas
-from picklable_loader.transport.arena import Arena, ArenaReader, new_memory
+from picklable_loader.fetching.transport import arena as arenas
+from picklable_loader.fetching.transport.arena import Arena, ArenaReader, new_memory
 
 #: elements of a float32 sample: a batch of two stands in the arena
 SIZE = 12_000
@@ -413,7 +413,7 @@ sys.path.insert(0, {root!r})
 dropped = []
 os.register_at_fork(before=dropped.clear)  # before the library's hook, so that it runs after it
 import numpy as np
-from picklable_loader.transport.arena import Arena, ArenaReader, new_memory
+from picklable_loader.fetching.transport.arena import Arena, ArenaReader, new_memory
 
 fd = new_memory()
 writer, reader = Arena(fd), ArenaReader(fd)

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from picklable_loader import DataLoader
 from picklable_loader.__main__ import main
-from picklable_loader.bench.advice import advise
-from picklable_loader.bench.study import Study, candidates
-from picklable_loader.bench.subject import Subject
-from picklable_loader.bench.trial import Trial, _processor_s
+from picklable_loader.tools.bench.advice import advise
+from picklable_loader.tools.bench.study import Study, candidates
+from picklable_loader.tools.bench.subject import Subject
+from picklable_loader.tools.bench.trial import Trial, _processor_s
 
 ROOT = Path(__file__).parent.parent
 
@@ -177,7 +177,7 @@ def tried(
         known = {**figures, "budget": 2 * number} if number else {}
         return Trial(number, 0.1, 100 * min(max(1, number), most), 1.0, 1000, **known)
 
-    monkeypatch.setattr("picklable_loader.bench.study.try_out", try_out)
+    monkeypatch.setattr("picklable_loader.tools.bench.study.try_out", try_out)
     study = Study(Subject(TorchDataLoader(torch.zeros(4))), 1000.0, 0.0)
     study.cores = cores
     study.do(lambda said: None)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picklable_loader.transport.blocks import PAGE, Blocks
+from picklable_loader.fetching.transport.allocator import PAGE, Blocks
 
 
 def blocks_of(*pages: int) -> Blocks:

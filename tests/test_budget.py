@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 from picklable_loader import DataLoader
-from picklable_loader.anatomy import budget_for
+from picklable_loader.epoch.spec import budget_for
 from picklable_loader.errors import UsageError
 
 #: bytes of each sample of `Gated`
@@ -587,7 +587,7 @@ def test_stats_name_the_processes_and_what_their_arenas_take(gate: Gate) -> None
 def test_an_arena_that_was_asked_for_and_cannot_be_had_is_an_error_that_names_the_way_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("picklable_loader.engine.packets_work_here", lambda: False)
+    monkeypatch.setattr("picklable_loader.fetching.engine.engine.packets_work_here", lambda: False)
     with pytest.raises(UsageError, match='transport="auto"'):
         iter(DataLoader(range(4), num_workers=1, transport="arena"))
     assert [int(batch) for batch in DataLoader(range(4), num_workers=1)] == [0, 1, 2, 3]

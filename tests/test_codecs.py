@@ -27,7 +27,7 @@ from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, Te
 import picklable_loader
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotLoadError, CannotSaveError, UsageError
-from picklable_loader.saving.codecs import Carried, open_carried
+from picklable_loader.saving.pickles.codecs import Carried, open_carried
 
 Load = Callable[[Any], Any]
 

@@ -24,12 +24,13 @@ from laws.datasets import Noisy
 from laws.observe import seen
 from laws.streams import ByClass, Generated, StatefulIterator
 
-from picklable_loader import DataLoader, files, from_json, load, save, to_json
+from picklable_loader import DataLoader, from_json, load, save, to_json
 from picklable_loader.__main__ import COMMANDS, main
-from picklable_loader.commands import doctor
 from picklable_loader.errors import CannotSaveError
-from picklable_loader.values.nodes import Built
-from picklable_loader.values.tracing import NotPickle, trace
+from picklable_loader.saving.files import checkpoint as files
+from picklable_loader.saving.files.pickle_nodes import Built
+from picklable_loader.saving.files.pickle_tree import NotPickle, trace
+from picklable_loader.tools.commands import doctor
 
 Written = Callable[[Any, Path], None]
 
@@ -141,7 +142,7 @@ def test_an_iterator_is_found_under_every_protocol(protocol: int, file: Path, sa
     assert (status, found["path"], found["what"]) == (0, "['it']", "iterator")
     assert (rows["step"], rows["progress"], rows["workers"]) == (3, "3 of 7 batches, 43%", 0)
     assert rows["dataset"] == f"{Noisy.__module__}.Noisy"
-    assert rows["class"] == "picklable_loader.iterator.LoaderIterator"
+    assert rows["class"] == "picklable_loader.loader.iterator.LoaderIterator"
 
 
 @pytest.mark.parametrize("way", ["checkpoint", "torch.save", "pickle"])

@@ -20,10 +20,10 @@ import torch
 from PIL import Image
 
 from picklable_loader.__main__ import main
-from picklable_loader.demo import command
-from picklable_loader.demo.facts import gather
-from picklable_loader.demo.picture import RESUMED, SEEN
-from picklable_loader.demo.plan import Plan
+from picklable_loader.tools.demo import command
+from picklable_loader.tools.demo.facts import gather
+from picklable_loader.tools.demo.picture import RESUMED, SEEN
+from picklable_loader.tools.demo.plan import Plan
 
 ROOT = Path(__file__).parent.parent
 _LIMIT_S = 240

@@ -17,10 +17,11 @@ from laws.observe import seen
 from laws.samplers import CountsEpochs, Sized, from_torch
 from torch.utils.data import IterableDataset
 
-from picklable_loader import DataLoader, current_seed, errors, warn
+from picklable_loader import DataLoader, current_seed, errors
 from picklable_loader.core.events import Arrived
 from picklable_loader.core.schedule import Policy, Schedule
 from picklable_loader.core.streams import Place, StreamPlan
+from picklable_loader.epoch import warnings as warn
 from picklable_loader.errors import (
     CannotLoadError,
     CannotSaveError,

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from picklable_loader import DataLoader, explain
 from picklable_loader.errors import CannotSaveError
-from picklable_loader.saving.explanation import Part, blame
+from picklable_loader.saving.pickles.explain import Part, blame
 
 
 class Samples(Dataset[Any]):

@@ -35,7 +35,7 @@ def module_names() -> list[str]:
     """Every module of the package; the demo's only where its extra is installed."""
     found = [module.name for module in pkgutil.walk_packages([str(HOUSE)], "picklable_loader.")]
     if not all(importlib.util.find_spec(extra) for extra in EXTRAS):
-        found = [name for name in found if not name.startswith("picklable_loader.demo")]
+        found = [name for name in found if not name.startswith("picklable_loader.tools.demo")]
     return sorted(name for name in found if name != "picklable_loader.__main__")
 
 
@@ -163,7 +163,7 @@ def test_an_import_loads_no_optional_package() -> None:
         "from picklable_loader import *\n"
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
-    assert "picklable_loader.loader" in loaded
+    assert "picklable_loader.loader.loader" in loaded
     assert not {*EXTRAS, "torchdata", "pytest", "hypothesis"} & set(loaded)
 
 

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from laws.datasets import Noisy
 from laws.observe import random_states, seen
 
-from picklable_loader import DataLoader, LoaderIterator, files, load, save
+from picklable_loader import DataLoader, LoaderIterator, load, save
 from picklable_loader.errors import (
     CannotLoadError,
     CannotSaveError,
@@ -37,6 +37,7 @@ from picklable_loader.errors import (
     StateError,
     UsageError,
 )
+from picklable_loader.saving.files import checkpoint as files
 
 FORK = multiprocessing.get_context("fork")
 

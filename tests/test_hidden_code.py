@@ -18,7 +18,7 @@ import torch
 
 from picklable_loader import DataLoader
 from picklable_loader.__main__ import main
-from picklable_loader.values.tracing import trace
+from picklable_loader.saving.files.pickle_tree import trace
 
 Inspect = Callable[..., tuple[int, str, str]]
 
@@ -117,7 +117,7 @@ def test_what_codecs_carry_is_looked_through(tmp_path: Path, inspect: Inspect) -
     (tmp_path / "file").write_bytes(pickle.dumps(iter(loader)))
     told = json.loads(inspect(tmp_path / "file", "--json")[1])
     assert {
-        "picklable_loader.saving.codecs.open_carried",
+        "picklable_loader.saving.pickles.codecs.open_carried",
         "cloudpickle.cloudpickle._make_function",
     } <= set(told["needs_code"])
 

@@ -156,7 +156,9 @@ def test_a_file_that_is_not_what_it_was_is_refused_by_name(data: Path, harm: str
 def test_where_the_system_does_not_tell_of_files_it_is_refused(
     data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("picklable_loader.saving.mapped._MAPS", str(tmp_path / "nothing"))
+    monkeypatch.setattr(
+        "picklable_loader.saving.pickles.mapped_files._MAPS", str(tmp_path / "nothing")
+    )
     with pytest.raises(UsageError, match="pickle_mapped=False needs"):
         pickle.dumps(DataLoader(Rows(mapped(data)), pickle_mapped=False))
 

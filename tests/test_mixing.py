@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
+from picklable_loader.datasets.protocol import iterate, save
 from picklable_loader.errors import DamagedStateError, NewerStateError, StateMismatch
-from picklable_loader.randomness import capture_all
-from picklable_loader.stateful import iterate, save
+from picklable_loader.rng.generators import capture_all
 
 Make = Callable[[], Any]
 

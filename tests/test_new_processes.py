@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotLoadError, CannotSaveError
-from picklable_loader.transport.cargo import Cargo
+from picklable_loader.fetching.transport.payload import Cargo
 
 METHODS = pytest.mark.parametrize("method", ["spawn", "forkserver"])
 

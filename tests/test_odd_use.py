@@ -27,7 +27,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from picklable_loader import DataLoader, current_seed, register_order
 from picklable_loader.errors import CannotSaveError, StateMismatch, UsageError
-from picklable_loader.transport.arena import ArenaFull
+from picklable_loader.fetching.transport.arena import ArenaFull
 
 # --- samplers that the program tells something ---------------------------------------------------
 
@@ -128,7 +128,7 @@ def test_indices_for_which_there_is_no_memory_fail_their_step_and_name_the_way_o
 
     batches = [list(range(3)), list(range(30_000)), list(range(4))]
     loader = DataLoader(range(30_000), batch_sampler=batches, num_workers=1, transport="arena")
-    monkeypatch.setattr("picklable_loader.transport.arena.Arena.give", full)
+    monkeypatch.setattr("picklable_loader.fetching.transport.arena.Arena.give", full)
     iterator = iter(loader)
     monkeypatch.undo()
     assert len(next(iterator)) == 3

@@ -22,16 +22,12 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from picklable_loader import DataLoader, ShuffleBuffer, driver
-from picklable_loader.errors import (
-    EmptyEpochWarning,
-    NoSampleError,
-    SkippedWarning,
-    UsageError,
-)
-from picklable_loader.stats import SkippedSample
+from picklable_loader import DataLoader, ShuffleBuffer
+from picklable_loader.epoch import driver
+from picklable_loader.errors import EmptyEpochWarning, NoSampleError, SkippedWarning, UsageError
+from picklable_loader.fetching.engine.stats import SkippedSample
+from picklable_loader.fetching.worker.fetch import MapFetcher, make_fetcher
 from picklable_loader.testing import verify_resume
-from picklable_loader.worker.fetch import MapFetcher, make_fetcher
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::picklable_loader.errors.SkippedWarning"),

@@ -12,8 +12,8 @@ import pytest
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from picklable_loader import DataLoader
-from picklable_loader.bench.subject import Subject
-from picklable_loader.options import Options
+from picklable_loader.epoch.options import Options
+from picklable_loader.tools.bench.subject import Subject
 
 pytestmark = pytest.mark.inline
 

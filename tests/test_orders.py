@@ -25,7 +25,6 @@ from laws.observe import seed_everything
 from torch.utils.data import Sampler, SubsetRandomSampler, WeightedRandomSampler
 
 from picklable_loader import DataLoader
-from picklable_loader.checksum import BEGINNING, checksum
 from picklable_loader.errors import (
     CannotSaveError,
     DamagedStateError,
@@ -33,8 +32,9 @@ from picklable_loader.errors import (
     StateMismatch,
     UsageError,
 )
-from picklable_loader.freeze import changed, freeze
-from picklable_loader.plain import alike, decode, encode
+from picklable_loader.orders.attributes import changed, freeze
+from picklable_loader.saving.states.checksum import BEGINNING, checksum
+from picklable_loader.saving.states.plain import alike, decode, encode
 from picklable_loader.testing import ResumeError, verify_resume
 
 N = 12
@@ -440,7 +440,7 @@ def test_a_damaged_rank_is_refused(on_rank: Callable[[int | None], None], form: 
 
 RANK = """
 import sys, torch.distributed as dist, test_orders
-from picklable_loader.fitting import rank_and_world
+from picklable_loader.epoch.fits import rank_and_world
 rank, where = int(sys.argv[2]), "file://" + sys.argv[1]
 dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
 states = [None, None]

@@ -18,21 +18,21 @@ from typing import Any
 import pytest
 
 from picklable_loader.core.task import Task
-from picklable_loader.pool.deaths import Death, likely_cause, unexpected
-from picklable_loader.pool.ladder import retire
-from picklable_loader.pool.pool import Pool
-from picklable_loader.transport.frames import (
+from picklable_loader.fetching.pool.exit import Death, likely_cause, unexpected
+from picklable_loader.fetching.pool.pool import Pool
+from picklable_loader.fetching.pool.shutdown import retire
+from picklable_loader.fetching.transport.channels import Lines
+from picklable_loader.fetching.transport.messages import (
     Answer,
     Begin,
     Outcome,
     Request,
     encode_request,
 )
-from picklable_loader.transport.lines import Lines
-from picklable_loader.transport.packets import PacketLines
-from picklable_loader.transport.pipes import PipeLines
-from picklable_loader.worker.fetch import Job
-from picklable_loader.worker.serve import Post
+from picklable_loader.fetching.transport.pipes import PipeLines
+from picklable_loader.fetching.transport.seqpacket import PacketLines
+from picklable_loader.fetching.worker.fetch import Job
+from picklable_loader.fetching.worker.loop import Post
 
 METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 
@@ -311,7 +311,7 @@ def test_whether_a_worker_dies_does_not_depend_on_others(
     os.kill(one or 0, signal.SIGKILL)
     assert pool.dies(0)
     with monkeypatch.context() as patch:
-        patch.setattr("picklable_loader.pool.pool._DYING_S", 0.0)
+        patch.setattr("picklable_loader.fetching.pool.pool._DYING_S", 0.0)
         assert not pool.dies(1)
     os.kill(other or 0, signal.SIGKILL)
     assert pool.dies(1)
@@ -472,11 +472,11 @@ def test_workers_end_when_the_program_is_killed() -> None:
 
 _PROGRAM = """
 import multiprocessing, os, signal, sys
-from picklable_loader.pool.pool import Pool
-from picklable_loader.transport.packets import PacketLines
-from picklable_loader.transport.pipes import PipeLines
-from picklable_loader.worker.fetch import Job
-from picklable_loader.worker.serve import Post
+from picklable_loader.fetching.pool.pool import Pool
+from picklable_loader.fetching.transport.seqpacket import PacketLines
+from picklable_loader.fetching.transport.pipes import PipeLines
+from picklable_loader.fetching.worker.fetch import Job
+from picklable_loader.fetching.worker.loop import Post
 posts = [Post(worker, 2, base_seed=5) for worker in range(2)]
 pools = [
     Pool(multiprocessing.get_context("fork"), Job([1], list, False, True), posts, lines)

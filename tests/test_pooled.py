@@ -9,10 +9,16 @@ import pytest
 from picklable_loader.core.events import Arrived, Died
 from picklable_loader.core.task import Task
 from picklable_loader.errors import RestartWarning
-from picklable_loader.pool.deaths import Death
-from picklable_loader.pooled import Care, PoolEngine
-from picklable_loader.transport.frames import Answer, Begin, Outcome, encode_answer, read_answer
-from picklable_loader.worker.serve import Post
+from picklable_loader.fetching.engine.processes import Care, PoolEngine
+from picklable_loader.fetching.pool.exit import Death
+from picklable_loader.fetching.transport.messages import (
+    Answer,
+    Begin,
+    Outcome,
+    encode_answer,
+    read_answer,
+)
+from picklable_loader.fetching.worker.loop import Post
 
 
 def answer(step: int) -> bytes:

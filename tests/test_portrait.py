@@ -17,10 +17,15 @@ from laws.observe import random_states, seed_everything, seen
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
 
 from picklable_loader import DataLoader
-from picklable_loader.showing.card import card
-from picklable_loader.showing.portrait import Portrait, in_one_line, of_iterator, of_loader
-from picklable_loader.showing.weight import Weight, in_words, weigh
-from picklable_loader.stats import Stats, WorkerStats
+from picklable_loader.fetching.engine.stats import Stats, WorkerStats
+from picklable_loader.loader.loader.display.describe import (
+    Portrait,
+    in_one_line,
+    of_iterator,
+    of_loader,
+)
+from picklable_loader.loader.loader.display.html import card
+from picklable_loader.saving.pickles.size import Weight, in_words, weigh
 
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
 

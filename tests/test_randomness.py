@@ -22,7 +22,7 @@ from laws.datasets import noise
 from laws.observe import random_states, seed_everything
 
 from picklable_loader.errors import DamagedStateError
-from picklable_loader.randomness import (
+from picklable_loader.rng.generators import (
     RNGS,
     Isolated,
     Universe,
@@ -31,8 +31,8 @@ from picklable_loader.randomness import (
     seed_all,
     set_generator,
 )
-from picklable_loader.source import Source, random_int64
-from picklable_loader.twister import WORDS, read_words, write_words
+from picklable_loader.rng.mt19937 import WORDS, read_words, write_words
+from picklable_loader.rng.source import Source, random_int64
 
 SEEDS = st.integers(0, 2**62 - 1)
 NAMES = pytest.mark.parametrize("name", sorted(RNGS))
@@ -160,7 +160,7 @@ def test_a_text_is_read_in_another_process(name: str) -> None:
     text = RNGS[name].to_text(RNGS[name].capture())
     program = (
         "import json, sys\n"
-        "from picklable_loader.randomness import RNGS\n"
+        "from picklable_loader.rng.generators import RNGS\n"
         "from test_randomness import DRAWS\n"
         "name, text = json.load(sys.stdin)\n"
         "RNGS[name].restore(RNGS[name].from_text(text))\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from picklable_loader.errors import RestartWarning, WorkerDied
-from picklable_loader.pool.deaths import Death
-from picklable_loader.restarts import Restarts
+from picklable_loader.fetching.engine.deaths import Restarts
+from picklable_loader.fetching.pool.exit import Death
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{RestartWarning.__module__}.RestartWarning")
 

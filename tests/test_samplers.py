@@ -24,8 +24,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from picklable_loader import DataLoader, register_order
 from picklable_loader.core.order import Order
-from picklable_loader.samplers import is_known, make_order
-from picklable_loader.source import Setting, Source
+from picklable_loader.orders.torch_samplers import is_known, make_order
+from picklable_loader.rng.source import Setting, Source
 
 Make = Callable[[], Any]
 sizes = st.integers(1, 80)

@@ -25,7 +25,7 @@ from laws.streams import StatefulIterator, share
 from test_soundness import bounded
 from torch.utils.data import IterableDataset
 
-from picklable_loader import DataLoader, files, from_json, load, save, to_json
+from picklable_loader import DataLoader, from_json, load, save, to_json
 from picklable_loader.__main__ import main
 from picklable_loader.errors import (
     CannotSaveError,
@@ -34,6 +34,7 @@ from picklable_loader.errors import (
     StateError,
     UsageError,
 )
+from picklable_loader.saving.files import checkpoint as files
 
 HUGE = 2**40
 
@@ -486,7 +487,7 @@ def test_no_name_in_a_state_imports_a_module() -> None:
     program = (
         "import json, sys, torch\n"
         "from picklable_loader import from_json\n"
-        "from picklable_loader.plain import decode\n"
+        "from picklable_loader.saving.states.plain import decode\n"
         "before = set(sys.modules)\n"
         "for name in ('_inductor', 'onnx', '_dynamo', '_export', 'numpy.f2py', 'os'):\n"
         "    for form in ({'as': 'dtype', 'value': name},\n"

@@ -30,13 +30,8 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from picklable_loader import DataLoader, register_order
-from picklable_loader.errors import (
-    DamagedStateError,
-    LoaderError,
-    StateError,
-    StreamError,
-)
-from picklable_loader.likeness import difference
+from picklable_loader.errors import DamagedStateError, LoaderError, StateError, StreamError
+from picklable_loader.testing.compare import difference
 
 HERE = Path(__file__).parent
 

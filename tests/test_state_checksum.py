@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 
 from picklable_loader import DataLoader, from_json, register_order, to_json
 from picklable_loader.errors import CannotSaveError, DamagedStateError, StateError, StateMismatch
-from picklable_loader.values.tree import with_checksum
+from picklable_loader.saving.states.tree import with_checksum
 
 
 @cache

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotSaveError, ReplayWarning, StateMismatch, StreamError
-from picklable_loader.worker.mark import Cadence
+from picklable_loader.fetching.worker.stream_state import Cadence
 
 MS = 1_000_000
 

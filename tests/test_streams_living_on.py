@@ -27,7 +27,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotSaveError, ReplayWarning, RestartWarning, UsageError
-from picklable_loader.plain import NotPlain, encode
+from picklable_loader.saving.states.plain import NotPlain, encode
 
 PERSISTENT: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
 LIVING_ON = pytest.mark.parametrize("options", [{}, PERSISTENT], ids=["inline", "persistent"])

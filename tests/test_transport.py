@@ -22,9 +22,10 @@ from parity.identical import assert_identical
 from torch._utils import ExceptionWrapper
 
 from picklable_loader.core.task import Task
-from picklable_loader.transport import frames
-from picklable_loader.transport.arena import Arena, ArenaReader, new_memory
-from picklable_loader.transport.frames import (
+from picklable_loader.fetching.transport import messages as frames
+from picklable_loader.fetching.transport.arena import Arena, ArenaReader, new_memory
+from picklable_loader.fetching.transport.channels import Lines
+from picklable_loader.fetching.transport.messages import (
     SHORT_BYTES,
     Answer,
     Begin,
@@ -35,10 +36,9 @@ from picklable_loader.transport.frames import (
     read_answer,
     read_request,
 )
-from picklable_loader.transport.lines import Lines
-from picklable_loader.transport.packets import PacketLines
-from picklable_loader.transport.pipes import Outbox, PipeLines
-from picklable_loader.transport.tensors import INLINE_BYTES, dumps
+from picklable_loader.fetching.transport.pipes import Outbox, PipeLines
+from picklable_loader.fetching.transport.seqpacket import PacketLines
+from picklable_loader.fetching.transport.tensors import INLINE_BYTES, dumps
 
 #: more than any pipe holds
 LARGE = 4 * 1024 * 1024

@@ -41,10 +41,10 @@ from .events import (
     Started,
     Wanted,
 )
-from .homes import Homes
 from .phases import Phase
-from .places import Places
+from .placement import Homes
 from .plan import Plan
+from .positions import Places
 from .streams import Place, StreamPlan
 from .task import Task
 from .window import Entry, Window

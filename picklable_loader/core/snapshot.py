@@ -10,12 +10,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from ..errors import (
-    DamagedStateError,
-    Difference,
-    ForeignStateError,
-    NewerStateError,
-)
+from ..errors import DamagedStateError, Difference, ForeignStateError, NewerStateError
 from .cursor import Cursor
 from .fields import check_records
 from .streams import Place

@@ -1,1 +1,1 @@
-"""How a loader and its iterator are pickled, and what they are pickled with."""
+"""Forms in which values are saved. Nothing here knows a loader."""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure as Picture
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from picklable_loader.demo.picture import FRAME, INK, PALE, RESUMED, SEEN, STYLE
+from picklable_loader.tools.demo.picture import FRAME, INK, PALE, RESUMED, SEEN, STYLE
 
 from .summary import OURS, THEIRS, Row
 

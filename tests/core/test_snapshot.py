@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from picklable_loader.core.cursor import Cursor
 from picklable_loader.core.snapshot import VERSION, from_plain, to_plain
 from picklable_loader.core.task import Task
-from picklable_loader.core.words import pack_words, unpack_words
 from picklable_loader.errors import (
     DamagedStateError,
     ForeignStateError,
     NewerStateError,
     StateError,
 )
+from picklable_loader.rng.text import pack_words, unpack_words
 
 GOOD = Cursor(2, 5, 9, 36, (Task(6, [1, 2], 24), Task(8, [3], 32)), 77, {"seed": 3})
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from picklable_loader.transport.arena import Arena
-from picklable_loader.transport.packets import PacketChannel
-from picklable_loader.transport.pipes import PipeChannel
+from picklable_loader.fetching.transport.arena import Arena
+from picklable_loader.fetching.transport.pipes import PipeChannel
+from picklable_loader.fetching.transport.seqpacket import PacketChannel
 
 __all__ = ["HOW", "WHEN", "Button", "Death", "Samples", "Stream"]
 

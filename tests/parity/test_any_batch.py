@@ -18,14 +18,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picklable_loader.transport.arena import Arena, ArenaReader, new_memory
-from picklable_loader.transport.frames import (
-    Answer,
-    Outcome,
-    encode_answer,
-    read_answer,
-)
-from picklable_loader.transport.tensors import INLINE_BYTES
+from picklable_loader.fetching.transport.arena import Arena, ArenaReader, new_memory
+from picklable_loader.fetching.transport.messages import Answer, Outcome, encode_answer, read_answer
+from picklable_loader.fetching.transport.tensors import INLINE_BYTES
 
 from .identical import assert_identical
 from .sides import OURS, TORCH, Make

@@ -1,0 +1,37 @@
+"""Checks of arguments: each raises ValueError or TypeError, and names the argument."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["check_choice", "check_count", "whole_number"]
+
+
+def whole_number(name: str, value: Any) -> int:
+    """An argument as an int; numpy's whole numbers are accepted.
+
+    Raises:
+        TypeError: it is no whole number.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} should be a whole number, got {name}={value!r}") from None
+
+
+def check_count(name: str, count: Any) -> None:
+    """Raise ValueError or TypeError unless it is a whole number from 1."""
+    if whole_number(name, count) < 1:
+        raise ValueError(f"{name} should be from 1, got {name}={count}")
+
+
+def check_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Raise ValueError unless the value is one of those allowed."""
+    choices = tuple(allowed)
+    if value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} should be one of {listed}, got {name}={value!r}")

@@ -1,0 +1,122 @@
+"""Places: where all streams stand, and where one that nobody reads is to be opened again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .placement import Homes
+from .streams import Place
+from .task import Task
+from .window import Window
+
+__all__ = ["Places"]
+
+
+class Places:
+    """Where the streams of an epoch stand. They move when a batch is delivered or passed over.
+
+    Args:
+        places: one for each stream; none where streams have no states.
+        homes: which worker reads each of them.
+        window: the tasks that were drawn and are not delivered.
+        remember: tasks are needed to fetch their batches again.
+    """
+
+    def __init__(
+        self, places: Iterable[Place], homes: Homes, window: Window, remember: bool
+    ) -> None:
+        self._places = [place.copy() for place in places]
+        self._homes = homes
+        self._window = window
+        self._remember = remember
+        #: streams whose worker has died; they are opened again with their next task
+        self._astray: set[int] = set()
+        #: streams that have no more data, each with what its worker has said last
+        self._over: dict[int, Any] = {}
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def now(self) -> tuple[Place, ...]:
+        """Where each stream stands; they do not move any more."""
+        over = self._over.keys() - self._window.waiting_streams()
+        return tuple(
+            place.over(self._over[stream]) if stream in over else place.copy()
+            for stream, place in enumerate(self._places)
+        )
+
+    def copy_of(self, stream: int | None) -> Place | None:
+        """Where a stream stands; None where it has no place."""
+        return self._places[stream].copy() if self._places and stream is not None else None
+
+    def astray(self) -> dict[int, Place]:
+        """Where the streams stand whose workers have died and that were not opened again."""
+        return {stream: self._beyond(stream) for stream in sorted(self._astray)}
+
+    def last_marks(self) -> dict[int, Any]:
+        """By stream, the state that the next epoch finds its dataset in, if that was told."""
+        return {stream: mark for stream, mark in self._over.items() if mark is not None}
+
+    # --- moving ----------------------------------------------------------------------------------
+
+    def begin(self, marks: Mapping[int, Any]) -> None:
+        """The streams' states at the epoch's beginning, where they are known, are these.
+
+        One of which a later state is known has no need of it.
+        """
+        for stream, mark in marks.items():
+            if self._places and not self._places[stream].marked:
+                self._places[stream].mark = mark
+
+    def deliver(self, task: Task, mark: Any) -> None:
+        """A batch was delivered, after which its stream has that mark."""
+        if self._places and task.stream is not None:
+            self._places[task.stream].deliver(task, mark, self._remember)
+
+    def pass_over(self, step: int, count: int) -> None:
+        """So many steps are skipped, from this one on: their streams never hear of them."""
+        if self._places and self._remember:
+            for passed in range(step, step + count):
+                self._places[passed % len(self._places)].given += 1
+
+    def put_back(self, stream: int | None, place: Place | None) -> None:
+        """A stream stands where it stood before."""
+        if place is not None and stream is not None:
+            self._places[stream] = place
+
+    def end(self, stream: int, mark: Any) -> None:
+        """A stream has no more data; its worker has said that of its state."""
+        self._over.setdefault(stream, mark)
+        self._homes.ended(stream)
+
+    def died(self, worker: int) -> None:
+        """Nobody reads the streams any more that a worker has read."""
+        streams = range(len(self._places))
+        self._astray.update(stream for stream in streams if self._homes.of(stream) == worker)
+        self._homes.died(worker)
+
+    def open_again(self, stream: int) -> Place | None:
+        """Where a stream's home is to open it with its next task; None: it is read there already.
+
+        It has a new home if it is better off elsewhere.
+        """
+        if stream in self._astray:
+            self._astray.discard(stream)
+            return self._beyond(stream)
+        if stream in self._over or not self._homes.may_move(stream):
+            return None
+        place = self._beyond(stream)
+        if not place.exact:
+            return None
+        self._homes.move(stream)
+        return place
+
+    def _beyond(self, stream: int) -> Place:
+        place = self._window.beyond(self._places[stream], stream, self._remember)
+        if stream in self._over:
+            place = place.over(self._over[stream])
+        return place.replayable()
+
+    def validate(self) -> None:
+        """Raise AssertionError unless no place is behind its mark and its tasks."""
+        assert all(place.marked + len(place.since) <= place.given for place in self._places)

@@ -1,0 +1,1 @@
+"""Iterable-style data: what a dataset may be, and wrappers."""

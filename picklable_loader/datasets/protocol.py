@@ -1,0 +1,112 @@
+"""Stateful: datasets and iterators that save their own position.
+
+The protocol is torchdata's, which Hugging Face's datasets have as well: ``state_dict`` and
+``load_state_dict``, on the dataset, on its iterator, or on both. Theirs means another thing: it is
+of one iteration, though the dataset has the methods. See `_Iteration`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["is_stateful", "iterate", "save", "tell_epoch"]
+
+_NONE = object()
+
+
+def is_stateful(thing: Any) -> bool:
+    """It has both methods of the protocol."""
+    methods = getattr(thing, "state_dict", None), getattr(thing, "load_state_dict", None)
+    return all(map(callable, methods)) and not isinstance(thing, type)
+
+
+def save(dataset: Any, iterator: Any) -> dict[str, Any]:
+    """The states of an iterable-style dataset and of an iterator over it, as they are handed out.
+
+    A ``state_dict`` may raise NotImplementedError: "not in this case", as a wrapper does around
+    something that has none.
+
+    Returns:
+        What `iterate` goes on from: ``"dataset"``, ``"iterator"``, either, or neither where nobody
+        has a state. A dataset that is its own iterator stands under ``"iterator"``.
+    """
+    parts = {"iterator": iterator}
+    if dataset is not iterator and not isinstance(iterator, _Iteration):
+        parts["dataset"] = dataset
+    states = {name: _state_of(part) for name, part in parts.items()}
+    return {name: state for name, state in states.items() if state is not _NONE}
+
+
+def iterate(dataset: Any, states: dict[str, Any]) -> Any:
+    """Go on with an iteration: the dataset's state, then ``iter``, then the iterator's state."""
+    if "dataset" in states:
+        dataset.load_state_dict(states["dataset"])
+    iterator: Any = _Iteration(dataset) if _is_hugging_face(dataset) else iter(dataset)
+    if "iterator" in states:
+        iterator.load_state_dict(states["iterator"])
+    return iterator
+
+
+def _state_of(part: Any) -> Any:
+    if not is_stateful(part):
+        return _NONE
+    try:
+        return part.state_dict()
+    except NotImplementedError:
+        return _NONE
+
+
+# --- Hugging Face --------------------------------------------------------------------------------
+
+
+class _Iteration:
+    """One iteration over a dataset of Hugging Face's, with its state.
+
+    Such a dataset begins *every* iteration at the state that it was given, so that the epochs after
+    a resume would be short; and until the first sample is asked for it tells the state of the
+    iteration before. So the dataset is given the state for the first sample only.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._start: dict[str, Any] = {}
+        self._samples: Iterator[Any] | None = None
+
+    def __iter__(self) -> _Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        return self._begin() if self._samples is None else next(self._samples)
+
+    def state_dict(self) -> dict[str, Any]:
+        state = None if self._samples is None else self._dataset.state_dict()
+        return self._start if state is None else state  # one that was given no shard has none
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._start = state
+
+    def _begin(self) -> Any:
+        self._samples = iter(self._dataset)
+        if not self._start:
+            return next(self._samples)
+        before = getattr(self._dataset, "_starting_state_dict", None)
+        self._dataset.load_state_dict(self._start)
+        try:
+            return next(self._samples)
+        finally:
+            self._dataset.load_state_dict(before)
+
+
+def _is_hugging_face(dataset: Any) -> bool:
+    return any(
+        (kind.__module__, kind.__qualname__) == ("datasets.iterable_dataset", "IterableDataset")
+        for kind in type(dataset).__mro__
+    )
+
+
+def tell_epoch(part: Any, epoch: int) -> None:
+    """Tell a dataset or a sampler the epoch, if it has ``set_epoch``."""
+    set_epoch = getattr(part, "set_epoch", None)
+    if callable(set_epoch):
+        set_epoch(epoch)

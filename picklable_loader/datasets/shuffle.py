@@ -1,0 +1,351 @@
+"""Shuffling: an iterable-style dataset in random order, as far as a buffer reaches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any, Literal
+
+from torch.utils.data import IterableDataset
+
+from ..core.checks import check_choice, whole_number
+from ..errors import DamagedStateError, Difference, StateMismatch
+from ..saving.states.plain import NotPlain, decode, encode
+from .protocol import tell_epoch
+from .wrapper import (
+    FORMAT,
+    below,
+    check_fields,
+    check_kind,
+    check_list,
+    check_settings,
+    iterable,
+    name_of,
+    reopen,
+    seed_of_iteration,
+    states_of,
+)
+
+__all__ = ["ShuffleBuffer", "ShuffleIterator"]
+
+#: marks within a buffer's length; a resume reads up to the stretch between two of them in vain
+_MARKS = 4
+
+
+# Pickled loaders hold this name and its module: tests/golden/pickles.
+class ShuffleBuffer(IterableDataset[Any]):
+    """Shuffles an iterable-style dataset through a buffer.
+
+    The buffer is filled; then a sample that is chosen at random leaves it and the dataset's next
+    one comes in, until nothing is left. The order is a function of ``seed``, the epoch and, under
+    picklable_loader's loader, of the stream (`current_seed`); nobody's generator is drawn from.
+
+    The iterator can be pickled where the dataset's can, and has torchdata's ``state_dict`` and
+    ``load_state_dict`` where the dataset or its iterator has them. No sample is lost or repeated
+    by a resume. The method is that of ``tf.data.Dataset.shuffle``, of torchdata's ``Shuffler`` and
+    of Hugging Face's ``IterableDataset.shuffle``, which begins with an empty buffer on a resume.
+
+    Args:
+        dataset: anything with ``__iter__``.
+        size: samples that the buffer holds, from 1; with 1 nothing is shuffled.
+        seed: chooses the order, any whole number. Buffers inside of buffers, and beside each
+            other, should have different ones.
+        state: what a state holds of the buffer. ``"samples"``: the samples themselves, which have
+            to be numbers, text, bytes, tensors, arrays, or containers of them; always exact.
+            ``"rebuild"``: their numbers only, and a state of the dataset from before the oldest of
+            them; a resume reads from there again, in the mean about ``size * (log(size) + 1)``
+            samples. Exact if the dataset then gives what it gave before, which one that draws from
+            global random generators as it goes does not.
+
+    Raises:
+        TypeError: ``dataset`` cannot be iterated over; ``size`` or ``seed`` is no whole number.
+        ValueError: ``size`` is below 1, or ``state`` is neither of the two.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        size: int,
+        seed: int = 0,
+        state: Literal["samples", "rebuild"] = "samples",
+    ) -> None:
+        self.dataset = iterable(dataset)
+        self.size = whole_number("size", size)
+        if self.size < 1:
+            raise ValueError(f"size should be from 1, got size={size}")
+        self.seed = whole_number("seed", seed)
+        check_choice("state", state, _ITERATORS)
+        self.state = state
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of the iterations that begin from now on; the dataset is told as well.
+
+        Args:
+            epoch: any whole number.
+
+        Raises:
+            TypeError: it is no whole number.
+        """
+        self.epoch = whole_number("epoch", epoch)
+        tell_epoch(self.dataset, self.epoch)
+
+    def __iter__(self) -> ShuffleIterator:
+        seed = seed_of_iteration("shuffle", self.seed, self.epoch)
+        return _ITERATORS[self.state](self.dataset, self.size, seed)
+
+    def __len__(self) -> int:
+        """The dataset's length; TypeError if it has none."""
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        return (
+            f"ShuffleBuffer({name_of(self.dataset)}, size={self.size}, seed={self.seed}, "
+            f"state={self.state!r})"
+        )
+
+
+class ShuffleIterator(Iterator[Any]):
+    """One iteration over a `ShuffleBuffer`.
+
+    Attributes:
+        given: samples that were given so far.
+    """
+
+    #: the ``state=`` it is for
+    mode: str
+
+    def __init__(self, dataset: Any, size: int, seed: int) -> None:
+        self.given = 0
+        self._dataset = dataset
+        self._size = size
+        self._seed = seed
+        # Opened when it is needed: a resume has to give the dataset its state before that.
+        self._inner: Any = None
+        self._ended = False
+        self._buffer: list[Any] = []
+
+    def __next__(self) -> Any:
+        # Refilled before a sample leaves, not after: when the dataset raises, nothing has left.
+        self._fill()
+        buffer = self._buffer
+        if not buffer:
+            raise StopIteration
+        place = below(len(buffer), self._seed, self.given)
+        self.given += 1
+        buffer[place], buffer[-1] = buffer[-1], buffer[place]
+        return buffer.pop()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands, as plain values and what the dataset's own ``state_dict`` gives.
+
+        Raises:
+            NotImplementedError: neither the dataset nor its iterator has a state, or a sample in
+                the buffer is of a kind that no state can hold.
+        """
+        state = {
+            "kind": "ShuffleBuffer",
+            "format": FORMAT,
+            "size": self._size,
+            "state": self.mode,
+            "seed": self._seed,
+            "given": self.given,
+            "ended": self._ended,
+        }
+        return {**state, **(self._save() if self._inner is not None else {"inner": None})}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of `state_dict`; ``iter`` of the dataset is called here.
+
+        Args:
+            state: what `state_dict` of a buffer with the same ``size`` and ``state=`` gave. The
+                seed may be another one: the state's counts.
+
+        Raises:
+            StateMismatch: it is of another wrapper, size or ``state=``; or the dataset, read
+                again, has ended elsewhere.
+            DamagedStateError: it was never given like this.
+            NewerStateError: a later version of this package wrote it.
+        """
+        check_kind(state, "ShuffleBuffer")
+        advice = "Build the ShuffleBuffer as it was when it was saved."
+        check_settings(state, {"size": self._size, "state": self.mode}, advice)
+        check_fields(state, "seed", "given")
+        self._check(state)
+        self._seed, self.given, self._ended = state["seed"], state["given"], bool(state["ended"])
+        self._inner, self._buffer = None, []
+        if state["inner"] is not None:
+            self._restore(state)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ShuffleIterator over {name_of(self._dataset)}: {self.given} given, "
+            f"{len(self._buffer)} of {self._size} in the buffer>"
+        )
+
+    def _fill(self) -> None:
+        if self._inner is None:
+            self._inner = reopen(self._dataset, {})
+        # Not asked again once it has ended: some iterators would begin anew.
+        while not self._ended and len(self._buffer) < self._size:
+            try:
+                self._buffer.append(self._read())
+            except StopIteration:
+                self._ended = True
+
+    def _read(self) -> Any:
+        """What the buffer holds of the dataset's next sample."""
+        raise NotImplementedError
+
+    def _save(self) -> dict[str, Any]:
+        """The fields of a state that hold buffer and dataset."""
+        raise NotImplementedError
+
+    def _check(self, state: dict[str, Any]) -> None:
+        """Raise DamagedStateError unless `_save` may have given these fields."""
+        if not isinstance(state.get("ended"), bool):
+            raise DamagedStateError("ended", "true or false", state.get("ended"))
+        if not isinstance(state.get("inner", 0), dict | None):
+            raise DamagedStateError("inner", "the dataset's state", state.get("inner"))
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Open the dataset and fill the buffer, from these fields."""
+        raise NotImplementedError
+
+
+class SampleKeeper(ShuffleIterator):
+    """It holds samples, and saves them."""
+
+    mode = "samples"
+
+    def _read(self) -> Any:
+        return next(self._inner)
+
+    def _save(self) -> dict[str, Any]:
+        inner = states_of(self._dataset, self._inner)
+        try:
+            return {"inner": inner, "samples": [encode(sample) for sample in self._buffer]}
+        except NotPlain as kind:
+            raise NotImplementedError(
+                f'a state cannot hold samples with {kind}: ShuffleBuffer(..., state="rebuild")'
+            ) from None
+
+    def _check(self, state: dict[str, Any]) -> None:
+        super()._check(state)
+        if state["inner"] is not None:
+            check_list(state, "samples", self._size)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        try:
+            samples = [decode(form) for form in state["samples"]]
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DamagedStateError("samples", "samples of a buffer", error) from error
+        self._inner = reopen(self._dataset, state["inner"])
+        self._buffer = samples
+
+
+class Rereader(ShuffleIterator):
+    """It holds samples with their numbers, and saves the numbers.
+
+    As it reads it makes *marks*: states of the dataset, each with the number of the sample that
+    comes next there. All are kept from the last one before the oldest sample in the buffer.
+    """
+
+    mode = "rebuild"
+
+    def __init__(self, dataset: Any, size: int, seed: int) -> None:
+        super().__init__(dataset, size, seed)
+        self._count = 0
+        self._stretch = max(1, size // _MARKS)
+        self._marks: deque[tuple[int, dict[str, Any]]] = deque()
+
+    def __next__(self) -> Any:
+        _, sample = super().__next__()
+        return sample
+
+    def _read(self) -> tuple[int, Any]:
+        if self._count % self._stretch == 0:
+            self._mark()
+        sample = next(self._inner)
+        self._count += 1
+        return self._count - 1, sample
+
+    def _mark(self) -> None:
+        if self._marks and self._marks[-1][0] == self._count:
+            return  # the dataset has raised here, or was opened here by a resume
+        try:
+            states = states_of(self._dataset, self._inner)
+        except NotImplementedError:
+            states = {}  # said when a state is asked for that needs it
+        self._marks.append((self._count, states))
+        self._drop_marks()
+
+    def _drop_marks(self) -> None:
+        oldest = min((number for number, _ in self._buffer), default=self._count)
+        while len(self._marks) > 1 and self._marks[1][0] <= oldest:
+            self._marks.popleft()
+
+    def _save(self) -> dict[str, Any]:
+        self._drop_marks()
+        start, inner = self._marks[0]
+        if not inner:
+            states_of(self._dataset, self._inner)  # says who has none
+            raise NotImplementedError(f"{name_of(self._dataset)} had no state at sample {start}")
+        return {
+            "inner": deepcopy(inner),
+            "start": start,
+            "count": self._count - start,
+            "numbers": [number - start for number, _ in self._buffer],
+        }
+
+    def _check(self, state: dict[str, Any]) -> None:
+        super()._check(state)
+        if state["inner"] is None:
+            return
+        check_fields(state, "start", "count")
+        numbers = check_list(state, "numbers", self._size)
+        count = state["count"]
+        fitting = all(type(number) is int and 0 <= number < count for number in numbers)
+        if not fitting or len(set(numbers)) < len(numbers):
+            raise DamagedStateError("numbers", f"different ones below {count}", numbers)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        start, wanted = state["start"], set(state["numbers"])
+        self._count = start
+        self._marks = deque([(start, deepcopy(state["inner"]))])
+        self._inner = reopen(self._dataset, state["inner"])
+        # What is wanted comes into the buffer as it is met, since marks are kept for what is there.
+        for _ in range(state["count"]):
+            number, sample = self._read_again(start + state["count"])
+            if number - start in wanted:
+                self._buffer.append((number, sample))
+        met = dict(self._buffer)
+        self._buffer = [(start + number, met[start + number]) for number in state["numbers"]]
+        if self._ended:
+            self._end_again()
+
+    def _read_again(self, until: int) -> tuple[int, Any]:
+        try:
+            return self._read()
+        except StopIteration:
+            raise _elsewhere(self._count, until) from None
+
+    def _end_again(self) -> None:
+        """Let the dataset come to its end: it may change something there."""
+        try:
+            self._read()
+        except StopIteration:
+            return
+        raise _elsewhere(f"more than {self._count - 1}", self._count - 1)
+
+
+def _elsewhere(expected: Any, found: int) -> StateMismatch:
+    return StateMismatch(
+        [Difference("samples read", expected, found)],
+        'The dataset, read again, has ended elsewhere. ShuffleBuffer(..., state="samples") reads '
+        "nothing again.",
+    )
+
+
+_ITERATORS: dict[str, type[ShuffleIterator]] = {"samples": SampleKeeper, "rebuild": Rereader}

@@ -1,0 +1,143 @@
+"""Mixing: what the wrappers of iterable-style datasets share.
+
+Each random choice is a hash of a seed and of the choice's number. So there is no generator to be
+saved or to be turned back, and none of anybody else's is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from ..core.seeds import mixing_draw, mixing_seed
+from ..errors import DamagedStateError, Difference, NewerStateError, StateMismatch, UsageError
+from ..rng.current import current_seed
+from .protocol import iterate, save
+
+__all__ = [
+    "FORMAT",
+    "below",
+    "check_fields",
+    "check_kind",
+    "check_list",
+    "check_settings",
+    "iterable",
+    "name_of",
+    "reopen",
+    "seed_of_iteration",
+    "states_of",
+    "unit",
+]
+
+#: version of the states of all wrappers; also of what is drawn, since a state goes on with it
+FORMAT = 1
+
+#: a draw is below 2**_BITS
+_BITS = 62
+
+
+def below(limit: int, seed: int, number: int) -> int:
+    """The choice of that number: a whole number from 0 to ``limit - 1``."""
+    return mixing_draw(seed, number) * limit >> _BITS
+
+
+def unit(seed: int, number: int) -> float:
+    """The choice of that number: from 0 up to, not including, 1."""
+    return (mixing_draw(seed, number) >> (_BITS - 53)) * 2.0**-53
+
+
+def seed_of_iteration(purpose: str, seed: int, epoch: int) -> int:
+    """What an iteration draws from that begins here and now.
+
+    Under our loader the seed of the stream tells streams and epochs apart. Under torch's own, its
+    workers would all make the same choices but for their number.
+    """
+    try:
+        place = current_seed()
+    except UsageError:
+        worker = get_worker_info()
+        place = -1 if worker is None else worker.id
+    return mixing_seed(purpose, seed, epoch, place)
+
+
+# --- datasets inside of a wrapper ----------------------------------------------------------------
+
+
+def iterable(dataset: Any) -> Iterable[Any]:
+    """The dataset, if it can be iterated over; TypeError otherwise."""
+    if isinstance(dataset, Iterable):
+        return dataset
+    raise TypeError(
+        f"expected an iterable-style dataset, found {type(dataset).__qualname__}, which has no "
+        "__iter__. A map-style dataset is shuffled by the loader's sampler instead."
+    )
+
+
+def states_of(dataset: Any, iterator: Any) -> dict[str, Any]:
+    """The states of a dataset and its iterator; shares nothing with them.
+
+    Raises:
+        NotImplementedError: they have none.
+    """
+    states = save(dataset, iterator)
+    if not states:
+        raise NotImplementedError(f"neither {name_of(dataset)} nor its iterator has a state here")
+    # They are often what the dataset goes on counting with.
+    return deepcopy(states)
+
+
+def reopen(dataset: Any, states: dict[str, Any]) -> Any:
+    """The iteration that `states_of` has saved, or a new one; the states stay the caller's."""
+    return iterate(dataset, deepcopy(states))
+
+
+def name_of(dataset: Any) -> str:
+    """What a dataset is called in texts: a wrapper in full, others by their class."""
+    kind: Any = type(dataset)
+    # By default an object shows where it lies in memory, and a list all that it holds.
+    plain = kind.__repr__ is object.__repr__ or not isinstance(dataset, IterableDataset)
+    return kind.__qualname__ if plain else repr(dataset)
+
+
+# --- what states hold ----------------------------------------------------------------------------
+
+
+def check_kind(state: Any, kind: str) -> None:
+    """A state of that kind of wrapper, in a format that is known."""
+    if not isinstance(state, dict):
+        raise DamagedStateError("state", "a dict", state)
+    if state.get("kind") != kind:
+        difference = Difference("kind", kind, state.get("kind"))
+        raise StateMismatch([difference], "Wrap datasets as they were wrapped when it was saved.")
+    check_fields(state, "format")
+    if state["format"] > FORMAT:
+        raise NewerStateError(state["format"], FORMAT)
+
+
+def check_settings(state: dict[str, Any], expected: dict[str, Any], advice: str) -> None:
+    """The settings that a state depends on are those of the wrapper."""
+    differences = [
+        Difference(name, value, state.get(name))
+        for name, value in expected.items()
+        if state.get(name) != value
+    ]
+    if differences:
+        raise StateMismatch(differences, advice)
+
+
+def check_fields(state: dict[str, Any], *names: str) -> None:
+    """These fields are whole numbers from 0."""
+    for name in names:
+        if type(state.get(name)) is not int or state[name] < 0:
+            raise DamagedStateError(name, "a whole number from 0", state.get(name))
+
+
+def check_list(state: dict[str, Any], name: str, most: int) -> list[Any]:
+    """This field is a list of at most so many values."""
+    found = state.get(name)
+    if not isinstance(found, list) or len(found) > most:
+        raise DamagedStateError(name, f"a list of at most {most}", found)
+    return found

@@ -1,0 +1,150 @@
+"""Soundness: what a state must be, beyond its form and its fingerprint, to be gone on from.
+
+All that can be told without the data is looked at before anything of the loader changes. What only
+people's code can tell, a sampler that is replayed or a dataset that is given its state back, comes
+out at the first ``next``, as `DamagedStateError` or `StreamError`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..core.cursor import Cursor
+from ..core.fields import check_attributes, check_fields
+from ..core.order import Order
+from ..core.plan import Unit
+from ..core.snapshot import from_plain
+from ..core.task import Task
+from ..datasets.protocol import is_stateful
+from ..errors import SYMPTOMS, DamagedStateError, StateError
+from ..fetching.worker.saved_streams import read
+from ..orders.chunked import number
+from ..orders.torch_samplers import make_order
+from ..rng.generators import RNGS
+from ..rng.source import Setting
+from ..saving.states.plain import decode
+from .spec import anatomy, is_iterable
+
+if TYPE_CHECKING:
+    from ..loader.loader import DataLoader
+
+__all__ = ["check"]
+
+#: A sampler that raised has given indices that no batch has; nobody's gives more of them.
+_MOST_ASTRAY = 10**6
+
+
+def check(loader: DataLoader[Any], state: dict[str, Any]) -> None:
+    """Raise DamagedStateError unless a loader can go on from a state that fits it."""
+    cursor, fits = from_plain(state)
+    loader._pl.source.check(cursor.rng, cursor.workers)
+    _check_workers(loader, cursor)
+    _check_streams(loader, cursor)
+    if is_iterable(loader):
+        if cursor.order is not None:
+            check_fields(cursor.order, "order of DataPipes", "order.")
+            number(cursor.order, "shared_seed")
+        return
+    _check_sampler(loader, cursor)
+    order = _order(loader, cursor)
+    length = fits.get("sampler_length")
+    _check_position(loader, cursor, length)
+    for at, task in enumerate(cursor.window):
+        _check_task(loader, task, order, f"window[{at}]", length)
+    for stream, place in enumerate(cursor.streams):
+        for at, task in enumerate(place.since):
+            field = f"streams[{stream}].since[{at}]"
+            _check_task(loader, task, order, field, length)
+
+
+def _check_workers(loader: DataLoader[Any], cursor: Cursor) -> None:
+    pinned = loader._pl.options.seeding == "worker"
+    known = set(map(str, range(max(1, loader.num_workers)))) if pinned else set()
+    for worker, states in cursor.workers.items():
+        if worker not in known:
+            raise DamagedStateError("workers", f"among {sorted(known)}", worker)
+        if states.keys() != RNGS.keys():
+            raise DamagedStateError(f"workers.{worker}", f"states of {list(RNGS)}", list(states))
+
+
+def _check_streams(loader: DataLoader[Any], cursor: Cursor) -> None:
+    if not cursor.streams:
+        return
+    if not loader._pl.streamed:
+        raise DamagedStateError("streams", "absent, as the dataset has no state", cursor.streams)
+    given = sum(place.given for place in cursor.streams)
+    if given != cursor.step:
+        raise DamagedStateError("step", f"{given}, what the streams have given", cursor.step)
+    read(cursor.streams)
+
+
+def _check_sampler(loader: DataLoader[Any], cursor: Cursor) -> None:
+    parts, saved = anatomy(loader), cursor.sampler
+    attributes = saved.get("attributes", {})
+    if "state" in saved and (parts.known or not is_stateful(parts.sampler)):
+        raise DamagedStateError("sampler.state", "absent, as the sampler has none", saved["state"])
+    if parts.known and attributes:
+        told = attributes.get("epoch")
+        if attributes.keys() != {"epoch"} or told[0] != "plain" or type(told[1]) is not int:
+            raise DamagedStateError("sampler.attributes", "an epoch that was told", attributes)
+
+
+def _order(loader: DataLoader[Any], cursor: Cursor) -> Order:
+    saved = cursor.order
+    try:
+        order = make_order(anatomy(loader).sampler, Setting(loader._pl.source, cursor.epoch, saved))
+    except StateError:
+        raise
+    except SYMPTOMS as error:  # an order that somebody has registered
+        raise DamagedStateError("order", "what this sampler's order saves", error) from error
+    kind = getattr(order, "fields", None)
+    if saved is not None and kind is not None:
+        check_fields(saved, kind, "order.")
+    if order.seekable:
+        return order
+    if saved is None and cursor.next_step:
+        raise DamagedStateError("order", "what this sampler's order saves", None)
+    if saved is not None and kind is not None:
+        check_attributes(saved.get("sampler", {}), "order.sampler")
+        check_attributes(saved.get("between", {}), "order.between")
+    taken = 0 if saved is None else saved.get("taken", 0)
+    if taken > max(cursor.position, cursor.next_step) + _MOST_ASTRAY:
+        raise DamagedStateError("order.taken", f"about {cursor.position}", taken)
+    return order
+
+
+def _check_position(loader: DataLoader[Any], cursor: Cursor, length: int | None) -> None:
+    if length is None:
+        return
+    by_item = anatomy(loader).grouping.unit is Unit.BATCH
+    name = "next_step" if by_item else "position"
+    if getattr(cursor, name) > length:
+        raise DamagedStateError(name, f"at most {length}", getattr(cursor, name))
+
+
+def _check_task(
+    loader: DataLoader[Any], task: Task, order: Order, field: str, length: int | None
+) -> None:
+    grouping = anatomy(loader).grouping
+    if order.seekable:
+        at = task.step if grouping.unit is Unit.BATCH else task.position
+        if task.indices is not None:
+            raise DamagedStateError(
+                field, "null for indices, as the order gives them", task.indices
+            )
+        if length is not None and at >= length:
+            raise DamagedStateError(field, f"a task below {length}", at)
+        return
+    if task.indices is None:
+        raise DamagedStateError(field, "a task with indices", None)
+    if grouping.unit is Unit.SAMPLE_OF_BATCH:
+        if type(task.indices) is not list or not 0 < len(task.indices) <= grouping.batch_size:
+            expected = f"a list of up to {grouping.batch_size} indices"
+            raise DamagedStateError(field, expected, task.indices)
+    try:
+        indices = decode(task.indices)
+    except SYMPTOMS as error:
+        raise DamagedStateError(field, "plain indices", task.indices) from error
+    alone = type(indices) in (bool, int, float)
+    if grouping.unit is Unit.BATCH and alone and not hasattr(loader.dataset, "__getitems__"):
+        raise DamagedStateError(field, "the indices of a batch", indices)

@@ -1,0 +1,162 @@
+"""A batch of the past (or future) again: ``DataLoader.batch_at``."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..core.checks import whole_number
+from ..core.cursor import Cursor
+from ..core.order import Order
+from ..core.plan import Plan
+from ..core.seeds import base_seed
+from ..core.snapshot import from_plain
+from ..core.task import Task
+from ..datasets.protocol import tell_epoch
+from ..errors import CannotSaveError, OrderMismatch, UsageError
+from ..fetching.worker.fetch import Job, make_fetcher
+from ..fetching.worker.on_error import Bad, NothingLeft, Thinned
+from ..orders.attributes import changed, freeze, prepare
+from ..orders.custom import CustomOrder
+from ..orders.replay import Replay
+from ..orders.torch_samplers import make_order
+from ..rng.current import set_current
+from ..rng.source import Setting
+from .spec import anatomy, is_iterable
+from .turns import Batch
+
+if TYPE_CHECKING:
+    from ..loader.loader import DataLoader
+
+__all__ = ["batch_at"]
+
+
+def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
+    """See `DataLoader.batch_at`."""
+    _check_repeatable(loader)
+    step, (cursor, order) = whole_number("step", step), _at_hand(loader)
+    epoch = cursor.epoch if epoch is None else whole_number("epoch", epoch)
+    if epoch < 0:
+        raise ValueError(f"epoch should be from 0, got epoch={epoch}")
+    seed = loader._pl.options.seed
+    if epoch != cursor.epoch or cursor.base_seed is None:
+        if seed is None:
+            raise UsageError(
+                f"the random numbers of epoch {epoch} are not known: only the epoch at hand is, "
+                f"or any one with DataLoader(..., seed=)"
+            )
+        cursor, order = Cursor(epoch, base_seed=base_seed(seed, epoch)), None
+    before = set_current(None)
+    try:
+        with Batch(loader._pl.turn, loader._pl.source):
+            task = _task(loader, cursor, order, step)
+            batch = make_fetcher(_job(loader, epoch), cursor.base_seed or 0).fetch(task)
+    except NothingLeft as none:
+        raise _no_batch(step, none.skipped) from None
+    finally:
+        set_current(before)
+    return batch.batch if type(batch) is Thinned else batch
+
+
+def _job(loader: DataLoader[Any], epoch: int) -> Job:
+    """What to do with the task; a copy of the dataset is told the epoch, if it is another one."""
+    job = loader._pl.job()
+    if loader._pl.announced in (None, epoch):
+        return job
+    dataset = copy.copy(job.dataset)
+    tell_epoch(dataset, epoch)
+    return replace(job, dataset=dataset)
+
+
+def _task(loader: DataLoader[Any], cursor: Cursor, live: Order | None, step: int) -> Task:
+    parts = anatomy(loader)
+    sampler, alike = parts.sampler, None
+    elsewhere = cursor.order is None and loader._pl.options.seed is not None
+    setting = Setting(loader._pl.source.apart(cursor.rng), cursor.epoch, cursor.order, elsewhere)
+    if parts.known:
+        order = make_order(sampler, setting)
+    else:
+        sampler = _copied(loader, sampler)
+        order = _custom_order(sampler, setting, cursor, live)
+        alike = freeze(sampler, loader.dataset)
+    plan = Plan(order, parts.grouping)
+    try:
+        if step < 0 or plan.advance(step) != step:
+            raise StopIteration
+        task = plan.draw()
+        if isinstance(order, Replay):
+            order.complete()  # so that all is compared
+    except StopIteration:
+        raise IndexError(f"epoch {cursor.epoch} has no step {step}") from None
+    except OrderMismatch as error:
+        raise UsageError(f"the order of this epoch cannot be had again: {error}") from None
+    if elsewhere and alike is not None and changed(alike, freeze(sampler, loader.dataset)):
+        raise UsageError(
+            f"the order of epoch {cursor.epoch} is not known: {type(sampler).__qualname__} "
+            f"changes itself from epoch to epoch, so that only the epoch at hand is"
+        )
+    return task
+
+
+def _custom_order(sampler: Any, setting: Setting, cursor: Cursor, live: Order | None) -> Order:
+    """The epoch's order from its beginning; moves the sampler, which is a copy."""
+    if setting.saved is None:
+        prepare(sampler, cursor.sampler, setting.source)
+        tell_epoch(sampler, cursor.epoch)
+        return CustomOrder(sampler, setting)
+    order = live if isinstance(live, CustomOrder) else CustomOrder(sampler, setting)
+    again = order.again(sampler, setting.source)
+    if again is None:
+        raise UsageError(
+            "how the epoch began is not known: the sampler was restored by its state_dict, or "
+            "draws from a global generator that the program draws from in between"
+        )
+    return again
+
+
+def _copied(loader: DataLoader[Any], sampler: Any) -> Any:
+    shared = {id(thing): thing for thing in (loader, loader.dataset)}
+    try:
+        return copy.deepcopy(sampler, shared)
+    except Exception as error:  # whatever stands in people's samplers
+        raise UsageError(
+            f"batch_at has to draw from a copy of {type(sampler).__qualname__}, which cannot be "
+            f"copied: {error}"
+        ) from error
+
+
+def _at_hand(loader: DataLoader[Any]) -> tuple[Cursor, Order | None]:
+    """The cursor of the epoch at hand, and its order if it is under way."""
+    newest = loader._pl.newest
+    run = loader._pl.run if newest is None or newest.run is None else newest.run
+    try:
+        if run is None:
+            return from_plain(loader.state_dict())[0], None
+        return run.cursor(live=True), run.order
+    except CannotSaveError as error:
+        raise UsageError(f"batch_at has to know how the epoch began, but {error}") from error
+
+
+def _check_repeatable(loader: DataLoader[Any]) -> None:
+    if is_iterable(loader):
+        raise UsageError("batch_at needs a map-style dataset: an iterable-style one has no steps")
+    if loader._pl.streamed:
+        raise UsageError(
+            "batch_at needs a dataset without a state: a batch of one that has state_dict depends "
+            "on all that was read before"
+        )
+    if loader._pl.options.seeding == "worker":
+        raise UsageError(
+            'batch_at needs seeding="batch" or "sample": with "worker" a batch depends on all that '
+            "its worker did before"
+        )
+
+
+def _no_batch(step: int, skipped: Bad) -> UsageError:
+    """Of a step whose samples are all bad."""
+    index, error = skipped[0]
+    return UsageError(
+        f"step {step} has no batch: all of its samples are skipped, the first of them at index "
+        f'{index!r}, with {error}. A loader with on_error="raise" raises that'
+    )

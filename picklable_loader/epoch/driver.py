@@ -1,0 +1,289 @@
+"""Driver: runs a run's schedule over an engine, instruction by instruction."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from ..core.events import (
+    Answered,
+    Condemn,
+    Deliver,
+    Died,
+    Drop,
+    Ended,
+    Event,
+    Fault,
+    Finish,
+    Instruction,
+    Pass,
+    Raise,
+    Send,
+    Skipped,
+    Started,
+    Wanted,
+)
+from ..errors import NoSampleError
+from ..fetching.engine.engine import Engine, make_engine
+from ..fetching.engine.stats import KEPT, Record, SkippedSample, Skips, Stats
+from ..fetching.transport.messages import Answer
+from ..fetching.worker.on_error import Bad
+from .run import Kept, Run
+from .turns import MOVING, SAVABLE, Turn
+
+if TYPE_CHECKING:
+    from ..loader.loader import DataLoader
+
+__all__ = ["Driver"]
+
+_WANTED = Wanted()
+
+#: an iterator over a dead connection may have one error after the other, and would never end
+_MOST_EMPTY = 1000
+
+
+class Driver:
+    """What an iterator has besides its position: an engine at work, and what it is still to do.
+
+    Nothing in here is ever saved.
+    """
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        #: see `Inner`; not the loader itself, which must not be held by what has its workers
+        self._asks_at_end = self._has_worker_states = False
+        #: the run that the engine was told of; None before that
+        self._run: Run | None = None
+        self._todo: deque[Instruction] = deque()
+        #: how long the consumer has waited for them
+        self._waited_ns = 0
+        #: from when to when, the last times
+        self._waits: deque[tuple[int, int]] = deque(maxlen=KEPT)
+        #: what was counted and noted in the end, of an engine that is closed
+        self._last = Stats()
+        self._last_record = Record()
+        #: bad samples that were skipped, by whatever engine
+        self.skips = Skips()
+        #: steps without a batch that the consumer has been waiting over
+        self._empty = 0
+        #: what `advance` has raised leaves nothing half done: it was its own to raise
+        self.settled = False
+        #: what the next epoch has from this one; None where there are no workers
+        self.kept: Kept | None = None
+        #: of the loader whose workers these are; None without workers
+        self._pooled: Turn | None = None
+
+    @property
+    def run(self) -> Run | None:
+        """The run that is under way."""
+        return self._run
+
+    @property
+    def at_work(self) -> bool:
+        """A run is under way."""
+        return self._run is not None
+
+    def start(self, loader: DataLoader[Any], run: Run, skip: int = 0) -> None:
+        """Let the engine work on a run, and fetch ahead; starts workers where there are none.
+
+        Args:
+            loader: the run's.
+            run: the run.
+            skip: batches to pass over before anything is fetched.
+        """
+        self._asks_at_end = loader._pl.asks_at_end
+        self._has_worker_states = loader._pl.has_worker_states
+        if self._engine is None:
+            self._engine = make_engine(loader, run)
+            self._waited_ns = 0
+            self._waits.clear()
+            new_workers = loader.num_workers > 0
+        else:
+            new_workers = self._engine.renewed
+        self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy)
+        self._pooled = loader._pl.turn if loader.num_workers else None
+        self._todo.clear()
+        marks = self._engine.begin(run.begin(), run.worker_states, run.openings(new_workers))
+        self._run = run
+        if skip:
+            self._todo.extend(run.schedule.handle(Skipped(skip)))
+        self._todo.extend(run.schedule.handle(Started(marks)))
+        self._carry_out()
+
+    def advance(self) -> Answer:
+        """The next batch, or the exception that fetching it raised.
+
+        Raises:
+            StopIteration: the epoch is over.
+            RuntimeError: a worker has died, or the time is up.
+            NoSampleError: many steps in a row had no batch.
+            Exception: the sampler's; or a signal handler's, at any line.
+        """
+        run, engine = self._run, self._engine
+        assert run is not None and engine is not None, "start() comes first"
+        self._empty = 0
+        todo, handle = self._todo, run.schedule.handle
+        todo.extend(handle(_WANTED))
+        while True:
+            while todo:
+                instruction = todo.popleft()
+                kind = type(instruction)
+                if kind is Send:
+                    send: Send = instruction  # type: ignore[assignment]
+                    engine.send(send.worker, send.task, send.place)
+                elif kind is Deliver or kind is Raise:
+                    return engine.take(instruction.step)  # type: ignore[union-attr]
+                else:
+                    self._act(instruction)
+            if self._empty >= _MOST_EMPTY:
+                self.settled = True
+                raise NoSampleError(self._empty, str(self.skips.newest))
+            began_ns = perf_counter_ns()
+            try:
+                event = self._wait(engine) if self._pooled else engine.wait()
+            except RuntimeError:
+                self.settled = engine.timed_out
+                raise
+            ended_ns = perf_counter_ns()
+            self._waited_ns += ended_ns - began_ns
+            self._waits.append((began_ns, ended_ns))
+            todo.extend(handle(event))
+
+    def tell(self, event: Event) -> None:
+        """Tell the schedule something."""
+        assert self._run is not None, "start() comes first"
+        self._todo.extend(self._run.schedule.handle(event))
+        self._carry_out()
+        run = self._run
+        self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy)
+
+    def stats(self) -> Stats:
+        """What was counted since the workers were started, or until they were retired."""
+        engine, run = self._engine, self._run
+        if engine is None:
+            return self.skips.beside(self._last)
+        # The schedule is not told of what has come: it would draw from the sampler, and when it
+        # does must not depend on who asks for figures.
+        came = engine.look()
+        done = self.skips.beside(self._figures(engine))
+        if run is None:
+            return done
+        schedule = run.schedule
+        here = [e for e in came if schedule.awaits(e.step) and not isinstance(e, Ended)]
+        return replace(
+            done,
+            under_way=schedule.under_way - len(came),
+            waiting=schedule.waiting + len(here),
+            waiting_bytes=schedule.held_bytes + sum(getattr(e, "bytes", 0) for e in here),
+            prefetch_budget=schedule.budget,
+        )
+
+    def _figures(self, engine: Engine) -> Stats:
+        waited_s = self._waited_ns / 1e9
+        return Stats(engine.workers(), waited_s, prefetch_budget=self._last.prefetch_budget)
+
+    def record(self) -> Record:
+        """When the last batches came since the workers were started, or until they ended."""
+        engine = self._engine
+        if engine is None:
+            return self._last_record
+        engine.look()
+        return Record(engine.answers(), tuple(self._waits))
+
+    def skipped(self, step: int, bad: Bad) -> None:
+        """Note that a batch is delivered, or passed over, without its bad samples."""
+        run = self._run
+        assert run is not None, "start() comes first"
+        stream = step % run.streams if run.order is None else None
+        self.skips.note(SkippedSample(run.epoch, step, stream, *sample) for sample in bad)
+
+    def rest(self) -> None:
+        """Forget the run; workers live on."""
+        if self._run is not None:  # a budget of 0 would look like a reason for slowness
+            self._last = replace(self._last, prefetch_budget=self._run.schedule.budget)
+        self._run = None
+        self._todo.clear()
+
+    def stop(self) -> None:
+        """Forget the run, and retire the workers."""
+        self.rest()
+        if self._engine is not None:
+            self._last = self._figures(self._engine)
+            self._last_record = Record(self._engine.answers(), tuple(self._waits))
+            self._engine.close()
+            self._engine = self.kept = None
+
+    def _wait(self, engine: Engine) -> Answered | Died:
+        """Wait for workers: a signal handler may save meanwhile."""
+        assert self._pooled is not None
+        self._pooled.phase = SAVABLE
+        try:
+            return engine.wait()
+        finally:
+            self._pooled.phase = MOVING
+
+    def _carry_out(self) -> None:
+        while self._todo:
+            self._act(self._todo.popleft())
+
+    def _act(self, instruction: Instruction) -> None:
+        engine = self._engine
+        assert engine is not None
+        match instruction:
+            case Send(worker, task, place):
+                engine.send(worker, task, place)
+            case Drop(step):
+                engine.take(step)
+            case Pass(step):
+                self._pass_over(engine.take(step))
+            case Fault(error):
+                self.settled = True
+                raise error
+            case Finish():
+                self._finish()
+                raise StopIteration
+            case Condemn(task):
+                raise engine.condemn(task)
+            case _:
+                raise AssertionError(f"{instruction} answers Wanted only")
+
+    def _pass_over(self, answer: Answer) -> None:
+        assert self._run is not None
+        self._run.moved(answer)
+        self._empty += 1
+        self.skipped(answer.step, answer.payload)
+
+    def _finish(self) -> None:
+        """Note in the run what it leaves to the next epoch."""
+        run, engine = self._run, self._engine
+        assert run is not None and engine is not None
+        schedule = run.schedule
+        run.last_marks = schedule.last_marks()
+        if self._asks_at_end:
+            while not isinstance(told := engine.last_marks(schedule.astray()), dict):
+                for instruction in schedule.handle(told):
+                    self._act(instruction)
+            run.last_marks |= told
+        self._keep(run, engine)
+
+    def leave(self) -> None:
+        """Note what a run that is left leaves to the next epoch, in workers that live on."""
+        run, engine = self._run, self._engine
+        if run is None or engine is None:
+            return
+        try:
+            while not isinstance(told := engine.last_marks({}), dict):
+                pass  # nobody wants what was fetched ahead
+        except RuntimeError:  # they do not say so: new ones begin with what is known
+            self.stop()
+            return
+        run.last_marks = told
+        self._keep(run, engine)
+
+    def _keep(self, run: Run, engine: Engine) -> None:
+        if self._has_worker_states:
+            run.worker_states.update(engine.worker_states())
+        states = dict(run.worker_states)
+        self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy, states)

@@ -1,0 +1,141 @@
+"""Options: what our loader takes beyond torch's arguments, checked once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from ..core.checks import check_choice, check_count, whole_number
+from ..fetching.worker.on_error import OnError
+from ..saving.pickles.codecs import Codec
+from ..saving.pickles.picklers import STOCK, check_installed
+
+__all__ = ["AtEpochEnd", "CodecWish", "OnError", "Options", "Scheduling", "Seeding", "Transport"]
+
+Seeding = Literal["batch", "sample", "worker"]
+OnTimeout = Literal["raise", "restart"]
+Scheduling = Literal["balanced", "round_robin"]
+AtEpochEnd = Literal["stop", "next"]
+Transport = Literal["auto", "arena", "portable"]
+CodecWish = Literal["auto", "pickle", "cloudpickle", "dill"] | Codec
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `DataLoader` that torch does not have; see there.
+
+    Raises:
+        ValueError: a value is not one of those allowed, or two exclude each other.
+        TypeError: a value has the wrong type.
+    """
+
+    seed: int | None = None
+    seeding: Seeding = "batch"
+    schedule: Scheduling | None = None
+    seed_hooks: tuple[Callable[[int], object], ...] = ()
+    at_epoch_end: AtEpochEnd = "stop"
+    transport: Transport = "auto"
+    prefetch_budget: int | Literal["auto"] | None = None
+    prefetch_bytes: int | str | None = None
+    num_streams: int | None = None
+    snapshot_every_n_steps: int | Literal["auto"] = "auto"
+    max_task_deaths: int = 3
+    on_timeout: OnTimeout = "raise"
+    on_error: OnError = "raise"
+    codec: CodecWish = "auto"
+    pickle_dataset: bool = True
+    pickle_mapped: bool = True
+
+    def __post_init__(self) -> None:
+        if self.seed is not None:
+            object.__setattr__(self, "seed", whole_number("seed", self.seed))
+        check_choice("seeding", self.seeding, get_args(Seeding))
+        check_choice("schedule", self.schedule, (*get_args(Scheduling), None))
+        check_choice("at_epoch_end", self.at_epoch_end, get_args(AtEpochEnd))
+        check_choice("transport", self.transport, get_args(Transport))
+        check_budget(self.prefetch_budget)
+        count_bytes(self.prefetch_bytes)
+        if self.num_streams is not None:
+            check_count("num_streams", self.num_streams)
+        check_on_error(self.on_error)
+        check_codec(self.codec)
+        every = self.snapshot_every_n_steps
+        if every != "auto" and whole_number("snapshot_every_n_steps", every) < 0:
+            raise ValueError(f"snapshot_every_n_steps should be from 0, got {every}")
+        if whole_number("max_task_deaths", self.max_task_deaths) < 0:
+            raise ValueError(
+                f"max_task_deaths should be from 0, got max_task_deaths={self.max_task_deaths}"
+            )
+        check_choice("on_timeout", self.on_timeout, get_args(OnTimeout))
+        if self.on_timeout == "restart" and not self.max_task_deaths:
+            raise ValueError(
+                'on_timeout="restart" needs max_task_deaths from 1: with 0 no worker is replaced'
+            )
+        if self.seeding == "worker" and self.num_streams is not None:
+            raise ValueError(
+                'seeding="worker" has one stream for each worker: num_streams cannot be given'
+            )
+        if self.seeding == "worker" and self.schedule == "balanced":
+            raise ValueError(
+                'seeding="worker" needs schedule="round_robin": a worker\'s random numbers run on '
+                "from batch to batch, so that each batch must stay with its worker"
+            )
+        hooks: Iterable[Any] = self.seed_hooks
+        for hook in hooks:
+            if not callable(hook):
+                raise TypeError(f"seed_hooks should hold callables, got {hook!r}")
+
+
+def check_budget(budget: Any) -> None:
+    """Raise ValueError or TypeError unless it is "auto", None, or a whole number from 1."""
+    if budget in ("auto", None):
+        return
+    if isinstance(budget, str):
+        raise ValueError(f'prefetch_budget should be "auto" or from 1, got {budget!r}')
+    if whole_number("prefetch_budget", budget) < 1:
+        raise ValueError(f"prefetch_budget should be from 1, got prefetch_budget={budget}")
+
+
+def check_on_error(on_error: Any) -> None:
+    """Raise ValueError unless it is "raise", "skip", or can be called."""
+    if not callable(on_error) and on_error not in ("raise", "skip"):
+        raise ValueError(
+            'on_error should be "raise", "skip" or a callable that takes the exception and the '
+            f"index, got on_error={on_error!r}"
+        )
+
+
+def check_codec(codec: Any) -> None:
+    """Raise ValueError or TypeError unless it is one, or its name; UsageError if it is missing."""
+    if isinstance(codec, type):
+        raise TypeError(f"codec should be an instance, got the class {codec.__qualname__}")
+    if isinstance(codec, str) or not all(
+        callable(getattr(codec, name, None)) for name in ("dumps", "loads")
+    ):
+        check_choice("codec", codec, ("auto", *STOCK))
+        if codec in STOCK:
+            check_installed(codec)
+
+
+def count_bytes(text: Any) -> int | None:
+    """What ``prefetch_bytes`` says: a number, or text such as "512MiB"; None for None.
+
+    Raises:
+        ValueError: it is negative, or no such text.
+        TypeError: it is neither.
+    """
+    if text is None:
+        return None
+    if isinstance(text, str):
+        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B\s*", text, re.IGNORECASE)
+        if found is None:
+            raise ValueError(f'prefetch_bytes should be like "512MiB", got {text!r}')
+        number, prefix, binary = found.groups()
+        base = 1024 if binary else 1000
+        return int(float(number) * base ** "_KMGT".index(prefix.upper() or "_"))
+    count = whole_number("prefetch_bytes", text)
+    if count < 0:
+        raise ValueError(f"prefetch_bytes should be from 0, got prefetch_bytes={count}")
+    return count

@@ -1,0 +1,189 @@
+"""Turns: one thread at a time moves a loader's iterators, or saves them.
+
+All iterators of a loader share its sampler and its generators, so they share one `Turn`. A thread
+that saves waits for a batch that another thread is fetching. A save within ``next`` of the same
+thread (from the dataset, or from a signal handler) cannot wait: it is exact where the position is
+whole, and refused elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CannotSaveError, UsageError
+from ..rng.generators import Isolated
+
+if TYPE_CHECKING:
+    from ..rng.source import Source
+
+__all__ = ["AT_REST", "MOVING", "SAVABLE", "Batch", "Turn"]
+
+#: nobody is in ``next``
+AT_REST = 0
+#: somebody is, and the position is not whole: an index may be drawn and not counted
+MOVING = 1
+#: somebody is, and the position is that before the batch: it is being fetched, or waited for
+SAVABLE = 2
+
+_SEVERAL = 0
+
+_turns: weakref.WeakSet[Turn] = weakref.WeakSet()
+
+
+class Turn:
+    """Held by the thread that moves a loader's iterators, or saves them."""
+
+    def __init__(self) -> None:
+        self.lock: Any = threading.RLock()
+        #: says something to the thread that holds the lock only: an exception may leave it anywhere
+        self.phase = AT_REST
+        #: the only thread that has called ``next`` so far; 0: several have; below 0: none has, and
+        #: the loader was made by that one
+        self.mover = -threading.get_ident()
+        _turns.add(self)
+
+    @property
+    def foreign(self) -> bool:
+        """Another thread calls ``next``: what it moves must be copied before it is pickled."""
+        return abs(self.mover) != threading.get_ident()
+
+    def phase_here(self) -> int:
+        """The phase of this thread; another thread that holds the lock has to be waited for."""
+        return int(self.phase) if self.lock._is_owned() else AT_REST
+
+    def note_mover(self) -> None:
+        """Note that this thread calls ``next``, which was not the only one to do so."""
+        self.mover = threading.get_ident() if self.mover < 0 else _SEVERAL
+
+    @contextmanager
+    def moves(self) -> Iterator[None]:
+        """Hold it, and let no save in between."""
+        before = self.phase_here()
+        with self.lock:
+            self.phase = MOVING
+            try:
+                yield
+            finally:
+                self.phase = before
+
+    @contextmanager
+    def jumps(self, what: str) -> Iterator[None]:
+        """Hold it to leave the position at hand, which ``next`` of this thread must not be at.
+
+        Raises:
+            UsageError: it is.
+        """
+        if self.phase_here() != AT_REST:
+            raise UsageError(
+                f"{what} was called while next() of the same loader is at work in this thread, "
+                "from its dataset, its sampler or a signal handler: call it after next()"
+            )
+        with self.moves():
+            if self.mover != threading.get_ident():
+                self.note_mover()
+            yield
+
+    def still(self, wait: bool = True) -> Still:
+        """A context that holds it, and the global generators, where the loader can be saved.
+
+        Args:
+            wait: for another thread that is in ``next``.
+        """
+        return Still(self, wait)
+
+
+class Still:
+    """See `Turn.still`.
+
+    Raises:
+        CannotSaveError: the position is not whole, or another thread does not let go.
+    """
+
+    def __init__(self, turn: Turn, wait: bool) -> None:
+        self._turn, self._wait = turn, wait
+
+    def __enter__(self) -> None:
+        lock, generators = self._turn.lock, Isolated.turn
+        phase = self._turn.phase_here()
+        if phase == MOVING:
+            raise CannotSaveError(
+                "the iterator",
+                "its next() is at work in this very thread, at a point where an index may be drawn "
+                "and not counted (a signal handler, or the sampler, has asked for the save)",
+                "Save after next(); a signal handler can set a flag for the training loop",
+            )
+        # A thread that makes a batch has the generators, and whoever has the loader may want them.
+        wait = self._wait and not generators._is_owned()  # type: ignore[attr-defined]
+        while True:
+            if not lock.acquire(blocking=wait):
+                raise _in_another_thread()
+            if generators.acquire(blocking=False):
+                break
+            # Never waited for while the loader is held: who has the generators may want it.
+            lock.release()
+            if not self._wait:
+                raise _in_another_thread()
+            with generators:
+                pass
+        self._held = lock, generators
+        self._turn.phase = phase
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for held in reversed(self._held):
+            held.release()
+
+
+def _in_another_thread() -> CannotSaveError:
+    return CannotSaveError(
+        "the iterator",
+        "another thread is in its next()",
+        "Wait for it; within a batch of another loader, save after the batch",
+    )
+
+
+class Batch(Isolated):
+    """The context in which this process makes a loader's batches.
+
+    Args:
+        turn: the loader's; the thread in ``next`` holds it.
+        source: of the loader's draws. A save within finds the program's own generators by it.
+    """
+
+    def __init__(self, turn: Turn, source: Source) -> None:
+        self._turn, self._source = turn, source
+
+    def __enter__(self) -> None:
+        Isolated.__enter__(self)
+        self._before, self._source.aside = self._source.aside, self
+        self._phase, self._turn.phase = self._turn.phase, SAVABLE
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._turn.phase = self._phase
+        self._source.aside = self._before
+        Isolated.__exit__(self, kind, error, traceback)
+
+
+def _let_go() -> None:
+    for turn in _turns:
+        turn.lock = threading.RLock()
+
+
+# In a forked process no thread is left that could give its turn back.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)

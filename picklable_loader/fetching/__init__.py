@@ -1,0 +1,1 @@
+"""All that acts: tasks become batches here. Nothing of it is ever in a pickle."""

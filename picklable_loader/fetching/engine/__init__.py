@@ -1,0 +1,1 @@
+"""Who fetches the batches: this process, or workers."""

@@ -1,0 +1,92 @@
+"""Restarts: how workers have died so far, and when there have been enough of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ...core.task import Task
+from ...errors import RestartWarning, WorkerDied, stack_level
+from ..pool.exit import Death, likely_cause
+
+__all__ = ["Restarts"]
+
+#: workers in a row that may die before they are at any task, at least
+_IN_VAIN = 3
+
+
+class Restarts:
+    """What is known of an engine's dead workers.
+
+    Args:
+        most_deaths: workers that may die of a task, from 1.
+        persistent: they live from epoch to epoch.
+    """
+
+    def __init__(self, most_deaths: int, persistent: bool = False) -> None:
+        self._most_deaths = most_deaths
+        self._persistent = persistent
+        self._by_step: defaultdict[int, list[Death]] = defaultdict(list)
+        #: by worker, those since its last answer that were at no task
+        self._in_vain: defaultdict[int, list[Death]] = defaultdict(list)
+
+    def forget(self) -> None:
+        """An epoch begins: its steps are others."""
+        self._by_step.clear()
+
+    def answered(self, worker: int) -> None:
+        """A worker has answered: it is in good health."""
+        if self._in_vain:
+            self._in_vain.pop(worker, None)
+
+    def note(self, death: Death, lost: Sequence[int], at_hand: int | None) -> None:
+        """A worker has died, and is about to be replaced.
+
+        Args:
+            death: how.
+            lost: the steps that are to be done again.
+            at_hand: the one of them that it was at.
+
+        Raises:
+            WorkerDied: too many in a row have died without having been at any.
+        """
+        if at_hand is not None:
+            self._by_step[at_hand].append(death)
+            if len(self._by_step[at_hand]) >= self._most_deaths:
+                return  # an error is going to say so
+        else:
+            deaths = self._in_vain[death.worker]
+            deaths.append(death)
+            if len(deaths) >= max(_IN_VAIN, self._most_deaths):
+                raise _died(None, deaths)
+        cause = "" if death.stack else likely_cause(death.exitcode)
+        if self._persistent:
+            cause += " What the dataset had kept there is lost, unless its state_dict holds it."
+        _warn(str(death), cause, lost, death.stack)
+
+    def condemn(self, task: Task) -> WorkerDied:
+        """What to raise for a task that workers die of."""
+        return _died(task, self._by_step[task.step])
+
+
+def _died(task: Task | None, deaths: list[Death]) -> WorkerDied:
+    causes = tuple("\n".join(filter(None, (str(death), death.stack))) for death in deaths)
+    codes = tuple(death.exitcode for death in deaths)
+    if task is None:
+        return WorkerDied(None, None, codes, causes)
+    asked = task.indices if isinstance(task.indices, list) else [task.indices]
+    # Iterable-style data is asked for a number of samples, and not for which.
+    indices = None if all(index is None for index in asked) else task.indices
+    return WorkerDied(task.step, indices, codes, causes, task.stream)
+
+
+def _warn(death: str, cause: str, lost: Sequence[int], stack: str) -> None:
+    """A worker has died, and another one takes its place."""
+    steps = f"steps {', '.join(map(str, lost))} are fetched again" if lost else "it owed nothing"
+    stuck = f"\nIt was stuck:\n{stack}" if stack else ""
+    warnings.warn(
+        f"DataLoader {death}; another one takes its place, {steps}. {cause}".rstrip() + stuck,
+        RestartWarning,
+        stacklevel=stack_level(),
+    )

@@ -1,0 +1,161 @@
+"""Inline: an engine that fetches in this process (``num_workers=0``)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from torch.utils.data._utils import worker as torch_worker
+
+from ...core.events import Answered, Arrived, Emptied, Ended, Failed
+from ...core.streams import Marks, Place
+from ...core.task import Task
+from ...rng.current import set_current
+from ...rng.generators import capture_all, restore_all
+from ..transport.messages import Answer, Begin, Outcome
+from ..worker.baseline import Origin
+from ..worker.fetch import Job, StreamEnded
+from ..worker.on_error import NothingLeft
+from ..worker.replica import Copies, Post, Replica
+from .stats import Clocks, WorkerStats
+
+__all__ = ["InlineEngine"]
+
+_T = TypeVar("_T")
+
+
+class InlineEngine:
+    """Fetches in this process, when it is waited for.
+
+    Args:
+        job: what to do with tasks.
+        post: who would do them, if there were a worker.
+        world: makes the context in which people's code runs.
+        saved: the dataset is pickled with its loader.
+        origin: the dataset as it was before the loader's first epoch.
+    """
+
+    timed_out = renewed = False
+
+    def __init__(
+        self,
+        job: Job,
+        post: Post,
+        world: Callable[[], AbstractContextManager[Any]],
+        saved: bool = True,
+        origin: Origin | None = None,
+    ) -> None:
+        self._world = world
+        self._stateful, self._iterable = job.stateful, job.iterable
+        self._tasks: deque[Task] = deque()
+        self._results: dict[int, Answer] = {}
+        self._seed = 0
+        self._clocks = Clocks(1)
+        streams = post.streams or 1
+        #: one of which nothing tells that it is one, or as many as there are streams
+        bare = post.streams is None
+        copies, shared = Copies(job, several=streams > 1), saved and streams == 1
+        origin = origin if shared else None
+        self._replicas = [
+            Replica(copies.next(), post, n, bare, shared, origin) for n in range(streams)
+        ]
+        self._started = bare
+
+    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
+        self._tasks.clear()
+        self._results.clear()
+        self._seed = begin.base_seed
+        return self._inside(self._begin, begin, places)
+
+    def send(self, worker: int | None, task: Task, place: Place | None = None) -> None:
+        self._tasks.append(task)
+
+    def wait(self) -> Answered:
+        # The task is taken off only when it is done: Ctrl-C loses nothing.
+        task = self._tasks[0]
+        began_ns = time.perf_counter_ns()
+        outcome, payload, mark = self._inside(self._fetch, task, began_ns)
+        busy_ns, ended = time.perf_counter_ns() - began_ns, outcome is Outcome.ENDED
+        self._clocks.answered(0, busy_ns, ended=ended)
+        self._tasks.popleft()
+        if ended:
+            return Ended(task.step, mark)
+        self._results[task.step] = Answer(0, task.step, 0, outcome, payload)
+        if outcome is Outcome.FAILED:
+            return Failed(task.step, mark)
+        if outcome is Outcome.EMPTIED:
+            return Emptied(task.step, mark)
+        return Arrived(task.step, mark=mark)
+
+    def look(self) -> Sequence[Answered]:
+        return ()
+
+    def take(self, step: int) -> Answer:
+        return self._results.pop(step)
+
+    def condemn(self, task: Task) -> Exception:
+        raise AssertionError("nobody has died")
+
+    def last_marks(self, astray: dict[int, Place]) -> Marks:
+        if not self._stateful:
+            return {}  # streams that end have said so
+        marks = self._inside(lambda: [replica.last_mark() for replica in self._replicas])
+        return dict(enumerate(marks))
+
+    def worker_states(self) -> dict[str, Any]:
+        return {}
+
+    def workers(self) -> tuple[WorkerStats, ...]:
+        return self._clocks.stats([os.getpid()])
+
+    def answers(self) -> tuple[tuple[int, int, int, int], ...]:
+        return self._clocks.answers()
+
+    def close(self) -> None:
+        self._tasks.clear()
+        self._results.clear()
+        self._replicas.clear()
+
+    def _fetch(self, task: Task, began_ns: int) -> tuple[Outcome, Any, Any]:
+        replica = self._replicas[task.stream or 0]
+        try:
+            batch = replica.fetch(task)
+        except StreamEnded:
+            return Outcome.ENDED, None, replica.last_mark()
+        except NothingLeft as none:
+            return Outcome.EMPTIED, none.skipped, replica.mark(began_ns)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return Outcome.FAILED, error, replica.mark(began_ns, failed=True)
+        return Outcome.ARRIVED, batch, replica.mark(began_ns)
+
+    def _begin(self, begin: Begin, places: dict[int, Place]) -> Marks:
+        for stream, replica in enumerate(self._replicas):
+            if not self._started:
+                replica.start()
+            place = places.get(stream)
+            states = capture_all()
+            replica.begin(begin, place)
+            if place is not None and (place.given or not self._iterable):
+                # With seeding="worker" the generators are the loader's state. To load the dataset's
+                # state and to fetch batches again must not move them.
+                restore_all(states)
+        self._started = True
+        # The dataset is the program's own: a pickle of the loader finds it in mid-epoch.
+        marks = {n: replica.first_mark(places.get(n)) for n, replica in enumerate(self._replicas)}
+        return {stream: mark for stream, mark in marks.items() if mark is not None}
+
+    def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Run people's code, which leaves no trace in this process."""
+        before, info = set_current(self._seed), torch_worker._worker_info
+        try:
+            with self._world():
+                return act(*arguments)
+        finally:
+            set_current(before)
+            torch_worker._worker_info = info

@@ -1,0 +1,359 @@
+"""Pooled: an engine that has worker processes fetch."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...core.events import Answered, Arrived, Died, Emptied, Ended, Failed
+from ...core.streams import Marks, Place
+from ...core.task import Task
+from ...errors import UsageError
+from ..pool.exit import Death, unexpected
+from ..pool.pool import Pool
+from ..transport.arena import ArenaFull
+from ..transport.messages import Answer, Begin, Outcome, Request, encode_request, told_of
+from ..worker.replica import Post
+from .deaths import Restarts
+from .stats import Clocks, WorkerStats
+
+__all__ = ["Care", "PoolEngine"]
+
+#: a worker that has waited for this part of a task's time, or longer, might have done more
+_IDLE_PART = 8
+
+
+@dataclass(frozen=True)
+class Care:
+    """What is done about workers that are late, or die."""
+
+    #: seconds to wait for an answer; 0: for ever
+    timeout_s: float
+    #: "raise", or "restart" whoever is at a task then
+    on_timeout: str
+    #: workers that may die of a task before it is given up; 0: the first death is an error
+    most_deaths: int
+    #: they live from epoch to epoch, and datasets may remember things in them
+    persistent: bool = False
+
+
+class PoolEngine:
+    """Fetches in worker processes.
+
+    Args:
+        pool: the workers.
+        posts: their places.
+        care: what to do if one is late, or dies.
+    """
+
+    def __init__(self, pool: Pool, posts: Sequence[Post], care: Care) -> None:
+        self._posts = posts
+        self._care = care
+        #: by stream, its state at the end of the epoch
+        self._last: Marks = {}
+        self.timed_out = self.renewed = False
+        self._pool = pool
+        self._owner = os.getpid()
+        self._closed = False
+        self._run = 0
+        #: what was sent and not answered, by run and step, with the worker; None: any may have it
+        self._sent: dict[tuple[int, int], int | None] = {}
+        self._restarts = Restarts(care.most_deaths, care.persistent)
+        self._begin: Begin | None = None
+        #: the workers' generators and the streams' places that they are to go on with
+        self._states: dict[str, Any] = {}
+        self._places: dict[int, Place] = {}
+        #: streams that have been told of the epoch, each with the worker that reads it
+        self._told: dict[int, int] = {}
+        self._answers: dict[int, Answer] = {}
+        #: by worker that has died with answers that cannot be read any more, what it has done
+        self._cut_off: dict[int, set[tuple[int, int]]] = {}
+        #: what has happened, and what cannot go on, in this order
+        self._events: deque[Answered | Died | Exception] = deque()
+        #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
+        self._unheard: dict[int, Died] = {}
+        self._clocks = Clocks(len(pool.pids))
+        #: held by whoever takes answers in: another thread may ask for figures
+        self._taking = threading.Lock()
+
+    @property
+    def pids(self) -> list[int | None]:
+        """The workers' process numbers."""
+        return self._pool.pids
+
+    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
+        self._run += 1
+        self._begin = begin
+        self._states, self._places = dict(states), places
+        self._told.clear()
+        self._restarts.forget()
+        self._answers.clear()
+        self._events.clear()
+        self._unheard.clear()
+        self._last.clear()
+        self.renewed = False
+        return {}
+
+    def send(self, worker: int | None, task: Task, place: Place | None = None) -> None:
+        if worker in self._unheard:
+            self._unheard[worker].lost.append(task.step)
+            return
+        with self._taking:  # nobody may see the answer before it is known that it was sent
+            self._send(worker, task, place)
+
+    def _send(self, worker: int | None, task: Task, place: Place | None) -> None:
+        begin, stream = self._begin, task.stream
+        # Whoever takes a task from the queue may not have heard of the epoch.
+        if stream is not None:
+            begin = None
+            if place is not None or stream not in self._told:
+                begin = _with_states(self._begin, self._states.get(str(worker)))
+                place = place or self._places.get(stream)
+        try:
+            taker = self._pool.post(worker, encode_request(Request(self._run, task, begin, place)))
+        except Exception as error:  # the schedule counts on an answer
+            self._fail(task.step, _unsent(task.step, error))
+            return
+        self._sent[self._run, task.step] = taker
+        self._clocks.sent(worker)
+        if stream is not None and worker is not None:
+            self._told[stream] = worker
+
+    def wait(self) -> Answered | Died:
+        self.timed_out = False
+        if os.getpid() != self._owner:
+            raise _forked()
+        while True:
+            with self._taking:  # whoever asked for figures may have taken in what is waited for
+                if self._events:
+                    return self._next_event()
+                self._wait()
+
+    def look(self) -> Sequence[Answered]:
+        if self._taking.acquire(blocking=False):
+            try:
+                while not self._closed and (answers := self._pool.look()):
+                    self._take_in(answers)
+            finally:
+                self._taking.release()
+        return [e for e in tuple(self._events) if not isinstance(e, (Died, Exception))]
+
+    def take(self, step: int) -> Answer:
+        return self._answers.pop(step)
+
+    def condemn(self, task: Task) -> Exception:
+        return self._restarts.condemn(task)
+
+    def last_marks(self, astray: dict[int, Place]) -> Marks | Answered | Died:
+        streams = range(self._posts[0].streams or len(self._posts))
+        while True:
+            if not self._events:  # otherwise the schedule has to hear of them first
+                for stream in streams:
+                    if stream not in self._last and (self._run, -1 - stream) not in self._sent:
+                        self._ask_for_last_mark(stream, astray.get(stream))
+            with self._taking:
+                if self._events:
+                    return self._next_event()
+                if len(self._last) == len(streams):
+                    return dict(self._last)
+                self._wait()
+
+    def worker_states(self) -> dict[str, Any]:
+        return dict(self._states)
+
+    def workers(self) -> tuple[WorkerStats, ...]:
+        return self._clocks.stats(self.pids)
+
+    def answers(self) -> tuple[tuple[int, int, int, int], ...]:
+        return self._clocks.answers()
+
+    def close(self) -> None:
+        with self._taking:
+            self._closed = True
+            self._answers.clear()
+            self._pool.retire()
+
+    def _next_event(self) -> Answered | Died:
+        event = self._events.popleft()
+        if isinstance(event, Exception):
+            raise event
+        if isinstance(event, Died):
+            del self._unheard[event.worker]
+        return event
+
+    def _ask_for_last_mark(self, stream: int, astray: Place | None) -> None:
+        """Ask whoever reads a stream; if nobody does, somebody is to open it where it stands."""
+        reader = self._told.get(stream)
+        if reader is None:
+            self.send(stream % len(self._posts), Task(-1 - stream, None, 0, stream), astray)
+        else:
+            self.send(reader, Task(-1 - stream, None, 0, stream))
+
+    def _wait(self) -> None:
+        """Wait until something has happened."""
+        answers = self._pool.wait(self._care.timeout_s or None)
+        if answers:
+            self._take_in(answers)
+        if answers is None:
+            self._kill_the_stuck()
+        elif not self._pool.lost_one:
+            return
+        self._bury(self._pool.deaths())
+
+    def _kill_the_stuck(self) -> None:
+        """The time is up: whoever owes something is stuck; all are if nobody takes what waits."""
+        if self._care.on_timeout != "restart":
+            self.timed_out = True
+            raise RuntimeError(f"DataLoader timed out after {self._care.timeout_s} seconds")
+        workers = range(len(self._posts))
+        stuck = [w for w in workers if self._owed(w) or self._at_hand(w) is not None]
+        for worker in stuck or workers:
+            self._pool.kill(worker)
+
+    def _bury(self, deaths: list[Death]) -> None:
+        """Others take the places of the dead; what these owed is lost."""
+        if not deaths:
+            raise RuntimeError("a DataLoader worker has hung up, and is still alive")
+        if not self._care.most_deaths:
+            raise unexpected(deaths)
+        for death in deaths:
+            self._take_in(self._pool.last_words(death.worker))
+        at_hand = {death.worker: self._at_hand(death.worker) for death in deaths}
+        for death in deaths:
+            lost = self._lost(death.worker, at_hand)
+            self._clocks.died(death.worker)
+            self._told = {s: w for s, w in self._told.items() if w != death.worker}
+            self._restarts.note(death, lost, at_hand[death.worker])
+            self.renewed = True
+            self._cut_off.pop(death.worker, None)
+            # It is told of the epoch in any case.
+            self._pool.replace(death.worker, replace(self._posts[death.worker], announced=None))
+            event = Died(death.worker, lost, at_hand[death.worker])
+            if death.worker in self._unheard:  # it has died a second time
+                event.lost.extend(self._unheard[death.worker].lost)
+                self._events.remove(self._unheard[death.worker])
+            self._unheard[death.worker] = event
+            self._events.append(event)
+
+    def _at_hand(self, worker: int) -> int | None:
+        """The step that a worker is at, or was when it died."""
+        step = self._pool.at_hand(worker, self._run, self._owed(worker))
+        if step is None or step < 0:  # none, or a last mark, which is no task of the schedule's
+            return None
+        return step if (self._run, step) in self._sent else None
+
+    def _owed(self, worker: int) -> list[int]:
+        """The steps that were sent to a worker alone, and that it has not done."""
+        owed = [key for key, taker in self._sent.items() if taker == worker]
+        done = self._cut_off.get(worker, ())
+        return [step for run, step in owed if run == self._run and (run, step) not in done]
+
+    def _lost(self, worker: int, dead: dict[int, int | None]) -> list[int]:
+        """The steps that nobody will answer any more, now that a worker is dead; forgotten here.
+
+        Which tasks of the common queue the dead had taken is not known, but what others have: all
+        else is taken back and sent again. What somebody has taken just now may then be done twice;
+        the second answer is dropped.
+
+        Args:
+            worker: the worker.
+            dead: all that have died, each with what it was at.
+        """
+        lost = {key for key, taker in self._sent.items() if taker == worker}
+        if None in self._sent.values():
+            self._pool.recall()
+            others = set(range(len(self._posts))) - {worker}
+            kept = {(self._run, dead.get(w, self._at_hand(w))) for w in others}
+            common = {key for key, taker in self._sent.items() if taker is None} - kept
+            self._clocks.lost(len(common))
+            lost |= common
+        for key in lost:
+            del self._sent[key]
+        return sorted(step for run, step in lost if run == self._run and step >= 0)
+
+    def _take_in(self, answers: list[tuple[int, bytes]]) -> None:
+        for worker, frame in answers:
+            if worker in self._cut_off or not self._taken_in(worker, frame):
+                self._cut_off[worker].add(told_of(frame))
+
+    def _taken_in(self, worker: int, frame: bytes) -> bool:
+        """Note an answer; tells whether it is all here."""
+        try:
+            self._note(self._pool.read(worker, frame))
+            return True
+        except (ConnectionError, FileNotFoundError, EOFError) as error:
+            # What is in torch's shared memory is lost with its worker: it is done again. So is
+            # what comes after it, as a stream has no gaps.
+            self._cut_off[worker] = set()
+            if not self._pool.dies(worker):
+                self._events.append(error)
+            return False
+
+    def _note(self, answer: Answer) -> None:
+        ended = answer.outcome is Outcome.ENDED
+        if (answer.run, answer.step) not in self._sent:
+            return  # it was done twice
+        del self._sent[answer.run, answer.step]
+        self._restarts.answered(answer.worker)
+        figures = answer.busy_ns, answer.idle_ns, answer.arena_bytes
+        self._clocks.answered(answer.worker, *figures, ended)
+        if answer.run != self._run:
+            return
+        if answer.outcome is Outcome.REFUSED:
+            self._events.append(answer.payload)
+            return
+        if answer.step < 0:
+            self._last[-1 - answer.step] = answer.mark
+            return
+        if answer.states is not None:
+            self._states[str(answer.worker)] = answer.states
+        self._events.append(_event(answer))
+        if not ended:
+            self._answers[answer.step] = answer
+
+    def _fail(self, step: int, error: Exception) -> None:
+        """Answer a task that no worker will."""
+        self._answers[step] = Answer(self._run, step, 0, Outcome.FAILED, error)
+        self._events.append(Failed(step))
+
+
+def _event(answer: Answer) -> Answered:
+    if answer.outcome is Outcome.ENDED:
+        return Ended(answer.step, answer.mark)
+    if answer.outcome in (Outcome.FAILED, Outcome.UNSTARTED):
+        return Failed(answer.step, answer.mark)
+    if answer.outcome is Outcome.EMPTIED:
+        return Emptied(answer.step, answer.mark)
+    idled = answer.idle_ns > answer.busy_ns // _IDLE_PART
+    return Arrived(answer.step, answer.bytes, idled, answer.mark, answer.busy_ns)
+
+
+def _with_states(begin: Begin | None, states: Any) -> Begin | None:
+    if begin is None or states is None:
+        return begin
+    return Begin(begin.base_seed, begin.announced, begin.shared_seed, states)
+
+
+def _forked() -> UsageError:
+    """Of workers that are another process's."""
+    return UsageError(
+        "this process is a fork of the one that has this iterator's workers. Call next again: the "
+        "iterator then goes on here, from the same place, with workers of its own"
+    )
+
+
+def _unsent(step: int, error: Exception) -> UsageError:
+    """Of the indices of a step, which no worker was sent."""
+    way_out = "give such as can be pickled, for example numbers, or use num_workers=0"
+    if isinstance(error, ArenaFull):
+        way_out = 'free some shared memory, or use transport="portable", which needs none'
+    refusal = UsageError(
+        f"the indices that the sampler gave for step {step} cannot be sent to a worker "
+        f"({type(error).__name__}: {error}): {way_out}"
+    )
+    refusal.__cause__ = error
+    return refusal

@@ -1,0 +1,34 @@
+"""Preload: what is to be there before the first worker is started.
+
+It is a fork server that has imported torch, above all: importing that takes more than a second,
+which under ``forkserver`` each worker would spend anew.
+"""
+
+from __future__ import annotations
+
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import BaseContext
+from typing import Any
+
+__all__ = ["preload"]
+
+#: imports torch, numpy and whatever a worker needs of us
+_WORKER = "picklable_loader.fetching.worker.process"
+
+
+def preload(context: BaseContext) -> None:
+    """Start Python's resource tracker, and have a fork server import what workers need.
+
+    It is without effect on a fork server that is running.
+    """
+    if context.get_start_method() == "fork":
+        return
+    # It needs one, and would unblock Ctrl-C in the middle of the first worker's start.
+    resource_tracker.ensure_running()
+    if context.get_start_method() != "forkserver":
+        return
+    server: Any = forkserver._forkserver
+    # A program's own list stays; there is no public way to read it.
+    wanted = list(getattr(server, "_preload_modules", ["__main__"]))
+    if _WORKER not in wanted:
+        forkserver.set_forkserver_preload([*wanted, _WORKER])

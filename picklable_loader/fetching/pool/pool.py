@@ -1,0 +1,221 @@
+"""Pool: the worker processes of one loader, and one wait over all of them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import warnings
+import weakref
+from collections.abc import Sequence
+from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+
+from ..transport.channels import Frames, Lines
+from ..transport.fork_safety import guard
+from ..transport.messages import Answer
+from ..transport.open_files import explained, lacks_descriptors
+from ..transport.payload import Cargo
+from ..worker.fetch import Job
+from ..worker.loop import Post
+from ..worker.process import work
+from ..worker.signals import deaf
+from . import shm_cleanup as remains
+from .exit import Death
+from .forkserver import preload
+from .lifeline import Lifeline
+from .main_module import hidden
+from .shutdown import retire
+from .stack_dumps import Stacks
+
+__all__ = ["Pool"]
+
+#: seconds from a worker's end of file to its exit code
+_DYING_S = 10.0
+
+
+class Pool:
+    """Worker processes that answer requests.
+
+    Args:
+        context: how processes are started.
+        job: what they do.
+        posts: each worker's place; as many as there are to be workers.
+        lines: what connects them with the loader; the pool hangs up in the end.
+        stacks: they can be asked where they are stuck.
+
+    Raises:
+        TypeError, AttributeError, pickle.PicklingError: the job cannot be pickled, under a start
+            method that needs it.
+    """
+
+    def __init__(
+        self,
+        context: BaseContext,
+        job: Job | Cargo,
+        posts: Sequence[Post],
+        lines: Lines,
+        stacks: bool = False,
+    ) -> None:
+        self._context, self._job, self._posts = context, job, list(posts)
+        self._processes: list[BaseProcess] = []
+        self._lines = lines
+        self._lifeline = Lifeline(context)
+        self._stacks = Stacks(context) if stacks else None
+        ends = self._lifeline, lines, self._stacks, job
+        #: retires the workers when the pool is gone, at the latest when the interpreter ends
+        self.retire = weakref.finalize(self, _retire, os.getpid(), ends, self._processes)
+        with hidden(context):
+            preload(context)
+        try:
+            for post in posts:
+                self._processes.append(self._start(post))
+            self._watch()
+        except (TypeError, AttributeError, pickle.PicklingError):
+            self.retire()
+            warnings.warn(
+                "Got pickle error when attempting to start a worker Process: the dataset, "
+                "collate_fn, worker_init_fn or a seed hook cannot be pickled, which the start "
+                f"method {context.get_start_method()!r} needs. Define it at the top level of a "
+                'module, or use multiprocessing_context="fork"',
+                stacklevel=2,
+            )
+            raise
+        except BaseException as error:
+            self.retire()
+            if isinstance(error, OSError) and lacks_descriptors(error):
+                raise explained(error, f"{len(posts)} workers cannot be started") from error
+            raise
+
+    @property
+    def lost_one(self) -> bool:
+        """The last ``wait`` has seen that a worker has died."""
+        return self._lines.lost_one
+
+    @property
+    def pids(self) -> list[int | None]:
+        return [process.pid for process in self._processes]
+
+    def post(self, worker: int | None, frame: bytes) -> int | None:
+        """Send a request to a worker, or to any; a dead one is noticed by ``wait``.
+
+        Returns:
+            The worker that will have it; None if nobody knows yet.
+        """
+        return self._lines.post(worker, frame)
+
+    def wait(self, timeout_s: float | None) -> Frames | None:
+        """Wait for answers.
+
+        Args:
+            timeout_s: seconds to wait; None for ever.
+
+        Returns:
+            The answers that came, each with its worker; none if a worker has died. None if the
+            time is up.
+        """
+        return self._lines.wait(timeout_s)
+
+    def look(self) -> Frames:
+        """Answers that have come already, at most one of each worker."""
+        try:
+            return self._lines.wait(0.0) or []
+        except OSError:
+            return []  # a forked copy of the program, whose lines are closed
+
+    def read(self, worker: int, frame: bytes) -> Answer:
+        """What a worker's answer says."""
+        return self._lines.read(worker, frame)
+
+    # --- deaths ----------------------------------------------------------------------------------
+
+    def dies(self, worker: int) -> bool:
+        """A worker has died, or is about to."""
+        return bool(wait([self._processes[worker].sentinel], _DYING_S))
+
+    def deaths(self, seconds: float = _DYING_S) -> list[Death]:
+        """The workers that have died, or do so within a time."""
+        # An end of file comes a moment before the sentinel, and that before the exit code.
+        ended = wait([process.sentinel for process in self._processes], seconds)
+        for process in self._processes:
+            if process.sentinel in ended:
+                process.join(_DYING_S)
+        return [
+            Death(worker, process.pid or 0, process.exitcode, self._stack(worker))
+            for worker, process in enumerate(self._processes)
+            if process.exitcode is not None
+        ]
+
+    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
+        """The step that a worker, dead or alive, has taken last; see `Lines.at_hand`."""
+        return self._lines.at_hand(worker, run, owed)
+
+    def recall(self) -> None:
+        """Take back what was sent to any worker, and none has taken."""
+        self._lines.recall()
+
+    def last_words(self, worker: int) -> Frames:
+        """What a dead worker has answered and nobody has taken in; its line is closed."""
+        return self._lines.close(worker)
+
+    def replace(self, worker: int, post: Post) -> None:
+        """Start a worker in place of a dead one, whose last words were heard.
+
+        Raises:
+            OSError: the system has no room for it.
+        """
+        before = self._processes[worker]
+        remains.remove([before.pid])
+        self._processes[worker] = self._start(post)
+        self._watch()
+        before.close()
+
+    def kill(self, worker: int) -> None:
+        """Kill a worker that is stuck, once it has said where, if it can."""
+        process = self._processes[worker]
+        if self._stacks is not None and process.pid is not None:
+            self._stacks.ask(worker, process.pid)
+        process.kill()
+
+    def _stack(self, worker: int) -> str:
+        return "" if self._stacks is None else self._stacks.take(worker)
+
+    def _watch(self) -> None:
+        self._lines.watch([process.sentinel for process in self._processes])
+
+    def _start(self, post: Post) -> BaseProcess:
+        # A fork while an end is half open, or half closed, would give a worker a copy that it does
+        # not know of.
+        with guard, deaf(), hidden(self._context):
+            end = self._lines.open(self._context, post.worker)
+            stack = None if self._stacks is None else self._stacks.open(post.worker)
+            process = self._context.Process(  # type: ignore[attr-defined]
+                target=work, args=(end, self._job, post, self._lifeline.end, stack), daemon=True
+            )
+            try:
+                process.start()
+            finally:
+                end.close()
+                if stack is not None:
+                    stack.close()
+        started: BaseProcess = process
+        return started
+
+
+def _retire(
+    owner: int,
+    ends: tuple[Lifeline, Lines, Stacks | None, Job | Cargo],
+    processes: list[BaseProcess],
+) -> None:
+    if os.getpid() != owner:  # a forked copy: neither line nor children are its own
+        return
+    lifeline, lines, stacks, job = ends
+    lines.hang_up()
+    retire(processes)
+    remains.remove([process.pid for process in processes if process.exitcode])
+    processes.clear()
+    lifeline.cut()
+    if isinstance(job, Cargo):
+        job.close()
+    if stacks is not None:
+        stacks.close()

@@ -1,0 +1,326 @@
+"""Arena: memory that one process writes batches to and another one reads them from.
+
+It is one file in memory (``memfd``), mapped by both sides and grown in segments. The *writer* puts
+a batch's large buffers into *regions* of it, and the message that follows names them. The *reader*
+makes arrays over them; when the last thing that can see one is gone, it says so in the *ledger*, a
+byte for each region at the file's beginning, and the writer uses the region again: its pages are
+warm, so that neither side pays for a page fault.
+
+The ledger ends with a *note*, two numbers that outlive the writer.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .allocator import PAGE, Blocks
+from .fork_safety import Forks
+
+__all__ = ["Arena", "ArenaFull", "ArenaReader", "Region", "new_memory"]
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+#: One byte for each region: the reader sets it, and the writer clears it when it has seen that.
+_LEDGER = 1024 * PAGE
+_NOTE = struct.Struct("<qq")
+_SLOTS = _LEDGER - _NOTE.size
+_RETURNED = 1
+_RETURNED_BYTE = bytes([_RETURNED])
+
+#: The first segment's size; later ones double the whole. Memory is used only as far as it is
+#: written to, and each mapping costs a descriptor, so segments are few and large.
+_SEGMENT = 64 * 1024 * 1024
+
+#: batches between two looks at whether memory can be given back, and the share above the peak of
+#: what was in use since that is kept
+_LOOK_EVERY = 64
+_KEPT = 1.25
+
+
+class ArenaFull(OSError):
+    """There is no memory, or no slot in the ledger, for another region."""
+
+
+class Region(NamedTuple):
+    """Where a buffer stands, as a message tells it."""
+
+    slot: int
+    start: int
+    length: int
+    #: the segment that it is in
+    segment: int
+    segment_length: int
+
+
+@dataclass(slots=True, eq=False)
+class _Owned:
+    """The writer's view of a region."""
+
+    region: Region
+    #: lives as long as anything of this process can see the region; None: nothing can
+    here: weakref.ref[Bytes] | None = None
+    #: the reader has it
+    there: bool = False
+    #: where it is, if it was allocated and not copied
+    address: int = 0
+
+
+def new_memory() -> int:
+    """The descriptor of a new arena's file.
+
+    Raises:
+        OSError: the system has no such files, or no more descriptors.
+    """
+    fd = os.memfd_create("picklable_loader", os.MFD_CLOEXEC)
+    os.ftruncate(fd, _LEDGER)
+    return fd
+
+
+class Arena:
+    """The writer's side.
+
+    Args:
+        fd: the file's descriptor, which stays the caller's.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._ledger = mmap.mmap(fd, _LEDGER)
+        self._blocks = Blocks()
+        self._maps: dict[int, mmap.mmap] = {}
+        self._end = _LEDGER
+        self._by_slot: dict[int, _Owned] = {}
+        self._by_address: dict[int, _Owned] = {}
+        self._free_slots: list[int] = []
+        self._slots_used = 0
+        self._looks = 0
+        self._owner = os.getpid()
+        #: a worker may make batches in several threads
+        self._lock = threading.Lock()
+        #: regions that nothing here can see any more
+        self._unseen: deque[_Owned] = deque()
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes, at most."""
+        return self._blocks.warm
+
+    def allocate(self, length: int) -> Bytes:
+        """New memory, to be written to here and sent by `give`; freed when nothing sees it.
+
+        Raises:
+            ArenaFull: there is none.
+        """
+        with self._lock:
+            array, owned = self._new(length)
+            owned.address = _address(array)
+            self._by_address[owned.address] = owned
+            # What a collection tells, at any moment and in any thread, is only noted.
+            owned.here = weakref.ref(array, lambda _: self._unseen.append(owned))
+        return array
+
+    def give(self, data: memoryview | Bytes) -> Region:
+        """Hand a buffer over to the reader: as it is if it was allocated here, else as a copy.
+
+        Raises:
+            ArenaFull: there is no memory for a copy.
+        """
+        source = np.frombuffer(data, np.uint8)
+        with self._lock:
+            owned = self._by_address.get(_address(source)) if self._by_address else None
+            # What the reader has already may have been changed there since.
+            if owned is None or owned.there or owned.region.length != len(source):
+                copy, owned = self._new(len(source))
+                copy[:] = source
+            owned.there = True
+            return owned.region
+
+    def note(self, one: int, other: int) -> None:
+        """Leave two numbers for the reader."""
+        _NOTE.pack_into(self._ledger, _SLOTS, one, other)
+
+    def withdraw(self, regions: list[Region]) -> None:
+        """Take back what was given and never sent."""
+        with self._lock:
+            for region in regions:
+                self._take_back(region.slot)
+
+    def collect(self) -> None:
+        """Take back what the reader has returned; give memory back that is not needed."""
+        with self._lock:
+            ledger, used = self._ledger, self._slots_used
+            slot = ledger.find(_RETURNED_BYTE, 0, used)
+            while slot >= 0:
+                self._take_back(slot)
+                slot = ledger.find(_RETURNED_BYTE, slot + 1, used)
+            self._free_unseen()
+            self._looks += 1
+            if self._looks >= _LOOK_EVERY:
+                self._looks = 0
+                self._shrink()
+
+    def close(self) -> None:
+        """Nothing is written any more. What was given stays valid."""
+        self._by_slot.clear()
+        self._by_address.clear()
+        self._maps.clear()
+        self._ledger.close()
+
+    def _new(self, length: int) -> tuple[Bytes, _Owned]:
+        if os.getpid() != self._owner:
+            raise ArenaFull("the arena is its parent's")
+        self._free_unseen()
+        if not self._free_slots and self._slots_used == _SLOTS:
+            raise ArenaFull(f"all {_SLOTS} regions are in use")
+        start = self._blocks.take(length)
+        if start is None:
+            self._grow(length)
+            start = self._blocks.take(length)
+            assert start is not None
+        segment, segment_length = self._blocks.segment_of(start)
+        array = np.frombuffer(self._maps[segment], np.uint8, length, start - segment)
+        owned = _Owned(Region(self._new_slot(), start, length, segment, segment_length))
+        self._by_slot[owned.region.slot] = owned
+        return array, owned
+
+    def _take_back(self, slot: int) -> None:
+        self._ledger[slot] = 0
+        owned = self._by_slot[slot]
+        owned.there = False
+        if owned.here is None:
+            self._free(owned)
+
+    def _free_unseen(self) -> None:
+        """Free what this process saw last, unless the reader has it."""
+        while self._unseen:
+            owned = self._unseen.popleft()
+            owned.here = None
+            self._by_address.pop(owned.address, None)
+            if not owned.there:
+                self._free(owned)
+
+    def _free(self, owned: _Owned) -> None:
+        self._by_slot.pop(owned.region.slot, None)
+        self._free_slots.append(owned.region.slot)
+        self._blocks.give(owned.region.start)
+
+    def _new_slot(self) -> int:
+        if self._free_slots:
+            return self._free_slots.pop()
+        self._slots_used += 1
+        return self._slots_used - 1
+
+    def _grow(self, length: int) -> None:
+        whole = -(-length // PAGE) * PAGE
+        try:
+            self._extend(max(whole, _SEGMENT, self._end - _LEDGER))
+        except (OSError, ValueError):
+            try:  # as much as is needed may still be possible
+                self._extend(whole)
+            except (OSError, ValueError) as error:
+                raise ArenaFull(f"no memory for {length} bytes more: {error}") from error
+
+    def _extend(self, size: int) -> None:
+        os.ftruncate(self._fd, self._end + size)
+        self._maps[self._end] = mmap.mmap(self._fd, size, offset=self._end)
+        self._blocks.extend(self._end, size)
+        self._end += size
+
+    def _shrink(self) -> None:
+        wanted = int(self._blocks.peak * _KEPT) + _SEGMENT // 16
+        self._blocks.rest()
+        for start, length in self._blocks.surplus(wanted):
+            segment, _ = self._blocks.segment_of(start)
+            self._maps[segment].madvise(mmap.MADV_REMOVE, start - segment, length)
+
+
+class _Loan(weakref.ref[Any]):
+    """Watches the array over a region that is with the reader."""
+
+    __slots__ = ("slot",)
+    slot: int
+
+
+class ArenaReader:
+    """The reader's side.
+
+    Args:
+        fd: the file's descriptor, which stays the caller's.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._owner = os.getpid()
+        self._maps: dict[int, mmap.mmap] = {}
+        self._ledger: mmap.mmap | None = None
+        #: by slot, what was opened and can still be seen
+        self._loans: dict[int, _Loan] = {}
+        #: gone here, and still visible to a process that was forked
+        self._kept: set[int] = set()
+        self._forks = Forks(self._loans)
+
+    def open(self, region: Region) -> Bytes:
+        """An array over a region. When nothing sees it any more, the region is returned."""
+        if self._kept:
+            self._return_kept()
+        if self._ledger is None:
+            self._ledger = mmap.mmap(self._fd, _LEDGER)
+        segment = self._maps.get(region.segment)
+        if segment is None:
+            segment = mmap.mmap(self._fd, region.segment_length, offset=region.segment)
+            self._maps[region.segment] = segment
+        offset = region.start - region.segment
+        array = np.frombuffer(segment, np.uint8, region.length, offset)
+        loan = _Loan(array, self._unseen)
+        loan.slot = region.slot
+        self._loans[region.slot] = loan
+        return array
+
+    def noted(self) -> tuple[int, int]:
+        """What the writer has noted last; zeros if it has not."""
+        if self._ledger is None:
+            self._ledger = mmap.mmap(self._fd, _LEDGER)
+        one, other = _NOTE.unpack_from(self._ledger, _SLOTS)
+        return one, other
+
+    def close(self) -> None:
+        """Nobody waits for what is returned. What was opened stays valid."""
+        self._loans.clear()
+        self._kept.clear()
+        self._maps.clear()
+        self._ledger = None
+        self._forks.forget()
+
+    def _unseen(self, loan: _Loan) -> None:
+        if os.getpid() != self._owner:
+            return  # a forked copy is gone; the region is its owner's
+        self._loans.pop(loan.slot, None)
+        if self._forks.see(loan.slot):
+            self._kept.add(loan.slot)
+        else:
+            self._return(loan.slot)
+
+    def _return_kept(self) -> None:
+        for slot in list(self._kept):
+            if not self._forks.see(slot):
+                self._kept.discard(slot)
+                self._return(slot)
+
+    def _return(self, slot: int) -> None:
+        ledger = self._ledger
+        if ledger is not None:  # None: it was closed meanwhile
+            ledger[slot] = _RETURNED
+
+
+def _address(array: Bytes) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -1,0 +1,105 @@
+"""Lines: what connects a loader with its workers.
+
+There are two kinds: `PipeLines`, which any system has, and `PacketLines`, with a queue that the
+kernel keeps and an arena for each worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from .messages import Answer
+
+__all__ = ["Channel", "Frames", "Lines", "WorkersEnd"]
+
+
+#: answers, each with its worker
+Frames = list[tuple[int, bytes]]
+
+
+class Channel(Protocol):
+    """A worker's side of its line. It blocks."""
+
+    @property
+    def allocate(self) -> Callable[[int], Any] | None:
+        """Makes memory that is sent without a copy; None where there is none."""
+
+    def receive(self) -> bytes | memoryview:
+        """The next request.
+
+        Raises:
+            EOFError: the loader is gone.
+        """
+
+    def note(self, run: int, step: int) -> None:
+        """From now on this task is at hand; the loader can tell, even when the worker is gone."""
+
+    def send(self, answer: Answer, began_ns: int) -> None:
+        """Send an answer, begun at that ``time.perf_counter_ns``.
+
+        Raises:
+            EOFError: the loader is gone.
+        """
+
+
+class WorkersEnd(Protocol):
+    """What a worker is given when it is started; pickles on the way to a process."""
+
+    def open(self) -> Channel:
+        """The channel; called in the worker."""
+
+    def close(self) -> None:
+        """Let go of this process's copy."""
+
+
+class Lines(Protocol):
+    """The loader's side of all its workers' lines. It never blocks but in ``wait``."""
+
+    #: the last ``wait`` has seen that a worker has hung up, or that a sentinel tells of its death
+    lost_one: bool
+
+    def open(self, context: Any, worker: int) -> WorkersEnd:
+        """A line for a worker: one more, or one whose line was closed."""
+
+    def post(self, worker: int | None, frame: bytes) -> int | None:
+        """Send a request to a worker, or to whichever is idle first.
+
+        Returns:
+            The worker that will have it; None if nobody knows yet.
+        """
+
+    def watch(self, sentinels: Sequence[int]) -> None:
+        """From now on ``wait`` looks at these as well: descriptors that tell of workers' deaths."""
+
+    def wait(self, timeout_s: float | None) -> Frames | None:
+        """The answers that have come, each with its worker; waits for one.
+
+        None when the time is up; perhaps none if a worker is lost.
+        """
+
+    def read(self, worker: int, frame: bytes) -> Answer:
+        """What a worker's answer says."""
+
+    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
+        """The step that a worker has taken last, in this run; None if there is none, or no telling.
+
+        Args:
+            worker: the worker, which may be dead.
+            run: number of the run.
+            owed: the steps that were sent to this worker alone and not answered, in this order.
+        """
+
+    def recall(self) -> None:
+        """Take back what was sent to whichever is idle first, and nobody has taken."""
+
+    def close(self, worker: int) -> Frames:
+        """Close the line of a dead worker.
+
+        Returns:
+            The answers that it has sent and nobody has taken in yet; they can be read until a line
+            is opened for that worker again.
+        """
+
+    def hang_up(self) -> None:
+        """Let the workers see that the loader is gone, whoever else has copies of its ends."""

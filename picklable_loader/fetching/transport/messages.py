@@ -1,0 +1,277 @@
+"""Frames: a message as one string of bytes.
+
+An answer has a fixed header before its pickled body, so that a body that cannot be unpickled (a
+class that does not exist on this side) still says which step failed. Buffers that stand in an arena
+are listed in between.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+
+from ...core.streams import Place
+from ...core.task import Task
+from .arena import Arena, ArenaFull, Region
+from .open_files import explained, lacks_descriptors
+from .tensors import INLINE_BYTES, dump, dumps
+
+__all__ = [
+    "Answer",
+    "Begin",
+    "Outcome",
+    "Request",
+    "SHORT_BYTES",
+    "encode_answer",
+    "encode_request",
+    "pack_region",
+    "read_answer",
+    "read_request",
+    "told_of",
+    "unpack_region",
+]
+
+
+class Outcome(IntEnum):
+    """How a task ended."""
+
+    ARRIVED = 0  # the payload is the batch
+    FAILED = 1  # the payload is torch's ExceptionWrapper
+    ENDED = 2  # the stream has no more data; no payload
+    REFUSED = 3  # the worker can do nothing here; the payload is a StreamError, or says why else
+    EMPTIED = 4  # all samples were bad, and skipped; the payload says which
+    UNSTARTED = 5  # the worker could not start, and fetches nothing; the payload as of FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """An epoch begins."""
+
+    base_seed: int
+    #: the epoch to tell the dataset, by its set_epoch, unless it was told
+    announced: int | None = None
+    #: DataPipes: the seed that all workers share
+    shared_seed: int | None = None
+    #: states of the global generators to go on with (``seeding="worker"``)
+    states: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A task for a worker, and the epoch's beginning if the worker may not know of it."""
+
+    run: int
+    task: Task
+    begin: Begin | None = None
+    #: where the task's stream goes on, if it does not begin the epoch
+    place: Place | None = None
+
+
+@dataclass(slots=True)  # frozen ones take several times as long to make
+class Answer:
+    """What became of a task."""
+
+    #: which run of the loader asked; an answer to an earlier run is not awaited any more
+    run: int
+    step: int
+    worker: int
+    outcome: Outcome
+    payload: Any
+    #: the worker's generators afterwards (``seeding="worker"``)
+    states: dict[str, Any] | None = None
+    #: the stream's mark afterwards
+    mark: Any = None
+    #: nanoseconds that the worker was busy with it
+    busy_ns: int = 0
+    #: memory that it takes until it is delivered
+    bytes: int = 0
+    #: memory that the worker's arena takes
+    arena_bytes: int = 0
+    #: nanoseconds that the worker has waited for it, after the task before
+    idle_ns: int = 0
+
+    def open(self) -> Any:
+        """The batch; raises what fetching it raised."""
+        if not self.outcome:
+            return self.payload
+        if isinstance(self.payload, ExceptionWrapper):
+            self.payload.reraise()
+        raise self.payload
+
+
+#: run, step, worker, outcome, whether the rest is in the arena, how many regions the batch has,
+#: busy_ns, bytes, arena_bytes, idle_ns
+_HEADER = struct.Struct("<qqiBBiqqqq")
+_REGION = struct.Struct("<iqqqq")
+
+#: What follows the header is in the message itself up to this size; no socket is too small for it.
+SHORT_BYTES = 32 * 1024
+
+
+_INT = frozenset({int})
+
+
+def encode_request(request: Request) -> bytes:
+    # Tuples: pickle is several times as fast with them as with dataclasses.
+    task, begin = request.task, request.begin
+    beginning = begin and (begin.base_seed, begin.announced, begin.shared_seed, begin.states)
+    what = task.step, task.indices, task.position, task.stream
+    content = request.run, what, beginning, request.place
+    if begin is None and type(task.indices) is list and _INT.issuperset(map(type, task.indices)):
+        return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)  # no tensors: five times as fast
+    return dumps(content)
+
+
+def read_request(frame: bytes | memoryview) -> Request:
+    run, what, beginning, place = pickle.loads(frame)
+    return Request(run, Task(*what), beginning and Begin(*beginning), place)
+
+
+def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | None = None) -> bytes:
+    """An answer as bytes; a payload that cannot be pickled becomes a failure that says so.
+
+    Args:
+        answer: the answer.
+        arena: where large buffers and long bodies go; None sends all within the message, or in
+            torch's way.
+        began_ns: when the worker began with it, by ``time.perf_counter_ns``.
+    """
+    mark = answer.mark
+    apart = len(mark) if isinstance(mark, bytes) else 0
+    if apart:  # a large one is copied once: into the arena
+        mark = pickle.PickleBuffer(mark)
+    outcome, told = answer.outcome, (answer.states, mark)
+    try:
+        aside, count, weight, rest = _encode((answer.payload, *told), arena)
+    except Exception:
+        if outcome is not Outcome.UNSTARTED:
+            outcome = Outcome.FAILED
+        aside, count, weight, rest = _encode((_failure(answer), *told), arena)
+    busy = 0 if began_ns is None else time.perf_counter_ns() - began_ns
+    held = 0 if arena is None else arena.bytes
+    run, step, worker = answer.run, answer.step, answer.worker
+    # The mark is no part of the batch: budgets would take all batches for as large as it.
+    figures = busy, weight - apart, held, answer.idle_ns
+    return _HEADER.pack(run, step, worker, outcome, aside, count, *figures) + rest
+
+
+def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None) -> Answer:
+    """The answer; a body that cannot be unpickled becomes a failure that says so.
+
+    Args:
+        frame: what `encode_answer` made.
+        open_region: gives an array over a region of the worker's arena.
+
+    Raises:
+        ConnectionError, FileNotFoundError, EOFError: the worker that keeps a tensor's shared
+            memory is gone, perhaps.
+    """
+    run, step, worker, outcome, aside, count, *figures = _HEADER.unpack_from(frame)
+    rest: Any = memoryview(frame)[_HEADER.size :]
+    try:
+        buffers = []
+        if open_region is not None:
+            if aside:
+                rest = memoryview(open_region(Region(*_REGION.unpack(rest))))
+            for place in range(0, count * _REGION.size, _REGION.size):
+                buffers.append(open_region(Region(*_REGION.unpack_from(rest, place))))
+        payload, states, mark = pickle.loads(rest[count * _REGION.size :], buffers=buffers)
+        if isinstance(mark, memoryview):  # it is kept for long, and its region should not be
+            mark = bytes(mark)
+    except (ConnectionError, FileNotFoundError, EOFError):
+        raise
+    except Exception as error:
+        failure: Any = ExceptionWrapper(where="while unpickling what a DataLoader worker had sent")
+        if isinstance(error, OSError) and lacks_descriptors(error):
+            failure = explained(error, f"the batch of step {step} is here and cannot be opened")
+        return Answer(run, step, worker, Outcome.FAILED, failure, None, None, *figures)
+    return Answer(run, step, worker, Outcome(outcome), payload, states, mark, *figures)
+
+
+def told_of(frame: bytes) -> tuple[int, int]:
+    """The run and the step that an answer is about."""
+    run, step, *_ = _HEADER.unpack_from(frame)
+    return run, step
+
+
+def pack_region(region: Region) -> bytes:
+    return _REGION.pack(*region)
+
+
+def unpack_region(data: bytes | memoryview) -> Region:
+    return Region(*_REGION.unpack(data))
+
+
+def _encode(content: Any, arena: Arena | None) -> tuple[bool, int, int, bytes]:
+    """What follows the header.
+
+    Returns:
+        Whether it stands in the arena; how many regions it lists; how much memory all takes; and
+        it, or the region where it is.
+    """
+    regions: list[Region] = []
+    try:
+        body, elsewhere = _dump(content, arena, regions)
+        rest = b"".join((*(_REGION.pack(*region) for region in regions), body))
+        weight = elsewhere + len(rest) + sum(region.length for region in regions)
+        if arena is None or len(rest) <= SHORT_BYTES:
+            return False, len(regions), weight, rest
+        return True, len(regions), weight, _REGION.pack(*arena.give(memoryview(rest)))
+    except BaseException as error:
+        if arena is not None:
+            arena.withdraw(regions)
+        if not isinstance(error, ArenaFull):
+            raise
+        body, elsewhere = dump(content)  # large tensors may still find room in torch's way
+        if len(body) > SHORT_BYTES:
+            raise
+        return False, 0, elsewhere + len(body), body
+
+
+def _dump(content: Any, arena: Arena | None, regions: list[Region]) -> tuple[bytes, int]:
+    """A pickle, whose large buffers are given to the arena, and the bytes that are elsewhere."""
+    if arena is None:
+        return dump(content)
+
+    def aside(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            data = buffer.raw()
+        except BufferError:  # a buffer that is in pieces is pickle's to judge
+            return True
+        if data.nbytes <= INLINE_BYTES:
+            return True
+        regions.append(arena.give(data))
+        return False
+
+    def withdraw() -> None:
+        arena.withdraw(regions)
+        regions.clear()
+
+    return dump(content, aside, withdraw)
+
+
+def _failure(answer: Answer) -> ExceptionWrapper:
+    """What is told instead of a payload that cannot be pickled."""
+    if answer.outcome not in (Outcome.FAILED, Outcome.UNSTARTED):
+        return ExceptionWrapper(where="while a DataLoader worker pickled a batch")
+    # An exception of a class that only exists in the worker: keep its text.
+    failure: ExceptionWrapper = answer.payload
+    name = failure.exc_type.__name__
+    return TextFailure(f"Caught {name} {failure.where}.\nOriginal {failure.exc_msg}")
+
+
+class TextFailure(ExceptionWrapper):
+    """An exception whose class cannot be sent: raised as a RuntimeError with the same text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def reraise(self) -> None:
+        raise RuntimeError(self.text)

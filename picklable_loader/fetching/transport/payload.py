@@ -1,0 +1,177 @@
+"""Cargo: what all workers of a loader are given when processes are started afresh.
+
+It is written once, however many workers there are: its large buffers into memory that each of them
+maps, so that the system keeps one copy of them as long as nobody changes his. What only the way to
+a process can take, tensors in torch's shared memory, locks and queues of ``multiprocessing``, goes
+along beside it.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import sys
+import weakref
+from collections.abc import Sequence
+from multiprocessing.reduction import DupFd, ForkingPickler
+from types import FunctionType
+from typing import Any
+
+import torch.multiprocessing  # noqa: F401  (registers torch's reductions with ForkingPickler)
+
+from ...saving.pickles.codecs import load_with, standing_beside
+from ...saving.pickles.picklers import Refer, dump_with
+
+__all__ = ["Cargo"]
+
+#: buffers begin at multiples of this, as processors like them to
+_ALIGNED = 64
+
+#: what multiprocessing knows how to send; of these, methods and partials are no different anywhere
+_SENT = ForkingPickler(io.BytesIO()).dispatch_table
+_ORDINARY = ("builtins", "functools", "re")
+
+
+class Cargo:
+    """An object on its way to several processes.
+
+    Args:
+        obj: the object.
+        codecs: which may write it; the first that can does.
+        by_value: what ``__main__`` defines goes along: the new process will not have it. Otherwise
+            it is the new process's own, whatever else a codec has to carry.
+
+    Raises:
+        Exception: what the last of the codecs raises.
+    """
+
+    def __init__(self, obj: Any, codecs: Sequence[str], by_value: bool = False) -> None:
+        self._codec, body, buffers, packer = _written(obj, codecs, by_value)
+        self._beside = packer.beside
+        #: where each piece begins in the memory, and how long it is
+        self._pieces: list[tuple[int, int]] = []
+        self._memory = _Memory([body, *buffers], self._pieces)
+
+    def open(self) -> Any:
+        """The object; called once, in a new process."""
+        body, *buffers = self._memory.pieces(self._pieces)
+        obj, main = load_with(self._codec, body, buffers, self._beside)
+        # What comes back of these classes is known to the loader by where it was defined.
+        for name, value in main.items():
+            sys.modules["__main__"].__dict__.setdefault(name, value)
+        return obj
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._memory.close()
+
+
+class _Packer:
+    """Decides what goes beside, and notes what ``__main__`` has defined."""
+
+    def __init__(self, by_value: bool) -> None:
+        self._main = vars(sys.modules["__main__"])
+        self._by_value = by_value
+        self.beside: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self.names: dict[str, Any] = {}
+
+    def refer(self, obj: Any) -> tuple[Any, ...] | None:
+        kind = type(obj)
+        if getattr(obj, "__module__", None) == "__main__" and isinstance(obj, type | FunctionType):
+            name = obj.__qualname__
+            if self._main.get(name) is obj and not self._by_value:
+                return of_main, (name,)
+            if self._main.get(name) is obj and isinstance(obj, type):
+                self.names[name] = obj
+        sent = kind in _SENT and kind.__module__ not in _ORDINARY
+        if not sent and not kind.__module__.startswith("multiprocessing."):
+            return None
+        if id(obj) not in self._numbers:
+            self._numbers[id(obj)] = len(self.beside)
+            self.beside.append(obj)
+        return standing_beside, (self._numbers[id(obj)], None)
+
+
+def of_main(name: str) -> Any:
+    """What the new process's ``__main__`` defines under that name."""
+    return getattr(sys.modules["__main__"], name)
+
+
+def _written(
+    obj: Any, codecs: Sequence[str], by_value: bool
+) -> tuple[str, bytes, list[pickle.PickleBuffer], _Packer]:
+    for codec in codecs:
+        packer = _Packer(by_value)
+        try:
+            body, buffers = _dumped(codec, obj, packer.refer, packer.names)
+        except Exception:  # whatever people's __reduce__ raises
+            if codec == codecs[-1]:
+                raise
+        else:
+            return codec, body, buffers, packer
+    raise AssertionError("there is no codec")
+
+
+def _dumped(
+    codec: str, obj: Any, refer: Refer, names: dict[str, Any]
+) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    buffers: list[pickle.PickleBuffer] = []
+    # The names are noted while the object is written, and written after it.
+    return dump_with(codec, (obj, names), refer, buffers), buffers
+
+
+class _Memory:
+    """A file in memory that several processes map; bytes, where there is none."""
+
+    def __init__(self, data: Sequence[Any], pieces: list[tuple[int, int]]) -> None:
+        views = [
+            memoryview(each).cast("B") if isinstance(each, bytes) else each.raw() for each in data
+        ]
+        end = 0
+        for view in views:
+            pieces.append((end, view.nbytes))
+            end += -(-view.nbytes // _ALIGNED) * _ALIGNED
+        self._end = end
+        self._fd: int | None = None
+        self._copy = b""
+        try:
+            self._fd = os.memfd_create("picklable_loader_job", os.MFD_CLOEXEC)
+        except (AttributeError, OSError):  # not on this system, or no more descriptors
+            self._copy = b"".join(bytes(v) + bytes(-v.nbytes % _ALIGNED) for v in views)
+            return
+        self._close = weakref.finalize(self, os.close, self._fd)
+        os.ftruncate(self._fd, max(end, 1))
+        for (start, _), view in zip(pieces, views, strict=True):
+            _write(self._fd, view, start)
+
+    def pieces(self, places: list[tuple[int, int]]) -> list[Any]:
+        whole: Any = self._copy
+        if self._fd is not None:  # what a process changes there is its own
+            whole = mmap.mmap(self._fd, max(self._end, 1), access=mmap.ACCESS_COPY)
+            os.close(self._fd)
+        else:
+            whole = bytearray(self._copy)
+        view = memoryview(whole)
+        return [view[start : start + length] for start, length in places]
+
+    def close(self) -> None:
+        if self._fd is not None:
+            self._close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        way: Any = None if self._fd is None else DupFd(self._fd)
+        return {"_end": self._end, "_fd": way, "_copy": self._copy}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if state["_fd"] is not None:
+            self._fd = state["_fd"].detach()
+
+
+def _write(fd: int, view: memoryview, start: int) -> None:
+    while view.nbytes:
+        count = os.pwrite(fd, view[: 1 << 30], start)
+        view, start = view[count:], start + count

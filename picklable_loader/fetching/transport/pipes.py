@@ -1,0 +1,190 @@
+"""PipeLines: a two-way pipe for each worker; on every system."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from .channels import Frames
+from .fork_safety import guard, loaders_ends
+from .messages import Answer, encode_answer, read_answer
+
+__all__ = ["PipeChannel", "PipeEnd", "PipeLines"]
+
+#: What may stand unread in a connection, and what a message takes there beside its bytes: with
+#: these, no more than a third of what Linux's smallest socket holds.
+_ROOM_BYTES = 32 * 1024
+_OVERHEAD_BYTES = 1024
+
+
+class PipeChannel:
+    """The worker's side.
+
+    Args:
+        connection: an end of a ``multiprocessing.Pipe``.
+    """
+
+    allocate = None
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection = connection
+
+    def receive(self) -> bytes:
+        try:
+            return self._connection.recv_bytes()
+        except OSError:  # reset, or ended in the middle of a message
+            raise EOFError from None
+
+    def note(self, run: int, step: int) -> None:
+        """The loader knows: a worker takes its tasks in their order."""
+
+    def send(self, answer: Answer, began_ns: int) -> None:
+        try:
+            self._connection.send_bytes(encode_answer(answer, None, began_ns))
+        except (BrokenPipeError, ConnectionResetError):
+            raise EOFError from None
+
+
+class PipeEnd:
+    """What a worker is given."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection = connection
+
+    def open(self) -> PipeChannel:
+        return PipeChannel(self._connection)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Outbox:
+    """The loader's way to a worker: it never blocks for ever.
+
+    A worker that sends a large answer does not read, and a loader that sent a large request would
+    wait for it while it waits for the loader. So requests are kept here while what the worker has
+    not read yet might fill the connection; with nothing unread the worker stands at ``receive``,
+    and a request of any size goes through.
+    """
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection = connection
+        self._waiting: deque[bytes] = deque()
+        #: sizes of requests that were sent and not answered, oldest first
+        self._unanswered: deque[int] = deque()
+        self._unread_bytes = 0
+
+    @property
+    def load(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._waiting) + len(self._unanswered)
+
+    def post(self, frame: bytes) -> None:
+        """Send a request now, or as soon as earlier ones are answered."""
+        self._waiting.append(frame)
+        self._flush()
+
+    def answered(self) -> None:
+        """Note that the worker has answered its oldest request."""
+        self._unread_bytes -= self._unanswered.popleft()
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._waiting:
+            size = len(self._waiting[0]) + _OVERHEAD_BYTES
+            if self._unanswered and self._unread_bytes + size > _ROOM_BYTES:
+                return
+            frame = self._waiting.popleft()
+            self._unanswered.append(size)
+            self._unread_bytes += size
+            try:
+                self._connection.send_bytes(frame)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # a dead worker is noticed by those who wait
+
+
+class PipeLines:
+    """The loader's side: a request for anybody goes to the worker that has fewest."""
+
+    def __init__(self) -> None:
+        self.lost_one = False
+        self._connections: dict[int, Connection[Any, Any]] = {}
+        self._outboxes: dict[int, Outbox] = {}
+        #: sentinels of the workers
+        self._watched: list[int] = []
+
+    def open(self, context: Any, worker: int) -> PipeEnd:
+        ours, theirs = context.Pipe()
+        loaders_ends.add(ours)
+        self._connections[worker] = ours
+        self._outboxes[worker] = Outbox(ours)
+        return PipeEnd(theirs)
+
+    def post(self, worker: int | None, frame: bytes) -> int | None:
+        if worker is None:
+            worker = min(self._outboxes, key=lambda worker: self._outboxes[worker].load)
+        self._outboxes[worker].post(frame)
+        return worker
+
+    def watch(self, sentinels: Sequence[int]) -> None:
+        self._watched = list(sentinels)
+
+    def wait(self, timeout_s: float | None) -> Frames | None:
+        ready = wait([*self._connections.values(), *self._watched], timeout_s)
+        if not ready:
+            return None
+        answers = []
+        for worker, connection in self._connections.items():
+            if connection in ready:
+                frame = _receive(connection)
+                if frame is not None:
+                    answers.append((worker, frame))
+                    self._outboxes[worker].answered()
+        self.lost_one = len(answers) < len(ready)
+        return answers
+
+    def read(self, worker: int, frame: bytes) -> Answer:
+        return read_answer(frame)
+
+    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
+        return owed[0] if owed else None
+
+    def recall(self) -> None:
+        """Each request is at a worker."""
+
+    def close(self, worker: int) -> Frames:
+        connection, answers = self._connections.pop(worker), []
+        while frame := _receive(connection):
+            answers.append((worker, frame))
+        del self._outboxes[worker]
+        with guard:
+            connection.close()
+        return answers
+
+    def hang_up(self) -> None:
+        for connection in self._connections.values():
+            _hang_up(connection)
+        self._connections.clear()
+        self._outboxes.clear()
+
+
+def _hang_up(connection: Connection[Any, Any]) -> None:
+    if os.name == "posix":
+        with socket.socket(fileno=os.dup(connection.fileno())) as line:
+            try:
+                line.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the worker has closed its end
+    with guard:
+        connection.close()
+
+
+def _receive(connection: Connection[Any, Any]) -> bytes | None:
+    try:
+        return connection.recv_bytes()
+    except (EOFError, OSError):  # the worker is gone, perhaps in the middle of an answer
+        return None

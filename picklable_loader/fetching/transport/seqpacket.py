@@ -1,0 +1,300 @@
+"""PacketLines: a task queue that the kernel keeps, and an arena for each worker.
+
+The queue is one pair of sockets whose reading end all workers share. Reading takes exactly one
+whole message, so that idle workers pull tasks: there is no lock that a dead worker could hold, no
+thread that feeds it, and the load is balanced by itself. Each worker answers over a socket of its
+own, over which it is given the tasks that are for it alone.
+
+No message is longer than a few dozen kilobytes: what is longer stands in an arena. So a worker
+never waits for long in the middle of a message, and the loader, which does not wait at all when it
+sends, keeps what a full socket does not take.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing import context as processes
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+from .arena import Arena, ArenaReader, new_memory
+from .channels import Frames
+from .fork_safety import guard, loaders_ends
+from .messages import SHORT_BYTES, Answer, encode_answer, pack_region, read_answer, unpack_region
+
+__all__ = ["PacketChannel", "PacketEnd", "PacketLines", "packets_work_here"]
+
+#: the first byte of a request: it follows, or the region where it stands does
+_HERE, _ASIDE = b"h", b"a"
+
+#: room for every message: what is short, and its header
+_LONGEST = SHORT_BYTES + 1024
+
+
+def packets_work_here() -> bool:
+    """This system has what it takes, and lets a message of any length of ours through."""
+    if not hasattr(os, "memfd_create") or not hasattr(socket, "SOCK_SEQPACKET"):
+        return False
+    try:
+        os.close(new_memory())
+        one, other = _pair()
+        with one, other:
+            one.send(bytes(_LONGEST), socket.MSG_DONTWAIT)
+            return len(other.recv(_LONGEST)) == _LONGEST
+    except OSError:
+        return False
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (one, other):
+        end.settimeout(None)  # a program's default is for its own sockets: ours wait as they must
+    return one, other
+
+
+def _blocking(descriptor: int) -> socket.socket:
+    """A socket over a descriptor that was sent to this process.
+
+    With a default timeout Python would, for a moment, keep all processes that share it from
+    waiting: each worker reads from the same queue.
+    """
+    default_s = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(None)
+    try:
+        return socket.socket(fileno=descriptor)
+    finally:
+        socket.setdefaulttimeout(default_s)
+
+
+class PacketChannel:
+    """The worker's side.
+
+    Args:
+        tasks: where requests come from.
+        line: where answers go to.
+        arena: the memory that this worker writes to.
+        requests: the memory that long requests stand in.
+    """
+
+    def __init__(
+        self, tasks: socket.socket, line: socket.socket, arena: int, requests: int
+    ) -> None:
+        self._tasks = tasks
+        self._line = line
+        self._arena = Arena(arena)
+        self._requests = ArenaReader(requests)
+        self.allocate = self._arena.allocate
+
+    def receive(self) -> bytes | memoryview:
+        try:
+            frame = self._tasks.recv(_LONGEST)
+        except OSError:
+            raise EOFError from None
+        if not frame:
+            raise EOFError
+        self._arena.collect()
+        if frame[:1] == _HERE:
+            return memoryview(frame)[1:]
+        return self._requests.open(unpack_region(frame[1:])).data
+
+    def note(self, run: int, step: int) -> None:
+        self._arena.note(run, step)
+
+    def send(self, answer: Answer, began_ns: int) -> None:
+        frame = encode_answer(answer, self._arena, began_ns)
+        try:
+            self._line.send(frame)
+        except OSError:
+            raise EOFError from None
+
+
+class PacketEnd:
+    """What a worker is given."""
+
+    def __init__(
+        self, tasks: socket.socket, line: socket.socket, arena: int, requests: int
+    ) -> None:
+        self._tasks = tasks
+        self._line = line
+        self._arena = arena
+        self._requests = requests
+
+    def open(self) -> PacketChannel:
+        return PacketChannel(self._tasks, self._line, self._arena, self._requests)
+
+    def close(self) -> None:
+        """Close the worker's end of its line; the rest belongs to the loader."""
+        self._line.close()
+
+    def __reduce__(self) -> Any:
+        assert processes.get_spawning_popen() is not None, "only on the way to a process"
+        ends = dict.fromkeys((self._tasks, self._line))  # both may be one
+        descriptors = self._arena, self._requests, *(end.fileno() for end in ends)
+        return _received, tuple(map(DupFd, descriptors))
+
+
+def _received(arena: Any, requests: Any, *ends: Any) -> PacketEnd:
+    sockets = [_blocking(end.detach()) for end in ends]
+    return PacketEnd(sockets[0], sockets[-1], arena.detach(), requests.detach())
+
+
+class _Memory:
+    """The descriptor of an arena's file."""
+
+    def __init__(self) -> None:
+        self.fd = new_memory()
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class PacketLines:
+    """The loader's side.
+
+    Args:
+        pinned: all tasks are for a certain worker; the queue is not used.
+    """
+
+    def __init__(self, pinned: bool) -> None:
+        self.lost_one = False
+        self._pinned = pinned
+        self._queue, self._queues_end = _pair()
+        self._owned = [self._queue, self._queues_end]
+        loaders_ends.add(self._queue)
+        #: where requests stand that are too long for a message
+        self._requested = _Memory()
+        self._requests = Arena(self._requested.fd)
+        #: what each worker writes to
+        self._written: dict[int, _Memory] = {}
+        self._lines: dict[int, socket.socket] = {}
+        self._readers: dict[int, ArenaReader] = {}
+        #: by socket, requests that it did not take yet
+        self._unsent: dict[socket.socket, deque[bytes]] = {}
+        self._poll = select.poll()
+        self._workers: dict[int, int] = {}
+        #: sentinels of the workers
+        self._watched: list[int] = []
+
+    def open(self, context: Any, worker: int) -> PacketEnd:
+        ours, theirs = _pair()
+        ours.setblocking(False)
+        loaders_ends.add(ours)
+        # What is forked from now on needs none of those that other workers write to.
+        loaders_ends.update(self._written.values())
+        if worker in self._written:  # a dead worker's, whose last words were read
+            self._written[worker].close()
+        self._written[worker] = memory = _Memory()
+        self._workers[ours.fileno()] = worker
+        self._poll.register(ours, select.POLLIN)
+        self._lines[worker] = ours
+        self._readers[worker] = ArenaReader(memory.fd)
+        tasks = theirs if self._pinned else self._queues_end
+        return PacketEnd(tasks, theirs, memory.fd, self._requested.fd)
+
+    def post(self, worker: int | None, frame: bytes) -> int | None:
+        line = self._queue if worker is None else self._lines[worker]
+        if len(frame) <= SHORT_BYTES:
+            packet = _HERE + frame
+        else:
+            self._requests.collect()
+            packet = _ASIDE + pack_region(self._requests.give(memoryview(frame)))
+        waiting = self._unsent.get(line)
+        if waiting or not _taken(line, packet):
+            self._unsent.setdefault(line, deque()).append(packet)
+        return worker
+
+    def watch(self, sentinels: Sequence[int]) -> None:
+        for sentinel in self._watched:
+            self._poll.unregister(sentinel)
+        for sentinel in sentinels:
+            self._poll.register(sentinel, select.POLLIN)
+        self._watched = list(sentinels)
+
+    def wait(self, timeout_s: float | None) -> Frames | None:
+        self.lost_one = False
+        ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
+        if not ready:
+            return None
+        answers = []
+        for fd, _ in ready:
+            worker = self._workers.get(fd)
+            frame = b"" if worker is None else _received_from(self._lines[worker])
+            if worker is not None and frame:
+                answers.append((worker, frame))
+            else:
+                self.lost_one = True
+        if self._unsent:
+            self._send_on()
+        return answers
+
+    def read(self, worker: int, frame: bytes) -> Answer:
+        return read_answer(frame, self._readers[worker].open)
+
+    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
+        of, step = self._readers[worker].noted()
+        return step if of == run else None
+
+    def recall(self) -> None:
+        self._unsent.pop(self._queue, None)
+        while packet := _received_from(self._queues_end, socket.MSG_DONTWAIT):
+            if packet[:1] == _ASIDE:
+                self._requests.withdraw([unpack_region(packet[1:])])
+
+    def close(self, worker: int) -> Frames:
+        line, answers = self._lines.pop(worker), []
+        while frame := _received_from(line):
+            answers.append((worker, frame))
+        self._unsent.pop(line, None)
+        self._poll.unregister(line)
+        del self._workers[line.fileno()]
+        with guard:
+            line.close()
+        return answers
+
+    def hang_up(self) -> None:
+        for line in (self._queue, *self._lines.values()):
+            try:
+                line.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the worker has closed its end
+        with guard:
+            for line in (*self._owned, *self._lines.values()):
+                line.close()
+            for memory in (self._requested, *self._written.values()):
+                memory.close()
+        for reader in self._readers.values():
+            reader.close()
+        self._requests.close()
+        self._lines.clear()
+        self._unsent.clear()
+
+    def _send_on(self) -> None:
+        for line, waiting in list(self._unsent.items()):
+            while waiting and _taken(line, waiting[0]):
+                waiting.popleft()
+            if not waiting:
+                del self._unsent[line]
+
+
+def _taken(line: socket.socket, packet: bytes) -> bool:
+    """Send it, unless the socket is full; to a dead worker, it is lost."""
+    try:
+        line.send(packet, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # noticed by those who wait
+    return True
+
+
+def _received_from(line: socket.socket, how: int = 0) -> bytes:
+    try:
+        return line.recv(_LONGEST, how)
+    except OSError:
+        return b""

@@ -1,0 +1,132 @@
+"""Beginning: what a dataset was before an epoch, for streams that can only be replayed.
+
+A replay needs the dataset as it was when the epoch began. With ``num_workers=0`` a pickle holds the
+program's own as it stands in mid-epoch: `Beginning` undoes what the iteration has changed. A worker
+that lives on has a copy that earlier epochs have changed, and whoever replays begins with the
+program's: `Origin` says what has become of the copy.
+"""
+
+from __future__ import annotations
+
+import pickle
+from hashlib import blake2b
+from typing import Any
+
+from ...datasets.protocol import is_stateful, tell_epoch
+from ...saving.pickles.by_reference import attributes_of, dumps, large_leaves, loads
+
+__all__ = ["Beginning", "Origin"]
+
+#: an attribute that is larger when pickled, large tensors and arrays in it aside, is not carried
+_MOST_BYTES = 1 << 24
+
+
+class Beginning:
+    """A dataset's attributes, as they are now. What they refer to in common stays common.
+
+    Large tensors and arrays are referred to, at any depth.
+
+    Args:
+        dataset: the dataset; one that has a state needs none of this.
+        by_value: classes of ``__main__`` go along.
+    """
+
+    def __init__(self, dataset: Any, by_value: bool = False) -> None:
+        self._dataset = dataset
+        self._by_value = by_value
+        #: attributes that earlier epochs have changed, which no state holds
+        self.drift: list[str] = []
+        attributes = {} if is_stateful(dataset) else attributes_of(dataset)
+        self._names = set(attributes)
+        self._leaves, self._alive = large_leaves(dataset) if attributes else ({}, [])
+        self._each = {name: self._form(value) for name, value in attributes.items()}
+        known = {name: attributes[name] for name, form in self._each.items() if form is not None}
+        self._together = self._small(known, len(known) * _MOST_BYTES)
+
+    def changes(self) -> bytes | None:
+        """A mark of what is to be undone before a replay; None: nothing is."""
+        now = attributes_of(self._dataset)
+        new = sorted(now.keys() - self._names)
+        changed = {
+            name
+            for name, form in self._each.items()
+            if form is not None and (name not in now or self._form(now[name]) != form)
+        }
+        if not new and not changed:
+            return None
+        try:
+            known = loads(self._together or b"", self._dataset) if changed else {}
+            before = {name: value for name, value in known.items() if name in changed}
+            entry = new, dumps(before, self._dataset, self._by_value, self._leaves)
+        except Exception:  # what cannot be read again cannot be put back: nor can the dataset
+            return None
+        return pickle.dumps({"begun": entry}, pickle.HIGHEST_PROTOCOL)
+
+    @staticmethod
+    def put_back(dataset: Any, entries: dict[str, Any]) -> None:
+        """Make of a dataset what it was when an epoch began.
+
+        Args:
+            dataset: the one that was saved, in mid-epoch; or the program's.
+            entries: a mark's.
+        """
+        if "begun" not in entries:
+            return
+        new, before = entries["begun"]
+        for name in new:
+            vars(dataset).pop(name, None)
+        vars(dataset).update(loads(before, dataset))
+
+    def _form(self, value: Any) -> bytes | None:
+        """Tells whether a value has changed; None: it is large, or has no pickle."""
+        small = self._small(value, _MOST_BYTES, to_compare=True)
+        return None if small is None else blake2b(small, digest_size=16).digest()
+
+    def _small(self, value: Any, most_bytes: int, to_compare: bool = False) -> bytes | None:
+        """A value's pickle; None if it is large, or has none."""
+        dataset, by_value, leaves = self._dataset, self._by_value, self._leaves
+        try:
+            return dumps(value, dataset, by_value, leaves, most_bytes, to_compare)
+        except Exception:  # whatever people's __reduce__ raises
+            return None
+
+
+class Origin(Beginning):
+    """A dataset that lives on from epoch to epoch, as it was before the first."""
+
+    def __init__(self, dataset: Any, by_value: bool = False) -> None:
+        super().__init__(dataset, by_value)
+        #: attributes that set_epoch changes: whoever resumes calls it again
+        self._told: set[str] = set()
+
+    def tell(self, epoch: int) -> None:
+        """Tell the dataset the epoch."""
+        before = self._forms()
+        tell_epoch(self._dataset, epoch)
+        after = self._forms()
+        self._told |= {name for name, form in after.items() if form != before.get(name)}
+
+    def _forms(self) -> dict[str, bytes | None]:
+        return {name: self._form(value) for name, value in attributes_of(self._dataset).items()}
+
+    def reached(self) -> dict[str, Any]:
+        """A mark's entries that make of another copy what this one is now."""
+        if is_stateful(self._dataset):
+            return {}
+        now = attributes_of(self._dataset)
+        gone = sorted(self._names - now.keys())
+        forms = self._forms()
+        changed = {
+            name: now[name]
+            for name, form in forms.items()
+            if form is not None and form != self._each.get(name)
+        }
+        if not gone and not changed:
+            return {}
+        try:
+            entry = gone, dumps(changed, self._dataset, self._by_value, self._leaves)
+        except Exception:  # whatever people's __reduce__ raises
+            return {}
+        # An attribute that the program had not built is most often set anew by each `__iter__`.
+        drift = {*gone, *changed} & self._names - self._told
+        return {"begun": entry, "drift": sorted(drift)}

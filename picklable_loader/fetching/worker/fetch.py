@@ -1,0 +1,285 @@
+"""Fetch: a task's indices -> samples -> a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ...core.task import Task
+from .on_error import Gathering, OnError, left_a_generator
+from .seeding import Seeder
+
+__all__ = [
+    "Fetcher",
+    "IterableFetcher",
+    "Job",
+    "MapFetcher",
+    "StreamEnded",
+    "NEVER",
+    "make_fetcher",
+]
+
+
+#: more batches than any stream has: no mark is taken in mid-epoch
+NEVER = 2**62
+
+#: gives the iterator over an iterable-style dataset
+Open = Callable[[], Any]
+
+
+class StreamEnded(Exception):
+    """An iterable-style dataset has no more data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be done with tasks; the same for all workers and epochs of a loader."""
+
+    dataset: Any
+    collate_fn: Callable[[Any], Any]
+    #: the dataset is iterable-style
+    iterable: bool
+    #: tasks ask for a list of samples, which are collated
+    batched: bool
+    #: iterable-style: an incomplete batch at the end is dropped
+    drop_last: bool = False
+    seeding: str = "batch"
+    seed_hooks: tuple[Callable[[int], object], ...] = ()
+    #: samples in a batch, of iterable-style data
+    batch_size: int = 1
+    #: a mark is taken after so many batches of a stream; None: as often as costs little
+    mark_every: int | None = None
+    #: the dataset has a state, though it is map-style
+    stateful: bool = False
+    #: what becomes of bad samples
+    on_error: OnError = "raise"
+    #: classes of ``__main__`` go along in marks
+    by_value: bool = False
+    #: workers live from epoch to epoch, and their copies of the dataset with them
+    lives_on: bool = False
+
+    @property
+    def streamed(self) -> bool:
+        """Streams serve the tasks, and have marks."""
+        return self.iterable or self.stateful
+
+    def seeder(self, base_seed: int) -> Seeder:
+        return Seeder(self.seeding, base_seed, self.seed_hooks)
+
+
+class MapFetcher:
+    """Fetches batches of a map-style dataset, of one epoch."""
+
+    iterator = None
+    ended = fresh = False
+
+    def __init__(self, job: Job, seeder: Seeder) -> None:
+        self._job = job
+        self._seeder = seeder
+
+    def fetch(self, task: Task) -> Any:
+        """The batch of a task; raises whatever the dataset or the collate_fn raises."""
+        job, seeder = self._job, self._seeder
+        seeder.before_batch(task)
+        if not job.batched:
+            if seeder.per_sample:
+                seeder.before_sample(task.position)
+            return job.collate_fn(job.dataset[task.indices])
+        bulk = getattr(job.dataset, "__getitems__", None)
+        if bulk:
+            if seeder.per_sample:
+                seeder.before_sample(task.position)
+            samples = bulk(task.indices)
+        elif seeder.per_sample:
+            samples = self._one_by_one(task)
+        else:
+            samples = [job.dataset[index] for index in task.indices]
+        seeder.before_collate(task.position)
+        return job.collate_fn(samples)
+
+    def _one_by_one(self, task: Task) -> list[Any]:
+        samples = []
+        for position, index in enumerate(task.indices, task.position):
+            self._seeder.before_sample(position)
+            samples.append(self._job.dataset[index])
+        return samples
+
+
+class LenientMapFetcher(MapFetcher):
+    """Goes on after bad samples."""
+
+    def fetch(self, task: Task) -> Any:
+        """The batch of a task; a `Thinned` one if samples were skipped.
+
+        Raises:
+            NothingLeft: all were skipped.
+            Exception: whatever the collate_fn raises, or on_error.
+        """
+        job, seeder = self._job, self._seeder
+        seeder.before_batch(task)
+        gathering = Gathering(job.on_error)
+        bulk = getattr(job.dataset, "__getitems__", None) if job.batched else None
+        if bulk:
+            self._in_bulk(bulk, task, gathering)
+        else:
+            self._singly(task, gathering)
+        if job.batched:
+            seeder.before_collate(task.position)
+        return gathering.collated(job.collate_fn, job.batched)
+
+    def _in_bulk(self, bulk: Callable[[Any], Any], task: Task, gathering: Gathering) -> None:
+        """Gather all samples in one call; if it raises, and there is another way, singly."""
+        if self._seeder.per_sample:
+            self._seeder.before_sample(task.position)
+        try:
+            gathering.samples = bulk(task.indices)
+        except Exception:
+            if not hasattr(self._job.dataset, "__getitem__"):
+                raise
+            self._seeder.before_batch(task)  # how much was drawn until then is not to matter
+            if not self._has_singles(task, gathering):
+                raise
+
+    def _has_singles(self, task: Task, gathering: Gathering) -> bool:
+        """Gather the samples singly; False if the dataset says that it cannot give any so."""
+        try:
+            self._singly(task, gathering)
+        except NotImplementedError:  # torch's Dataset, where a subclass has only __getitems__
+            return False
+        return True
+
+    def _singly(self, task: Task, gathering: Gathering) -> None:
+        dataset, indices = self._job.dataset, task.indices if self._job.batched else [task.indices]
+        for position, index in enumerate(indices, task.position):
+            if self._seeder.per_sample:
+                self._seeder.before_sample(position)
+            try:
+                sample = dataset[index]
+            except Exception as error:
+                gathering.miss(error, index)
+            else:
+                gathering.samples.append(sample)
+
+
+class IterableFetcher:
+    """Fetches batches of one stream of an iterable-style dataset, of one epoch.
+
+    Seeds depend on the stream and on how many batches it gave, not on the task's step: when
+    another stream ends, and steps are given to other streams, is a matter of timing.
+    """
+
+    def __init__(self, job: Job, seeder: Seeder, stream: int, opened: Open, given: int) -> None:
+        self._job = job
+        self._seeder = seeder
+        self._stream = stream
+        self._given = given
+        self.ended = False
+        #: nothing was taken from the iterator yet
+        self.fresh = True
+        seeder.before_stream(stream, 0)
+        self.iterator = opened()
+
+    def fetch(self, task: Task) -> Any:
+        """The stream's next batch.
+
+        Raises:
+            StreamEnded: there is none.
+        """
+        if self.ended:
+            raise StreamEnded
+        self._given += 1
+        self._seeder.before_stream(self._stream, self._given)
+        try:
+            return self._fetch(task)
+        except StopIteration:  # a collate_fn may raise it, too
+            self.ended = True
+            raise StreamEnded from None
+
+    def _fetch(self, task: Task) -> Any:
+        if not self._job.batched:
+            return self._job.collate_fn(self._next())
+        samples: list[Any] = []
+        try:
+            for _ in task.indices:
+                samples.append(self._next())
+        except StreamEnded:
+            self.ended = True
+        if not samples or (self._job.drop_last and len(samples) < len(task.indices)):
+            raise StreamEnded
+        return self._job.collate_fn(samples)
+
+    def _next(self) -> Any:
+        try:
+            sample = next(self.iterator)
+        except StopIteration:
+            self.ended = True
+            raise StreamEnded from None
+        self.fresh = False
+        return sample
+
+
+class LenientIterableFetcher(IterableFetcher):
+    """Goes on after bad samples, as far as the iterator does.
+
+    A batch asks for as many samples as it would have without bad ones, and so begins with the same
+    one whatever became of those before it.
+    """
+
+    def _fetch(self, task: Task) -> Any:
+        job = self._job
+        count = len(task.indices) if job.batched else 1
+        first = (self._given - 1) * count
+        gathering = Gathering(job.on_error)
+        try:
+            for number in range(first, first + count):
+                self._ask(number, gathering)
+        except StreamEnded:
+            if job.drop_last or not (gathering.samples or gathering.skipped):
+                raise
+        return gathering.collated(job.collate_fn, job.batched)
+
+    def _ask(self, number: int, gathering: Gathering) -> None:
+        """Gather the stream's next sample.
+
+        Args:
+            number: of the sample within the stream, from 0; bad ones count.
+            gathering: where it goes.
+        """
+        try:
+            sample = self._next()
+        except StreamEnded:
+            raise
+        except Exception as error:
+            if left_a_generator(error):
+                raise  # the rest of the stream may be lost with it: that is not to go unnoticed
+            gathering.miss(error, number)
+        else:
+            gathering.samples.append(sample)
+
+
+Fetcher = MapFetcher | IterableFetcher
+
+
+def make_fetcher(
+    job: Job, base_seed: int, stream: int = 0, opened: Open | None = None, given: int = 0
+) -> Fetcher:
+    """The fetcher of one epoch.
+
+    Args:
+        job: what to do with tasks.
+        base_seed: the epoch's.
+        stream: the stream's number.
+        opened: makes a dataset that has a state go on from there; gives the iterator, if there is
+            one. None: it simply begins.
+        given: how many batches of the epoch the stream has given by then.
+    """
+    seeder, lenient = job.seeder(base_seed), job.on_error != "raise"
+    if job.iterable:
+        begun: Open = opened or partial(iter, job.dataset)
+        of_stream = LenientIterableFetcher if lenient else IterableFetcher
+        return of_stream(job, seeder, stream, begun, given)
+    if opened is not None:
+        opened()
+    return LenientMapFetcher(job, seeder) if lenient else MapFetcher(job, seeder)

@@ -1,0 +1,151 @@
+"""The worker: takes tasks from a channel, answers each one, until the channel ends."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch._utils import ExceptionWrapper
+
+from ...core.task import Task
+from ...errors import StreamError, UsageError
+from ...rng.generators import capture_all
+from ..transport.channels import Channel
+from ..transport.messages import Answer, Outcome, Request, read_request
+from .collate import collate_into
+from .fetch import Job, StreamEnded
+from .on_error import NothingLeft
+from .replica import Copies, Post, Replica
+
+__all__ = ["Post", "refuse", "serve"]
+
+
+def serve(channel: Channel, job: Job, post: Post) -> None:
+    """Answer requests until the other end of the channel is closed."""
+    torch.set_num_threads(1)
+    collate_into(channel.allocate)
+    worker = _Worker(job, post)
+    done_ns: int | None = None
+    while True:
+        try:
+            frame = channel.receive()
+        except EOFError:
+            return
+        began_ns = time.perf_counter_ns()
+        request = read_request(frame)
+        channel.note(request.run, request.task.step)
+        answer = worker.answer(request)
+        answer.idle_ns = 0 if done_ns is None else began_ns - done_ns
+        sending_ns = time.perf_counter_ns()
+        channel.send(answer, began_ns)
+        done_ns = time.perf_counter_ns()
+        if answer.mark is not None:
+            worker.mark_sent(request.task, done_ns - sending_ns)
+
+
+def refuse(channel: Channel, worker: int, error: Exception) -> None:
+    """Answer a worker's requests with an error, until the other end of the channel is closed."""
+    while True:
+        try:
+            frame = channel.receive()
+        except EOFError:
+            return
+        request = read_request(frame)
+        channel.note(request.run, request.task.step)
+        answer = Answer(request.run, request.task.step, worker, Outcome.REFUSED, error)
+        channel.send(answer, time.perf_counter_ns())
+
+
+class _Worker:
+    """The state of a worker: its copies of the dataset, and the epoch that each is in."""
+
+    def __init__(self, job: Job, post: Post) -> None:
+        self._job = job
+        self._post = post
+        self._where = f"in DataLoader worker process {post.worker}"
+        streams = post.workers if post.streams is None else post.streams
+        self._copies = Copies(job, several=streams > post.workers)
+        self._replicas: dict[int, Replica] = {}
+        #: by stream, the loader's run that it has begun
+        self._runs: dict[int, int] = {}
+        #: what went wrong at the start: the answer to each request
+        self._trouble: dict[int, ExceptionWrapper] = {}
+        #: what went wrong when the epoch began: the answer to each of its requests
+        self._not_begun: dict[int, ExceptionWrapper] = {}
+        for stream in range(post.worker, streams, post.workers):
+            self._start(stream)
+
+    def answer(self, request: Request) -> Answer:
+        """Do what is asked; no exception of people's code leaves this."""
+        task = request.task
+        stream = self._post.worker if task.stream is None else task.stream
+        if stream not in self._replicas and stream not in self._trouble:
+            self._start(stream)
+        began_ns = time.perf_counter_ns()
+        refusal = self._begin(stream, request)
+        if refusal is not None:
+            outcome, payload, mark = Outcome.REFUSED, refusal, None
+        else:
+            outcome, payload, mark = self._fetch(stream, task, began_ns)
+        states = None
+        if self._job.seeding == "worker" and not self._job.iterable:
+            states = capture_all()
+        run, worker = request.run, self._post.worker
+        return Answer(run, task.step, worker, outcome, payload, states, mark)
+
+    def mark_sent(self, task: Task, cost_ns: int) -> None:
+        """Note what it has cost to send a batch with a mark."""
+        if task.stream is not None:
+            self._replicas[task.stream].mark_sent(cost_ns)
+
+    def _start(self, stream: int) -> None:
+        try:
+            job = self._copies.next()
+        except UsageError:
+            self._trouble[stream] = ExceptionWrapper(where=self._where)
+            return
+        replica = Replica(job, self._post, stream)
+        try:
+            replica.start()
+        except Exception:
+            self._trouble[stream] = ExceptionWrapper(where=self._where)
+        else:
+            self._replicas[stream] = replica
+
+    def _begin(self, stream: int, request: Request) -> StreamError | None:
+        if request.begin is None or stream not in self._replicas:
+            return None
+        if request.place is None and request.run == self._runs.get(stream):
+            return None  # it was told; with a place it comes back from another worker
+        self._runs[stream] = request.run
+        self._not_begun.pop(stream, None)
+        try:
+            self._replicas[stream].begin(request.begin, request.place)
+        except StreamError as error:
+            return error
+        except Exception:
+            self._not_begun[stream] = ExceptionWrapper(where=self._where)
+        return None
+
+    def _fetch(self, stream: int, task: Task, began_ns: int) -> tuple[Outcome, Any, Any]:
+        if stream in self._trouble:
+            return Outcome.UNSTARTED, self._trouble[stream], None
+        if stream in self._not_begun:
+            return Outcome.FAILED, self._not_begun[stream], None
+        replica = self._replicas[stream]
+        if task.step < 0:  # no batch is wanted, but where the epoch has left the dataset
+            return Outcome.ENDED, None, replica.last_mark()
+        try:
+            batch = replica.fetch(task)
+        except StreamEnded:
+            return Outcome.ENDED, None, replica.last_mark()
+        except NothingLeft as none:
+            return Outcome.EMPTIED, none.skipped, replica.mark(began_ns)
+        except Exception:
+            return (
+                Outcome.FAILED,
+                ExceptionWrapper(where=self._where),
+                replica.mark(began_ns, failed=True),
+            )
+        return Outcome.ARRIVED, batch, replica.mark(began_ns)

@@ -1,0 +1,61 @@
+"""What a worker process runs."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import replace
+from typing import Any
+
+import torch.multiprocessing
+from torch._C import _set_worker_signal_handlers
+
+from ...errors import CannotLoadError
+from ..transport.channels import WorkersEnd
+from ..transport.payload import Cargo
+from .fetch import Job
+from .loop import Post, refuse, serve
+from .signals import hold, leave_ctrl_c_to_the_loader, tell_when_asked
+
+__all__ = ["work"]
+
+
+def work(line: WorkersEnd, job: Job | Cargo, post: Post, life: Any, stack: Any) -> None:
+    """Serve until the loader closes its end; die with it, if it dies.
+
+    Args:
+        line: this worker's end.
+        job: what to do with tasks; in a cargo, together with worker_init_fn.
+        post: this worker's place among the others.
+        life: its end of the lifeline.
+        stack: where to tell what it is at, when asked; None: it will not be asked.
+    """
+    hold(life)
+    leave_ctrl_c_to_the_loader()
+    if stack is not None:
+        tell_when_asked(stack)
+    torch.multiprocessing._set_thread_name("pt_data_worker")  # what `top` shows, as under torch
+    # Prints a line when the process dies of SIGBUS, SIGSEGV and the like.
+    _set_worker_signal_handlers()
+    try:
+        todo: Job = job  # type: ignore[assignment]  # unless it is one
+        if isinstance(job, Cargo):
+            try:
+                todo, init = job.open()
+            except Exception as error:  # whatever people's __setstate__ raises
+                traceback.print_exc()
+                refuse(line.open(), post.worker, _unopened(error))
+                return
+            post = replace(post, worker_init_fn=init)
+        serve(line.open(), todo, post)
+    except (EOFError, KeyboardInterrupt):
+        pass  # nobody listens any more; and a dataset may raise that itself, as under torch
+
+
+def _unopened(error: Exception) -> CannotLoadError:
+    return CannotLoadError(
+        f"DataLoader worker (pid {os.getpid()}): what it was given (dataset, collate_fn, ...)",
+        f"{type(error).__name__}: {error}; its traceback stands in stderr",
+        "Workers that are spawned, or come from a fork server, unpickle it: mend what is raised "
+        'there, or say multiprocessing_context="fork", which copies the process instead',
+    )

@@ -1,0 +1,53 @@
+"""Seeding of the global random number generators before people's code is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...core import seeds
+from ...core.task import Task
+from ...rng.current import set_current
+from ...rng.generators import seed_all
+
+__all__ = [
+    "Seeder",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Seeder:
+    """Seeds everything, as one epoch's seeding mode says."""
+
+    mode: str
+    base_seed: int
+    hooks: tuple[Callable[[int], object], ...] = ()
+
+    @property
+    def per_sample(self) -> bool:
+        return self.mode == "sample"
+
+    def before_batch(self, task: Task) -> None:
+        """Before a map-style batch is fetched."""
+        if self.mode == "batch":
+            self._seed(seeds.batch_seed(self.base_seed, task.step))
+
+    def before_sample(self, position: int) -> None:
+        """Before the sample at that place of the order is fetched (``seeding="sample"``)."""
+        self._seed(seeds.sample_seed(self.base_seed, position))
+
+    def before_collate(self, position: int) -> None:
+        """Before samples are collated, of which the first has that place in the order."""
+        if self.mode == "sample":
+            self._seed(seeds.batch_seed(self.base_seed, position))
+
+    def before_stream(self, stream: int, ordinal: int) -> None:
+        """Before a stream's ``ordinal``-th batch is fetched; 0 is the call of ``iter``."""
+        if self.mode != "worker":
+            self._seed(seeds.stream_seed(self.base_seed, stream, ordinal))
+
+    def _seed(self, seed: int) -> None:
+        set_current(seed)
+        seed_all(seed)
+        for hook in self.hooks:
+            hook(seed)

@@ -1,0 +1,325 @@
+"""Mark: what is to be known of a stream so that another process can go on with it.
+
+It is had in the first of these ways that a dataset allows:
+
+1. by ``state_dict`` of the dataset, of its iterator, or of both;
+2. by pickle of the iterator, with the dataset by reference: of its attributes only those go along
+   that the iteration has changed;
+3. not at all (generators): the stream is replayed from its start. Where that has changed the
+   program's own dataset (``num_workers=0``), what this was at the `Beginning` is its mark.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import threading
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...datasets.protocol import iterate, save
+from ...errors import CannotSaveError
+from ...rng.generators import RNGS, capture_all
+from ...saving.pickles.by_reference import attributes_of, dumps, loads
+from ...saving.pickles.dtypes import dump
+from .baseline import Beginning, Origin
+
+__all__ = ["Cadence", "Marker"]
+
+
+Mark = bytes | Beginning | CannotSaveError | None
+
+
+class Marker:
+    """Takes the marks of one stream, and goes on from them.
+
+    Args:
+        dataset: the stream's replica.
+        stream: its number, for errors.
+        iterable: the dataset is iterable-style.
+        seeding: the loader's; with ``"worker"`` random states are part of a mark.
+        by_value: classes of ``__main__`` go along with an iterator that is pickled.
+        shared: the dataset is the program's own, and is pickled as the iteration has changed it.
+        origin: the dataset as it was given, if it lives on from epoch to epoch.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        stream: int,
+        iterable: bool,
+        seeding: str,
+        by_value: bool = False,
+        shared: bool = False,
+        origin: Origin | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._stream = stream
+        self._iterable = iterable
+        self._with_rng = seeding == "worker"
+        self._by_value = by_value
+        self._shared = shared
+        self._origin = origin
+        #: of the epoch at hand: what has become of the dataset before
+        self._reached: dict[str, Any] = {}
+        #: the generators when it began; empty where they are known without
+        self._first_rng: dict[str, Any] = {}
+        self._by_pickle: _ByPickle | None = None
+        #: what the dataset was before the epoch, if that is needed to go on
+        self.beginning: Beginning | None = None
+        #: where marks are pickled: memory that is kept is written to several times as fast
+        self._buffer = io.BytesIO()
+        #: the stream was opened where it has no more to give
+        self.over = False
+
+    def open(self, mark: Mark, begun: bool = False) -> Any:
+        """The dataset's iterator, as it was when the mark was taken; None for map-style data.
+
+        Args:
+            mark: the mark; None begins.
+            begun: it is one of the epoch at hand; otherwise of the end of the one before.
+
+        Raises:
+            CannotSaveError: the mark is none, but says why there is none.
+            Exception: what the dataset raises.
+        """
+        if isinstance(mark, CannotSaveError):
+            raise mark
+        if isinstance(mark, Beginning):
+            mark = mark.changes()
+        entries = {} if mark is None else pickle.loads(mark)
+        self.over = "over" in entries and begun
+        rng = entries.get("rng", {})
+        if not self._iterable:
+            if "dataset" in entries:
+                self._dataset.load_state_dict(entries["dataset"])
+            _restore(rng)
+            return None
+        if "over" in entries and not begun:  # that was an epoch's end; this is the next one
+            if entries.keys() & {"iterator", "pickled"}:
+                self._open(entries)
+                entries = {}
+            _restore(rng)  # `iter` may draw
+            return self._open(entries)
+        iterator = self._open(entries)
+        _restore(rng)
+        return iterator
+
+    def take(
+        self, iterator: Any, over: bool = False, fresh: bool = False
+    ) -> bytes | CannotSaveError | None:
+        """The mark of where an iterator stands.
+
+        Args:
+            iterator: the dataset's; None for map-style data.
+            over: it has ended; the mark is for the next epoch.
+            fresh: nothing was taken from it; it need not have a state then.
+
+        Returns:
+            A mark; None if the stream can only be replayed; or why it cannot be saved, which is
+            for those who ask for a state: it is no reason not to deliver the batch.
+        """
+        try:
+            entries = self._entries(iterator, fresh)
+            has_state = bool(entries.keys() & {"dataset", "iterator"})
+            if self._lives_on and not has_state and (over or entries):
+                entries.update(self._now() if over else self._reached)
+            elif "pickled" in entries and "drift" in self._reached:
+                entries["drift"] = self._reached["drift"]
+            if not entries and not (over and self._with_rng and self._lives_on):
+                return None
+            # In the main process the next epoch has generators of its own.
+            if self._with_rng and not (over and self._shared):
+                entries["rng"] = capture_all()
+            if "pickled" in entries and not over and self._first_rng:
+                entries["first_rng"] = self._first_rng
+            if over:
+                entries["over"] = True
+            return self._dumps(entries)
+        except CannotSaveError as error:
+            return error
+        except Exception as error:  # whatever people's state_dict or __reduce__ raises
+            return self._refusal(f"{type(error).__name__}: {error}")
+
+    @property
+    def _lives_on(self) -> bool:
+        """The dataset is a worker's copy, which earlier epochs may have changed."""
+        return self._origin is not None and not self._shared
+
+    def _now(self) -> dict[str, Any]:
+        """What has become of the dataset by now."""
+        return {} if self._origin is None else self._origin.reached()
+
+    def _open(self, entries: dict[str, Any]) -> Any:
+        Beginning.put_back(self._dataset, entries)
+        self._reached = self._now()
+        beginning = Beginning(self._dataset, self._by_value) if self._shared else None
+        if beginning is not None:
+            beginning.drift = self._reached.get("drift", [])
+        if self._with_rng and self._lives_on:
+            self._first_rng = entries.get("first_rng") or capture_all()
+        iterator = iterate(self._dataset, entries)
+        self._by_pickle = self.beginning = None
+        may_be_pickled = _may_be_pickled(iterator)
+        if not (beginning or may_be_pickled) or _has_state(self._dataset, iterator):
+            return iterator
+        self.beginning = beginning
+        if may_be_pickled:
+            self._by_pickle = _ByPickle(self._dataset, self._by_value)
+            if "pickled" in entries:
+                iterator = self._by_pickle.read(entries["pickled"])
+        return iterator
+
+    def _entries(self, iterator: Any, fresh: bool) -> dict[str, Any]:
+        if self._by_pickle is not None:
+            return self._by_pickle.write(iterator)
+        if self._iterable:
+            entries = save(self._dataset, iterator)
+        else:
+            entries = {"dataset": self._dataset.state_dict()}
+        if fresh and "iterator" in entries and entries["iterator"] is None:
+            del entries["iterator"]
+        empty = [name for name, state in entries.items() if state is None]
+        if empty:
+            raise self._refusal(f"state_dict() of the {empty[0]} returned None")
+        return entries
+
+    def _dumps(self, entries: dict[str, Any]) -> bytes:
+        self._buffer.seek(0)
+        dump(entries, self._buffer)
+        self._buffer.truncate()
+        return self._buffer.getvalue()
+
+    def _refusal(self, reason: str) -> CannotSaveError:
+        return CannotSaveError(
+            f"stream {self._stream} of the dataset {type(self._dataset).__qualname__}",
+            reason,
+            "state_dict() of the dataset and of its iterator should return what pickle can save",
+        )
+
+
+def _restore(states: dict[str, Any]) -> None:
+    for name, state in states.items():
+        RNGS[name].restore(state)
+
+
+def _has_state(dataset: Any, iterator: Any) -> bool:
+    """Either has a state of its own; having the methods is not enough."""
+    try:
+        return bool(save(dataset, iterator))
+    except Exception:  # it has one, and something is wrong with it
+        return True
+
+
+def _may_be_pickled(iterator: Any) -> bool:
+    # Generators cannot be; an iterator of Python's own over a list would take the list along, and
+    # those of itertools can no longer be from Python 3.14 on.
+    return type(iterator).__module__ not in ("builtins", "itertools")
+
+
+class _ByPickle:
+    """Pickles of an iterator, with what it shares with its dataset.
+
+    Of the dataset's attributes the large ones that are as they were at the iteration's beginning
+    are left out: ``iter`` finds, or makes, them again.
+    """
+
+    def __init__(self, dataset: Any, by_value: bool) -> None:
+        self._dataset = dataset
+        self._by_value = by_value
+        self._begun = {name: _digest(value) for name, value in self._attributes().items()}
+        self._refused = _has_slots(dataset) or None in self._begun.values()
+
+    def write(self, iterator: Any) -> dict[str, Any]:
+        """The entry of a mark; none if pickle refuses the iterator, or cannot tell what it is."""
+        attributes = self._attributes()
+        digests = {name: _digest(value) for name, value in attributes.items()}
+        if self._refused or None in digests.values():
+            return {}
+        same = {name for name, digest in digests.items() if digest == self._begun.get(name)}
+        kept = {name: value for name, value in attributes.items() if name not in same}
+        by_id = {id(attributes[name]): name for name in same}
+        try:
+            parts = list(attributes), kept, iterator
+            return {"pickled": dumps(parts, self._dataset, self._by_value, by_id)}
+        except Exception:  # whatever people's __reduce__ raises
+            self._refused = True
+            return {}
+
+    def read(self, pickled: bytes) -> Any:
+        """The iterator; the dataset's attributes are as they were then."""
+        names, kept, iterator = loads(pickled, self._dataset)
+        attributes = vars(self._dataset) if self._attributes() or kept else {}
+        for name in attributes.keys() - names:
+            del attributes[name]
+        attributes.update(kept)
+        return iterator
+
+    def _attributes(self) -> dict[str, Any]:
+        return attributes_of(self._dataset)
+
+
+def _has_slots(dataset: Any) -> bool:
+    """It has attributes that are not in its ``__dict__``."""
+    return any(vars(kind).get("__slots__") for kind in type(dataset).__mro__)
+
+
+def _digest(value: Any) -> Any:
+    """Tells whether a value has changed; None: nothing can.
+
+    What is small is always another one, and goes along: a counter that ``iter`` counts up, say.
+    """
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version, value.data_ptr()
+    if isinstance(value, np.ndarray) and value.flags.c_contiguous and not value.dtype.hasobject:
+        data: Any = value.reshape(-1).view(np.uint8)
+        return blake2b(data, digest_size=16).digest()
+    try:
+        pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception:  # whatever people's __reduce__ raises
+        return id(value) if callable(value) or isinstance(value, _LOCKS) else None
+    return object() if len(pickled) <= _SMALL_BYTES else blake2b(pickled, digest_size=16).digest()
+
+
+_SMALL_BYTES = 4096
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
+class Cadence:
+    """When a mark is to be taken.
+
+    Args:
+        every: after every so many batches, from 1; None: as often as a hundredth of the time that
+            fetching takes allows, and after a second of it even if that is more, up to a twentieth.
+    """
+
+    def __init__(self, every: int | None) -> None:
+        self._every = every
+        self._since = 0
+        self._busy_ns = 0
+        #: what the last mark has cost; the first batch is marked in any case
+        self._cost_ns = 0
+
+    def due(self, busy_ns: int) -> bool:
+        """Note that a batch took so long; should a mark be taken after it?"""
+        self._since += 1
+        self._busy_ns += busy_ns
+        if self._every is not None:
+            return self._since >= self._every
+        cheap, bearable = 100 * self._cost_ns, max(_SECOND_NS, 20 * self._cost_ns)
+        return self._busy_ns >= min(cheap, bearable)
+
+    def taken(self, cost_ns: int) -> None:
+        """Note that a mark was taken, and what it has cost."""
+        self._since = self._busy_ns = 0
+        self._cost_ns = cost_ns
+
+    def sent(self, cost_ns: int) -> None:
+        """Note what it has cost to send it; to receive it costs as much again."""
+        self._cost_ns += 2 * cost_ns
+
+
+_SECOND_NS = 1_000_000_000

@@ -1,0 +1,1 @@
+"""The public loader and iterator, and how they are shown."""

@@ -1,0 +1,1 @@
+"""How loaders and iterators are shown."""

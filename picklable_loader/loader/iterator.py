@@ -1,0 +1,360 @@
+"""LoaderIterator: what ``iter(loader)`` gives; an ordinary value, picklable at any step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import get_ident
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from torch._C._autograd import _profiler_enabled
+from torch.autograd.profiler import record_function
+
+from ..core.checks import check_count, whole_number
+from ..core.events import Budgeted, Skipped
+from ..epoch.fits import check_kind
+from ..epoch.options import AtEpochEnd
+from ..epoch.spec import budget_for, is_iterable
+from ..epoch.turns import AT_REST, MOVING
+from ..epoch.warnings import empty_epoch, longer_than_promised, replay, skipped
+from ..errors import UsageError, WorkerDied
+from ..fetching.engine.stats import Stats
+from ..fetching.transport.messages import Answer, Outcome
+from ..fetching.worker.on_error import Thinned
+from ..fetching.worker.saved_streams import replayed
+from ..saving.pickles.placeholder import check_present
+from .display.timeline import Timeline, draw, timeline
+from .pickling_iterator import Standing
+from .pin_memory import pin
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["LoaderIterator"]
+
+_T = TypeVar("_T", covariant=True)
+
+
+class LoaderIterator(Standing[_T], Iterator[_T]):
+    """One pass over a loader's data.
+
+    It can be pickled at any moment, with workers running; it does not notice. What is unpickled
+    goes on with the very next batch. Unpickling starts no process, draws no random number and
+    reads no data: the first ``next`` does.
+
+    Made by ``iter(loader)``; not meant to be constructed.
+
+    Attributes:
+        loader: the `DataLoader` it belongs to.
+    """
+
+    def __iter__(self) -> LoaderIterator[_T]:
+        return self
+
+    def __next__(self) -> _T:
+        """The next batch.
+
+        Raises:
+            StopIteration: the epoch is over.
+            WorkerDied: workers die of the next batch, or as soon as they are started.
+            RuntimeError: ``timeout`` is over; or, with ``max_task_deaths=0``, a worker has died.
+                The iterator can go on.
+            NoSampleError: all samples of 1000 batches in a row were bad. It can go on, too.
+            Exception: whatever the dataset, collate_fn or sampler raises, as in torch; the next
+                call gives the batch after that one.
+        """
+        turn, entered = self._turn, False
+        try:
+            with turn.lock:
+                self._handed_over = -1 if self._run is None else self._run.step
+                before, turn.phase = turn.phase, MOVING
+                entered = True
+                if turn.mover != get_ident():
+                    turn.note_mover()
+                if _profiler_enabled():
+                    with record_function(self._profile_name):
+                        batch = self._next()
+                else:
+                    batch = self._next()
+                turn.phase = before
+                return batch
+        except StopIteration:
+            raise
+        except BaseException as error:  # Ctrl-C, and what other signals' handlers raise, as well
+            if entered and not self._driver.settled:
+                with turn.lock:
+                    self._come_to_rest(error)
+            raise
+
+    def skip(self, count: int) -> int:
+        """Pass over the next batches without fetching them.
+
+        An iterable-style dataset, a dataset with a state, and ``seeding="worker"`` depend on every
+        batch before: there `skip` fetches the batches and drops them. A batch that workers die of
+        is the exception: a map-style dataset is never asked for it.
+
+        Args:
+            count: how many, from 0.
+
+        Returns:
+            How many were passed over: fewer at the end of the epoch.
+
+        Raises:
+            ValueError, TypeError: ``count`` is negative, or no whole number.
+        """
+        count = whole_number("count", count)
+        if count < 0:
+            raise ValueError(f"count should be from 0, got count={count}")
+        with self._turn.jumps("skip()"):
+            return self._skip(count)
+
+    def _skip(self, count: int) -> int:
+        inner = self.loader._pl
+        # Workers may have fetched a part of what is skipped: their generators have moved then.
+        if inner.streamed or inner.options.seeding == "worker":
+            around = count and self._deadly == self.step and not is_iterable(self.loader)
+            passed = self._pass_over(1) if around else 0
+            return passed + sum(1 for _ in zip(range(count - passed), self))
+        return self._pass_over(count)
+
+    def _pass_over(self, count: int) -> int:
+        before = self.step
+        if self._driver.at_work:
+            self._driver.tell(Skipped(count))
+        else:  # workers never see what may have killed those before them
+            self.start(skip=count)
+        if self._finished or self._closed:
+            return 0
+        passed = self._live_run().step - before
+        if passed:
+            self._live_run().unmoved = None
+            self._at_epoch_end = None
+        return passed
+
+    @property
+    def prefetch_budget(self) -> int:
+        """How many batches may be under way or waiting, from 1; "auto" leaves it to itself again.
+
+        There is none (UsageError) where nothing is fetched.
+        """
+        with self._turn.moves():
+            self.start()
+        if self._run is None:
+            raise _no_budget(self._finished)
+        return self._run.schedule.budget
+
+    @prefetch_budget.setter
+    def prefetch_budget(self, budget: int | Literal["auto"]) -> None:
+        tasks, most = budget_for(self.loader, budget)
+        with self._turn.jumps("prefetch_budget"):
+            self.start()
+            if not self._driver.at_work:
+                raise _no_budget(self._finished)
+            self._driver.tell(Budgeted(tasks, self._live_run().schedule.bytes, most))
+
+    def stats(self) -> Stats:
+        """What workers and consumer did since the workers were started; or until they ended.
+
+        What was skipped is counted over all of the iterator's life.
+        """
+        return self._driver.stats()
+
+    def timeline(self, batches: int = 200) -> Timeline:
+        """When each worker was busy with a batch, and when the consumer waited for one.
+
+        Args:
+            batches: the last so many that workers have made, from 1; 1000 are remembered, since
+                the workers were started. No pickle holds them.
+
+        Raises:
+            ValueError, TypeError: ``batches`` is no whole number from 1.
+        """
+        check_count("batches", batches)
+        return timeline(self._driver.record(), self.loader.num_workers or 1, batches)
+
+    def plot(self, axes: Axes | None = None, *, batches: int = 200) -> Axes:
+        """Draw the timeline, with matplotlib: who waits for whom?
+
+        Args:
+            axes: where to; None makes a new figure.
+            batches: see `timeline`.
+
+        Returns:
+            The axes.
+
+        Raises:
+            UsageError: matplotlib is not installed.
+            ValueError, TypeError: see `timeline`.
+        """
+        return draw(self.timeline(batches), axes)
+
+    def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
+        """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
+        unmoved = self._run is None or self._run.unmoved is not None
+        if state is None and self._finished and unmoved:
+            # It was pickled after its last batch. Persistent workers would have gone on with what
+            # the epoch has left them, for example its base seed; new ones begin with its state.
+            state = self._next_epoch(live=True)
+        if state is None:
+            self._leave()
+        self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
+        if state is None:
+            check_kind(self.loader)
+            self.loader._pl.abandon()
+            self._fresh_run()
+        self.loader._pl.adopt(self)
+        self.start()
+
+    def _leave(self) -> None:
+        """Note what a pass that was left has made of workers that live on."""
+        run = self._driver.run
+        if run is not None and not run.finished and self.loader._pl.asks_when_left:
+            self._driver.leave()
+            self.loader._pl.run_ends(run)
+
+    def start(self, skip: int = 0) -> None:
+        """Start the workers and let them fetch ahead; `next` does it where it was not done.
+
+        Args:
+            skip: batches to pass over before.
+        """
+        if self._driver.at_work or self._finished or self._closed:
+            return
+        check_present(self.loader.dataset)
+        check_kind(self.loader)
+        if self._run is None:
+            self._build_run()
+        run = self._live_run()
+        job, places = self.loader._pl.job(), run.openings(new_workers=False)
+        self._replay = replayed(places.values(), job.mark_every)
+        self._driver.start(self.loader, run, skip)
+
+    def close(self) -> None:
+        """Retire the workers; ``next`` raises StopIteration from now on.
+
+        It waits for a ``next`` of another thread. Within ``next`` of this thread (from the dataset
+        or a signal handler) the batch at hand still comes, and the next call retires the workers.
+        Its state stays: what is unpickled from a closed iterator goes on.
+        """
+        self._closed = True
+        if self._turn.phase_here() == AT_REST:
+            with self._turn.moves():
+                self._driver.stop()
+
+    def __enter__(self) -> LoaderIterator[_T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- within ---------------------------------------------------------------------------------
+    def _next(self) -> _T:
+        if self._closed:
+            self._driver.stop()
+        if self._finished or self._closed:
+            raise StopIteration
+        self._driver.settled = False
+        try:
+            self.start()
+            self._tell_of_replay()
+            answer = self._advance()
+        except StopIteration:
+            self._tell_of_skips()
+            if self._goes_to_next_epoch():
+                return self._next()
+            self._finish()
+            raise
+        # A batch that raised counts as delivered. One of a worker that could not start does not:
+        # the next call starts new workers.
+        self._driver.settled = answer.outcome is Outcome.FAILED
+        return self._hand_over(answer)
+
+    def _tell_of_replay(self) -> None:
+        if self._replay:
+            count, self._replay = self._replay, 0
+            self._driver.settled = True  # a filter may make an error of the warning
+            replay(count, self.epoch, type(self.loader.dataset).__qualname__)
+            self._driver.settled = False
+
+    def _tell_of_skips(self) -> None:
+        skips = self._driver.skips
+        if skips.untold is not None:
+            sample, skips.untold = skips.untold, None
+            skipped(sample)
+
+    def _advance(self) -> Answer:
+        """The driver's next answer, noted in the run."""
+        run = self._live_run()
+        run.rejoin()
+        answer = self._driver.advance()
+        run.moved(answer)
+        self._at_epoch_end = None
+        return answer
+
+    def _hand_over(self, answer: Answer) -> _T:
+        payload = answer.open()
+        if type(payload) is Thinned:
+            payload, bad = payload
+            self._driver.skipped(answer.step, bad)
+        if self._driver.skips.untold:
+            self._tell_of_skips()
+        loader, promised = self.loader, self._iterable_length
+        if promised is not None and is_iterable(loader) and self.step > promised:
+            longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)
+        if loader.pin_memory:
+            try:
+                payload = pin(payload)
+            except Exception:  # of the batch's own pin_memory(): that batch is lost, as in torch
+                self._driver.settled = True
+                raise
+        return payload  # type: ignore[no-any-return]
+
+    def _goes_to_next_epoch(self) -> bool:
+        """Nothing was left of a resumed epoch: tell so, or go on with the next one."""
+        wish, run = self._at_epoch_end, self._live_run()
+        self._at_epoch_end = None
+        if wish is None or not run.first_step:
+            return False
+        if wish == "next":
+            self.loader._pl.run_ends(run)
+            if not self.loader._pl.lives_on:
+                self._driver.stop()
+            self.begin(None, None)
+            self._handed_over = 0
+            return True
+        empty_epoch(run.epoch)
+        return False
+
+    def _finish(self) -> None:
+        run = self._live_run()
+        run.finished = True
+        run.unmoved = None
+        self.loader._pl.run_ends(run)
+        self._finished = True
+        if not self.loader.persistent_workers:
+            self._driver.stop()
+
+    def _come_to_rest(self, error: BaseException) -> None:
+        """Give up the workers; the next call starts new ones, on what the consumer has not got."""
+        run = self._run
+        if isinstance(error, WorkerDied):
+            self._deadly = error.step
+        if run is not None:
+            run.take_back(self._handed_over)
+        self._driver.stop()
+        if run is not None:
+            run.restart()
+
+
+def _no_budget(finished: bool) -> UsageError:
+    """Of an iterator that fetches nothing (any more)."""
+    state = "finished" if finished else "closed"
+    return UsageError(
+        f"this iterator is {state} and fetches nothing, so that it has no prefetch_budget: use the "
+        "one that the next iter(loader) gives, or DataLoader(..., prefetch_budget=...)"
+    )

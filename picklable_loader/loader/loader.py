@@ -1,0 +1,368 @@
+"""DataLoader: torch's signature and attributes, and a state of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+from torch.utils.data import Dataset, Sampler
+
+from ..core.checks import whole_number
+from ..datasets.protocol import tell_epoch
+from ..epoch.batch_at import batch_at
+from ..epoch.history import Inner
+from ..epoch.options import (
+    AtEpochEnd,
+    CodecWish,
+    OnError,
+    OnTimeout,
+    Options,
+    Scheduling,
+    Seeding,
+    Transport,
+)
+from ..epoch.spec import position, remaining
+from ..epoch.states import next_epoch, snapshot, unmoved
+from ..epoch.warnings import dropped_state
+from ..saving.states.tree import with_checksum
+from .display.describe import in_one_line, of_loader
+from .display.html import card
+from .iterator import LoaderIterator
+from .pickling import Picklable
+
+__all__ = ["DataLoader"]
+
+_T = TypeVar("_T", covariant=True)
+
+
+class _Epoch:
+    """An attribute that a subclass, or a user, may give a value of its own.
+
+    A property would refuse ``self.epoch = 0``, which subclasses of torch's loader are free to say.
+    """
+
+    def __get__(self, loader: DataLoader[Any] | None, kind: type[Any]) -> int:
+        if loader is None:
+            return 0
+        inner = loader._pl
+        if inner.resume is not None:
+            wish = inner.resume_at_end or inner.options.at_epoch_end
+            return position(loader, inner.resume, wish)[0]
+        newest, run = inner.newest, inner.run
+        if newest is not None:
+            return inner.next_epoch if newest.finished else newest.epoch
+        return inner.next_epoch if run is None or run.finished else run.epoch
+
+
+class DataLoader(Picklable[_T]):
+    """A ``torch.utils.data.DataLoader`` whose iterator can be pickled in mid-epoch.
+
+    Takes all of torch's arguments, with their meaning, defaults and errors, and these:
+
+    Args:
+        seed: everything random, order and augmentation, derives from it and the epoch; no global
+            random number generator is touched. ``None``: the order is torch's, from
+            ``generator`` or torch's global generator.
+        seeding: what Python's, numpy's and torch's generators are seeded from before people's
+            code is called. ``"batch"``: base seed, epoch and step, so that batches do not depend
+            on the number of workers; in the main process the program's own states are put back
+            afterwards. ``"sample"``: the sample's position in the epoch's order, so that they do
+            not depend on the batch size either. Both overwrite a seed that ``worker_init_fn``
+            gives them. ``"worker"``: torch's scheme, base seed and worker number, once.
+        schedule: which worker is given a task. ``"balanced"``: the one that has fewest.
+            ``"round_robin"``: batch i goes to worker i modulo num_workers, as in torch; stream i
+            stays with that worker. ``None``: balanced, except for data that has streams and
+            ``seeding="worker"``. With streams, balanced lets them move between workers: it makes
+            a difference if there are more of them than workers.
+        seed_hooks: called with a seed (an int from 0 to 2**62 - 1) each time that the generators
+            are seeded, to seed another one.
+        at_epoch_end: what ``iter`` does with a state that was taken after an epoch's last batch
+            and before StopIteration. ``"stop"``: the pass delivers nothing, and warns.
+            ``"next"``: it goes straight to the next epoch.
+        transport: how batches come from the workers. ``"arena"``: through memory that both sides
+            map, with a task queue that the kernel keeps; ``iter`` raises `UsageError` where the
+            system cannot do that. ``"portable"``: pipes, and torch's shared
+            memory. ``"auto"``: the arena where the system has what it takes (Linux).
+        prefetch_budget: batches under way or waiting for delivery, over all workers, from 1.
+            ``"auto"``: 2 times num_workers, and up to 8 times while workers idle because the next
+            batch in order is a slow one and all would take 512 MiB at most; or because of
+            anything else, a slow consumer included, and all would take 16 MiB at most (not with
+            a sampler of your own, or a generator that is drawn from again and again). ``None``:
+            ``prefetch_factor`` times num_workers, or ``"auto"`` if that is not given either.
+        prefetch_bytes: no more is fetched while batches that wait for delivery take this much,
+            an int or text such as ``"512MiB"``; what workers are at comes on top, at most a batch
+            each, unless a batch is suddenly more than four times as large as all before it.
+            ``None``: any amount.
+        num_streams: how many replicas of an iterable-style dataset (or of a map-style one that
+            has ``state_dict``) the data is read through, from 1. The order of the data depends
+            on this number alone, and not on that of the processes. ``None``: one for each worker,
+            as in torch.
+        snapshot_every_n_steps: after how many batches of a stream its state is taken; the
+            batches since are fetched again on resume. 0: never, all of the epoch's are.
+            ``"auto"``: as often as a hundredth of the time that fetching takes allows, and about
+            each second of it.
+        max_task_deaths: a worker that dies is replaced, and what it owed is done again; a task that
+            so many have died of, from 1, is given up (`WorkerDied`). 0: the first death ends the
+            pass, as in torch.
+        on_timeout: what is done when no batch has come for ``timeout`` seconds. ``"raise"``:
+            torch's RuntimeError. ``"restart"``: each worker that is at a task is killed and
+            replaced, with a warning that holds its stack; the task counts as one that it died of.
+        on_error: what becomes of a sample that the dataset raises an exception for. ``"raise"``:
+            ``next`` raises it instead of the batch, as in torch. ``"skip"``: the batch comes
+            without that sample, and ``stats`` of the iterator says so; a batch that has lost all
+            of its samples is passed over. A callable: it is given the exception and the sample's
+            index (iterable-style: its number in the stream, from 0), where the sample is fetched,
+            and returns another sample for it, returns None to skip it, or raises.
+        codec: what carries the parts of a pickled loader that plain pickle refuses: lambdas,
+            closures, local classes. ``"auto"``: cloudpickle, and what that refuses, dill.
+            ``"pickle"``: nothing. ``"cloudpickle"`` and ``"dill"`` carry everything that is no
+            tensor or array, also classes of ``__main__``, which a program that does not have them
+            can load then. Or a `Codec`.
+        pickle_dataset: False: pickles of the loader, and of its iterator, come without the dataset,
+            and need ``attach`` when they are loaded.
+        pickle_mapped: False: arrays and tensors over a mapped file (``numpy.memmap``,
+            ``torch.load(mmap=True)``) are pickled as the file's name and their place in it.
+
+    Raises:
+        ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
+            value is not one of those above, or if ``generator`` is given together with ``seed``.
+        UsageError: the codec is not installed.
+    """
+
+    #: number of the epoch at hand; if there is none, of the one that begins next
+    epoch = _Epoch()
+
+    def __init__(
+        self,
+        dataset: Dataset[_T],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int | None = None,
+        seeding: Seeding = "batch",
+        schedule: Scheduling | None = None,
+        seed_hooks: Sequence[Callable[[int], object]] = (),
+        at_epoch_end: AtEpochEnd = "stop",
+        transport: Transport = "auto",
+        prefetch_budget: int | Literal["auto"] | None = None,
+        prefetch_bytes: int | str | None = None,
+        num_streams: int | None = None,
+        snapshot_every_n_steps: int | Literal["auto"] = "auto",
+        max_task_deaths: int = 3,
+        on_timeout: OnTimeout = "raise",
+        on_error: OnError = "raise",
+        codec: CodecWish = "auto",
+        pickle_dataset: bool = True,
+        pickle_mapped: bool = True,
+    ) -> None:
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        if prefetch_budget is None and prefetch_factor is None:
+            prefetch_budget = "auto"
+        options = Options(
+            seed=seed,
+            seeding=seeding,
+            schedule=schedule,
+            seed_hooks=tuple(seed_hooks),
+            at_epoch_end=at_epoch_end,
+            transport=transport,
+            prefetch_budget=prefetch_budget,
+            prefetch_bytes=prefetch_bytes,
+            num_streams=num_streams,
+            snapshot_every_n_steps=snapshot_every_n_steps,
+            max_task_deaths=max_task_deaths,
+            on_timeout=on_timeout,
+            on_error=on_error,
+            codec=codec,
+            pickle_dataset=pickle_dataset,
+            pickle_mapped=pickle_mapped,
+        )
+        if seed is not None and generator is not None:
+            raise ValueError("generator option is mutually exclusive with seed")
+        # Torch keeps every argument as an attribute, from which trainers build loaders anew.
+        self.__dict__.update(vars(options))
+        self.seed_hooks = seed_hooks
+        #: all that is ours and no argument
+        self._pl = Inner(self, options)
+        self._pl.remember_origin()
+
+    # --- epochs ----------------------------------------------------------------------------------
+
+    def __iter__(self) -> LoaderIterator[_T]:  # type: ignore[override]
+        """Begin the next epoch, or go on from the state that was loaded.
+
+        Raises:
+            StateError: the loaded state does not fit any more.
+        """
+        self.check_worker_number_rationality()
+        with self._pl.turn.moves():
+            return self._begin()
+
+    def _begin(self) -> LoaderIterator[_T]:
+        inner = self._pl
+        # With persistent workers torch gives the same object again.
+        kept = inner.kept() if inner.lives_on and inner.kept is not None else None
+        iterator: LoaderIterator[_T]
+        iterator = LoaderIterator(self, inner.driver) if kept is None else kept
+        before = inner.next_epoch, inner.run, inner.newest_ref
+        try:
+            iterator.begin(inner.resume, inner.resume_at_end)
+        except BaseException:  # nobody got this epoch: the next iter begins it
+            iterator.close()
+            inner.next_epoch, inner.run, inner.newest_ref = before
+            raise
+        inner.resume = inner.resume_at_end = inner.ended = None
+        return iterator
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next ``iter`` begins.
+
+        It reaches the sampler, the batch sampler and the dataset where they have ``set_epoch``,
+        and the dataset's copies in persistent workers. A state that was loaded for this epoch
+        stays in force; one for another epoch is dropped.
+
+        Args:
+            epoch: from 0.
+
+        Raises:
+            ValueError: ``epoch`` is negative.
+            TypeError: it is no whole number.
+        """
+        epoch = whole_number("epoch", epoch)
+        if epoch < 0:
+            raise ValueError(f"epoch should be from 0, got epoch={epoch}")
+        with self._pl.turn.moves():
+            self._set_epoch(epoch)
+
+    def _set_epoch(self, epoch: int) -> None:
+        inner, resume = self._pl, self._pl.resume
+        if resume is not None and resume["epoch"] != epoch:
+            if resume["step"] and remaining(self, resume) != 0:
+                dropped_state(epoch, resume["epoch"])
+            inner.resume = None
+        if inner.newest is None:
+            inner.run = None  # a pass that was left, or is over
+        inner.next_epoch = epoch
+        inner.announced = epoch
+        inner.tell_samplers(epoch)
+        if inner.origin_known is None:
+            tell_epoch(self.dataset, epoch)
+        else:
+            inner.origin_known.tell(epoch)
+
+    def batch_at(self, step: int, epoch: int | None = None) -> _T:
+        """That very batch again, augmentation included, without touching any live iterator.
+
+        With torch's samplers it does not walk through the epoch.
+
+        Args:
+            step: number of the batch within the epoch, from 0.
+            epoch: the epoch; None for the one at hand. Another one is known only with ``seed=``,
+                or where the order is not random.
+
+        Returns:
+            The batch, fetched in this process.
+
+        Raises:
+            IndexError: the epoch has no such step.
+            ValueError, TypeError: ``epoch`` is negative, or no whole number.
+            UsageError: the batch is not a function of step and epoch: iterable-style data,
+                ``seeding="worker"``, or an epoch whose random numbers are not known. Or there is
+                no batch, as all of its samples are skipped.
+        """
+        with self._pl.turn.lock:
+            return batch_at(self, step, epoch)  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return in_one_line(of_loader(self))
+
+    def _repr_html_(self) -> str:
+        return card(of_loader(self))
+
+    # --- state -----------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the newest iterator stands, or what the next ``iter`` will begin with.
+
+        The same protocol as torchdata's StatefulDataLoader. It starts and draws nothing.
+
+        Returns:
+            See `LoaderIterator.state_dict`.
+
+        Raises:
+            CannotSaveError: see `LoaderIterator.state_dict`.
+        """
+        with self._pl.turn.still():
+            return with_checksum(self._state_dict())
+
+    def _state_dict(self) -> dict[str, Any]:
+        inner = self._pl
+        if inner.resume is not None:
+            return unmoved(self, inner.resume, live=False)
+        newest = inner.newest
+        if newest is not None:
+            return newest.state_dict()
+        run = inner.run
+        if run is None:
+            return inner.beginning(live=False)
+        if run.finished:
+            return next_epoch(self, run)
+        return snapshot(self, run, None, live=False)
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
+    ) -> None:
+        """Have the next ``iter`` go on from a saved state; the iteration at hand is abandoned.
+
+        Args:
+            state: what ``state_dict`` returned; ``{}`` is the beginning of epoch 0.
+            strict: False takes what still has a meaning from a state that does not fit: with
+                another batch size, the same sample.
+            at_epoch_end: ``"stop"`` or ``"next"``, instead of the loader's own.
+
+        Raises:
+            StateMismatch: the state belongs to another dataset length, sampler, batch size,
+                drop_last or seeding.
+            DamagedStateError, NewerStateError, ForeignStateError: see there. The loader is as it
+                was after any of these.
+            ValueError: ``at_epoch_end`` is something else.
+        """
+        inner = self._pl
+        with inner.turn.jumps("load_state_dict()"):
+            accepted = inner.accept(state, strict=strict, at_epoch_end=at_epoch_end)
+            inner.resume = accepted
+            inner.resume_at_end = at_epoch_end
+            inner.abandon(finished=True)
+            inner.run = None
+            inner.newest_ref = None

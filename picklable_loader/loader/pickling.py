@@ -1,0 +1,151 @@
+"""Pickling: a loader as a value: saved, copied, and given its dataset back."""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+from functools import cache
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+
+from ..core.snapshot import differences
+from ..datasets.protocol import tell_epoch
+from ..epoch.history import Inner
+from ..epoch.spec import fingerprint
+from ..epoch.states import apart
+from ..errors import Difference, StateMismatch, UsageError
+from ..saving.pickles.codecs import bare
+from ..saving.pickles.parts import class_of, packed, unpacked
+from ..saving.pickles.placeholder import is_absent
+
+__all__ = ["Picklable"]
+
+_T = TypeVar("_T", covariant=True)
+
+#: torch's name of an attribute that cannot be pickled
+_CONTEXT = "_DataLoader__multiprocessing_context"
+
+
+class Picklable(TorchDataLoader[_T]):
+    """What makes a loader a value."""
+
+    _pl: Inner
+
+    def attach(self, dataset: Dataset[_T]) -> None:
+        """Give a loader its dataset back, after it was pickled without (``pickle_dataset=False``).
+
+        Args:
+            dataset: what it was saved with, or an equal one.
+
+        Raises:
+            StateMismatch: length, sampler or kind are not those that it was saved with; the loader
+                is as it was.
+            UsageError: it has its dataset.
+        """
+        with self._pl.turn.moves():
+            _attach(self, dataset)
+
+    #: its parts are looked at one by one when it is pickled
+    _packs = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {**self.__dict__, **_in_slots(self)}
+        context = kept.pop(_CONTEXT, None)
+        kept["_iterator"] = None
+        kept["_pl"] = {
+            **self._pl.saved(),
+            "start_method": None if context is None else context.get_start_method(),
+        }
+        return kept
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        kept, opened = unpacked(kept)
+        saved = kept["_pl"]
+        for name in _in_slots(type(self)):
+            if name in kept:
+                object.__setattr__(self, name, kept.pop(name))
+        self.__dict__.update({**_torchs_own(), **kept})
+        method = saved["start_method"]
+        context = None if method is None else torch.multiprocessing.get_context(method)
+        self.__dict__[_CONTEXT] = context
+        me: Any = self  # a DataLoader
+        self._pl = Inner.restored(me, saved)
+        if is_absent(self.dataset):
+            self._pl.sealed = opened
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if type(self).__reduce__ is not object.__reduce__:
+            return super().__reduce_ex__(protocol)
+        with self._pl.turn.still():
+            me: Any = apart(self) if self._pl.turn.foreign else self
+            return *bare(class_of(me), protocol), packed(me, me.__getstate__())
+
+    def __copy__(self) -> Picklable[_T]:
+        return self.__deepcopy__(None)
+
+    def __deepcopy__(self, memo: dict[int, Any] | None) -> Picklable[_T]:
+        other = type(self).__new__(type(self))
+        with self._pl.turn.still():
+            kept, sealed = self.__getstate__(), self._pl.sealed
+            if memo is None:
+                sealed = sealed and sealed.beside_others({id(self): other})
+            else:
+                memo[id(self)] = other
+                kept, sealed = copy.deepcopy((kept, sealed), memo)
+        other.__setstate__(kept)
+        other._pl.sealed = sealed
+        return other
+
+
+def _in_slots(owner: Any) -> dict[str, Any]:
+    """What a loader of somebody's class has in slots; of the class, their descriptors."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]
+    return {name: getattr(owner, name) for name in names if hasattr(owner, name)}
+
+
+@cache
+def _torchs_own() -> dict[str, Any]:
+    """What torch's loader has at least: another version of it, which has pickled one, had less."""
+    whole = vars(TorchDataLoader([None]))  # type: ignore[arg-type]
+    return {name: value for name, value in whole.items() if name not in _GIVEN}
+
+
+#: what each loader has from whoever made it
+_GIVEN = ("dataset", "sampler", "batch_sampler")
+
+
+def _attach(loader: Any, dataset: Any) -> None:
+    """Put a dataset in the place of an absent one."""
+    missing = loader.dataset
+    if not is_absent(missing):
+        raise UsageError("this loader has its dataset: attach is for one that was saved without")
+    before = dict(loader.__dict__)
+    inner, options, resume = loader._pl, loader._pl.options, loader._pl.resume
+    # What refers to the dataset is put together anew, around this one.
+    if inner.sealed is not None:
+        beside = inner.sealed.beside
+        parts = inner.sealed.again([dataset if is_absent(thing) else thing for thing in beside])
+        if "_pl" in parts:
+            saved = parts.pop("_pl")
+            options, resume = saved["options"], saved["resume"]
+        loader.__dict__.update(parts)
+    loader.__dict__["dataset"] = dataset
+    try:
+        unlike = differences(fingerprint(loader), missing.fits)
+    except BaseException:
+        loader.__dict__.update(before)
+        raise
+    kind = type(dataset).__qualname__
+    if kind != missing.name and not any(entry.name == "dataset" for entry in unlike):
+        unlike.append(Difference("dataset", kind, missing.name))
+    if unlike:
+        loader.__dict__.update(before)
+        raise StateMismatch(unlike, "Attach the dataset that it was saved with.")
+    inner.sealed, inner.options, inner.resume = None, options, resume
+    inner.source.dataset = dataset
+    if inner.announced is not None:
+        tell_epoch(dataset, inner.announced)

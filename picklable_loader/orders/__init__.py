@@ -1,0 +1,1 @@
+"""Samplers, and the orders of indices that they give."""

@@ -1,0 +1,223 @@
+"""Orders that come in chunks: 1-D tensors of indices, drawn from a generator when they are reached.
+
+A permutation, 32 draws with replacement, one multinomial sample. Saved are the generator's state
+before the first chunk and how many were drawn; never the indices themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+
+from ..core.seeds import order_seed
+from ..errors import SYMPTOMS, DamagedStateError
+from ..rng.generators import generator_from_text
+from ..rng.source import Setting, random_int64
+
+__all__ = ["ChunkedOrder", "Stream", "number"]
+
+
+class Stream:
+    """The generator that an order's chunks are drawn from.
+
+    Chunks that had been drawn when the order was saved are drawn again from a private generator,
+    so that no one else's generator is turned back; later ones come from where torch takes them.
+    """
+
+    def __init__(self, setting: Setting, own_seed: bool) -> None:
+        self._source = setting.source
+        self.start = _begin(setting, own_seed)
+        #: chunks drawn so far
+        self.drawn = 0
+        self._private: torch.Generator | None = None
+        self._private_chunks = 0
+        self.rewind(_chunks(setting.saved))
+
+    def rewind(self, private_chunks: int) -> None:
+        """Back to the first chunk; so many are drawn privately (all, if seeded by a number)."""
+        self.drawn = 0
+        if "seed" in self.start:
+            self._private = torch.Generator()
+            self._private.manual_seed(self.start["seed"])
+            self._private_chunks = sys.maxsize
+        elif private_chunks:
+            self._private = generator_from_text(self.start["generator"])
+            self._private_chunks = private_chunks
+
+    def draw(self, how: Callable[[torch.Generator | None], torch.Tensor]) -> torch.Tensor:
+        """The next chunk."""
+        self.drawn += 1
+        if self.drawn <= self._private_chunks:
+            return how(self._private)
+        return self._source.draw("sampler", how)
+
+    def private_left(self) -> int:
+        """How many of the next chunks come from the private generator."""
+        return max(0, self._private_chunks - self.drawn)
+
+    def draw_many(self, chunks: int, how: Callable[[torch.Generator | None], torch.Tensor]) -> None:
+        """Draw that many chunks in one call of ``how`` and forget them (private ones only)."""
+        self.drawn += chunks
+        how(self._private)
+
+    def state(self) -> dict[str, Any]:
+        if "seed" in self.start:
+            return dict(self.start)
+        return {**self.start, "chunks": max(self.drawn, self._private_chunks)}
+
+
+def _begin(setting: Setting, own_seed: bool) -> dict[str, Any]:
+    source, saved = setting.source, setting.saved
+    if saved is not None:
+        return {name: saved[name] for name in ("seed", "generator") if name in saved}
+    if source.seed is not None:
+        return {"seed": order_seed(source.seed, setting.epoch)}
+    if own_seed and "sampler" not in source.generators:
+        return {"seed": source.draw("sampler", random_int64)}
+    return {"generator": source.start("sampler")}
+
+
+def _chunks(saved: dict[str, Any] | None) -> int:
+    return int(saved.get("chunks", 0)) if saved else 0
+
+
+class ChunkedOrder:
+    """An order that comes in chunks of equal length, and a last one that may be shorter."""
+
+    seekable = True
+    #: what its state is, in `core.fields.FIELDS`
+    fields = "order in chunks"
+    #: torch draws a seed for a generator of its own, where the sampler was given none
+    own_seed = False
+
+    def __init__(self, sampler: Any, setting: Setting) -> None:
+        self.sampler = sampler
+        #: indices of the epoch, and of a chunk (from 1), as they were at the first index: a
+        #: dataset may grow
+        self.total = 0
+        self.chunk_length = 1
+        self._setting = setting
+        if setting.saved is not None:
+            _check_saved(setting.saved)
+        #: None until the first index is taken: torch's samplers draw nothing before that
+        self._stream: Stream | None = None
+        #: the chunk at hand, its number (-1: beyond the last one), and where in it
+        self._chunk = torch.empty(0, dtype=torch.int64, device="cpu")
+        self._number = -1
+        self._offset = 0
+        #: where to go once the stream has begun
+        self._target = 0
+
+    # What kinds of order differ in.
+
+    def high(self) -> int:
+        """How many indices a full chunk has."""
+        return len(self.sampler)
+
+    def chunk_count(self) -> int:
+        """How many chunks torch draws; the last one may turn out to be needed for nothing."""
+        return 1
+
+    def draw_chunk(self, number: int, generator: torch.Generator | None) -> torch.Tensor:
+        raise NotImplementedError
+
+    def translate(self, indices: list[int]) -> list[Any]:
+        """Dataset indices for those drawn."""
+        return indices
+
+    def pass_chunks(self, stream: Stream, until: int) -> None:
+        """Draw chunks and forget them, until that many are drawn."""
+        while stream.drawn < until:
+            number = stream.drawn
+            stream.draw(lambda generator: self.draw_chunk(number, generator))
+
+    # What they share.
+
+    def open(self) -> None:
+        pass
+
+    def take(self, count: int) -> list[Any]:
+        if self._stream is None:
+            self._start()
+        taken = self._slice(count)
+        while len(taken) < count and self._next_chunk():
+            taken += self._slice(count - len(taken))
+        return self.translate(taken)
+
+    def seek(self, position: int) -> None:
+        if self._stream is None:
+            self._target = position
+            return
+        number, offset = divmod(position, self.chunk_length)
+        if self._number != number:
+            self._go_to(self._stream, number)
+        self._offset = offset
+
+    def length(self) -> int | None:
+        return len(self.sampler) if self._stream is None else self.total
+
+    def state(self, live: bool) -> dict[str, Any] | None:
+        if self._stream is None:
+            return None if self._setting.saved is None else dict(self._setting.saved)
+        return self._stream.state()
+
+    def _start(self) -> None:
+        self.total = len(self.sampler)
+        self.chunk_length = max(1, self.high())
+        self._stream = Stream(self._setting, self.own_seed)
+        if self._target:
+            self.seek(self._target)
+
+    def _go_to(self, stream: Stream, number: int) -> None:
+        """Make chunk ``number`` the current one."""
+        self._chunk, self._number = self._chunk[:0], -1
+        if stream.drawn > number:
+            stream.rewind(stream.state().get("chunks", 0))
+        last = self.chunk_count()
+        self.pass_chunks(stream, min(number, last))
+        if number < last:
+            self._next_chunk()
+
+    def _slice(self, count: int) -> list[int]:
+        taken = cast("list[int]", self._chunk[self._offset : self._offset + count].tolist())
+        self._offset += len(taken)
+        return taken
+
+    def _next_chunk(self) -> bool:
+        stream = self._stream
+        assert stream is not None
+        number = stream.drawn
+        if number >= self.chunk_count():
+            return False
+        start = number * self.chunk_length
+        self._chunk = self._chunk[:0]  # two permutations need not stand in memory at once
+        chunk = stream.draw(lambda generator: self.draw_chunk(number, generator))
+        self._chunk = chunk[: max(0, self.total - start)]
+        self._number, self._offset = number, 0
+        return True
+
+
+def _check_saved(saved: dict[str, Any]) -> None:
+    if "seed" in saved:
+        number(saved, "seed")
+        if len(saved) > 1:
+            raise DamagedStateError("order", "a seed alone", list(saved))
+        return
+    try:
+        generator_from_text(saved["generator"])
+    except SYMPTOMS:
+        found = saved.get("generator")
+        raise DamagedStateError("order.generator", "a generator's state", found) from None
+    if number(saved, "chunks") < 0:
+        raise DamagedStateError("order.chunks", "from 0", saved["chunks"])
+
+
+def number(saved: dict[str, Any], name: str) -> int:
+    """A whole number of an order's saved state; DamagedStateError if it is none."""
+    value = saved.get(name)
+    if type(value) is not int or not -(2**63) <= value < 2**64:
+        raise DamagedStateError(f"order.{name}", "a whole number", value)
+    return value

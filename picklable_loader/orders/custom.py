@@ -1,0 +1,370 @@
+"""The order of anybody's sampler: its iterator, taken as it is.
+
+It is saved in the first of these ways that can be had, and comes back exactly in each:
+
+1. by the ``state_dict`` of its iterator, or of the sampler if the iterator has none;
+2. by pickle of the iterator (in a pickle; a ``state_dict`` holds no code);
+3. by *replay*: the sampler as it was before its first draw, the states of the random number
+   generators that it has drawn from, and how many indices were taken.
+
+The iterator may be ahead of what was delivered: the snapshot holds the tasks in between.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from ..core.seeds import order_seed
+from ..datasets.protocol import is_stateful
+from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, LoaderError, StateError
+from ..rng.generators import RNGS, Universe, capture_all
+from ..rng.source import Setting, Source
+from ..saving.states.checksum import checksum
+from ..saving.states.plain import alike, decode, encode_any, encode_state
+from .attributes import Frozen, changed, check_known, freeze, thaw
+from .replay import Record, Replay, next_items
+
+__all__ = ["CustomOrder"]
+
+_T = TypeVar("_T")
+
+#: A state_dict is believed to hold the position once so many takes in a row have changed it: the
+#: first one may also draw a permutation, or count an epoch.
+_PROOFS = 2
+
+
+class CustomOrder:
+    """The indices that a sampler's iterator yields.
+
+    Args:
+        sampler: anything with ``__iter__`` (or ``__getitem__``, as Python's ``iter`` takes it).
+        setting: see `Setting`.
+
+    Raises:
+        DamagedStateError: the setting's saved state is not one of such an order.
+    """
+
+    seekable = False
+    fields = "order of a custom sampler"
+
+    def __init__(self, sampler: Any, setting: Setting) -> None:
+        self._sampler = sampler
+        self._setting, self._source = setting, setting.source
+        #: with a seed, what the sampler draws from, and the states it began in
+        self._universe = _universe(setting)
+        self._start = dict(self._universe.states) if self._universe else {}
+        #: to be restored at the first take; None once that is done, or where there is nothing
+        self._saved = setting.saved
+        self._iterator: Iterator[Any] | None = None
+        #: of the first takes: whether they have changed what state_dict gives
+        self._moves: list[bool] = []
+        #: what it gave after the newest of these
+        self._moved_to: Any = None
+        #: the sampler's attributes after the last iter()
+        self._opened: Frozen = {}
+        self.record = Record() if self._saved is None else _read(self._saved)
+        #: states in which the sampler left the global generators
+        self._left: dict[str, Any] = {}
+        #: global generators of which a replay knows the state to begin with
+        self._logged: set[str] = set()
+        self._pickles: bool | None = None
+
+    def open(self) -> None:
+        if self._saved is not None:
+            return
+        if not self.record.opens:
+            self.record.before = self._frozen()
+        self._iterator = self._draw(iter, self._sampler)
+        self.record.opens += 1
+        if self.record.opens == 1:
+            self._opened = self._frozen()
+
+    def take(self, count: int) -> list[Any]:
+        if self._saved is not None:
+            self._restore(self._saved)
+        if self._iterator is None and not self.record.ended:
+            self.open()
+        elif not self.record.taken:
+            self._note_between()
+        if self.record.ended:
+            return []
+        before = self._own_state() if len(self._moves) < _PROOFS else None
+        taken = self._draw(self._next, count)
+        if before is not None and taken:
+            self._moved_to = self._own_state()
+            self._moves.append(not alike(before, self._moved_to))
+        return taken
+
+    def seek(self, position: int) -> None:
+        raise NotImplementedError("a custom sampler's order cannot be sought in")
+
+    def length(self) -> int | None:
+        try:
+            return len(self._sampler)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def state(self, live: bool) -> dict[str, Any] | None:
+        if self._saved is not None:
+            saved = dict(self._saved)
+            return saved if live else {k: v for k, v in saved.items() if k != "iterator"}
+        if self._iterator is None:
+            return None
+        state: dict[str, Any] = {
+            "opens": self.record.opens,
+            "taken": self.record.taken,
+            "ended": self.record.ended,
+        }
+        if len(self._moves) == _PROOFS and all(self._moves):
+            self._add_own_state(state, live)
+            return state
+        if live and self._iterator_pickles():
+            state["iterator"] = self._iterator
+            self._add_universe(state)
+        try:
+            self._add_replay(state, live)
+        except CannotSaveError:
+            if not all(self._moves) or self._stateful() is None:
+                raise
+            self._add_own_state(state, live)  # the best there is, as nothing speaks against it
+        return state
+
+    def again(self, sampler: Any, source: Source) -> Replay | None:
+        """The epoch from its beginning; None if that cannot be had.
+
+        Args:
+            sampler: a copy of the order's sampler; it is moved.
+            source: where draws beyond what was taken come from.
+        """
+        if self.record.log is None:
+            return None
+        thaw(sampler, source.origin)
+        world = _universe(self._setting)
+        beyond = world or source.globals()
+        return Replay(sampler, self.record, world or Universe({}), beyond)
+
+    # --- saving ----------------------------------------------------------------------------------
+
+    def _note_between(self) -> None:
+        now = self._frozen()
+        self.record.between.update(changed(now, self._opened))
+        self._opened = now
+
+    def _add_universe(self, state: dict[str, Any]) -> None:
+        if self._universe is not None:
+            states = self._universe.states
+            moved = [name for name in states if states[name] != self._start[name]]
+            state["universe"] = self._universe.to_text(moved)
+
+    def _stateful(self) -> Any:
+        """Whose state_dict holds the position, if anybody's does: the iterator's or the sampler's.
+
+        None: neither has one.
+        """
+        return next(filter(is_stateful, (self._iterator, self._sampler)), None)
+
+    def _own_state(self) -> Any:
+        """A form of that state that can be compared; None where there is none."""
+        stateful = self._stateful()
+        return None if stateful is None else encode_state(stateful.state_dict(), "", live=True)
+
+    def _add_own_state(self, state: dict[str, Any], live: bool) -> None:
+        self._add_universe(state)
+        if is_stateful(self._iterator):
+            stateful: Any = self._iterator
+            what = "state_dict() of the sampler's iterator: "
+            state["iterator_state"] = encode_state(stateful.state_dict(), what, live)
+            # Its sampler may count epochs or keep an order beside it.
+            state["sampler"] = changed(self._frozen(), self._source.origin)
+        else:
+            state["sampler_state"] = self._sampler_state(live)
+
+    def _sampler_state(self, live: bool) -> Any:
+        return encode_state(self._sampler.state_dict(), "state_dict() of the sampler: ", live)
+
+    def _add_replay(self, state: dict[str, Any], live: bool) -> None:
+        if self.record.log is None:
+            if "iterator" in state:
+                return
+            raise CannotSaveError(
+                f"the iterator of the sampler {type(self._sampler).__qualname__}",
+                "it draws from a global random number generator that the program draws from in "
+                "between, and has done so too often to be replayed",
+                "Pass seed= to the DataLoader, give the sampler a generator of its own, or give "
+                "its iterator state_dict and load_state_dict, or what pickle can save",
+            )
+        if not self.record.taken:
+            self._note_between()
+        before, origin, now = self.record.before, self._source.origin, self._frozen()
+        for other in (now, origin):
+            check_known(before, other, self._sampler)
+        if self._iterator is self._sampler and not hasattr(self._sampler, "__dict__"):
+            raise CannotSaveError(
+                f"the sampler, a {type(self._sampler).__qualname__}",
+                "it is an iterator, which cannot begin again",
+                "Pass an object whose __iter__ begins the order anew",
+            )
+        state["log"] = self.record.log_as_text()
+        state["checksum"] = self.record.checksum
+        state["sampler"] = changed(before, origin, now if live else before)
+        if self.record.between:
+            state["between"] = dict(self.record.between)
+        if self._moves and is_stateful(self._sampler):
+            # No position, but what the program has changed in mid-epoch: weights, a curriculum.
+            if not all(self._moves) or not alike(self._moved_to, self._own_state()):
+                state["sampler_state"] = self._sampler_state(live)
+
+    def _frozen(self) -> Frozen:
+        return freeze(self._sampler, self._source.dataset, self._source.lists)
+
+    def _iterator_pickles(self) -> bool:
+        if self._pickles is None:
+            self._pickles = _pickles(self._iterator, self._sampler)
+        return self._pickles
+
+    # --- restoring -------------------------------------------------------------------------------
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        try:
+            if "iterator" in saved:
+                self._iterator = saved["iterator"]
+                self.record.before = {**self._frozen(), **self.record.before}
+                self._go_on_in(saved)
+            elif "log" in saved:
+                self._replay(saved)
+            else:
+                self._load_state_dicts(saved)
+                self._go_on_in(saved)
+        except BaseException as error:
+            self.record, self._iterator = _read(saved), None  # the next take begins again
+            if isinstance(error, LoaderError) or not isinstance(error, SYMPTOMS):
+                raise
+            raise DamagedStateError("order", "what this sampler's order saves", error) from error
+        self._saved = None
+
+    def _load_state_dicts(self, saved: dict[str, Any]) -> None:
+        thaw(self._sampler, self._source.origin)
+        if "sampler_state" in saved:
+            self._sampler.load_state_dict(decode(saved["sampler_state"]))
+        thaw(self._sampler, saved.get("sampler", {}))
+        before = self._frozen()
+        with self._aside():
+            self._iterator = iter(self._sampler)
+        if "iterator_state" in saved:
+            thaw(self._sampler, before)  # what iter() has changed was changed when it was saved
+            stateful: Any = self._iterator
+            stateful.load_state_dict(decode(saved["iterator_state"]))
+        self._moves = [True] * _PROOFS
+
+    def _aside(self) -> Universe:
+        """A world like the sampler's, to be thrown away: what it draws here was drawn before."""
+        with self._world():
+            return Universe(capture_all())
+
+    def _go_on_in(self, saved: dict[str, Any]) -> None:
+        if self._universe is not None and "universe" in saved:
+            self._universe.states.update(Universe.from_text(saved["universe"]).states)
+
+    def _replay(self, saved: dict[str, Any]) -> None:
+        record = self.record
+        thaw(self._sampler, self._source.origin)
+        thaw(self._sampler, record.before)
+        record.before = self._frozen()
+        world = self._universe or Universe({})
+        replay = Replay(self._sampler, record, world, world)
+        replay.complete()
+        self._iterator, record.checksum = replay.iterator, replay.checksum
+        if "sampler_state" in saved:
+            told = decode(saved["sampler_state"])
+            if not alike(self._own_state(), encode_any(told)):
+                self._sampler.load_state_dict(told)
+        if not record.taken:
+            self._opened = self._frozen()
+        self._left = dict(world.states)
+        self._logged = set(self._left)
+
+    # --- drawing ---------------------------------------------------------------------------------
+
+    def _next(self, count: int) -> list[Any]:
+        taken: list[Any] = []
+        assert self._iterator is not None
+        try:
+            for item in next_items(self._iterator, count):
+                taken.append(item)
+        finally:  # whatever the sampler raises, these were taken
+            self.record.taken += len(taken)
+            if self.record.checksum is not None:
+                self.record.checksum = checksum(taken, self.record.checksum)
+        self.record.ended = len(taken) < count
+        return taken
+
+    def _world(self) -> AbstractContextManager[Any]:
+        return self._universe or self._source.globals()
+
+    def _draw(self, act: Callable[[Any], _T], argument: Any) -> _T:
+        """Let the sampler act; without a seed, note from which global generators it draws."""
+        if self._universe is not None:
+            with self._universe:
+                return act(argument)
+        opens, taken = self.record.opens, self.record.taken
+        with self._source.globals():
+            found = capture_all()
+            try:
+                return act(argument)
+            finally:
+                left = capture_all()
+                if left != found:
+                    self._source.saved_at.clear()
+                    self._note(opens, taken, found, left)
+                self._left = left
+
+    def _note(self, opens: int, taken: int, found: dict[str, Any], left: dict[str, Any]) -> None:
+        moved = [name for name in RNGS if found[name] != left[name]]
+        strange = {
+            name: found[name]
+            for name in moved
+            if name not in self._logged or found[name] != self._left[name]
+        }
+        self._logged.update(strange)
+        if strange:
+            self.record.note(opens, taken, strange)
+
+
+def _universe(setting: Setting) -> Universe | None:
+    seed = setting.source.seed
+    return None if seed is None else Universe.seeded(order_seed(seed, setting.epoch))
+
+
+def _read(saved: dict[str, Any]) -> Record:
+    try:
+        return Record.from_plain(saved)
+    except StateError:
+        raise
+    except SYMPTOMS as error:
+        raise DamagedStateError("order", "what a custom sampler's order saves", error) from error
+
+
+class _Trial(pickle.Pickler):
+    """A pickler that leaves out what is pickled with the loader anyway."""
+
+    def __init__(self, known: list[Any]) -> None:
+        super().__init__(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
+        self._known = {id(thing) for thing in known}
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return "known" if id(obj) in self._known else None
+
+
+def _pickles(iterator: Any, sampler: Any) -> bool:
+    if type(iterator).__module__ in ("builtins", "itertools"):
+        return False  # generators cannot be, and a list's iterator would take the list along
+    known = [sampler, *vars(sampler).values()] if hasattr(sampler, "__dict__") else [sampler]
+    try:
+        _Trial(known).dump(iterator)
+    except Exception:  # whatever people's __reduce__ raises
+        return False
+    return True

@@ -1,0 +1,202 @@
+"""Replay: a sampler does again what it has done, in the random states that it found then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import OrderMismatch
+from ..rng.generators import RNGS, Universe
+from ..saving.states.checksum import BEGINNING, checksum
+from .attributes import Frozen, thaw
+
+__all__ = ["Record", "Replay", "next_items"]
+
+#: A sampler that draws from a global generator at every batch, while the program draws from it in
+#: between, can be replayed only with the generator's state at each of these draws.
+_LOG_LIMIT = 1024
+_END = object()
+#: torch itself calls iter(sampler) twice in an epoch, where it starts workers
+_MOST_OPENS = 8
+
+
+@dataclass
+class Record:
+    """What a sampler has done in an epoch, as far as it must be known to have it done again."""
+
+    #: times that iter(sampler) was called
+    opens: int = 0
+    #: indices that its newest iterator has given
+    taken: int = 0
+    #: the iterator has come to its end, and what it drew on the way there is drawn
+    ended: bool = False
+    #: of the indices that were taken; None: not known, as in the state of another rank
+    checksum: str | None = BEGINNING
+    #: [opens, taken, states]: where the sampler drew from global generators that others had moved
+    #: (or, at first, from any), and the states it found; None: too many to keep, or not known
+    log: list[list[Any]] | None = field(default_factory=list)
+    #: the sampler's attributes before the first iter()
+    before: Frozen = field(default_factory=dict)
+    #: those that others have changed between the last iter() and the first index
+    between: Frozen = field(default_factory=dict)
+
+    @classmethod
+    def from_plain(cls, saved: dict[str, Any]) -> Record:
+        """Raises one of SYMPTOMS if it is damaged."""
+        opens, taken, ended = saved["opens"], saved["taken"], saved["ended"]
+        attributes = saved.get("sampler", {}), saved.get("between", {})
+        Universe.from_text(saved.get("universe", {}))
+        if not 0 < opens <= _MOST_OPENS or taken < 0:
+            raise ValueError(f"no iterator is opened {opens} times, or gives {taken} indices")
+        log = None
+        if "log" in saved:
+            log = [[o, t, Universe.from_text(texts).states] for o, t, texts in saved["log"]]
+            if not {type(number) for entry in log for number in entry[:2]} <= {int}:
+                raise TypeError("a log has whole numbers")
+        found = saved.get("checksum")
+        if found is not None and len(bytes.fromhex(found)) != 8:
+            raise ValueError("a checksum is 16 hexadecimal digits")
+        return cls(opens, taken, ended, found, log, *map(dict, attributes))
+
+    def note(self, opens: int, taken: int, states: dict[str, Any]) -> None:
+        """The sampler found these states when so much was done."""
+        if self.log is not None:
+            self.log.append([opens, taken, states])
+            if len(self.log) > _LOG_LIMIT:
+                self.log = None
+
+    def log_as_text(self) -> list[list[Any]]:
+        return [
+            [opens, taken, {name: RNGS[name].to_text(state) for name, state in states.items()}]
+            for opens, taken, states in self.log or ()
+        ]
+
+
+class Replay:
+    """The order of a sampler's epoch from its beginning, and on beyond what was recorded.
+
+    Args:
+        sampler: becomes what it was at the beginning.
+        record: what was done; with a log.
+        world: what the sampler's draws come from; the recorded states are put there. A generator
+            without a state is the global one.
+        beyond: what they come from after what was recorded.
+    """
+
+    seekable = False
+
+    def __init__(
+        self,
+        sampler: Any,
+        record: Record,
+        world: Universe,
+        beyond: AbstractContextManager[Any],
+    ) -> None:
+        self._sampler = sampler
+        self._record = record
+        self._world, self._beyond = world, beyond
+        self._found = {(opens, taken): states for opens, taken, states in record.log or ()}
+        self._taken = 0
+        #: of the indices that were given so far, up to those that are recorded
+        self.checksum = BEGINNING
+        self._stops = sorted(taken for opens, taken in self._found if opens == record.opens)
+        thaw(sampler, record.before)
+        self.iterator: Iterator[Any] = iter(())
+        for opens in range(record.opens):
+            self._find(opens, 0)
+            with self._world:
+                self.iterator = iter(sampler)
+        thaw(sampler, record.between)
+
+    def open(self) -> None:
+        pass
+
+    def take(self, count: int) -> list[Any]:
+        """The next indices.
+
+        Raises:
+            OrderMismatch: those that were recorded were others.
+        """
+        items: list[Any] = []
+        while len(items) < count:
+            some = self._run(count - len(items))
+            if self._taken < self._record.taken:
+                self._compare(some)
+            if not some:
+                break
+            items += some
+            self._taken += len(some)
+        return items
+
+    def complete(self) -> None:
+        """Do all that was recorded and is not done yet.
+
+        Raises:
+            OrderMismatch: see `take`.
+        """
+        self.take(max(0, self._record.taken - self._taken))
+        if self._record.ended and self._taken == self._record.taken:
+            self._find(self._record.opens, self._taken)
+            with self._world:
+                more = next(self.iterator, _END) is not _END
+            if more and self._record.checksum is not None:
+                raise OrderMismatch(type(self._sampler).__qualname__, self._taken)
+
+    def seek(self, position: int) -> None:
+        raise NotImplementedError("a replay goes on where it is")
+
+    def length(self) -> int | None:
+        return None
+
+    def state(self, live: bool) -> dict[str, Any] | None:
+        return None
+
+    def _run(self, count: int) -> list[Any]:
+        """The next items, at most up to where the sampler found other states."""
+        total = self._record.taken
+        if self._taken >= total:
+            with self._beyond:
+                return list(next_items(self.iterator, count))
+        self._find(self._record.opens, self._taken)
+        stop = min([total, *(stop for stop in self._stops if stop > self._taken)])
+        with self._world:
+            return list(next_items(self.iterator, min(count, stop - self._taken)))
+
+    def _compare(self, some: list[Any]) -> None:
+        """Compare the indices so far with those recorded, as soon as there are as many."""
+        record, self.checksum = self._record, checksum(some, self.checksum)
+        others = record.checksum not in (None, self.checksum)
+        if not some or (others and self._taken + len(some) == record.taken):
+            raise OrderMismatch(type(self._sampler).__qualname__, record.taken)
+
+    def _find(self, opens: int, taken: int) -> None:
+        self._world.states.update(self._found.get((opens, taken), {}))
+
+
+def next_items(iterator: Iterator[Any], count: int) -> Iterator[Any]:
+    """The next items of an iterator, each as it is at that moment.
+
+    ``iter`` is not called again: the iterator may begin anew.
+    """
+    for _ in range(count):
+        try:
+            item = next(iterator)
+        except StopIteration:
+            return
+        yield item if type(item) is int else _detached(item)
+
+
+def _detached(item: Any) -> Any:
+    """An item that stays as it is when the sampler uses the object again for the next one."""
+    if type(item) is list:
+        return item.copy()
+    if isinstance(item, torch.Tensor):
+        return item.clone()
+    if isinstance(item, np.ndarray | dict | set):
+        return item.copy()
+    return item

@@ -1,0 +1,262 @@
+"""Orders for torch's samplers: the identical sequence, restored from a few numbers.
+
+The table of factories at the end says which sampler has which order; any other sampler's iterator
+is taken as it is (`CustomOrder`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from ..core.order import Order, SequenceOrder
+from ..errors import DamagedStateError
+from ..rng.source import Setting
+from .chunked import ChunkedOrder, Stream, number
+from .custom import CustomOrder
+
+__all__ = ["data_of", "describe", "draws_at_once", "is_known", "make_order", "register_order"]
+
+OrderFactory = Callable[[Any, Setting], Order]
+
+
+class PermutationOrder(ChunkedOrder):
+    """RandomSampler without replacement: permutation after permutation."""
+
+    own_seed = True
+
+    def high(self) -> int:
+        return len(self.sampler.data_source)
+
+    def chunk_count(self) -> int:
+        # At the end torch draws one more permutation for the remainder, even if there is none:
+        # with a generator of the user's, the next epoch's order depends on it.
+        return self.total // self.chunk_length + 1
+
+    def draw_chunk(self, number: int, generator: torch.Generator | None) -> torch.Tensor:
+        return torch.randperm(self.chunk_length, generator=generator, device="cpu")
+
+
+class ReplacementOrder(ChunkedOrder):
+    """RandomSampler with replacement: torch draws 32 indices at a time."""
+
+    own_seed = True
+    _LENGTH = 32
+    _AT_ONCE = 2**15
+
+    def high(self) -> int:
+        return self._LENGTH
+
+    def chunk_count(self) -> int:
+        return self.total // self._LENGTH + 1
+
+    def draw_chunk(self, number: int, generator: torch.Generator | None) -> torch.Tensor:
+        size = min(self._LENGTH, self.total - number * self._LENGTH)
+        return self._draw(size, generator)
+
+    def pass_chunks(self, stream: Stream, until: int) -> None:
+        # n draws of 32 consume the generator as one draw of 32 n (tests/test_samplers.py).
+        while (some := min(until - stream.drawn, stream.private_left(), self._AT_ONCE)) > 0:
+            size = min(some * self._LENGTH, self.total - stream.drawn * self._LENGTH)
+            stream.draw_many(some, lambda generator: self._draw(size, generator))
+        super().pass_chunks(stream, until)
+
+    def _draw(self, size: int, generator: torch.Generator | None) -> torch.Tensor:
+        high = len(self.sampler.data_source)
+        return torch.randint(
+            high=high, size=(size,), dtype=torch.int64, generator=generator, device="cpu"
+        )
+
+
+class SubsetOrder(ChunkedOrder):
+    """SubsetRandomSampler: one permutation of a list of indices."""
+
+    def draw_chunk(self, number: int, generator: torch.Generator | None) -> torch.Tensor:
+        return torch.randperm(len(self.sampler.indices), generator=generator, device="cpu")
+
+    def translate(self, indices: list[int]) -> list[Any]:
+        chosen = self.sampler.indices
+        return [chosen[index] for index in indices]
+
+
+class WeightedOrder(ChunkedOrder):
+    """WeightedRandomSampler: one multinomial sample."""
+
+    def draw_chunk(self, number: int, generator: torch.Generator | None) -> torch.Tensor:
+        sampler = self.sampler
+        return torch.multinomial(
+            sampler.weights, sampler.num_samples, sampler.replacement, generator=generator
+        )
+
+
+class DistributedOrder:
+    """DistributedSampler: every ``num_replicas``-th index of a permutation that ranks share."""
+
+    seekable = True
+    fields = "order of ranks"
+
+    def __init__(self, sampler: DistributedSampler[Any], setting: Setting) -> None:
+        self.sampler = sampler
+        self._setting = setting
+        #: the sampler's seed and epoch at the first index, where torch's reads them
+        self._start: dict[str, int] | None = None
+        if setting.saved is not None:
+            self._start = {name: number(setting.saved, name) for name in ("epoch", "seed")}
+            if not -(2**63) <= sum(self._start.values()) < 2**64:  # it seeds a generator
+                raise DamagedStateError("order", "an epoch and a seed", self._start)
+        self._permutation: torch.Tensor | None = None
+        self._position = 0
+
+    def open(self) -> None:
+        self._start = self.state(live=False)
+
+    def take(self, count: int) -> list[Any]:
+        sampler = self.sampler
+        if self._start is None:
+            self.open()
+        size = len(sampler.dataset)  # type: ignore[arg-type]
+        stop = min(self._position + count, sampler.num_samples)
+        replicas = sampler.num_replicas
+        places = torch.arange(self._position, stop, device="cpu") * replicas + sampler.rank
+        self._position = max(self._position, stop)
+        # Padding repeats the permutation from its beginning.
+        places %= size
+        if not sampler.shuffle:
+            return cast("list[int]", places.tolist())
+        return cast("list[int]", self._permuted(size)[places].tolist())
+
+    def _permuted(self, size: int) -> torch.Tensor:
+        if self._permutation is None:
+            start = self.state(live=False)
+            generator = torch.Generator()
+            generator.manual_seed(start["seed"] + start["epoch"])
+            self._permutation = torch.randperm(size, generator=generator, device="cpu")
+        return self._permutation
+
+    def seek(self, position: int) -> None:
+        self._position = position
+
+    def length(self) -> int | None:
+        return int(self.sampler.num_samples)
+
+    def state(self, live: bool) -> dict[str, int]:
+        if self._start is not None:
+            return dict(self._start)
+        setting, sampler = self._setting, self.sampler
+        epoch = setting.epoch if setting.elsewhere else sampler.epoch
+        return {"epoch": int(epoch), "seed": int(sampler.seed)}  # numpy's numbers are no JSON
+
+
+def _sequential(sampler: SequentialSampler, setting: Setting) -> Order:
+    return SequenceOrder(lambda: range(len(sampler.data_source)))
+
+
+def _random(sampler: RandomSampler, setting: Setting) -> Order:
+    kind = ReplacementOrder if sampler.replacement else PermutationOrder
+    return kind(sampler, setting)
+
+
+def _sequence(sampler: Any, setting: Setting) -> Order:
+    return SequenceOrder(lambda: sampler)
+
+
+_FACTORIES: dict[type[Any], OrderFactory] = {
+    SequentialSampler: _sequential,
+    RandomSampler: _random,
+    SubsetRandomSampler: SubsetOrder,
+    WeightedRandomSampler: WeightedOrder,
+    DistributedSampler: DistributedOrder,
+    range: _sequence,
+    list: _sequence,
+    tuple: _sequence,
+}
+
+
+def register_order(sampler_type: type[Any], factory: OrderFactory) -> None:
+    """Give samplers of a type an order of their own, for instance a seekable one.
+
+    Args:
+        sampler_type: the sampler's class. Subclasses that override neither ``__iter__`` nor
+            ``__len__`` get the same order.
+        factory: called with the sampler and a `Setting` at the start of every epoch and on
+            resume; returns an `Order`. ``Setting.saved`` is what the order's ``state()`` gave.
+
+    Raises:
+        TypeError: ``sampler_type`` is not a class, or ``factory`` not callable.
+    """
+    if not isinstance(sampler_type, type):
+        raise TypeError(f"sampler_type should be a class, got {sampler_type!r}")
+    if not callable(factory):
+        raise TypeError(f"factory should be callable, got {factory!r}")
+    _FACTORIES[sampler_type] = factory
+
+
+def make_order(sampler: Any, setting: Setting) -> Order:
+    """The order of a sampler: the registered one, else one that takes its iterator as it is."""
+    factory = _factory(type(sampler))
+    return CustomOrder(sampler, setting) if factory is None else factory(sampler, setting)
+
+
+def is_known(sampler: Any) -> bool:
+    """There is an order for samplers of this kind."""
+    return _factory(type(sampler)) is not None
+
+
+def describe(sampler: Any) -> str:
+    """What kind of order a sampler has, in words that a fingerprint can hold."""
+    name = type(sampler).__qualname__
+    if isinstance(sampler, RandomSampler) and sampler.replacement:
+        return f"{name}(replacement=True)"
+    if isinstance(sampler, DistributedSampler):
+        return f"{name}(num_replicas={sampler.num_replicas}, shuffle={sampler.shuffle})"
+    return name
+
+
+def draws_at_once(sampler: Any) -> bool:
+    """The first index takes all of an epoch's draws, so that how far ahead others are is the same.
+
+    RandomSampler draws once more behind its last index: a permutation that nobody uses. The program
+    sees its generator move then, so that this must not come earlier than in torch.
+    """
+    if isinstance(sampler, RandomSampler):
+        return not sampler.replacement and sampler.num_samples < len(sampler.data_source)
+    return isinstance(
+        sampler,
+        SequentialSampler | SubsetRandomSampler | WeightedRandomSampler | DistributedSampler,
+    ) or isinstance(sampler, range | list | tuple)
+
+
+def data_of(sampler: Any) -> Any:
+    """The indices or weights that the program has given a sampler; None where there are none.
+
+    A saved state does not hold them: other ones would be another order.
+    """
+    if isinstance(sampler, SubsetRandomSampler):
+        sampler = sampler.indices
+    elif isinstance(sampler, WeightedRandomSampler):
+        sampler = sampler.weights
+    if isinstance(sampler, range):
+        return [sampler.start, sampler.stop, sampler.step]
+    return sampler if isinstance(sampler, list | tuple | torch.Tensor | np.ndarray) else None
+
+
+#: a subclass that has one of these of its own may have another sequence
+_DECISIVE = ("__iter__", "__len__", "num_samples")
+
+
+def _factory(kind: type[Any]) -> OrderFactory | None:
+    for base in kind.__mro__:
+        if base in _FACTORIES:
+            same = all(getattr(kind, n, None) is getattr(base, n, None) for n in _DECISIVE)
+            return _FACTORIES[base] if same else None
+    return None

@@ -1,0 +1,1 @@
+"""Random numbers: seeded, set aside, saved."""

@@ -1,0 +1,50 @@
+"""The seed that a batch, or a sample, is being fetched with: ``current_seed()``."""
+
+from __future__ import annotations
+
+import threading
+
+from ..errors import UsageError
+
+__all__ = ["current_seed", "set_current"]
+
+
+class _Here(threading.local):
+    """The seed that this thread fetches with."""
+
+    seed: int | None = None
+
+
+_here = _Here()
+
+
+#: the one set last, for threads that a dataset has started
+_latest: int | None = None
+
+
+def current_seed() -> int:
+    """The seed of the batch (or sample) that is being fetched, for generators of your own.
+
+    Python's, numpy's and torch's global generators are seeded from it already. Call this in a
+    dataset or a ``collate_fn`` to seed any other one: a ``numpy.random.Generator``, a library with
+    a generator of its own, CUDA.
+
+    Returns:
+        An int from 0 to 2**62 - 1 that depends on the loader's seed, the epoch and the step
+        (``seeding="batch"``), or on the sample's position in the order (``"sample"``); with
+        ``seeding="worker"`` the worker's seed, the same for all its batches.
+
+    Raises:
+        UsageError: no batch is being fetched here.
+    """
+    seed = _latest if _here.seed is None else _here.seed
+    if seed is None:
+        raise UsageError("current_seed() is known only while a batch is being fetched")
+    return seed
+
+
+def set_current(seed: int | None) -> int | None:
+    """Make it the current seed; return the one before."""
+    global _latest
+    before, _here.seed, _latest = _here.seed, seed, seed
+    return before

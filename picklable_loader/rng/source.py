@@ -1,0 +1,283 @@
+"""Source: where the draws of one loader come from.
+
+Torch's loader draws the base seed of an epoch and, through its samplers, the order from a
+generator that it was given or from torch's global one. So does ours, in the same places. Two
+things differ: with ``seed=`` nothing is drawn at all, and a loader that was resumed without seed
+or generator goes on with a private copy of the global states of the moment of saving, while it
+still moves the global generator as torch would.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from ..errors import SYMPTOMS, DamagedStateError
+from .generators import (
+    RNGS,
+    Isolated,
+    Universe,
+    capture_all,
+    generator_from_text,
+    generator_to_text,
+    set_generator,
+)
+
+__all__ = ["Setting", "Source", "place_of", "random_int64", "rejoin"]
+
+_T = TypeVar("_T")
+
+#: all sources of this process, by their id
+_LIVING: weakref.WeakValueDictionary[int, Source] = weakref.WeakValueDictionary()
+
+
+def random_int64(generator: torch.Generator | None) -> int:
+    """One number, drawn as torch's loader and samplers draw their seeds.
+
+    The program's default device is for its own tensors: a seed of another device's generator could
+    not be saved, and one of "meta" is no number.
+    """
+    number = torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
+    return int(number.item())
+
+
+#: the global states that this process has last saved
+_SAVED_HERE: dict[str, Any] = {}
+
+
+def place_of(state: dict[str, Any]) -> Any:
+    """What a state and its copies are alike in, and the states of other loaders are not."""
+    return state["fits"]
+
+
+def rejoin(begins: Source | None = None) -> None:
+    """Have loaders draw from the program's own generators where these are in the loaded states.
+
+    The program has restored them, or has not moved them: from here on they go the way of the
+    saved ones, whoever else draws from them. It is looked at for all loaders before one of them
+    begins, as it may draw, and so may the program.
+
+    Args:
+        begins: the source of the loader that is about to draw.
+    """
+    living = [each for ref in _LIVING.valuerefs() if (each := ref()) is not None]
+    if not any(each.universe is not None and each.seed is None for each in living):
+        return
+    with Isolated.turn:
+        found = capture_all()
+        for each in living:
+            each.join(found, living, each is begins)
+
+
+class Source:
+    """Where the draws of one loader come from.
+
+    Args:
+        seed: the loader's ``seed=``; then nothing is ever drawn.
+        generators: the loader's generator and its sampler's, by the names ``"loader"`` and
+            ``"sampler"``; those that are not there draw from torch's global generator.
+        dataset: the loader's, which is none of its sampler's own attributes.
+    """
+
+    def __init__(
+        self, seed: int | None, generators: dict[str, torch.Generator], dataset: Any = None
+    ) -> None:
+        self.seed = seed
+        self.generators = generators
+        self.dataset = dataset
+        #: the global states of the moment of saving, after a resume; None: the global ones
+        self.universe: Universe | None = None
+        #: while this process makes a batch of the loader: what has set the program's states aside
+        self.aside: Isolated | None = None
+        #: a custom sampler's attributes as the program has built them, which no state has to
+        #: hold; empty where they are not known
+        self.origin: dict[str, list[Any]] = {}
+        #: the global states that it has last saved, as long as it has not drawn since: a copy that
+        #: is resumed in this process must not take the draws that this one is going to make
+        self.saved_at: dict[str, Any] = {}
+        #: ``fits`` of the state that was last saved or loaded; copies are alike in it at any step
+        self.place: Any = None
+        #: the global states of the state that was last loaded, as text
+        self.loaded: dict[str, str] = {}
+        #: those of them that the program has restored: draws come from its generators again
+        self.joined: set[str] = set()
+        _LIVING[id(self)] = self
+        #: long lists of that sampler and their saved forms, see `freeze`
+        self.lists: dict[str, Any] = {}
+
+    def draw(self, name: str, how: Callable[[torch.Generator | None], _T]) -> _T:
+        """Draw from the generator of that name, or as a draw from torch's global one."""
+        generator, universe = self.generators.get(name), self.universe
+        if generator is not None:
+            return how(generator)
+        self.saved_at.pop("torch", None)
+        if universe is None or "torch" not in universe.states:
+            with Isolated.turn:
+                return how(None)
+        with universe:
+            value = how(None)
+        with Isolated.turn:
+            how(None)  # the global generator moves as it does under torch
+        return value
+
+    def apart(self, saved: dict[str, str]) -> Source:
+        """A source that draws the same numbers and moves no generator of the user's.
+
+        Args:
+            saved: states to draw from, as ``state`` gives them; for any other, those at hand.
+        """
+        clones = {id(given): _clone(given) for given in self.generators.values()}
+        generators = {name: clones[id(given)] for name, given in self.generators.items()}
+        source = Source(self.seed, generators, self.dataset)
+        source.origin = self.origin
+        source.put_back(saved)
+        source.restore(saved)
+        with self._unmoved():
+            states = capture_all()
+        source.universe = Universe({**states, **(source.universe or Universe({})).states})
+        return source
+
+    def globals(self) -> AbstractContextManager[Any]:
+        """A context in which a user's sampler finds the global generators it should draw from.
+
+        No other thread has them set aside meanwhile.
+        """
+        return self.universe or Isolated.turn
+
+    def _unmoved(self) -> AbstractContextManager[Any]:
+        """A context to look at them in; also while a batch is made from other states."""
+        return self.globals() if self.universe or self.aside is None else self.aside.undone()
+
+    def start(self, name: str) -> str:
+        """The state, as text, from which the next draw under that name will be made."""
+        generator = self.generators.get(name)
+        if generator is not None:
+            return generator_to_text(generator)
+        with self._unmoved():
+            return generator_to_text(torch.default_generator)
+
+    def state(self, moved: Iterable[str] = (), live: bool = False) -> dict[str, str]:
+        """The states from which later draws will come.
+
+        Args:
+            moved: global generators that the user's sampler or dataset draws from.
+            live: the loader is saved as well, and with it the generators that it was given.
+        """
+        if self.seed is not None:
+            return {} if self.universe is None else self.universe.to_text()
+        saved = {} if live else self.given()
+        chosen = {*moved, *(() if len(self.generators) == 2 else ("torch",))}
+        with self._unmoved():
+            found = {name: RNGS[name].capture() for name in RNGS if name in chosen}
+        if self.universe is None:
+            self.saved_at = found
+            _SAVED_HERE.update(found)
+        return {**saved, **{name: RNGS[name].to_text(state) for name, state in found.items()}}
+
+    def given(self) -> dict[str, str]:
+        """The states of the loader's own generators; of one that has both names, once."""
+        given = {id(g): (name, g) for name, g in reversed(self.generators.items())}
+        return {name: generator_to_text(g) for name, g in given.values()}
+
+    def check(self, saved: dict[str, Any], workers: dict[str, Any]) -> None:
+        """Raise DamagedStateError unless ``restore`` will take it, and each worker its part."""
+        self._universe(saved)
+        for worker, states in workers.items():
+            if type(states) is not dict:
+                raise DamagedStateError(f"workers.{worker}", "states of generators", states)
+            Universe.from_text(states)
+        for name in ("loader", "sampler"):
+            if name in saved:
+                try:
+                    generator_from_text(saved[name])
+                except SYMPTOMS:
+                    raise DamagedStateError(f"rng.{name}", "a state", saved[name]) from None
+
+    def put_back(self, saved: dict[str, str]) -> None:
+        """Set the loader's own generators to saved states, as a state is loaded.
+
+        Loaders may share a generator: the program loads all their states before it draws.
+        """
+        for name, generator in self.generators.items():
+            if name in saved:
+                set_generator(generator, saved[name])
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Note that a state is loaded, from which the loader goes on later.
+
+        Other loaders, and the program, may draw before it does. So what the program has restored
+        by now, or until another loader begins, is known from then on.
+        """
+        rng = state["rng"]
+        self.place, self.saved_at, self.joined = place_of(state), {}, set()
+        self.loaded = {name: text for name, text in rng.items() if name in RNGS}
+        self.restore(rng)
+        rejoin()
+
+    def restore(self, saved: dict[str, str]) -> None:
+        """Let later draws come from a private copy of the global generators, in saved states.
+
+        Not of those that the program has restored since that state was loaded.
+        """
+        self.universe = self._universe(
+            {name: text for name, text in saved.items() if not self._is_joined(name, text)}
+        )
+
+    def as_now(self, rng: dict[str, str]) -> dict[str, str]:
+        """The generators' part of a state from which the loader has not moved, as it is now."""
+        joined = [name for name, text in rng.items() if self._is_joined(name, text)]
+        with self._unmoved():
+            return {**rng, **{name: RNGS[name].to_text(RNGS[name].capture()) for name in joined}}
+
+    def _is_joined(self, name: str, text: str) -> bool:
+        return name in self.joined and self.loaded.get(name) == text
+
+    def join(self, found: dict[str, Any], living: list[Source], begins: bool) -> None:
+        """Drop the private copies of generators that the program has restored.
+
+        Args:
+            found: where the program's generators are.
+            living: all sources of this process.
+            begins: the loader is about to draw; whether others are is not known.
+        """
+        universe = self.universe
+        if universe is None or universe.entered or self.seed is not None:
+            return
+        copies = [each for each in living if each is not self and each.place == self.place]
+        for name in [name for name, state in universe.states.items() if state == found[name]]:
+            state = universe.states[name]
+            loaded = any(each.loaded.get(name) == self.loaded.get(name) for each in copies)
+            if any(each.saved_at.get(name) == state for each in copies):
+                continue  # the original is going to make these draws
+            if loaded and not begins and _SAVED_HERE.get(name) == state:
+                continue  # nobody has restored it: these are copies, and only one can have it
+            del universe.states[name]
+            self.joined.add(name)
+        self.universe = universe if universe.states else None
+
+    def _universe(self, saved: dict[str, str]) -> Universe | None:
+        states = {name: text for name, text in saved.items() if name not in ("loader", "sampler")}
+        return Universe.from_text(states) if states else None
+
+
+def _clone(generator: torch.Generator) -> torch.Generator:
+    clone = torch.Generator(generator.device)
+    clone.set_state(generator.get_state())
+    return clone
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the order of one epoch is made from, besides the sampler."""
+
+    source: Source
+    epoch: int = 0
+    #: the order's saved state, if it is to be restored
+    saved: dict[str, Any] | None = None
+    #: the epoch is not the sampler's current one (``batch_at`` of another epoch)
+    elsewhere: bool = False

@@ -1,0 +1,1 @@
+"""Files: checkpoints, and a look into them that runs nothing."""

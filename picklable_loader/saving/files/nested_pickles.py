@@ -1,0 +1,58 @@
+"""Nesting: pickles within pickles, and what all of them import."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterable
+from typing import BinaryIO
+
+from .pickle_tree import Nested, NotPickle, Trace, trace
+
+__all__ = ["names_of", "traces"]
+
+#: stands for names that nobody can tell
+_CODE_WITHIN = "a file within the file"
+
+#: pickles in pickles are looked into so deep: each level is read again
+_MOST_LEVELS = 8
+
+
+def names_of(found: Iterable[Trace]) -> frozenset[str]:
+    """What pickles import, those within them included; `_CODE_WITHIN` if that is not known.
+
+    Each byte is read once for each pickle that it stands in, and `_MOST_LEVELS` times at most.
+    """
+    names: set[str] = set()
+    seen: dict[int, Nested] = {}  # also holds the bytes, so that no other ones have their id
+    waiting = deque((each, 0) for each in found)
+    while waiting:
+        each, level = waiting.popleft()
+        names |= each.names
+        for inner in each.nested:
+            if id(inner.data) in seen and inner.data is not None:
+                continue
+            seen[id(inner.data)] = inner
+            try:
+                if inner.data is None or level == _MOST_LEVELS:
+                    raise NotPickle("not known")
+                within = traces(io.BytesIO(inner.data)) if inner.called else [trace(inner.data)]
+                waiting.extend((one, level + 1) for one in within)
+            except NotPickle:  # unless it is called: somebody else's, of the same name
+                if inner.called or level == _MOST_LEVELS:
+                    names.add(_CODE_WITHIN)
+    return frozenset(names)
+
+
+def traces(file: BinaryIO) -> list[Trace]:
+    """The only pickle of a file, or all five of a file that an old torch has written.
+
+    Raises:
+        NotPickle: it has fewer.
+    """
+    first = trace(file)
+    return [first, *(trace(file) for _ in range(4))] if first.tree == _OLD_TORCH else [first]
+
+
+#: what torch's files began with before they were archives, and still do if that is asked for
+_OLD_TORCH = 0x1950A86A20F9469CFC6C

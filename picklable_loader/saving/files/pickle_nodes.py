@@ -1,0 +1,133 @@
+"""Nodes: what stands in the tree of a file for things that are not built, or are compared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..states.plain import encode
+
+__all__ = ["Built", "Key", "Ordered", "Stored", "Tensor", "as_nodes"]
+
+
+@dataclass(eq=False, repr=False)
+class Built:
+    """An object that would be built by a call, or the thing itself that a name stands for.
+
+    Attributes:
+        name: module and name of the class or function.
+        arguments: what it would be called with; None: the thing itself.
+        state: what it would be filled with.
+        items: what would be appended to it, or set in it.
+    """
+
+    name: str
+    arguments: Any = None
+    state: Any = None
+    items: list[Any] = field(default_factory=list)
+
+    @property
+    def called(self) -> bool:
+        """It would be called; otherwise the name would be looked up."""
+        return self.arguments is not None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Data that stands beside the pickle in torch's archive.
+
+    Attributes:
+        key: name of the part in the archive.
+        kind: torch's class of storage, such as ``"LongStorage"``.
+        count: numbers in it.
+    """
+
+    key: str
+    kind: str
+    count: int
+
+    @property
+    def bytes(self) -> int | None:
+        """Its size; None where the class is not known."""
+        size = _ITEM_BYTES.get(self.kind)
+        return None if size is None else self.count * size
+
+
+#: bytes of a number, by the class of what is stored
+_ITEM_BYTES: dict[str, int] = {"UntypedStorage": 1} | {
+    name: dtype.itemsize for dtype, name in torch.storage._dtype_to_storage_type_map().items()
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that would be built.
+
+    Attributes:
+        stored: where its numbers are; None where that is not known.
+        shape: of the tensor.
+        offset: number of its first number in what is stored.
+        stride: numbers from one to the next, by dimension.
+        gradient: whether it requires one.
+    """
+
+    stored: Stored | None
+    shape: tuple[Any, ...]
+    offset: Any = 0
+    stride: tuple[Any, ...] = ()
+    gradient: Any = False
+
+
+class Ordered(dict[Any, Any]):
+    """An ``OrderedDict``, which may have attributes, as that of a model's state has.
+
+    Attributes:
+        state: what it would be filled with.
+    """
+
+    state: Any = None
+
+
+class Key:
+    """A large number or a tuple of values as the key of a dict.
+
+    Numbers can be chosen so that Python gives all of them one hash. This one differs from process
+    to process.
+
+    Attributes:
+        value: the key.
+    """
+
+    __slots__ = ("_hash", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        parts = value if type(value) is tuple else (value,)
+        texts = (hash(part) if type(part) in (str, bytes) else repr(part) for part in parts)
+        self._hash = hash(repr(list(texts)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Key) and self.value == other.value
+
+
+def as_nodes(value: Any) -> Any:
+    """Values of JSON as a tree, in which everything can be compared part by part."""
+    kind = type(value)
+    if kind is dict:
+        return {key: as_nodes(each) for key, each in value.items()}
+    if kind in (list, tuple):
+        return kind(map(as_nodes, value))
+    if kind in _SCALARS:
+        return value
+    if kind is torch.Tensor:
+        data = value.reshape(-1).view(torch.uint8).numpy().tobytes()
+        return Built("torch.Tensor", (str(value.dtype), list(value.shape), data))
+    return Built(f"{kind.__module__}.{kind.__qualname__}", (as_nodes(encode(value)),))
+
+
+_SCALARS = (bool, bytes, float, int, str, type(None))

@@ -1,0 +1,58 @@
+"""Screening: a checkpoint's body, read without running code, with an error that has a name."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, BinaryIO
+
+import torch
+
+from ...errors import DamagedStateError, UsageError
+from .archive import Archive
+
+__all__ = ["load_screened"]
+
+
+def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
+    """What is in a body, read without running code.
+
+    Args:
+        body: of a file.
+        name: of the file, for errors.
+        map_location: see ``torch.load``.
+
+    Raises:
+        DamagedStateError: torch.save has not written it.
+        UsageError: there is more in it than states and tensors.
+        MemoryError: there is too little for a file of this size.
+        Exception: what ``map_location`` raises, and what torch raises about a device.
+    """
+    Archive(body, name).check()
+    try:
+        return _read(body, map_location)
+    except pickle.UnpicklingError as error:
+        raise UsageError(
+            f"{name!r} holds more than states and tensors, for example an iterator. An iterator is "
+            "code, and loading it runs that code. Save state_dict() of the iterator instead; or "
+            "pass weights_only=False if you trust whoever wrote the file"
+        ) from error
+    except MemoryError:
+        raise
+    except Exception as error:
+        if _can_be_read(body):
+            raise  # the error is the caller's: of map_location, or of a device that is not here
+        raise DamagedStateError(name, "what torch reads without code", error) from error
+
+
+def _read(body: BinaryIO, map_location: Any) -> Any:
+    body.seek(0)
+    return torch.load(body, map_location=map_location, weights_only=True)
+
+
+def _can_be_read(body: BinaryIO) -> bool:
+    """Torch reads it where no device is asked for."""
+    try:
+        _read(body, "cpu")
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,161 @@
+"""Mapped files: arrays and tensors over a file are saved by its name, if that is asked for.
+
+Which file stands behind memory, and where in it, the system tells: so it makes no difference who
+has mapped it, ``numpy.memmap``, ``torch.from_file`` or ``torch.load(mmap=True)``, nor how it was
+sliced since.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from bisect import bisect
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ...errors import CannotLoadError, UsageError
+
+__all__ = ["MappedFiles"]
+
+#: where Linux tells of a process's memory
+_MAPS = "/proc/self/smaps"
+#: memory that has a name, and ends with its processes
+_PASSING = ("/dev/shm/", "/memfd:")
+
+_byte_bounds: Any = getattr(np.lib, "array_utils", np).byte_bounds  # numpy 1 has it elsewhere
+
+
+class Span(NamedTuple):
+    """A part of a file.
+
+    Attributes:
+        path: of the file, absolute.
+        start: its first byte.
+        length: in bytes.
+        size: of the whole file, when the part was saved.
+        changed_ns: when the file was changed last, before that.
+    """
+
+    path: str
+    start: int
+    length: int
+    size: int
+    changed_ns: int
+
+
+class MappedFiles:
+    """The files that stand in this process's memory, as they do now.
+
+    Raises:
+        UsageError: this system does not tell.
+    """
+
+    def __init__(self) -> None:
+        #: address, end, offset in the file, inode, path; ascending
+        self._table: list[tuple[int, int, int, int, str]] = []
+        #: what is read at the moment, and whether this process has pages of its own there, which
+        #: are not in the file
+        self._mapping: tuple[int, int, int, int, str] | None = None
+        self._changed = False
+        try:
+            with open(_MAPS) as maps:
+                for line in maps:
+                    self._note(line)
+        except OSError as error:
+            raise UsageError(
+                f"pickle_mapped=False needs {_MAPS}, which this system does not have"
+            ) from error
+
+    def _note(self, line: str) -> None:
+        first, *rest = line.split(None, 5)
+        if first in ("Anonymous:", "Swap:"):
+            self._changed = self._changed or rest[0] != "0"
+        elif first == "VmFlags:":  # the last line about a mapping
+            if self._mapping is not None and not self._changed:
+                self._table.append(self._mapping)
+        elif not first.endswith(":"):
+            self._mapping, self._changed = None, False
+            if len(rest) == 5 and rest[3] != "0":
+                start, end = (int(bound, 16) for bound in first.split("-"))
+                name = rest[4].rstrip("\n")
+                self._mapping = start, end, int(rest[1], 16), int(rest[3]), name
+
+    def by_name(self, obj: Any) -> tuple[Any, ...] | None:
+        """How an array or a tensor over a file is pickled; None for everything else.
+
+        Nor for one over a mapping that this process has changed and does not share with the file.
+        """
+        if isinstance(obj, np.ndarray) and obj.size and not obj.dtype.hasobject:
+            return self._array(obj)
+        if type(obj) is torch.Tensor and obj.layout == torch.strided and obj.device.type == "cpu":
+            return self._tensor(obj)
+        return None
+
+    def _array(self, array: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
+        low, high = _byte_bounds(array)
+        span = self._span(low, high - low)
+        if span is None:
+            return None
+        start = array.__array_interface__["data"][0] - low
+        return open_array, (span, array.dtype, array.shape, array.strides, start)
+
+    def _tensor(self, tensor: torch.Tensor) -> tuple[Any, ...] | None:
+        if tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or not tensor.numel():
+            return None
+        shape, strides = tuple(tensor.shape), tensor.stride()
+        reach = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
+        span = self._span(tensor.data_ptr(), reach * tensor.element_size())
+        return None if span is None else (open_tensor, (span, tensor.dtype, shape, strides))
+
+    def _span(self, address: int, length: int) -> Span | None:
+        at = bisect(self._table, (address, sys.maxsize)) - 1
+        if at < 0 or address + length > self._table[at][1]:
+            return None
+        first, _, offset, inode, path = self._table[at]
+        try:
+            now = os.stat(path)
+        except OSError:  # deleted, or never to be found by a name
+            return None
+        if now.st_ino != inode or path.startswith(_PASSING):
+            return None
+        return Span(path, offset + address - first, length, now.st_size, now.st_mtime_ns)
+
+
+def open_array(
+    span: Span, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], start: int
+) -> np.ndarray[Any, Any]:
+    """An array over a part of a file; pickles call this."""
+    found: np.ndarray[Any, Any]
+    found = np.ndarray(shape, dtype, _mapped(span), start, strides)
+    return found
+
+
+def open_tensor(
+    span: Span, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> torch.Tensor:
+    """A tensor over a part of a file; pickles call this."""
+    return torch.frombuffer(_mapped(span), dtype=dtype).as_strided(shape, strides)
+
+
+def _mapped(span: Span) -> memoryview:
+    """A part of a file in memory; what is written there does not reach the file.
+
+    Raises:
+        CannotLoadError: the file is not there any more, or is another one.
+    """
+    advice = "Put the file back, or save with pickle_mapped=True, which takes its data along"
+    try:
+        with open(span.path, "rb") as file:
+            now = os.fstat(file.fileno())
+            if (now.st_size, now.st_mtime_ns) != (span.size, span.changed_ns):
+                reason = f"it has {now.st_size} bytes and had {span.size}, or was changed since"
+                raise CannotLoadError(f"the file {span.path}", reason, advice)
+            before = span.start % mmap.ALLOCATIONGRANULARITY
+            start, length = span.start - before, span.length + before
+            whole = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=start)
+    except OSError as error:
+        raise CannotLoadError(f"the file {span.path}", str(error), advice) from error
+    return memoryview(whole)[before:]

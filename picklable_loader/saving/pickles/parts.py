@@ -1,0 +1,267 @@
+"""Packing: how a loader, and its iterator, are pickled: which of their parts a codec carries.
+
+It is decided once for a loader, and again when one of its parts has another look: pickle is tried
+on each part, then cloudpickle, then dill, without keeping what they write. Ordinary parts stay
+where they are, so that nothing changes for a loader that has no others.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from ...epoch.spec import fingerprint
+from .codecs import Carried, Codec, Opened, standing_beside
+from .dtypes import is_lost
+from .explain import blame
+from .mapped_files import MappedFiles
+from .picklers import STOCK, Refer, is_data, reached, refusal
+from .placeholder import absent, is_absent
+
+if TYPE_CHECKING:
+    from ...loader.loader import DataLoader
+
+__all__ = ["Decision", "class_of", "packed", "packed_iterator", "tried", "unpacked"]
+
+#: under which name the state of a loader has what is carried
+_CARRIED = "_carried"
+
+#: what every pickler takes
+_ATOMS = (type(None), bool, int, float, str, bytes)
+
+#: what anything is pickled as that need not be looked at
+_STAND_IN = (standing_beside, (0, None))
+
+Parts = dict[str, Any]
+#: by name of a part, the codec that carries it; the others are pickled as they are
+Ways = dict[str, "str | Codec"]
+#: see `Carried`
+Known = dict[int, tuple[Any, str | None]]
+
+
+class Decision:
+    """What was decided for a loader; it stays in the program."""
+
+    def __init__(self, ways: Ways | None = None) -> None:
+        self._look: Any = None
+        self._ways: Ways = ways or {}
+        #: it was made for a loader that this one's is a copy of
+        self._settled = ways is not None
+
+    def ways(self, loader: DataLoader[Any], parts: Parts) -> Ways:
+        """By part that is carried, its codec.
+
+        Raises:
+            CannotSaveError: no codec takes a part; the error names it with its path.
+        """
+        if self._settled:
+            return self._ways
+        inner = loader._pl
+        look: list[Any] = [id(inner.options), id(inner.resume)]
+        look += [(name, id(part), _look(part)) for name, part in parts.items() if name != "_pl"]
+        if look != self._look:
+            self._ways, self._look = _decide(loader, parts), look
+        return self._ways
+
+
+def packed(loader: DataLoader[Any], kept: Parts) -> Parts:
+    """The state of a loader as it is pickled.
+
+    Raises:
+        CannotSaveError: see `Decision.ways`.
+    """
+    parts = _parts(kept)
+    ways = loader._pl.decision.ways(loader, parts)
+    left_out = _left_out(loader)
+    if left_out:
+        kept = {**kept, "dataset": absent(loader.dataset, fingerprint(loader))}
+    if not ways:
+        return kept
+    plain = {name: value for name, value in kept.items() if name not in ways}
+    theirs = {name: parts[name] for name in ways}
+    # One codec writes all of them, so that what they share stays one object. The last one of
+    # `STOCK` takes what those before it take.
+    codec = max(ways.values(), key=_rank)
+    mapped = not loader._pl.options.pickle_mapped
+    known: Known = {id(loader): (loader, None)}
+    if left_out:
+        known[id(loader.dataset)] = kept["dataset"], None
+    return {**plain, _CARRIED: Carried(codec, theirs, known, _held(loader, plain), mapped)}
+
+
+def decided(loader: DataLoader[Any]) -> Decision:
+    """The decision for copies of a loader, of which nothing has to be tried again.
+
+    Raises:
+        CannotSaveError: see `Decision.ways`.
+    """
+    return Decision(loader._pl.decision.ways(loader, _parts(loader.__getstate__())))
+
+
+def unpacked(kept: Parts) -> tuple[Parts, Opened | None]:
+    """The state of a loader from what was pickled, and what of it was carried."""
+    kept = dict(kept)
+    opened = kept.pop(_CARRIED, None)
+    return {**kept, **(opened or {})}, opened
+
+
+def packed_iterator(loader: DataLoader[Any], iterator: Any) -> Any:
+    """A sampler's iterator as it is pickled beside its loader.
+
+    Raises:
+        CannotSaveError: no codec takes it.
+    """
+    parts = _parts(loader.__getstate__())
+    ways = loader._pl.decision.ways(loader, parts)
+    whole: Known = {id(part): (loader, name) for name, part in parts.items()}
+    whole[id(loader)] = loader, None
+    moved = {id(parts[name]) for name in ways} | _left_out(loader)
+    if refusal("pickle", iterator, _refer(whole.keys() - moved, moved), containers=True) is None:
+        return iterator
+    for codec in STOCK[1:]:
+        if refusal(codec, iterator, _refer(whole.keys()), containers=True) is None:
+            plain = {name: part for name, part in parts.items() if id(part) not in moved}
+            return Carried(codec, {"iterator": iterator}, whole, _held(loader, plain))
+    raise blame(iterator, "the sampler's iterator")
+
+
+def _held(loader: DataLoader[Any], plain: Parts) -> dict[int, Any]:
+    """What the ordinary parts of a loader hold: parts that are carried refer to it there."""
+    things = reached(plain, _refer({id(loader)}))
+    things.pop(id(standing_beside), None)  # it is how they refer
+    return things
+
+
+def class_of(loader: DataLoader[Any]) -> Any:
+    """A loader's class as it is pickled."""
+    kind, wish = type(loader), loader._pl.options.codec
+    if kind.__module__.partition(".")[0] == __name__.partition(".")[0]:  # ours
+        return kind
+    if wish == "auto":
+        return kind if refusal("pickle", kind, _refer()) is None else Carried(STOCK[1], kind)
+    return kind if wish == STOCK[0] else Carried(wish, kind)
+
+
+# --- within --------------------------------------------------------------------------------------
+
+
+def _decide(loader: DataLoader[Any], parts: Parts) -> Ways:
+    wish, left_out = loader._pl.options.codec, _left_out(loader)
+    todo = {name: part for name, part in parts.items() if id(part) not in left_out}
+    if not isinstance(wish, str):
+        return dict.fromkeys(todo, wish)
+    files = None if loader._pl.options.pickle_mapped else MappedFiles()
+    accepted = {id(loader)}
+    ways: Ways = {}
+    for codec in _attempts(wish, bool(left_out) or files is not None):
+        # What refers to an absent dataset has to be put together again when that is there, and
+        # files are named where we write ourselves.
+        refer = _trial(codec, accepted, left_out, files, lenient=wish == STOCK[0])
+        for name, part in tuple(todo.items()):
+            if refusal(codec or STOCK[0], part, refer, containers=True) is None:
+                accepted.add(id(todo.pop(name)))
+                if codec:
+                    ways[name] = codec
+    for name, part in todo.items():
+        raise blame(part, f"loader.{name}", tried(wish))
+    return ways
+
+
+def _attempts(wish: str, ourselves: bool) -> tuple[str, ...]:
+    """The codecs to try, in this order; "" is whoever pickles the loader.
+
+    Args:
+        wish: the loader's codec.
+        ourselves: some parts have to be written by us, though pickle would take them.
+    """
+    if wish in STOCK[1:]:
+        return (wish,)
+    return ("", *(tried(wish) if ourselves else tried(wish)[1:]))
+
+
+def tried(wish: str) -> tuple[str, ...]:
+    """The codecs that a wish allows, pickle first."""
+    return STOCK if wish == "auto" else tuple(dict.fromkeys((STOCK[0], wish)))
+
+
+def _left_out(loader: DataLoader[Any]) -> set[int]:
+    """The dataset, if it is not to be saved."""
+    if loader._pl.options.pickle_dataset and not is_absent(loader.dataset):
+        return set()
+    return {id(loader.dataset)}
+
+
+def _parts(kept: Parts) -> Parts:
+    return {name: value for name, value in kept.items() if type(value) not in _ATOMS}
+
+
+def _look(part: Any) -> list[Any]:
+    """What tells whether a part is what it was, without looking far into it: it is asked often."""
+    near = list(getattr(part, "__dict__", {}).values())
+    look = [type(each) if isinstance(each, _ATOMS) or is_data(each) else id(each) for each in near]
+    # Farther away only kinds count, and functions: what a dataset collects is no other decision.
+    for thing in near:  # it grows meanwhile: what is near comes first
+        for each in _ends(thing):
+            look.append(id(each) if isinstance(each, _NAMED) else type(each))
+            if len(near) < _MOST_SEEN and not isinstance(each, _ATOMS):
+                near.append(each)
+    return look
+
+
+#: how many things are looked into, and how many of what is in one, from both ends
+_MOST_SEEN, _MOST_NEAR = 64, 8
+#: those of one type differ in whether pickle takes them
+_NAMED = (type, FunctionType, MethodType)
+
+
+def _ends(thing: Any) -> list[Any]:
+    """Some of what a thing holds; what was put in last is among it."""
+    if isinstance(thing, _NAMED):
+        return []
+    try:
+        held = thing if isinstance(thing, list | tuple | dict) else vars(thing)
+        inside: Any = held.values() if isinstance(held, dict) else held
+        return [*islice(inside, _MOST_NEAR), *islice(reversed(inside), _MOST_NEAR)]
+    except Exception:  # it has no attributes, or whatever people's __iter__ raises
+        return []
+
+
+def _rank(codec: str | Codec) -> int:
+    return STOCK.index(codec) if isinstance(codec, str) else len(STOCK)
+
+
+def _refer(known: Any = (), barred: Any = ()) -> Refer:
+    """Stands in for what is known, so that it is not looked at again; refuses what is barred."""
+
+    def refer(obj: Any) -> tuple[Any, ...] | None:
+        if id(obj) in barred:
+            raise TypeError("it refers to what is saved in another way")
+        return _STAND_IN if id(obj) in known or is_data(obj) else None
+
+    return refer
+
+
+def _trial(
+    codec: str, accepted: set[int], left_out: set[int], files: MappedFiles | None, lenient: bool
+) -> Refer:
+    """For a trial of a codec; "" is whoever pickles the loader, and knows nothing of our ways.
+
+    A lenient one lets pass what ``torch.save`` may save, and pickle cannot read again.
+    """
+    refer = _refer(accepted | left_out) if codec else _refer(accepted, left_out)
+    by_name = codec in ("", STOCK[0])
+
+    def trial(obj: Any) -> tuple[Any, ...] | None:
+        if by_name and type(obj) is MethodType:
+            if getattr(obj.__self__, obj.__name__, None) != obj:
+                raise TypeError("it is a method that has got another name, from a decorator")
+        if not codec and not lenient and is_lost(obj):
+            raise TypeError(f"no pickle with a tensor of {obj.dtype} can be read again")
+        if files is None or files.by_name(obj) is None:
+            return refer(obj)
+        if not codec:
+            raise TypeError("it is to be saved by its file's name")
+        return _STAND_IN
+
+    return trial

@@ -1,0 +1,262 @@
+"""Picklers: how each codec writes, and what it refuses."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import UsageError
+
+__all__ = [
+    "BOUND_TO_PROCESS",
+    "STOCK",
+    "Refer",
+    "check_installed",
+    "check_movable",
+    "dump_with",
+    "is_data",
+    "is_found",
+    "needed",
+    "reached",
+    "refusal",
+    "written",
+]
+
+#: the codecs that are known by name, the most careful one first
+STOCK = ("pickle", "cloudpickle", "dill")
+
+#: what stands for an object in a codec's bytes; None: the object itself does
+Refer = Callable[[Any], "tuple[Any, ...] | None"]
+
+
+def dump_with(
+    codec: str, obj: Any, refer: Refer, buffers: list[Any] | None, containers: bool = False
+) -> bytes:
+    """An object as a codec of `STOCK` writes it.
+
+    Args:
+        codec: its name.
+        obj: the object.
+        refer: what stands beside.
+        buffers: where large buffers go; None: into the bytes.
+        containers: ask ``refer`` about lists, dicts and sets as well, which takes a call for each
+            object. `load_with` of codecs.py reads what it gives for them.
+    """
+    sink = io.BytesIO()
+    _pickler(codec, containers)(sink, refer, buffers).dump(obj)
+    return sink.getvalue()
+
+
+def refusal(codec: str, obj: Any, refer: Refer, containers: bool = False) -> Exception | None:
+    """Why a codec of `STOCK` cannot write an object; None if it can."""
+    try:
+        _pickler(codec, containers)(_Sink(), refer, []).dump(obj)
+    except UsageError:  # it is not installed
+        raise
+    except Exception as error:  # whatever people's __reduce__ raises
+        return error
+    return None
+
+
+def written(codec: str, obj: Any, refer: Refer) -> int | None:
+    """How many bytes a codec makes of an object; None if it refuses it."""
+    sink = _Sink()
+    try:
+        _pickler(codec)(sink, refer, None).dump(obj)
+    except Exception:  # whatever people's __reduce__ raises
+        return None
+    return sink.count
+
+
+def reached(obj: Any, refer: Refer) -> dict[int, Any]:
+    """What pickle writes of an object, but for texts and numbers, by ``id``.
+
+    The values prevent that an ``id`` is used again.
+    """
+    things: dict[int, Any] = {}
+
+    def note(each: Any) -> tuple[Any, ...] | None:
+        things[id(each)] = each
+        return refer(each)
+
+    with suppress(Exception):  # whoever pickles it raises this again
+        _pickler(STOCK[0], containers=True)(_Sink(), note, []).dump(obj)
+    return things
+
+
+def is_data(obj: Any) -> bool:
+    """A tensor or an array, which any pickler takes."""
+    kind = type(obj)
+    if kind is np.ndarray:
+        return not obj.dtype.hasobject
+    return kind is torch.Tensor or kind is torch.nn.Parameter
+
+
+def _pickler(codec: str, containers: bool = False) -> Any:
+    """The pickler class of a codec: ``(file, refer, buffers)``; containers: see `dump_with`."""
+    base = pickle.Pickler if codec == "pickle" else needed("cloudpickle").Pickler
+    dill = needed("dill") if codec == "dill" else None
+
+    class Pickler(base):  # type: ignore[misc, valid-type]
+        def __init__(self, file: Any, refer: Refer, buffers: Any) -> None:
+            out_of_band = {} if buffers is None else {"buffer_callback": buffers.append}
+            super().__init__(file, pickle.HIGHEST_PROTOCOL, **out_of_band)
+            self._refer = refer
+
+        def reducer_override(self, obj: Any) -> Any:
+            found = self._refer(obj)
+            if found is None and codec != "pickle":
+                check_movable(obj)
+                if type(obj) in _LOCKS:
+                    return _LOCKS[type(obj)], ()
+                if isinstance(obj, io.IOBase) and (name := _standard(obj)):
+                    return getattr, (sys, name)
+                found = _by_wrapped(obj) or super().reducer_override(obj)
+                # Functions and classes are cloudpickle's in any case: those that dill rebuilds
+                # forget their base classes where one of them calls super().
+                if dill is not None and found is NotImplemented:
+                    found = _by_dill(dill, obj, self.dispatch_table)
+            return NotImplemented if found is None else found
+
+    class Asking(Pickler):
+        def persistent_id(self, obj: Any) -> Any:
+            # Picklers do not ask reducer_override about these.
+            return self._refer(obj) if type(obj) in _CONTAINERS else None
+
+    return Asking if containers else Pickler
+
+
+_CONTAINERS = {list, dict, set, bytearray}
+
+
+def _by_wrapped(obj: Any) -> Any:
+    """How a function is pickled that lru_cache has wrapped, if no name leads to it; else None.
+
+    Pickles know such functions by their names alone. The copy's cache is empty.
+    """
+    if not isinstance(obj, _CACHED):
+        return None
+    if obj.__module__ != "__main__" and is_found(obj):
+        return None
+    return cached, (obj.__wrapped__, obj.cache_parameters())
+
+
+def is_found(obj: Any) -> bool:
+    """A class, or a function, is what stands under its name."""
+    found: Any = sys.modules.get(obj.__module__)
+    for name in obj.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is obj
+
+
+def cached(function: Any, parameters: dict[str, Any]) -> Any:
+    """Wrap a function by lru_cache again; pickles call this."""
+    return lru_cache(**parameters)(function)
+
+
+_CACHED = type(lru_cache(lambda: None))
+
+#: what is pickled by its name
+_NAMED = (type, FunctionType, BuiltinFunctionType)
+
+
+def _by_dill(dill: Any, obj: Any, known: Any) -> Any:
+    """How an object is pickled that does not tell how; NotImplemented for those that do."""
+    if type(obj) in known or isinstance(obj, _NAMED):
+        return NotImplemented
+    try:
+        obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:  # whatever people's __reduce__ raises
+        return dill.loads, (dill.dumps(obj),)
+    return NotImplemented
+
+
+def check_movable(obj: Any) -> None:
+    """Raise TypeError for what would silently be something else after loading.
+
+    cloudpickle makes a StringIO of an open file, and bytes of a memoryview. dill makes an empty
+    temporary file of one that is gone. Both copy a thread, or a weak reference, that leads nowhere.
+    """
+    if not isinstance(obj, BOUND_TO_PROCESS) or _standard(obj) or _tells_how(obj):
+        return
+    raise TypeError(f"a {type(obj).__name__} belongs to its process, and cannot go into a pickle")
+
+
+def _standard(obj: Any) -> str:
+    """The name of a standard stream, of which each process has its own; else empty."""
+    names = ("stdin", "stdout", "stderr")
+    return next((name for name in names if obj is getattr(sys, name)), "")
+
+
+def _tells_how(obj: Any) -> bool:
+    """Its class says what is pickled of it, as BytesIO does, and files of fsspec."""
+    names = ("__getstate__", "__reduce__", "__reduce_ex__")
+    if all(getattr(type(obj), name, None) is getattr(object, name, None) for name in names):
+        return False
+    try:
+        obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    except Exception:  # whatever people's __reduce__ raises
+        return False
+    return not isinstance(obj, weakref.ReferenceType)
+
+
+#: what means something in one process only, and codecs take all the same
+BOUND_TO_PROCESS = (
+    io.IOBase, memoryview, weakref.ReferenceType, threading.Thread, subprocess.Popen,
+)  # fmt: skip
+
+#: Whoever holds a lock is not in the program that gets its copy: it comes back free. From dill
+#: it would come back held, by nobody who could let it go.
+_LOCKS: dict[type[Any], Callable[[], Any]] = {
+    type(threading.Lock()): threading.Lock,
+    type(threading.RLock()): threading.RLock,
+}
+
+
+def needed(codec: str) -> Any:
+    """A codec's module.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:  # not before it is needed: it takes tens of milliseconds
+        return import_module(codec)
+    except ImportError as error:
+        raise _missing(codec) from error
+
+
+def check_installed(codec: str) -> None:
+    """Raise UsageError if a codec's module is not; nothing is imported."""
+    if find_spec(codec) is None:
+        raise _missing(codec)
+
+
+def _missing(codec: str) -> UsageError:
+    return UsageError(
+        f'the codec {codec!r} is not installed: pip install {codec}, or say codec="pickle"'
+    )
+
+
+class _Sink:
+    """A file of which nobody wants to know more than how much was written."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def write(self, data: Any) -> int:
+        self.count += len(data)
+        return len(data)

@@ -1,0 +1,1 @@
+"""States: plain values, their types, checks and JSON."""

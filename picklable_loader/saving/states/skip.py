@@ -1,0 +1,130 @@
+"""Ahead: a saved state moved on by a number of batches, without its loader and its data.
+
+That is exact where the order can be sought in: with torch's samplers and batches that are seeded
+by their number. In any other case it is refused, and the text says what to do instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...core.cursor import Cursor
+from ...core.order import SequenceOrder
+from ...core.plan import Grouping, Plan, Unit
+from ...core.snapshot import from_plain, to_plain
+from ...errors import DamagedStateError, UsageError
+from .tree import check_checksum, copied, with_checksum
+
+__all__ = ["MOST_TASKS", "batches_left", "moved_on", "tasks_claimed"]
+
+#: a file of many small states may have one window as large as any, and not one in each
+MOST_TASKS = 10**5
+
+
+def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """A state that goes on so many batches later.
+
+    Args:
+        state: what ``state_dict`` returned; it stays as it is.
+        count: batches to pass over, from 0.
+
+    Returns:
+        The state that the same run would have had, had it passed over them.
+
+    Raises:
+        UsageError: that cannot be done exactly without the loader; or the epoch has not so many.
+        StateError: it is no state.
+    """
+    given = copied(state)
+    cursor, fits = from_plain(given)
+    check_checksum(given)
+    if count < 0:
+        raise UsageError(f"A state is moved on by a number of batches from 0, got {count}.")
+    _refuse_inexact(cursor, fits)
+    plan = _plan(cursor, fits)
+    left = plan.remaining()
+    if left is not None and count > left:
+        raise UsageError(
+            f"The state has {left} batches left in epoch {cursor.epoch}, and cannot be moved on by "
+            f"{count}. Move it on by {left}, to the end of the epoch."
+        )
+    moved = cursor.step + plan.advance(count)
+    there = replace(
+        cursor,
+        step=moved,
+        next_step=plan.next_step,
+        position=plan.position,
+        window=tuple(plan.backlog),
+    )
+    moved_state = {**given, **to_plain(there, fits)}
+    return with_checksum(moved_state) if "checksum" in given else moved_state
+
+
+def tasks_claimed(state: Mapping[str, Any]) -> int:
+    """How many tasks a state's windows stand for: each is a number, and takes memory when read."""
+    streams = state.get("streams")
+    windows = [state.get("window")]
+    if type(streams) is list:
+        windows += [place.get("since") for place in streams if type(place) is dict]
+    total = 0
+    for window in windows:
+        entries = window if type(window) is list else []
+        counts = (each[3] for each in entries if type(each) in (list, tuple) and len(each) > 3)
+        total += sum(count for count in counts if type(count) is int and count > 0)
+    return total
+
+
+def batches_left(state: Mapping[str, Any]) -> int | None:
+    """Batches that a state leaves to be delivered; None where the state does not tell.
+
+    Args:
+        state: of any kind, that of a pickled iterator as well.
+
+    Raises:
+        StateError: it is no state.
+    """
+    cursor, fits = from_plain(state, live=True)
+    if type(fits.get("sampler_length")) is not int or cursor.streams:
+        return None
+    return _plan(cursor, fits).remaining()
+
+
+def _refuse_inexact(cursor: Cursor, fits: Mapping[str, Any]) -> None:
+    if cursor.streams or fits.get("sampler") == "iterable-style dataset":
+        reason = "its data comes in streams, which have to be read"
+    elif fits.get("seeding") == "worker":
+        reason = 'seeding="worker" draws random numbers on from batch to batch'
+    elif type(fits.get("sampler_length")) is not int:
+        reason = f"its sampler, {fits.get('sampler')}, has to be drawn from"
+    elif fits.get("batches_from") == Unit.BATCH.value:
+        reason = "its batches may be of any size, which only the sampler knows"
+    else:
+        return
+    raise UsageError(
+        f"This state cannot be moved on exactly where its loader is not at hand: {reason}. "
+        "Load it into its loader, and call skip of the iterator: "
+        "`loader.load_state_dict(state); it = iter(loader); it.skip(n)`."
+    )
+
+
+def _plan(cursor: Cursor, fits: Mapping[str, Any]) -> Plan:
+    """A plan of as many tasks as the state's loader has, whose indices do not matter."""
+    word = fits.get("batches_from")
+    if type(word) is not str or word not in {unit.value for unit in Unit}:
+        raise DamagedStateError("fits.batches_from", "a known word", word)
+    unit = Unit(word)
+    length = _whole(fits, "sampler_length", 0)
+    gathered = unit is Unit.SAMPLE_OF_BATCH
+    size = _whole(fits, "batch_size", 1) if gathered else 1
+    grouping = Grouping(unit, size, gathered and fits.get("drop_last") is True)
+    order = SequenceOrder(lambda: range(length))
+    return Plan(order, grouping, cursor.next_step, cursor.position, cursor.window)
+
+
+def _whole(fits: Mapping[str, Any], name: str, least: int) -> int:
+    value = fits.get(name)
+    if type(value) is not int or not least <= value < 2**62:
+        raise DamagedStateError(f"fits.{name}", f"a whole number from {least}", value)
+    return value

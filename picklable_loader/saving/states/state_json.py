@@ -1,0 +1,393 @@
+"""Readable: states as JSON that people read, compare and edit, and that comes back bit for bit.
+
+Numbers, text, lists and dicts stand for themselves. What JSON has no word for is a dict that says
+what it is under ``"$type"``: bytes and tensors as base64, tuples, infinite numbers, dicts whose
+keys are not text. Every state is led by ``"$skip": 0``: the number to edit to move it on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from base64 import b64decode, b64encode
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+import torch
+
+from ...core.snapshot import FORMAT
+from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, UsageError
+from .arrays import TORCH_DTYPES
+from .plain import NotPlain, check_hashes, decode, encode
+from .skip import MOST_TASKS, moved_on, tasks_claimed
+
+__all__ = ["from_json", "to_json"]
+
+_TYPE, _SKIP = "$type", "$skip"
+_WIDTH = 100
+#: longer numbers are written in hexadecimal: reading decimals takes time that grows as a square
+_LONGEST = 2**4096
+
+
+def to_json(state: Any) -> str:
+    """A state as text that can be read, compared line by line, and edited.
+
+    A state is moved on by editing the number at ``"$skip"``, the first line of it: so many batches
+    are passed over when it is read back. Other fields hang together, and are best left alone.
+
+    Args:
+        state: what ``state_dict`` returned, or a dict with such states and other plain values.
+
+    Returns:
+        JSON, in the same order for every state of the same kind.
+
+    Raises:
+        CannotSaveError: something in it is no plain value; the text says where.
+    """
+    _check_size(state)
+    try:
+        lines: list[str] = []
+        _write(_form(state, _STATE), "", "", lines)
+        return "\n".join(lines) + "\n"
+    except RecursionError:
+        raise CannotSaveError(
+            "the state", "it is nested some hundred levels deep", "Keep flatter values there"
+        ) from None
+
+
+def from_json(text: str) -> Any:
+    """The state that `to_json` has written. Reading it runs no code.
+
+    Args:
+        text: the JSON, edited or not.
+
+    Returns:
+        For ``load_state_dict``; the same values of the same types, bit for bit, moved on where
+        ``"$skip"`` was edited.
+
+    Raises:
+        DamagedStateError: it is no JSON, or no such value; the text says where.
+        UsageError: ``"$skip"`` was edited in a state that cannot be moved on exactly; or this is no
+            text, but a state.
+    """
+    if not isinstance(text, str):
+        raise UsageError(
+            f"from_json reads the text that to_json has written, got a {type(text).__name__}. A "
+            "state that is a dict already goes to load_state_dict"
+        )
+    try:
+        return _Reader(len(text)).value(_parsed(text), _STATE)
+    except RecursionError:
+        raise DamagedStateError("state", "nested some hundred levels deep at most", text) from None
+
+
+# --- where a value stands ------------------------------------------------------------------------
+# It is made into text for errors only: keys may be long, and levels many.
+
+_Path = tuple[Any, str] | None
+_STATE: _Path = (None, "state")
+
+
+def _named(path: _Path) -> str:
+    labels = []
+    while path is not None:
+        path, label = path
+        labels.append(label)
+    return "".join(reversed(labels))
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def _check_size(state: Any) -> None:
+    """Raise CannotSaveError if the text would be endless.
+
+    Forty tuples of two, each twice within the next, are small, and a million million values.
+    """
+    sizes: dict[int, int] = {}
+    begun: set[int] = set()
+    waiting, held = [state], []
+    while waiting:
+        part = waiting[-1]
+        if id(part) in sizes or not isinstance(part, _CONTAINERS):
+            waiting.pop()
+            continue
+        inner = [*part, *part.values()] if isinstance(part, dict) else list(part)
+        if id(part) not in begun:
+            begun.add(id(part))
+            held.append(part)
+            waiting += [each for each in inner if isinstance(each, _CONTAINERS)]
+            continue
+        if not all(id(each) in sizes for each in inner if isinstance(each, _CONTAINERS)):
+            raise CannotSaveError("the state", "it contains itself", "Take a new state_dict")
+        sizes[id(part)] = 1 + sum(sizes.get(id(each), 1) for each in inner)
+        waiting.pop()
+    if sizes.get(id(state), 1) > _MOST_TIMES * sum(map(len, held)) + _FREE_PARTS:
+        raise CannotSaveError(
+            "the state",
+            "the same parts are in so many places that its text would be endless",
+            "Use pickle, or torch.save",
+        )
+
+
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_MOST_TIMES, _FREE_PARTS = 100, 10**5
+
+
+def _form(value: Any, path: _Path) -> Any:
+    """What stands for a value, in words that JSON has."""
+    kind = type(value)
+    if kind in (bool, type(None)):
+        return value
+    if kind in _FORMS:
+        return _FORMS[kind](value)
+    if kind is list:
+        return _form_items(value, path)
+    if kind is tuple:
+        return {_TYPE: "tuple", "items": _form_items(value, path)}
+    if kind is dict:
+        return _form_dict(value, path)
+    try:
+        return {_TYPE: "plain", "value": _form(encode(value), path)}
+    except NotPlain as found:
+        raise CannotSaveError(
+            _named(path),
+            f"JSON cannot hold {found}",
+            "Use pickle, or torch.save, or keep numbers there",
+        ) from None
+
+
+def _form_items(items: Any, path: _Path) -> list[Any]:
+    return [_form(item, (path, f"[{at}]")) for at, item in enumerate(items)]
+
+
+def _form_dict(value: dict[Any, Any], path: _Path) -> dict[str, Any]:
+    if not all(type(key) is str and not key.startswith("$") for key in value):
+        pairs = [_form_items(pair, path) for pair in value.items()]
+        return {_TYPE: "dict", "items": pairs}
+    form = {key: _form(each, ((path, "."), key)) for key, each in value.items()}
+    return {_SKIP: 0, **form} if _is_state(value) else form
+
+
+def _is_state(value: dict[Any, Any]) -> bool:
+    found = value.get("format")
+    return type(found) is str and found == FORMAT
+
+
+def _form_int(value: int) -> Any:
+    return value if abs(value) < _LONGEST else {_TYPE: "int", "hex": f"{value:x}"}
+
+
+def _form_float(value: float) -> Any:
+    if math.isfinite(value):
+        return value
+    return {_TYPE: "float", "bits": struct.pack(">d", value).hex()}
+
+
+def _form_text(value: str) -> Any:
+    try:
+        value.encode()
+        return value
+    except UnicodeEncodeError:  # halves of characters, which JSON would join
+        return {_TYPE: "str", "base64": _base64(value.encode("utf-8", "surrogatepass"))}
+
+
+def _form_tensor(value: torch.Tensor) -> Any:
+    if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
+        raise CannotSaveError(
+            "a tensor in the state",
+            f"JSON cannot hold a {value.layout} one on {value.device}",
+            "Use pickle, or torch.save",
+        )
+    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
+        raise CannotSaveError(
+            "a tensor in the state",
+            f"it repeats its numbers to a shape of {list(value.shape)}, and JSON would hold all",
+            "Keep its clone() there, or use torch.save",
+        )
+    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return {
+        _TYPE: "Tensor",
+        "dtype": str(value.dtype).removeprefix("torch."),
+        "shape": list(value.shape),
+        "base64": _base64(flat.view(torch.uint8).numpy().tobytes()),
+    }
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+_FORMS: dict[type[Any], Callable[[Any], Any]] = {
+    int: _form_int,
+    float: _form_float,
+    str: _form_text,
+    bytes: lambda value: {_TYPE: "bytes", "base64": _base64(value)},
+    torch.Tensor: _form_tensor,
+}
+
+
+def _write(form: Any, indent: str, lead: str, lines: list[str]) -> None:
+    """Append the lines of a form, the first one behind a lead."""
+    if not isinstance(form, dict | list) or not form:
+        lines.append(lead + _dumps(form))
+    elif isinstance(form, dict) and _TYPE not in form:
+        _write_block("{}", [(f"{_dumps(k)}: ", v) for k, v in form.items()], indent, lead, lines)
+    elif _fits(form, _WIDTH - len(indent)):
+        lines.append(lead + _dumps(form))
+    elif isinstance(form, dict):
+        held = [each for each in form.values() if isinstance(each, dict | list)]
+        if not any(held) or "base64" in form:
+            lines.append(lead + _dumps(form))
+        else:
+            parts = [(f"{_dumps(k)}: ", v) for k, v in form.items()]
+            _write_block("{}", parts, indent, lead, lines)
+    elif any(isinstance(item, dict | list) for item in form):
+        _write_block("[]", [("", item) for item in form], indent, lead, lines)
+    else:
+        rows = list(_rows(form, indent))
+        lines += [lead + rows[0], *rows[1:]]
+
+
+def _fits(form: Any, room: int) -> bool:
+    """A form fits into so many characters; a large one is not looked at to its end."""
+    least, waiting = 0, [form]
+    while waiting and least <= room:
+        part = waiting.pop()
+        least += 2 + (len(part) if isinstance(part, str) else 0)
+        if isinstance(part, dict | list):
+            if len(part) > room:
+                return False
+            waiting += [*part, *part.values()] if isinstance(part, dict) else part
+    return least <= room + 2 and len(_dumps(form)) <= room
+
+
+def _write_block(
+    brackets: str, parts: list[tuple[str, Any]], indent: str, lead: str, lines: list[str]
+) -> None:
+    inner = indent + "  "
+    lines.append(lead + brackets[0])
+    for at, (name, form) in enumerate(parts):
+        _write(form, inner, inner + name, lines)
+        lines[-1] += "," if at < len(parts) - 1 else ""
+    lines.append(indent + brackets[1])
+
+
+def _rows(items: list[Any], indent: str) -> Iterator[str]:
+    """A long list of numbers or texts: as many on a line as it has room for."""
+    yield "["
+    row = indent + "  "
+    for at, item in enumerate(items):
+        text = _dumps(item) + ("," if at < len(items) - 1 else "")
+        if len(row) + len(text) > _WIDTH and row.strip():
+            yield row.rstrip()
+            row = indent + "  "
+        row += text + " "
+    yield row.rstrip()
+    yield indent + "]"
+
+
+def _dumps(form: Any) -> str:
+    return json.dumps(form, ensure_ascii=False, allow_nan=False)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        found = text[max(0, error.pos - 20) : error.pos + 20]
+        raise DamagedStateError(where, f"JSON ({error.msg})", found) from None
+    except DamagedStateError:  # of the functions below
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise DamagedStateError("state", f"JSON ({error})", text) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise DamagedStateError(twice, "there once", [v for n, v in pairs if n == twice])
+    return found
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise DamagedStateError("state", "a number as JSON has it", constant)
+
+
+class _Reader:
+    """Makes values of their forms.
+
+    Args:
+        size: of the text. No more tasks are made of it, but for those of a state or two.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._tasks_left = size + MOST_TASKS
+
+    def value(self, form: Any, path: _Path) -> Any:
+        """The value that a form stands for."""
+        if type(form) is list:
+            return [self.value(item, (path, f"[{at}]")) for at, item in enumerate(form)]
+        if type(form) is not dict:
+            return form
+        if _TYPE not in form:
+            return self.dict(form, path)
+        try:
+            return _VALUES[form[_TYPE]](self, form, path)
+        except DamagedStateError:
+            raise
+        except (*SYMPTOMS, MemoryError, struct.error) as error:
+            raise DamagedStateError(_named(path), "a value as to_json writes it", form) from error
+
+    def dict(self, form: dict[str, Any], path: _Path) -> dict[str, Any]:
+        """A dict, moved on if it is a state that was edited."""
+        held = {n: self.value(each, ((path, "."), n)) for n, each in form.items() if n != _SKIP}
+        count = form.get(_SKIP, 0)
+        if type(count) is not int or count < 0:
+            raise DamagedStateError(f"{_named(path)}.{_SKIP}", "a number of batches, from 0", count)
+        if not count:
+            return held
+        self._tasks_left -= tasks_claimed(held)
+        if self._tasks_left < 0:
+            raise DamagedStateError(_named(path), "a window of tasks like the text's size", held)
+        return moved_on(held, count)
+
+    def pairs(self, form: Mapping[str, Any], path: _Path) -> Any:
+        """A dict whose keys are any values."""
+        pairs = [(self.value(key, path), self.value(each, path)) for key, each in form["items"]]
+        check_hashes(key for key, _ in pairs)
+        return dict(pairs)
+
+
+def _tensor(form: dict[str, Any]) -> torch.Tensor:
+    dtype, shape, data = TORCH_DTYPES[form["dtype"]], form["shape"], _bytes(form)
+    if not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError("no tensor's shape")
+    if math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"{len(data)} bytes are no tensor of that shape")
+    if not data:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+def _bytes(form: dict[str, Any]) -> bytes:
+    return b64decode(form["base64"], validate=True)
+
+
+_VALUES: dict[str, Callable[[_Reader, dict[str, Any], _Path], Any]] = {
+    "tuple": lambda reader, form, path: tuple(reader.value(form["items"], path)),
+    "dict": _Reader.pairs,
+    "int": lambda reader, form, path: int(form["hex"], 16),
+    "float": lambda reader, form, path: struct.unpack(">d", bytes.fromhex(form["bits"]))[0],
+    "str": lambda reader, form, path: _bytes(form).decode("utf-8", "surrogatepass"),
+    "bytes": lambda reader, form, path: _bytes(form),
+    "Tensor": lambda reader, form, path: _tensor(form),
+    "plain": lambda reader, form, path: decode(reader.value(form["value"], path)),
+}

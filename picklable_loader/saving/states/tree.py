@@ -1,0 +1,168 @@
+"""Tree: a state as somebody gives it, looked through before anything else is done with it.
+
+`copied` looks at the types, and `check_checksum` at whether anything has changed since the save.
+
+A state is JSON and tensors. Torch's safe reader builds more than that (bytearrays, parameters,
+ordered dicts), and other programs' dicts hold anything; all of it is refused here, by its exact
+type, before something is copied, compared or called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from ...errors import CannotSaveError, DamagedStateError
+from .arrays import whole
+from .checksum import checksum
+from .plain import DEEPEST, SCALARS
+
+__all__ = ["check_checksum", "copied", "with_checksum"]
+
+#: dicts that are often empty, which some programs lose (``torch.distributed.checkpoint``)
+_OFTEN_EMPTY = ("sampler", "rng", "workers")
+
+
+def copied(state: Any) -> Any:
+    """A copy of a state as somebody gives it, made of plain containers, numbers, text and tensors.
+
+    It takes time in proportion to what is there, whatever stands within what. An ordered dict
+    becomes a dict; torch's safe reader may have given it attributes, so its methods are not called.
+
+    Raises:
+        DamagedStateError: something else is in it; a part of it stands in two places; or it is
+            nested too deep. The text names the path.
+    """
+    root: list[Any] = [None]
+    seen: set[Any] = set()
+    waiting: list[tuple[Any, Any, Any, Any, int]] = [(state, root, 0, None, 0)]
+    while waiting:
+        part, owner, place, path, level = waiting.pop()
+        kind = type(part)
+        if kind in SCALARS:
+            owner[place] = part
+            continue
+        if kind not in (dict, OrderedDict, list, torch.Tensor):
+            raise DamagedStateError(_text(path), _EXPECTED.get(kind, "a plain value"), part)
+        if level > DEEPEST:
+            raise DamagedStateError(_text(path), f"nested {DEEPEST} levels deep at most", part)
+        identity = _identity(part, path) if kind is torch.Tensor else id(part)
+        if identity in seen:
+            raise DamagedStateError(_text(path), "a part that stands in one place only", part)
+        seen.add(identity)
+        if kind is torch.Tensor:
+            owner[place] = part.detach().clone()
+        elif kind is list:
+            owner[place] = made = [None] * len(part)
+            waiting += [(p, made, at, (path, at), level + 1) for at, p in enumerate(part)]
+        elif set(map(type, part)) <= {str}:
+            owner[place] = named = dict.fromkeys(part)
+            waiting += [(p, named, name, (path, name), level + 1) for name, p in dict.items(part)]
+        else:
+            raise DamagedStateError(_text(path), "a dict whose keys are text", part)
+    return _with_empty(root[0])
+
+
+_EXPECTED: dict[type[Any], str] = {tuple: "a list, of which some program has made a tuple"}
+
+
+def _with_empty(state: Any) -> Any:
+    """A state with the empty dicts that some program has lost; the checksum is the same."""
+    if type(state) is not dict or "checksum" not in state:
+        return state
+    return {**{name: {} for name in _OFTEN_EMPTY}, **state}
+
+
+def _identity(tensor: torch.Tensor, path: Any) -> Any:
+    """What two tensors have in common that share memory."""
+    try:
+        whole(tensor)
+    except ValueError as error:
+        raise DamagedStateError(_text(path), f"no {error}", tuple(tensor.shape)) from None
+    return "storage", tensor.untyped_storage().data_ptr() or id(tensor)
+
+
+# --- the checksum --------------------------------------------------------------------------------
+
+
+def with_checksum(state: dict[str, Any]) -> dict[str, Any]:
+    """A state as it is saved: with a checksum of all that is in it, however dicts are ordered.
+
+    It tells of damage, of edited fields, and of parts of two states in one. It is no signature.
+
+    Raises:
+        CannotSaveError: the state of an order that somebody has registered is no plain value.
+    """
+    try:
+        return {**state, "checksum": _checksum(state)}
+    except TypeError as error:
+        raise CannotSaveError(
+            "the order",
+            f"its state() holds no plain value ({error})",
+            "Give numbers and text there",
+        ) from None
+
+
+def check_checksum(state: dict[str, Any]) -> None:
+    """Raise DamagedStateError if a state is another one than was saved.
+
+    Args:
+        state: what `copied` gave. One without a checksum was edited on purpose.
+    """
+    if "checksum" not in state:
+        return
+    expected = _checksum(state)
+    if state["checksum"] != expected:
+        what = f"{expected!r}, that of the state as it is now"
+        raise DamagedStateError("checksum", what, state["checksum"], _CHANGED)
+
+
+_CHANGED = (
+    "some of it has changed since it was saved, or it is made of two states. Use an earlier "
+    "checkpoint; or, if you have edited the state and know how its fields hang together, delete "
+    "its field 'checksum'"
+)
+
+
+def _checksum(state: dict[str, Any]) -> str:
+    rest = {name: part for name, part in state.items() if name != "checksum"}
+    try:
+        return checksum([_WRITER.encode(_filled(rest))])
+    except ValueError:  # a number of thousands of digits
+        return checksum([_WRITER.encode(_in_hexadecimal(_filled(rest)))])
+
+
+def _filled(part: dict[str, Any]) -> dict[str, Any]:
+    """Without empty dicts, see `_OFTEN_EMPTY`."""
+    filled = {n: _filled(each) if type(each) is dict else each for n, each in part.items()}
+    return {n: each for n, each in filled.items() if type(each) is not dict or each}
+
+
+def _in_hexadecimal(part: Any) -> Any:
+    if type(part) is dict:
+        return {name: _in_hexadecimal(each) for name, each in part.items()}
+    if type(part) is list:
+        return [_in_hexadecimal(each) for each in part]
+    return [f"{part:x}"] if type(part) is int else part
+
+
+def _tensor(tensor: torch.Tensor) -> Any:
+    """What the checksum has of a tensor, whatever device it is on."""
+    if type(tensor) is not torch.Tensor:
+        raise TypeError(f"a {type(tensor).__qualname__}")
+    return [str(tensor.dtype), list(tensor.shape), checksum([tensor])]
+
+
+_WRITER = json.JSONEncoder(sort_keys=True, check_circular=False, default=_tensor)
+
+
+def _text(path: Any) -> str:
+    """A path, given as a name and, before it, the path of what has it."""
+    names: list[str] = []
+    while path is not None:
+        path, name = path
+        names.append(f"[{name}]" if type(name) is int else f".{name}"[:80])
+    return "".join(reversed(names)).lstrip(".")[:200] or "state"

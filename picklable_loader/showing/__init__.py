@@ -1,1 +1,0 @@
-"""What people see of a loader and its iterator."""

@@ -1,0 +1,5 @@
+"""`verify_resume`: proof that your dataset and sampler resume exactly, or where they do not."""
+
+from .verify_resume import Report, ResumeError, verify_resume
+
+__all__ = ["Report", "ResumeError", "verify_resume"]

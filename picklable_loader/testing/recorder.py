@@ -1,0 +1,86 @@
+"""Witness: a loader whose batches say which indices they were made of, for ``verify_resume``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from ..epoch.spec import is_iterable
+from ..loader.loader import DataLoader
+
+__all__ = ["Trace", "trace", "witness"]
+
+#: indices and content of each batch of an epoch; the indices are None for iterable-style data
+Trace = list[tuple[Any, Any]]
+
+
+class _Recorded:
+    """A dataset whose samples say which index they were asked by; else it is as it was."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        if hasattr(dataset, "__getitems__"):
+            self.__getitems__ = self._bulk
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: Any) -> tuple[Any, Any]:
+        return index, self._dataset[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_dataset":
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def _bulk(self, indices: Any) -> list[tuple[Any, Any]]:
+        return list(zip(indices, self._dataset.__getitems__(indices)))
+
+
+class _Instead:
+    """An ``on_error`` whose samples say which index they stand for."""
+
+    def __init__(self, on_error: Callable[[Exception, Any], Any]) -> None:
+        self._on_error = on_error
+
+    def __call__(self, error: Exception, index: Any) -> tuple[Any, Any] | None:
+        another = self._on_error(error, index)
+        return None if another is None else (index, another)
+
+
+class _Collate:
+    """Collates samples, and keeps their indices beside the batch."""
+
+    def __init__(self, collate_fn: Callable[[Any], Any], batched: bool) -> None:
+        self._collate_fn = collate_fn
+        self._batched = batched
+
+    def __call__(self, samples: Any) -> tuple[Any, Any]:
+        if not self._batched:
+            return samples[0], self._collate_fn(samples[1])
+        indices = [index for index, _ in samples]
+        return indices, self._collate_fn([sample for _, sample in samples])
+
+
+def witness(loader: Any) -> DataLoader[Any]:
+    """Have a loader's batches say what they are made of, and come in order."""
+    if not isinstance(loader, DataLoader):
+        kind = f"{type(loader).__module__}.{type(loader).__qualname__}"
+        raise TypeError(f"make_loader should return a picklable_loader.DataLoader, got a {kind}")
+    loader.in_order = True  # or timing would decide which batch comes first
+    if not is_iterable(loader):
+        # Torch's loader refuses a dataset that is set later; a sampler keeps the original one.
+        loader.__dict__["dataset"] = _Recorded(loader.dataset)
+        loader.collate_fn = _Collate(loader.collate_fn, loader.batch_sampler is not None)
+        options = loader._pl.options
+        if callable(options.on_error):
+            loader._pl.options = replace(options, on_error=_Instead(options.on_error))
+    return loader
+
+
+def trace(loader: DataLoader[Any], batches: Iterable[Any], most: int) -> Trace:
+    """The next batches that a loader has made, at most so many."""
+    some = islice(batches, most)
+    return [(None, batch) if is_iterable(loader) else batch for batch in some]

@@ -1,0 +1,379 @@
+"""``verify_resume``: proof that your dataset and sampler resume exactly, or where they do not."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import os
+import pickle
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import dill
+import numpy as np
+import torch
+
+from ..epoch.spec import is_iterable
+from ..errors import OrderMismatch, StateMismatch
+from ..loader.loader import DataLoader
+from .compare import difference
+from .recorder import Trace, trace, witness
+
+__all__ = ["Report", "ResumeError", "verify_resume"]
+
+MakeLoader = Callable[..., DataLoader[Any]]
+_CHILD_LIMIT_S = 600
+
+
+class ResumeError(AssertionError):
+    """A resumed loader did not go on as the uninterrupted one.
+
+    Attributes:
+        where: at which step, epoch, codec and worker count it was saved and resumed.
+        what: what differed first: ``"repeatability"``, ``"order"``, ``"content"``, ``"length"``,
+            ``"state"`` or ``"codec"``.
+        difference: the first difference, expected and found.
+        why: why that usually happens, and what to do.
+    """
+
+    def __init__(self, where: str, what: str, difference: str, why: str) -> None:
+        super().__init__(where, what, difference, why)
+        self.where = where
+        self.what = what
+        self.difference = difference
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"{self.what} differs, {self.where}:\n  {self.difference}\n{self.why}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify_resume` has compared.
+
+    Attributes:
+        batches: batches of an uninterrupted epoch.
+        steps: where it was saved; -1 stands for after StopIteration.
+        resumes: how many resumes were compared.
+        seconds: how long it took.
+    """
+
+    batches: int
+    steps: tuple[int, ...]
+    resumes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.resumes} resumes from {len(self.steps)} places in an epoch of {self.batches} "
+            f"batches went on exactly ({self.seconds:.1f} s)"
+        )
+
+
+def verify_resume(
+    make_loader: MakeLoader,
+    *,
+    steps: Iterable[int] | None = None,
+    codecs: Sequence[str] = ("pickle", "cloudpickle", "deepcopy", "state_dict"),
+    num_workers: Sequence[int] = (0, 2),
+    fresh_process: bool = True,
+    max_steps: int = 12,
+    max_batches: int = 1000,
+) -> Report:
+    """Stop at many steps, resume, and compare order, content and augmentation bit for bit.
+
+    The rest of the epoch and the whole next epoch are compared, in this process, in a fresh one,
+    through each codec, and, by ``state_dict``, under other worker counts.
+
+    Args:
+        make_loader: builds the loader anew, always in the same way. It is called with
+            ``num_workers=`` if it takes that, else without arguments.
+        steps: batches after which to stop; None for all of a short epoch, or the first, the last
+            and a spread of others. After StopIteration is always one more.
+        codecs: of ``"pickle"``, ``"cloudpickle"``, ``"deepcopy"``, ``"state_dict"``, ``"dill"``;
+            the last one only if you use it, as it changes some classes of ``__main__``.
+        num_workers: worker counts, if ``make_loader`` takes them; the first is the reference, and
+            the only one where epochs depend on the count (``seeding="worker"``, iterable-style
+            data without ``num_streams``).
+        fresh_process: resume in a fresh process as well. ``make_loader`` gets there by
+            cloudpickle.
+        max_steps: how many steps are tried if ``steps`` is None, from 4.
+        max_batches: batches of an epoch that are looked at; a longer or endless one is left there.
+
+    Returns:
+        What was compared.
+
+    Raises:
+        ResumeError: something went on differently; the text says what, where, and why that
+            usually happens.
+        ValueError: a codec is not known, or no worker count is given.
+        TypeError: ``make_loader`` returns no DataLoader of this package.
+    """
+    unknown = [codec for codec in codecs if codec not in (*_DUMPS, "deepcopy", "state_dict")]
+    if unknown or not num_workers:
+        raise ValueError(f"codecs={unknown!r} are not known, or num_workers is empty")
+    begin = time.perf_counter()
+    subject = _Subject(make_loader, max_batches)
+    counts = subject.counts(num_workers)
+    expected = subject.uninterrupted(counts[0])
+    _compare_runs(expected, subject.uninterrupted(counts[0]), "in a second run")
+    places = _places(len(expected[0]), steps, max_steps)
+    saved = subject.save(counts[0], places, codecs)
+    _compare_runs(expected, saved.trace, "in a run that was saved on the way")
+    tasks = [
+        _Task(step, codec, data, count)
+        for (step, codec), data in saved.data.items()
+        for count in (counts if codec == "state_dict" else counts[:1])
+    ]
+    for task in tasks:
+        subject.check(task, expected, "in this process")
+    away = [task for task in tasks if _can_travel(task)] if fresh_process else []
+    if away:
+        _check_in_child(subject, away, expected)
+    seconds = time.perf_counter() - begin
+    return Report(len(expected[0]), tuple(places), len(tasks) + len(away), seconds)
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Task:
+    step: int
+    codec: str
+    data: Any
+    num_workers: int | None
+
+
+@dataclass
+class _Saved:
+    trace: list[Trace]
+    data: dict[tuple[int, str], Any]
+
+
+_DUMPS: dict[str, Callable[[Any], bytes]] = {
+    "pickle": pickle.dumps,
+    "cloudpickle": cloudpickle.dumps,
+    "dill": dill.dumps,
+}
+
+
+def _can_travel(task: _Task) -> bool:
+    if not isinstance(task.data, bytes):
+        return False
+    # Of a script's own classes pickle keeps the name, and dill the code without what it imports;
+    # a fresh process has another __main__.
+    return task.codec not in ("pickle", "dill") or b"__main__" not in task.data
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """The loader that is looked at, built anew for every run."""
+
+    make_loader: MakeLoader
+    most: int
+
+    def make(self, num_workers: int | None) -> DataLoader[Any]:
+        arguments = {} if num_workers is None else {"num_workers": num_workers}
+        return witness(self.make_loader(**arguments))
+
+    def trace(self, loader: DataLoader[Any], batches: Iterable[Any]) -> Trace:
+        return trace(loader, batches, self.most)
+
+    def counts(self, wanted: Sequence[int]) -> tuple[int | None, ...]:
+        """The worker counts to try; None where ``make_loader`` decides."""
+        names = inspect.signature(self.make_loader).parameters
+        takes = "num_workers" in names or any(p.kind is p.VAR_KEYWORD for p in names.values())
+        if not takes:
+            return (None,)
+        loader = self.make(wanted[0])
+        options = loader._pl.options
+        fixed = options.seeding == "worker" or (is_iterable(loader) and not options.num_streams)
+        return tuple(wanted[:1] if fixed else wanted)
+
+    def uninterrupted(self, num_workers: int | None) -> list[Trace]:
+        _set_generators(0)
+        loader = self.make(num_workers)
+        return [self.trace(loader, loader) for _ in range(2)]
+
+    def save(self, num_workers: int | None, places: list[int], codecs: Sequence[str]) -> _Saved:
+        """A run that is saved at all places, and after StopIteration."""
+        _set_generators(0)
+        loader = self.make(num_workers)
+        data: dict[tuple[int, str], Any] = {}
+        iterator = iter(loader)
+        seen: Trace = []
+        while True:
+            if len(seen) in places:  # the iterator's step counts batches that have no sample, too
+                data.update({(len(seen), c): _dump(iterator, c) for c in codecs})
+            batch = next(iterator, _END) if len(seen) < self.most else _END
+            if batch is _END:
+                break
+            seen += self.trace(loader, [batch])
+        if len(seen) < self.most:
+            data.update({(-1, c): _dump(iterator, c) for c in codecs})
+        return _Saved([seen, self.trace(loader, loader)], data)
+
+    def check(self, task: _Task, expected: list[Trace], process: str) -> None:
+        """Resume one save, and compare the rest of its epoch and the next one."""
+        _set_generators(12345)  # whatever the resuming program did before
+        place = "after StopIteration" if task.step < 0 else f"after step {task.step}"
+        workers = "" if task.num_workers is None else f" and num_workers={task.num_workers}"
+        where = f"saved {place}, resumed {process} by {task.codec}{workers}"
+        first = [] if task.step < 0 else expected[0][task.step :]
+        try:
+            loader, rest = self._resume(task, len(first), where)
+        except OrderMismatch as error:
+            raise ResumeError(where, "order", str(error), _ORDER) from error
+        _compare(first, rest, where)
+        _compare(expected[1], self.trace(loader, loader), f"{where}, in the next epoch")
+
+    def _resume(self, task: _Task, left: int, where: str) -> tuple[DataLoader[Any], Trace]:
+        # One more than is left, to see an epoch that does not end; not in one that is left early.
+        most = min(left + 1, self.most - max(0, task.step))
+        if task.codec == "state_dict":
+            state = torch.load(io.BytesIO(task.data), weights_only=True)
+            loader = self.make(task.num_workers)
+            loader.load_state_dict(state)
+            if difference(state, loader.state_dict(), "state"):
+                raise ResumeError(where, "state", "another one was read back", _BUG)
+            return loader, [] if task.step < 0 else trace(loader, _quietly(loader), most)
+        iterator = task.data if task.codec == "deepcopy" else _load(task, where)
+        try:
+            return iterator.loader, trace(iterator.loader, _quietly(iterator), most)
+        except StateMismatch as error:  # what it has loaded is not what it has saved
+            raise ResumeError(where, "codec", str(error), _CODEC) from error
+
+
+def _set_generators(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+_END = object()
+
+
+def _dump(iterator: Any, codec: str) -> Any:
+    if codec == "deepcopy":
+        return copy.deepcopy(iterator)
+    if codec != "state_dict":
+        return _DUMPS[codec](iterator)
+    file = io.BytesIO()
+    torch.save(iterator.state_dict(), file)
+    return file.getvalue()
+
+
+def _load(task: _Task, where: str) -> Any:
+    try:
+        return (dill.loads if task.codec == "dill" else pickle.loads)(task.data)
+    except (TypeError, AttributeError, ImportError) as error:
+        raise ResumeError(where, "codec", repr(error), _CODEC) from error
+
+
+def _quietly(batches: Iterable[Any]) -> Iterator[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an empty pass, or a replay, is what is expected
+        yield from batches
+
+
+def _places(batches: int, steps: Iterable[int] | None, most: int) -> list[int]:
+    if steps is not None:
+        return sorted({step for step in steps if 0 <= step <= batches})
+    if batches < most:
+        return list(range(batches + 1))
+    spread = np.linspace(0, batches, most - 2).round().astype(int).tolist()
+    return sorted({0, 1, batches - 1, batches, *spread})
+
+
+# --- in a fresh process --------------------------------------------------------------------------
+
+
+def _check_in_child(subject: _Subject, tasks: list[_Task], expected: list[Trace]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder, "work")
+        work.write_bytes(cloudpickle.dumps((subject, tasks, expected)))
+        code = f"from {__name__} import _child; import sys; _child(sys.argv[1])"
+        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(work)],
+            env={**os.environ, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            timeout=_CHILD_LIMIT_S,
+        )
+        if done.returncode:
+            raise RuntimeError(f"the fresh process has failed:\n{done.stderr}")
+        error = pickle.loads(work.read_bytes())
+    if error is not None:
+        raise error
+
+
+def _child(path: str) -> None:
+    work = Path(path)
+    subject, tasks, expected = pickle.loads(work.read_bytes())
+    error = None
+    try:
+        for task in tasks:
+            subject.check(task, expected, "in a fresh process")
+    except ResumeError as found:
+        error = found
+    work.write_bytes(pickle.dumps(error))
+
+
+# --- comparing -----------------------------------------------------------------------------------
+
+_BUG = "This is a bug of picklable_loader: please report it."
+_CODEC = (
+    "The codec itself cannot load what it has saved. Leave it out with codecs=, and do not use it "
+    "for these classes."
+)
+_ORDER = (
+    "The samples come in another order. Usually the sampler seeds itself anew (from the clock or "
+    "the operating system) in __iter__, has a state_dict or a load_state_dict that forgets its "
+    "position, or keeps state in an object that cannot be replayed. Pass seed= to the DataLoader, "
+    "give the sampler a generator of its own, or give its iterator state_dict and load_state_dict."
+)
+_CONTENT = (
+    "The indices are the same, the samples are not. Usually the dataset draws from a generator "
+    "that the loader does not know of (a numpy Generator, a library's own): seed it from "
+    "picklable_loader.current_seed(), or register seed_hooks=. Or it keeps something from sample "
+    "to sample (a counter, a cache): compute it from the index instead. Or it looks at the "
+    "worker's number."
+)
+_LENGTH = (
+    "The epoch has another number of batches. Usually the sampler's iteration depends on something "
+    "that is not saved, or its state_dict counts what was drawn ahead."
+)
+
+
+def _compare_runs(expected: list[Trace], found: list[Trace], where: str) -> None:
+    for epoch, (one, other) in enumerate(zip(expected, found)):
+        try:
+            _compare(one, other, f"{where}, epoch {epoch}")
+        except ResumeError as error:
+            raise ResumeError(error.where, "repeatability", error.difference, error.why) from None
+
+
+def _compare(expected: Trace, found: Trace, where: str) -> None:
+    for step, ((indices, batch), (other_indices, other)) in enumerate(zip(expected, found)):
+        place = f"{where}, {step} batches later"
+        unlike = difference(indices, other_indices, "indices")
+        if unlike:
+            raise ResumeError(place, "order", unlike, _ORDER)
+        unlike = difference(batch, other, "batch")
+        if unlike:
+            raise ResumeError(place, "content", unlike, _CONTENT)
+    if len(expected) != len(found):
+        unlike = f"expected {len(expected)} batches, found {len(found)}"
+        raise ResumeError(where, "length", unlike, _LENGTH)

@@ -1,0 +1,1 @@
+"""Programs: the commands, the benchmarks, the demo."""

@@ -1,0 +1,172 @@
+"""The user's loader: found by name, taken apart, and built again on either side."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Sized
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset
+
+from ...epoch.options import Options
+from ...loader.loader import DataLoader
+
+__all__ = ["BenchError", "Side", "Subject", "find", "function"]
+
+Side = Literal["torch", "picklable_loader"]
+
+#: torch's prefetch_factor where none is given; its loader does not tell the difference
+_USUAL_FACTOR = 2
+
+
+class BenchError(Exception):
+    """There is nothing that can be measured; the text says whose fault that is and what to do.
+
+    Where the user's own code has raised something, that is its cause.
+    """
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A loader whose like can be built with any number of workers.
+
+    Attributes:
+        loader: as the user's function has made it.
+    """
+
+    loader: TorchDataLoader[Any]
+
+    @property
+    def samples(self) -> int | None:
+        """In the dataset; None where it does not say."""
+        dataset: Any = self.loader.dataset
+        if isinstance(dataset, IterableDataset) or not isinstance(dataset, Sized):
+            return None
+        return len(dataset)
+
+    def build(
+        self, side: Side, num_workers: int | None = None, **others: Any
+    ) -> TorchDataLoader[Any]:
+        """A new loader from the same arguments.
+
+        Args:
+            side: whose it is to be.
+            num_workers: None for the user's own number.
+            others: arguments that are to be different.
+        """
+        workers = self.loader.num_workers if num_workers is None else num_workers
+        arguments = self._arguments(workers)
+        if side == "torch":
+            return TorchDataLoader(**{**arguments, **others})
+        if not isinstance(self.loader, DataLoader):
+            if arguments.get("prefetch_factor") == _USUAL_FACTOR:
+                del arguments["prefetch_factor"]  # not given, as far as can be told
+            return DataLoader(**{**arguments, **others})
+        ours = {name: getattr(self.loader, name) for name in _OURS}
+        return DataLoader(**{**arguments, **ours, **others})
+
+    def _arguments(self, workers: int) -> dict[str, Any]:
+        """Torch's arguments; without those that it refuses where there are no workers."""
+        loader = self.loader
+        arguments = {name: getattr(loader, name) for name in _ALWAYS} | self._batching()
+        arguments["num_workers"] = workers
+        if workers:
+            arguments |= {name: getattr(loader, name) for name in _WITH_WORKERS}
+            if arguments["prefetch_factor"] is None:
+                del arguments["prefetch_factor"]
+        return arguments
+
+    def _batching(self) -> dict[str, Any]:
+        loader = self.loader
+        if isinstance(loader.dataset, IterableDataset):
+            return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+        if loader.batch_size is None and loader.batch_sampler is not None:
+            return {"batch_sampler": loader.batch_sampler}
+        kept = {"batch_size": loader.batch_size, "sampler": loader.sampler}
+        return {**kept, "drop_last": loader.drop_last}
+
+
+_ALWAYS = (
+    "dataset",
+    "collate_fn",
+    "pin_memory",
+    "worker_init_fn",
+    "generator",
+    "pin_memory_device",
+    "in_order",
+)
+_WITH_WORKERS = ("timeout", "multiprocessing_context", "prefetch_factor", "persistent_workers")
+_OURS = tuple(field.name for field in fields(Options))
+
+
+def find(name: str) -> Subject:
+    """Call the function of that name, and look at what it returns.
+
+    Args:
+        name: ``module:function``.
+
+    Raises:
+        BenchError: there is no such function, it raises, or it returns something else.
+    """
+    make = function(name)
+    try:
+        loader = make()
+    except Exception as error:
+        raise BenchError("it raised the exception above. Mend it, then measure again.") from error
+    if not isinstance(loader, TorchDataLoader):
+        raise BenchError(
+            f"it returned {_described(loader)}. It should return a DataLoader, of "
+            "picklable_loader or of torch.utils.data."
+        )
+    return Subject(loader)
+
+
+def function(name: str) -> Callable[..., Any]:
+    """The function of that name.
+
+    Args:
+        name: ``module:function``.
+
+    Raises:
+        BenchError: there is none.
+    """
+    where, separator, what = name.partition(":")
+    if not (where and separator and what):
+        raise BenchError("this is not MODULE:FUNCTION, such as train.data:make_loader.")
+    module = _module(where)
+    found = getattr(module, what, None)
+    if found is None:
+        near = difflib.get_close_matches(what, vars(module), n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise BenchError(f"the module {where!r} has nothing that is called {what!r}.{hint}")
+    if not callable(found):
+        raise BenchError(
+            f"{what!r} is {_described(found)}, no function. Name one that returns a DataLoader."
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _module(name: str) -> Any:
+    sys.path.insert(0, "")  # the folder at hand, as for python -m
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(f"{missing}."):
+            raise BenchError(
+                f"there is no module {missing!r}. Start this in the folder that has it, or "
+                "install it; it is named with dots and without .py."
+            ) from None
+        raise BenchError(f"importing {name!r} raised the exception above.") from error
+    except Exception as error:
+        raise BenchError(f"importing {name!r} raised the exception above.") from error
+    finally:
+        sys.path.remove("")
+
+
+def _described(value: object) -> str:
+    return "None" if value is None else f"an object of type {type(value).__qualname__!r}"

@@ -1,0 +1,203 @@
+"""Show what this machine has of what the loader uses, and what that means."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import multiprocessing
+import os
+import platform
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ... import __version__
+from ..table import Table, in_units, show
+
+__all__ = ["add_arguments", "run"]
+
+_MARKS = {"good": "ok", "poor": "!", "bad": "x"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+@dataclass(frozen=True)
+class _Sign:
+    """Something of the machine: ``"good"``, ``"poor"`` if there is a price, ``"bad"``."""
+
+    name: str
+    value: str
+    means: str
+    health: str = "good"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Look at the machine.
+
+    Returns:
+        0; 1 if the loader cannot be used as it is.
+    """
+    signs = [*_versions(), *(check() for check in _CHECKS)]
+    rows = [(f"{_MARKS[each.health]:<2} {each.name}", each.value, each.means) for each in signs]
+    show([Table("This machine", rows)], [asdict(each) for each in signs], options.json)
+    return int(any(each.health == "bad" for each in signs))
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+_NEEDED = {"torch": (2, 6), "numpy": (1, 24), "cloudpickle": (2, 2), "dill": (0, 3)}
+_OPTIONAL = {
+    "rich": "colours in these commands",
+    "matplotlib": "pictures",
+    "tqdm": "progress bars",
+    "torchdata": "its loader beside ours in benchmarks",
+}
+
+
+def _versions() -> list[_Sign]:
+    signs = [_python(), _Sign("picklable_loader", __version__, "")]
+    for name, least in _NEEDED.items():
+        found = _version(name)
+        enough = found is not None and _numbers(found) >= least
+        wanted = ".".join(map(str, least))
+        means = "" if enough else f"pip install '{name}>={wanted}'"
+        signs.append(_Sign(name, found or "missing", means, "good" if enough else "bad"))
+    for name, use in _OPTIONAL.items():
+        signs.append(_Sign(name, _version(name) or "not installed", f"optional: {use}"))
+    return signs
+
+
+def _python() -> _Sign:
+    supported = (3, 10) <= sys.version_info[:2] <= (3, 13)
+    means = "" if supported else "the loader is tested under Python 3.10 to 3.13"
+    return _Sign("Python", platform.python_version(), means, "good" if supported else "poor")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = version.split("+")[0].split(".")[:2]
+    return tuple(int(part) for part in parts if part.isdigit())
+
+
+# --- the machine ---------------------------------------------------------------------------------
+
+
+def _cores() -> _Sign:
+    total, own = os.cpu_count() or 1, _usable()
+    means = f"more than {own} workers help only where they wait for disk or network"
+    text = str(own) if own == total else f"{own} of {total}"
+    return _Sign("cores", text, means)
+
+
+def _usable() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _start_methods() -> _Sign:
+    methods = multiprocessing.get_all_start_methods()
+    default = multiprocessing.get_context().get_start_method()
+    means = "workers have the dataset without copying it"
+    if default != "fork":
+        means = "the dataset is pickled for the workers, and scripts need their __main__ guard"
+    return _Sign("start methods", f"{default} of {', '.join(methods)}", means)
+
+
+def _transport() -> _Sign:
+    missing = [
+        name for name, has in (("memfd", _has_memfd), ("SEQPACKET", _has_packets)) if not has()
+    ]
+    if missing:
+        means = "batches travel through pipes and torch's shared memory, which is slower"
+        return _Sign("transport", f"portable, no {' and no '.join(missing)}", means, "poor")
+    return _Sign("transport", "arena", "batches travel through memory that both sides map")
+
+
+def _has_memfd() -> bool:
+    try:
+        os.close(os.memfd_create("picklable_loader"))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def _has_packets() -> bool:
+    try:
+        pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except (AttributeError, OSError):
+        return False
+    for end in pair:
+        end.close()
+    return True
+
+
+def _descriptors() -> _Sign:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= _FEW_DESCRIPTORS:
+        return _Sign("descriptors", f"{soft} (at most {hard})", "enough for hundreds of workers")
+    means = f"a worker takes up to ten; raise it with `ulimit -n {min(hard, 4096)}`"
+    return _Sign("descriptors", f"{soft} (at most {hard})", means, "poor")
+
+
+_FEW_DESCRIPTORS = 512
+
+
+def _shared_memory() -> _Sign:
+    try:
+        found = shutil.disk_usage("/dev/shm")
+    except OSError:
+        means = "only the portable transport needs it, and what the arena cannot hold"
+        return _Sign("/dev/shm", "not there", means, "poor")
+    text = f"{in_units(found.free)} free of {in_units(found.total)}"
+    if found.total < _SMALL_SHM:
+        means = "enough for the arena; the portable transport needs docker's --shm-size"
+        return _Sign("/dev/shm", text, means, "poor")
+    return _Sign("/dev/shm", text, "not used by the arena")
+
+
+_SMALL_SHM = 1 << 30
+
+
+def _memory() -> _Sign:
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _cgroup_limit()
+    if limit is None or limit >= physical:
+        return _Sign("memory", in_units(physical), "no limit of a container below that is seen")
+    means = "a worker that passes it is killed, and replaced: prefetch_bytes= bounds batches"
+    return _Sign("memory", f"{in_units(limit)} of {in_units(physical)}", means)
+
+
+def _cgroup_limit(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """The container's limit in bytes, of either version of cgroups; None: there is none."""
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            text = (root / name).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            return int(text)
+    return None
+
+
+_CHECKS: list[Callable[[], _Sign]] = [
+    _cores,
+    _start_methods,
+    _transport,
+    _descriptors,
+    _shared_memory,
+    _memory,
+]

@@ -1,0 +1,130 @@
+"""Write a checkpoint anew with its state moved on by a number of batches."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...core.snapshot import FORMAT
+from ...errors import LoaderError, UsageError
+from ...saving.files.checkpoint import load, open_file, replacement, save
+from ...saving.files.screening import load_screened
+from ...saving.states.skip import MOST_TASKS, moved_on, tasks_claimed
+from ...saving.states.state_json import from_json, to_json
+from ..table import Table, complain, show
+from .contents import NotRead, kind_of, text_of
+from .findings import Path, brief, text_of_path
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("file", metavar="FILE", help="with a state in it, as inspect shows it")
+    parser.add_argument("-n", dest="count", type=int, required=True, help="how many batches")
+    parser.add_argument(
+        "-o",
+        dest="output",
+        metavar="NEW",
+        required=True,
+        help="the file to be written, or replaced",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was done as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Move on every state in the file, and write all of it to the new one.
+
+    Returns:
+        0; 2 if that cannot be done exactly, and nothing was written.
+    """
+    mover = _Mover(options.count)
+    try:
+        kind = kind_of(options.file)
+        changed = mover.copy(_read(options.file, kind))
+        if not mover.moved:
+            raise NotRead(f"{options.file}: there is no state in it")
+        _write(changed, options.output, kind)
+    except RecursionError:
+        return complain(f"{options.file}: it is nested too deep to be written anew")
+    except (NotRead, LoaderError, OSError) as error:
+        return complain(_worded(error, options.file))
+    title = f"{options.output}: moved on by {options.count} batches"
+    rows = [(m["path"] or "the state", f"step {m['from']} → {m['to']}") for m in mover.moved]
+    data = {"file": options.output, "states": mover.moved}
+    show([Table(title, rows)], data, options.json)
+    return 0
+
+
+def _read(path: str, kind: str) -> Any:
+    if kind == "checkpoint":
+        return load(path, weights_only=True, map_location="cpu")
+    if kind == "torch.save":
+        with open_file(path) as file:
+            return load_screened(file, path, "cpu")
+    if kind == "JSON":
+        return from_json(text_of(path))
+    if not os.path.getsize(path):
+        raise NotRead(f"{path}: the file is empty")
+    raise UsageError(
+        f"{path!r} is a pickle, and reading that runs its code. Load it in your program, call "
+        "skip of the iterator, and save it again"
+    )
+
+
+def _write(content: Any, path: str, kind: str) -> None:
+    if kind == "checkpoint":
+        save(content, path)
+        return
+    with replacement(path) as file:
+        if kind == "JSON":
+            file.write(to_json(content).encode())
+        else:
+            torch.save(content, file)
+
+
+class _Mover:
+    """Copies a file's content, with its states moved on; what stands in two places, once."""
+
+    def __init__(self, count: int) -> None:
+        self.moved: list[dict[str, Any]] = []
+        self._count = count
+        self._copies: dict[int, Any] = {}
+        self._tasks_left = MOST_TASKS
+
+    def copy(self, node: Any, path: Path = None) -> Any:
+        if type(node) not in (dict, list, tuple):
+            return node
+        if id(node) not in self._copies:
+            self._copies[id(node)] = self._copy(node, path)
+        return self._copies[id(node)]
+
+    def _copy(self, node: Any, path: Path) -> Any:
+        depth = 1 if path is None else path[2] + 1
+        if type(node) is not dict:
+            return type(node)(
+                self.copy(each, (path, partial("[{}]".format, at), depth))
+                for at, each in enumerate(node)
+            )
+        if type(node.get("format")) is str and node["format"] == FORMAT and "version" in node:
+            self._tasks_left -= tasks_claimed(node)
+            if self._tasks_left < 0:
+                raise UsageError(f"The windows of all states have more than {MOST_TASKS} tasks")
+            there = moved_on(node, self._count)
+            where = text_of_path(path)
+            self.moved.append({"path": where, "from": node["step"], "to": there["step"]})
+            return there
+        return {
+            key: self.copy(each, (path, partial("[{}]".format, brief(key)), depth))
+            for key, each in node.items()
+        }
+
+
+def _worded(error: Exception, path: str) -> str:
+    text = str(error)
+    named = path in text or (isinstance(error, OSError) and error.filename is not None)
+    return text if named else f"{path}: {text}"

@@ -1,1 +1,0 @@
-"""States and iterators as values: what is read without running code."""

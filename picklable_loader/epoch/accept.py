@@ -7,7 +7,7 @@ out at the first ``next``, as `DamagedStateError` or `StreamError`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.cursor import Cursor
 from ..core.fields import check_attributes, check_fields
@@ -21,12 +21,9 @@ from ..fetching.worker.saved_streams import read
 from ..orders.chunked import number
 from ..orders.torch_samplers import make_order
 from ..rng.generators import RNGS
-from ..rng.source import Setting
+from ..rng.source import Setting, Source
 from ..saving.states.plain import decode
-from .spec import anatomy, is_iterable
-
-if TYPE_CHECKING:
-    from ..loader.loader import DataLoader
+from .spec import Spec
 
 __all__ = ["check"]
 
@@ -34,32 +31,32 @@ __all__ = ["check"]
 _MOST_ASTRAY = 10**6
 
 
-def check(loader: DataLoader[Any], state: dict[str, Any]) -> None:
+def check(spec: Spec, source: Source, state: dict[str, Any]) -> None:
     """Raise DamagedStateError unless a loader can go on from a state that fits it."""
     cursor, fits = from_plain(state)
-    loader._pl.source.check(cursor.rng, cursor.workers)
-    _check_workers(loader, cursor)
-    _check_streams(loader, cursor)
-    if is_iterable(loader):
+    source.check(cursor.rng, cursor.workers)
+    _check_workers(spec, cursor)
+    _check_streams(spec, cursor)
+    if spec.iterable:
         if cursor.order is not None:
             check_fields(cursor.order, "order of DataPipes", "order.")
             number(cursor.order, "shared_seed")
         return
-    _check_sampler(loader, cursor)
-    order = _order(loader, cursor)
+    _check_sampler(spec, cursor)
+    order = _order(spec, source, cursor)
     length = fits.get("sampler_length")
-    _check_position(loader, cursor, length)
+    _check_position(spec, cursor, length)
     for at, task in enumerate(cursor.window):
-        _check_task(loader, task, order, f"window[{at}]", length)
+        _check_task(spec, task, order, f"window[{at}]", length)
     for stream, place in enumerate(cursor.streams):
         for at, task in enumerate(place.since):
             field = f"streams[{stream}].since[{at}]"
-            _check_task(loader, task, order, field, length)
+            _check_task(spec, task, order, field, length)
 
 
-def _check_workers(loader: DataLoader[Any], cursor: Cursor) -> None:
-    pinned = loader._pl.options.seeding == "worker"
-    known = set(map(str, range(max(1, loader.num_workers)))) if pinned else set()
+def _check_workers(spec: Spec, cursor: Cursor) -> None:
+    pinned = spec.options.seeding == "worker"
+    known = set(map(str, range(max(1, spec.workers)))) if pinned else set()
     for worker, states in cursor.workers.items():
         if worker not in known:
             raise DamagedStateError("workers", f"among {sorted(known)}", worker)
@@ -67,10 +64,10 @@ def _check_workers(loader: DataLoader[Any], cursor: Cursor) -> None:
             raise DamagedStateError(f"workers.{worker}", f"states of {list(RNGS)}", list(states))
 
 
-def _check_streams(loader: DataLoader[Any], cursor: Cursor) -> None:
+def _check_streams(spec: Spec, cursor: Cursor) -> None:
     if not cursor.streams:
         return
-    if not loader._pl.streamed:
+    if not spec.streamed:
         raise DamagedStateError("streams", "absent, as the dataset has no state", cursor.streams)
     given = sum(place.given for place in cursor.streams)
     if given != cursor.step:
@@ -78,21 +75,21 @@ def _check_streams(loader: DataLoader[Any], cursor: Cursor) -> None:
     read(cursor.streams)
 
 
-def _check_sampler(loader: DataLoader[Any], cursor: Cursor) -> None:
-    parts, saved = anatomy(loader), cursor.sampler
+def _check_sampler(spec: Spec, cursor: Cursor) -> None:
+    saved = cursor.sampler
     attributes = saved.get("attributes", {})
-    if "state" in saved and (parts.known or not is_stateful(parts.sampler)):
+    if "state" in saved and (spec.known or not is_stateful(spec.sampler)):
         raise DamagedStateError("sampler.state", "absent, as the sampler has none", saved["state"])
-    if parts.known and attributes:
+    if spec.known and attributes:
         told = attributes.get("epoch")
         if attributes.keys() != {"epoch"} or told[0] != "plain" or type(told[1]) is not int:
             raise DamagedStateError("sampler.attributes", "an epoch that was told", attributes)
 
 
-def _order(loader: DataLoader[Any], cursor: Cursor) -> Order:
+def _order(spec: Spec, source: Source, cursor: Cursor) -> Order:
     saved = cursor.order
     try:
-        order = make_order(anatomy(loader).sampler, Setting(loader._pl.source, cursor.epoch, saved))
+        order = make_order(spec.sampler, Setting(source, cursor.epoch, saved))
     except StateError:
         raise
     except SYMPTOMS as error:  # an order that somebody has registered
@@ -113,19 +110,17 @@ def _order(loader: DataLoader[Any], cursor: Cursor) -> Order:
     return order
 
 
-def _check_position(loader: DataLoader[Any], cursor: Cursor, length: int | None) -> None:
+def _check_position(spec: Spec, cursor: Cursor, length: int | None) -> None:
     if length is None:
         return
-    by_item = anatomy(loader).grouping.unit is Unit.BATCH
+    by_item = spec.grouping.unit is Unit.BATCH
     name = "next_step" if by_item else "position"
     if getattr(cursor, name) > length:
         raise DamagedStateError(name, f"at most {length}", getattr(cursor, name))
 
 
-def _check_task(
-    loader: DataLoader[Any], task: Task, order: Order, field: str, length: int | None
-) -> None:
-    grouping = anatomy(loader).grouping
+def _check_task(spec: Spec, task: Task, order: Order, field: str, length: int | None) -> None:
+    grouping = spec.grouping
     if order.seekable:
         at = task.step if grouping.unit is Unit.BATCH else task.position
         if task.indices is not None:
@@ -146,5 +141,5 @@ def _check_task(
     except SYMPTOMS as error:
         raise DamagedStateError(field, "plain indices", task.indices) from error
     alone = type(indices) in (bool, int, float)
-    if grouping.unit is Unit.BATCH and alone and not hasattr(loader.dataset, "__getitems__"):
+    if grouping.unit is Unit.BATCH and alone and not hasattr(spec.dataset, "__getitems__"):
         raise DamagedStateError(field, "the indices of a batch", indices)

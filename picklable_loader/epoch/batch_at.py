@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.checks import whole_number
 from ..core.cursor import Cursor
@@ -22,24 +24,42 @@ from ..orders.custom import CustomOrder
 from ..orders.replay import Replay
 from ..orders.torch_samplers import make_order
 from ..rng.current import set_current
-from ..rng.source import Setting
-from .spec import anatomy, is_iterable
-from .turns import Batch
-
-if TYPE_CHECKING:
-    from ..loader.loader import DataLoader
+from ..rng.source import Setting, Source
+from .history import History
+from .run import Run
+from .spec import Spec
 
 __all__ = ["batch_at"]
 
 
-def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
-    """See `DataLoader.batch_at`."""
-    _check_repeatable(loader)
-    step, (cursor, order) = whole_number("step", step), _at_hand(loader)
+def batch_at(
+    spec: Spec,
+    history: History,
+    job: Job,
+    world: Callable[[], AbstractContextManager[Any]],
+    at_hand: Run | Callable[[], dict[str, Any]],
+    owner: object,
+    step: int,
+    epoch: int | None,
+) -> Any:
+    """See `DataLoader.batch_at`.
+
+    Args:
+        spec: how the loader is set up.
+        history: the loader's.
+        job: what its workers do with tasks.
+        world: makes the context in which people's code runs.
+        at_hand: the run at hand; without one, a function that gives the state at hand.
+        owner: the loader; a sampler may refer to it.
+        step: see `DataLoader.batch_at`.
+        epoch: see `DataLoader.batch_at`.
+    """
+    _check_repeatable(spec)
+    step, (cursor, order) = whole_number("step", step), _at_hand(at_hand)
     epoch = cursor.epoch if epoch is None else whole_number("epoch", epoch)
     if epoch < 0:
         raise ValueError(f"epoch should be from 0, got epoch={epoch}")
-    seed = loader._pl.options.seed
+    seed = spec.options.seed
     if epoch != cursor.epoch or cursor.base_seed is None:
         if seed is None:
             raise UsageError(
@@ -49,9 +69,10 @@ def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
         cursor, order = Cursor(epoch, base_seed=base_seed(seed, epoch)), None
     before = set_current(None)
     try:
-        with Batch(loader._pl.turn, loader._pl.source):
-            task = _task(loader, cursor, order, step)
-            batch = make_fetcher(_job(loader, epoch), cursor.base_seed or 0).fetch(task)
+        with world():
+            task = _task(spec, history.source, owner, cursor, order, step)
+            job = _of_epoch(job, history.announced, epoch)
+            batch = make_fetcher(job, cursor.base_seed or 0).fetch(task)
     except NothingLeft as none:
         raise _no_batch(step, none.skipped) from None
     finally:
@@ -59,28 +80,28 @@ def batch_at(loader: DataLoader[Any], step: int, epoch: int | None) -> Any:
     return batch.batch if type(batch) is Thinned else batch
 
 
-def _job(loader: DataLoader[Any], epoch: int) -> Job:
-    """What to do with the task; a copy of the dataset is told the epoch, if it is another one."""
-    job = loader._pl.job()
-    if loader._pl.announced in (None, epoch):
+def _of_epoch(job: Job, announced: int | None, epoch: int) -> Job:
+    """What to do with the task; a copy of the dataset gets the epoch, if it is another one."""
+    if announced in (None, epoch):
         return job
     dataset = copy.copy(job.dataset)
     tell_epoch(dataset, epoch)
     return replace(job, dataset=dataset)
 
 
-def _task(loader: DataLoader[Any], cursor: Cursor, live: Order | None, step: int) -> Task:
-    parts = anatomy(loader)
-    sampler, alike = parts.sampler, None
-    elsewhere = cursor.order is None and loader._pl.options.seed is not None
-    setting = Setting(loader._pl.source.apart(cursor.rng), cursor.epoch, cursor.order, elsewhere)
-    if parts.known:
+def _task(
+    spec: Spec, source: Source, owner: object, cursor: Cursor, live: Order | None, step: int
+) -> Task:
+    sampler, alike = spec.sampler, None
+    elsewhere = cursor.order is None and spec.options.seed is not None
+    setting = Setting(source.apart(cursor.rng), cursor.epoch, cursor.order, elsewhere)
+    if spec.known:
         order = make_order(sampler, setting)
     else:
-        sampler = _copied(loader, sampler)
+        sampler = _copied((owner, spec.dataset), sampler)
         order = _custom_order(sampler, setting, cursor, live)
-        alike = freeze(sampler, loader.dataset)
-    plan = Plan(order, parts.grouping)
+        alike = freeze(sampler, spec.dataset)
+    plan = Plan(order, spec.grouping)
     try:
         if step < 0 or plan.advance(step) != step:
             raise StopIteration
@@ -91,7 +112,7 @@ def _task(loader: DataLoader[Any], cursor: Cursor, live: Order | None, step: int
         raise IndexError(f"epoch {cursor.epoch} has no step {step}") from None
     except OrderMismatch as error:
         raise UsageError(f"the order of this epoch cannot be had again: {error}") from None
-    if elsewhere and alike is not None and changed(alike, freeze(sampler, loader.dataset)):
+    if elsewhere and alike is not None and changed(alike, freeze(sampler, spec.dataset)):
         raise UsageError(
             f"the order of epoch {cursor.epoch} is not known: {type(sampler).__qualname__} "
             f"changes itself from epoch to epoch, so that only the epoch at hand is"
@@ -115,10 +136,9 @@ def _custom_order(sampler: Any, setting: Setting, cursor: Cursor, live: Order | 
     return again
 
 
-def _copied(loader: DataLoader[Any], sampler: Any) -> Any:
-    shared = {id(thing): thing for thing in (loader, loader.dataset)}
+def _copied(shared: tuple[Any, ...], sampler: Any) -> Any:
     try:
-        return copy.deepcopy(sampler, shared)
+        return copy.deepcopy(sampler, {id(thing): thing for thing in shared})
     except Exception as error:  # whatever stands in people's samplers
         raise UsageError(
             f"batch_at has to draw from a copy of {type(sampler).__qualname__}, which cannot be "
@@ -126,27 +146,25 @@ def _copied(loader: DataLoader[Any], sampler: Any) -> Any:
         ) from error
 
 
-def _at_hand(loader: DataLoader[Any]) -> tuple[Cursor, Order | None]:
+def _at_hand(at_hand: Run | Callable[[], dict[str, Any]]) -> tuple[Cursor, Order | None]:
     """The cursor of the epoch at hand, and its order if it is under way."""
-    newest = loader._pl.newest
-    run = loader._pl.run if newest is None or newest.run is None else newest.run
     try:
-        if run is None:
-            return from_plain(loader.state_dict())[0], None
-        return run.cursor(live=True), run.order
+        if isinstance(at_hand, Run):
+            return at_hand.cursor(live=True), at_hand.order
+        return from_plain(at_hand())[0], None
     except CannotSaveError as error:
         raise UsageError(f"batch_at has to know how the epoch began, but {error}") from error
 
 
-def _check_repeatable(loader: DataLoader[Any]) -> None:
-    if is_iterable(loader):
+def _check_repeatable(spec: Spec) -> None:
+    if spec.iterable:
         raise UsageError("batch_at needs a map-style dataset: an iterable-style one has no steps")
-    if loader._pl.streamed:
+    if spec.streamed:
         raise UsageError(
             "batch_at needs a dataset without a state: a batch of one that has state_dict depends "
             "on all that was read before"
         )
-    if loader._pl.options.seeding == "worker":
+    if spec.options.seeding == "worker":
         raise UsageError(
             'batch_at needs seeding="batch" or "sample": with "worker" a batch depends on all that '
             "its worker did before"

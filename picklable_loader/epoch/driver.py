@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
 
 from ..core.events import (
     Answered,
@@ -26,15 +26,12 @@ from ..core.events import (
     Wanted,
 )
 from ..errors import NoSampleError
-from ..fetching.engine.engine import Engine, make_engine
+from ..fetching.engine.engine import Engine
 from ..fetching.engine.stats import KEPT, Record, SkippedSample, Skips, Stats
 from ..fetching.transport.messages import Answer
 from ..fetching.worker.on_error import Bad
 from .run import Kept, Run
 from .turns import MOVING, SAVABLE, Turn
-
-if TYPE_CHECKING:
-    from ..loader.loader import DataLoader
 
 __all__ = ["Driver"]
 
@@ -52,8 +49,6 @@ class Driver:
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
-        #: see `Inner`; not the loader itself, which must not be held by what has its workers
-        self._asks_at_end = self._has_worker_states = False
         #: the run that the engine was told of; None before that
         self._run: Run | None = None
         self._todo: deque[Instruction] = deque()
@@ -72,7 +67,7 @@ class Driver:
         self.settled = False
         #: what the next epoch has from this one; None where there are no workers
         self.kept: Kept | None = None
-        #: of the loader whose workers these are; None without workers
+        #: that of the loader whose workers these are; None without workers
         self._pooled: Turn | None = None
 
     @property
@@ -85,25 +80,25 @@ class Driver:
         """A run is under way."""
         return self._run is not None
 
-    def start(self, loader: DataLoader[Any], run: Run, skip: int = 0) -> None:
+    def start(self, run: Run, make: Callable[[Run], Engine], turn: Turn, skip: int = 0) -> None:
         """Let the engine work on a run, and fetch ahead; starts workers where there are none.
 
         Args:
-            loader: the run's.
             run: the run.
+            make: makes the engine where there is none.
+            turn: the loader's.
             skip: batches to pass over before anything is fetched.
         """
-        self._asks_at_end = loader._pl.asks_at_end
-        self._has_worker_states = loader._pl.has_worker_states
+        workers = run.spec.workers
         if self._engine is None:
-            self._engine = make_engine(loader, run)
+            self._engine = make(run)
             self._waited_ns = 0
             self._waits.clear()
-            new_workers = loader.num_workers > 0
+            new_workers = workers > 0
         else:
             new_workers = self._engine.renewed
         self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy)
-        self._pooled = loader._pl.turn if loader.num_workers else None
+        self._pooled = turn if workers else None
         self._todo.clear()
         marks = self._engine.begin(run.begin(), run.worker_states, run.openings(new_workers))
         self._run = run
@@ -261,7 +256,7 @@ class Driver:
         assert run is not None and engine is not None
         schedule = run.schedule
         run.last_marks = schedule.last_marks()
-        if self._asks_at_end:
+        if run.spec.asks_at_end:
             while not isinstance(told := engine.last_marks(schedule.astray()), dict):
                 for instruction in schedule.handle(told):
                     self._act(instruction)
@@ -283,7 +278,7 @@ class Driver:
         self._keep(run, engine)
 
     def _keep(self, run: Run, engine: Engine) -> None:
-        if self._has_worker_states:
+        if run.spec.has_worker_states:
             run.worker_states.update(engine.worker_states())
         states = dict(run.worker_states)
         self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy, states)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -47,6 +47,17 @@ class Options:
     codec: CodecWish = "auto"
     pickle_dataset: bool = True
     pickle_mapped: bool = True
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any]) -> Options:
+        """The options of a pickled loader; it needs no codec here to go on.
+
+        Args:
+            saved: names and values. An earlier version has saved fewer.
+        """
+        options = cls()
+        vars(options).update(saved)
+        return options
 
     def __post_init__(self) -> None:
         if self.seed is not None:

@@ -6,11 +6,10 @@ draws, and makes a snapshot of them at any moment. It knows of no process and ho
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core.cursor import Cursor
 from ..core.order import Order
@@ -20,7 +19,7 @@ from ..core.seeds import base_seed, next_base_seed
 from ..core.snapshot import to_plain
 from ..core.streams import Place, StreamPlan
 from ..core.task import Task
-from ..datasets.protocol import tell_epoch
+from ..datasets import datapipes
 from ..fetching.transport.messages import Answer, Begin
 from ..fetching.worker.saved_streams import read, savable, warn_of_drift
 from ..orders.torch_samplers import make_order
@@ -28,22 +27,9 @@ from ..rng.generators import RNGS, Universe
 from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode, encode_state
 from .fits import rank_and_world
-from .options import count_bytes
-from .spec import (
-    anatomy,
-    budget_for,
-    draws_from,
-    draws_unnoticed,
-    fingerprint,
-    generators,
-    is_iterable,
-    unstarted,
-)
+from .spec import Spec
 
-if TYPE_CHECKING:
-    from ..loader.loader import DataLoader
-
-__all__ = ["Kept", "Run"]
+__all__ = ["Kept", "Run", "SharedSeeds"]
 
 
 @dataclass(frozen=True)
@@ -60,62 +46,98 @@ class Kept:
     worker_states: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Run:
-    """One pass over the data of an epoch.
+class SharedSeeds:
+    """The seeds that DataPipes share over workers and ranks.
 
     Args:
-        loader: the loader; only its settings are read.
-        epoch: number of the epoch, if the run is a fresh one.
-        cursor: where to go on; None for a fresh run.
-        kept: what the workers were started with, if they go on living.
+        source: of the loader's random draws.
     """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._group: Any = None
+
+    def draw(self, spec: Spec, epoch: int) -> int | None:
+        """The next one; None without DataPipes."""
+        if not datapipes.is_iter_datapipe(spec.dataset):
+            return None
+        if spec.options.seed is not None:
+            return base_seed(spec.options.seed, epoch)
+        if self._group is None:
+            self._group = datapipes.process_group()
+        return self._source.draw("loader", lambda g: datapipes.draw_shared_seed(g, self._group))
+
+
+class Run:
+    """One pass over the data of an epoch; `open` comes first.
+
+    Args:
+        spec: how the loader is set up.
+        source: of its random draws.
+        epoch: number of the epoch, if the run is a fresh one.
+        announced: the epoch that set_epoch has given the dataset.
+        cursor: where to go on; None for a fresh run.
+        kept: the settings that the workers were started with, if they go on living.
+    """
+
+    order: Order | None
+    schedule: Schedule
 
     def __init__(
         self,
-        loader: DataLoader[Any],
+        spec: Spec,
+        source: Source,
         epoch: int = 0,
+        announced: int | None = None,
         cursor: Cursor | None = None,
         kept: Kept | None = None,
     ) -> None:
-        # Its loader has the run; an iterator that has it has the loader as well.
-        self._loader: DataLoader[Any] = weakref.proxy(loader)
-        self._parts = anatomy(loader)
+        self.spec = spec
+        self._source = source
+        self._cursor = cursor
+        self._kept = kept
         self._fits: dict[str, Any] | None = None
-        self._source: Source = loader._pl.source
-        self._source.generators = generators(loader)
         self.epoch = epoch if cursor is None else cursor.epoch
-        self.announced = loader._pl.announced if cursor is None else cursor.announced
-        if cursor is not None:
-            self._source.restore(cursor.rng)
-            if cursor.announced not in (None, loader._pl.announced):
-                tell_epoch(loader.dataset, cursor.announced)
-            loader._pl.announced = cursor.announced
-        rejoin(self._source)
-        self.shared_seed = self._shared_seed(cursor)
-        #: None: iterable-style data
-        self.order = None if is_iterable(loader) else self._make_order(cursor)
-        self.base_seed = self._base_seed(cursor, kept)
-        #: what the workers are, or were, started with
-        self.worker_seed = self._worker_seed(cursor, kept)
-        self._open_again(cursor, kept)
+        self.announced = announced if cursor is None else cursor.announced
+        self.shared_seed: int | None = None
+        self.base_seed = 0
+        #: the seed with which the workers are, or were, started
+        self.worker_seed = 0
         #: by worker, the states of its generators after the last batch that was delivered from it
         self.worker_states = _worker_states(cursor, kept)
         #: the last step that has moved them, the worker, and its states before
         self._states_before: tuple[int, str, Any] | None = None
-        places = self._starting_places(cursor)
         #: how many streams serve the tasks; 0: any worker may take any task
-        self.streams = len(places) or (loader.num_workers if loader._pl.pinned else 0)
-        #: once the run is over: what the next epoch finds the dataset in, by stream
+        self.streams = 0
+        #: once the run is over: by stream, the state in which the next epoch finds the dataset
         self.last_marks: dict[int, Any] = {}
-        #: workers have to be told where their streams stand
+        #: workers have to be given the positions of their streams
         self._goes_on = cursor is not None
-        self.schedule = self._schedule(cursor, kept.policy if kept else _policy(loader), places)
         #: where it began: the step after that of a state, or 0
-        self.first_step = self.step
-        #: all batches were delivered and the consumer was told so
+        self.first_step = 0 if cursor is None else cursor.step
+        #: all batches were delivered, and the consumer has got StopIteration
         self.finished = False
         #: the state that this run was restored from, as long as nothing has moved
         self.unmoved: dict[str, Any] | None = None
+
+    def open(self, shared_seeds: SharedSeeds, carried: Mapping[int, Any]) -> None:
+        """Draw seeds and open the sampler, in torch's order of draws.
+
+        Args:
+            shared_seeds: the loader's.
+            carried: by stream, the state in which the epoch before has left the dataset.
+        """
+        cursor, kept, spec = self._cursor, self._kept, self.spec
+        rejoin(self._source)
+        self.shared_seed = self._shared_seed(cursor, shared_seeds)
+        #: None: iterable-style data
+        self.order = None if spec.iterable else self._make_order(cursor)
+        self.base_seed = self._base_seed(cursor, kept)
+        self.worker_seed = self._worker_seed(cursor, kept)
+        self._open_again(cursor, kept, shared_seeds)
+        places = self._starting_places(cursor, carried)
+        self.streams = len(places) or (spec.workers if spec.pinned else 0)
+        self.schedule = self._schedule(cursor, kept.policy if kept else spec.policy(), places)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -148,13 +170,13 @@ class Run:
         window = [self._as_saved(task, live) for task in pending]
         standing = self.schedule.places()
         if not live:
-            warn_of_drift(self._loader.dataset, standing)
+            warn_of_drift(self.spec.dataset, standing)
         places = [
             place.copy(since=[self._as_saved(task, live) for task in place.since])
             for place in savable(standing, live)
         ]
         order = self._order_state(live)
-        untouched = order is None or self._parts.known
+        untouched = order is None or self.spec.known
         held = [*window, *(task for place in places for task in place.since)]
         return Cursor(
             epoch=self.epoch,
@@ -167,7 +189,7 @@ class Run:
             base_seed=self.base_seed,
             worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,
             order=order,
-            sampler=unstarted(self._loader, self._parts, live) if untouched else {},
+            sampler=self.spec.unstarted(self._source, True, live) if untouched else {},
             rng=self._source.state(self._moved(), live),
             workers=self._workers_as_text(),
             announced=self.announced,
@@ -199,21 +221,32 @@ class Run:
         rank, world = rank_and_world()
         return None if world == 1 else (rank, world)
 
-    def after(self) -> Cursor:
-        """What the run, now that it is over, leaves to the next one."""
+    def following(self, announced: int | None, places: tuple[Place, ...]) -> Cursor:
+        """The start of the next epoch, now that this one is over.
+
+        Args:
+            announced: the epoch that set_epoch has given the dataset.
+            places: the streams, as a state holds them.
+        """
+        lives_on, seeded = self.spec.lives_on, self._source.seed is not None
         return Cursor(
-            rng=self._source.state(self._moved()),
-            announced=self._loader._pl.announced,
-            workers=self._workers_as_text(),
-            sampler=unstarted(self._loader, self._parts),
+            epoch=self.epoch + 1,
+            base_seed=next_base_seed(self.base_seed) if lives_on and not seeded else None,
+            worker_seed=self.worker_seed if lives_on else None,
+            # with a seed each epoch begins with its own
+            rng={} if seeded else self._source.state(self._moved()),
+            workers=self._workers_as_text() if lives_on else {},
+            sampler=self.spec.unstarted(self._source, True),
+            announced=announced,
+            streams=places,
         )
 
     def snapshot(self, live: bool) -> dict[str, Any]:
         """The saved form of where the run stands; see `cursor`."""
         if self._fits is None:
-            self._fits = fingerprint(self._loader, self._parts)
+            self._fits = self.spec.fingerprint()
         # Of what a run was begun with, only this may still be changed.
-        self._fits["batch_size"] = self._parts.grouping.batch_size
+        self._fits["batch_size"] = self.spec.grouping.batch_size
         return to_plain(self.cursor(live), self._fits)
 
     # --- moving ----------------------------------------------------------------------------------
@@ -264,9 +297,9 @@ class Run:
     def _make_order(self, cursor: Cursor | None) -> Order:
         saved = None if cursor is None else cursor.order
         if saved is None and cursor is not None and self._source.seed is not None:
-            self._loader._pl.tell_samplers(self.epoch)
-        order = make_order(self._parts.sampler, Setting(self._source, self.epoch, saved))
-        if self._parts.opened_by_loader and saved is None:
+            self.spec.tell_samplers(self.epoch)
+        order = make_order(self.spec.sampler, Setting(self._source, self.epoch, saved))
+        if self.spec.opened_by_loader and saved is None:
             order.open()
         return order
 
@@ -285,50 +318,52 @@ class Run:
         seed = None if known is None else known.worker_seed
         return self.base_seed if seed is None else seed
 
-    def _open_again(self, cursor: Cursor | None, kept: Kept | None) -> None:
+    def _open_again(
+        self, cursor: Cursor | None, kept: Kept | None, shared_seeds: SharedSeeds
+    ) -> None:
         # Torch's multiprocess iterator calls iter(sampler) a second time when it has started its
         # workers: a sampler that changes itself there is two ahead.
         fresh = cursor is None or cursor.order is None
-        if self._loader.num_workers and kept is None and fresh:
+        if self.spec.workers and kept is None and fresh:
             # So it does with the seed that DataPipes share, which it then drops.
-            self._loader._pl.draw_shared_seed(self.epoch)
-            if self._parts.opened_by_loader and self.order is not None:
+            shared_seeds.draw(self.spec, self.epoch)
+            if self.spec.opened_by_loader and self.order is not None:
                 self.order.open()
 
-    def _shared_seed(self, cursor: Cursor | None) -> int | None:
-        saved = None if cursor is None or not is_iterable(self._loader) else cursor.order
+    def _shared_seed(self, cursor: Cursor | None, shared_seeds: SharedSeeds) -> int | None:
+        saved = None if cursor is None or not self.spec.iterable else cursor.order
         if saved is not None:
             return int(saved["shared_seed"])
-        return self._loader._pl.draw_shared_seed(self.epoch)
+        return shared_seeds.draw(self.spec, self.epoch)
 
     def _order_state(self, live: bool) -> dict[str, Any] | None:
         if self.shared_seed is not None:
             return {"shared_seed": self.shared_seed}
         return None if self.order is None else self.order.state(live)
 
-    def _starting_places(self, cursor: Cursor | None) -> list[Place]:
-        inner = self._loader._pl
+    def _starting_places(self, cursor: Cursor | None, carried: Mapping[int, Any]) -> list[Place]:
+        streams = self.spec.streams
         if cursor is None or not (cursor.streams or cursor.step):
-            return [Place(mark=inner.carried.get(at)) for at in range(inner.streams)]
+            return [Place(mark=carried.get(at)) for at in range(streams)]
         if cursor.streams:
             return read(cursor.streams)
-        # A state of an earlier version: torch's order tells how many each stream had given.
-        each, more = divmod(cursor.step, inner.streams or 1)
-        return [Place(each + (at < more)) for at in range(inner.streams)]
+        # A state of an earlier version: torch's order says how many each stream had given.
+        each, more = divmod(cursor.step, streams or 1)
+        return [Place(each + (at < more)) for at in range(streams)]
 
     def _wish(self) -> Any:
         """What each task of iterable-style data asks for."""
-        grouping = self._parts.grouping
+        grouping = self.spec.grouping
         return None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
 
     def _schedule(self, cursor: Cursor | None, policy: Policy, places: list[Place]) -> Schedule:
-        loader, grouping = self._loader, self._parts.grouping
-        if loader._pl.options.seeding == "worker" and not loader.num_workers:
+        spec, grouping = self.spec, self.spec.grouping
+        if spec.options.seeding == "worker" and not spec.workers:
             self._keep_apart(begins=cursor is None or cursor.base_seed is None)
         step = 0 if cursor is None else cursor.step
         if self.order is None:
             return Schedule(StreamPlan(places, self._wish()), policy, step, places)
-        streams, aside = self.streams, MOST_ASIDE if draws_unnoticed(loader) else 0
+        streams, aside = self.streams, MOST_ASIDE if spec.draws_unnoticed else 0
         if cursor is None:
             plan = Plan(self.order, grouping, streams=streams, most_aside=aside)
             return Schedule(plan, policy, 0, places)
@@ -343,7 +378,7 @@ class Run:
     def _seek(self, next_step: int, position: int) -> None:
         """Have the order go on with that step, if it can be sought in."""
         if self.order is not None and self.order.seekable:
-            by_item = self._parts.grouping.unit is Unit.BATCH
+            by_item = self.spec.grouping.unit is Unit.BATCH
             self.order.seek(next_step if by_item else position)
 
     def _keep_apart(self, begins: bool) -> None:
@@ -357,41 +392,22 @@ class Run:
         stream = task.step % streams if streams else None
         if task.indices is not None or not self.order.seekable:
             return Task(task.step, decode(task.indices), task.position, stream)
-        unit = self._parts.grouping.unit
+        unit = self.spec.grouping.unit
         self.order.seek(task.step if unit is Unit.BATCH else task.position)
-        indices = self.order.take(self._parts.grouping.batch_size)
+        indices = self.order.take(self.spec.grouping.batch_size)
         gathered = unit is Unit.SAMPLE_OF_BATCH
         return Task(task.step, indices if gathered else indices[0], task.position, stream)
 
     def _moved(self) -> set[str]:
         """The global generators that later draws may come from."""
-        inline_worker = (
-            self._loader._pl.options.seeding == "worker" and not self._loader.num_workers
-        )
-        return set(RNGS) if inline_worker else draws_from(self._parts)
+        inline_worker = self.spec.options.seeding == "worker" and not self.spec.workers
+        return set(RNGS) if inline_worker else self.spec.draws_from
 
     def _workers_as_text(self) -> dict[str, Any]:
         return {
             worker: {name: RNGS[name].to_text(state) for name, state in states.items()}
             for worker, states in self.worker_states.items()
         }
-
-
-def _policy(loader: DataLoader[Any]) -> Policy:
-    workers, options = loader.num_workers, loader._pl.options
-    if not workers:
-        return Policy(lazy=True)
-    wish = options.prefetch_budget or workers * (loader.prefetch_factor or 1)
-    budget, most = budget_for(loader, wish)
-    return Policy(
-        workers=workers,
-        budget=budget,
-        most=most,
-        bytes=count_bytes(options.prefetch_bytes),
-        in_order=loader.in_order,
-        most_deaths=options.max_task_deaths,
-        moving=options.schedule == "balanced" and loader._pl.streamed,
-    )
 
 
 def _worker_states(cursor: Cursor | None, kept: Kept | None) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""Anatomy: what a loader is made of, as far as its order and its state depend on it."""
+"""Spec: how a loader is set up, as far as its order, its position and its state depend on it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from functools import cached_property
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,41 +13,16 @@ from torch.utils.data import BatchSampler, IterableDataset
 from ..core.checks import check_count
 from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
+from ..core.schedule import Policy
+from ..datasets.protocol import is_stateful, tell_epoch
 from ..orders.attributes import Frozen, freeze, memory
 from ..orders.torch_samplers import data_of, describe, draws_at_once, is_known
 from ..rng.generators import RNGS
+from ..rng.source import Source
 from ..saving.states.checksum import checksum
-from .options import check_budget
+from .options import Options, check_budget, count_bytes
 
-if TYPE_CHECKING:
-    from ..loader.loader import DataLoader
-
-__all__ = [
-    "Anatomy",
-    "anatomy",
-    "built",
-    "draws_from",
-    "fingerprint",
-    "generators",
-    "is_iterable",
-    "length_of",
-    "position",
-    "remaining",
-    "unstarted",
-]
-
-
-@dataclass(frozen=True)
-class Anatomy:
-    """How a loader's sampler becomes tasks."""
-
-    #: None for iterable-style data
-    sampler: Any
-    #: there is an order for samplers of this kind
-    known: bool
-    grouping: Grouping
-    #: torch's loader itself calls iter() of the sampler, at once; a BatchSampler does so later
-    opened_by_loader: bool
+__all__ = ["Spec", "length_of"]
 
 
 class _LiveGrouping:
@@ -63,140 +39,249 @@ class _LiveGrouping:
         return self._batch_sampler.batch_size
 
 
-def is_iterable(loader: DataLoader[Any]) -> bool:
-    """The loader's dataset is iterable-style."""
-    return isinstance(loader.dataset, IterableDataset)
+@dataclass(frozen=True)
+class Spec:
+    """How a loader is set up at one moment: its attributes, and what follows from them.
+
+    The loader fills it, for each pass and each question. It holds no collate_fn and no
+    worker_init_fn: these may be methods of the loader, which must end with its last reference.
+    """
+
+    dataset: Any
+    #: torch's attributes of these names; iterable-style data has a sampler without a meaning
+    given_sampler: Any
+    batch_sampler: Any
+    batch_size: int | None
+    drop_last: bool
+    generator: Any
+    workers: int
+    prefetch_factor: int | None
+    persistent: bool
+    in_order: bool
+    options: Options
+
+    # --- data ------------------------------------------------------------------------------------
+
+    @cached_property
+    def iterable(self) -> bool:
+        """The dataset is iterable-style."""
+        return isinstance(self.dataset, IterableDataset)
+
+    @cached_property
+    def stateful(self) -> bool:
+        """The dataset saves its own position."""
+        return is_stateful(self.dataset)
+
+    @cached_property
+    def streamed(self) -> bool:
+        """Streams with positions of their own serve the tasks."""
+        return self.iterable or self.stateful
+
+    @property
+    def streams(self) -> int:
+        """How many streams a new epoch begins with; 0 for data that has no state."""
+        return (self.options.num_streams or self.workers or 1) if self.streamed else 0
+
+    @property
+    def length(self) -> int | None:
+        """Indices that the sampler gives in an epoch; None if it has no length."""
+        return None if self.iterable else length_of(self.sampler)
+
+    # --- order -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _opened(self) -> tuple[Any, Grouping, bool]:
+        """The sampler that is asked, how its indices become tasks, and whether torch opens it."""
+        batch_sampler = self.batch_sampler
+        if self.iterable:
+            unit = Unit.SAMPLE if self.batch_size is None else Unit.SAMPLE_OF_BATCH
+            return None, Grouping(unit, self.batch_size or 1), False
+        if batch_sampler is None:
+            return self.given_sampler, Grouping(Unit.SAMPLE), True
+        if isinstance(batch_sampler, BatchSampler) and _is_plain(batch_sampler):
+            size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
+            grouping = Grouping(Unit.SAMPLE_OF_BATCH, size, drop_last)
+            if not drop_last:
+                grouping = cast(Grouping, _LiveGrouping(batch_sampler))
+            return batch_sampler.sampler, grouping, False
+        return batch_sampler, Grouping(Unit.BATCH), True
+
+    @property
+    def sampler(self) -> Any:
+        """What gives the indices; None for iterable-style data."""
+        return self._opened[0]
+
+    @property
+    def grouping(self) -> Grouping:
+        """How indices become tasks."""
+        return self._opened[1]
+
+    @property
+    def opened_by_loader(self) -> bool:
+        """Torch's loader itself calls ``iter`` of it, at once; a BatchSampler does so later."""
+        return self._opened[2]
+
+    @cached_property
+    def known(self) -> bool:
+        """There is an order for samplers of this kind; a custom one has to be asked."""
+        return self.iterable or is_known(self.sampler)
+
+    @property
+    def generators(self) -> dict[str, torch.Generator]:
+        """The generators that the loader and its sampler were given."""
+        given = {"loader": self.generator, "sampler": getattr(self.sampler, "generator", None)}
+        return {name: generator for name, generator in given.items() if generator is not None}
+
+    @property
+    def draws_from(self) -> set[str]:
+        """The global generators that the sampler may draw from, now or later."""
+        return set() if self.known else set(RNGS)
+
+    @property
+    def draws_unnoticed(self) -> bool:
+        """Nobody can notice how far ahead of the consumer the sampler is drawn from.
+
+        Samplers that are not torch's may notice. So may users who look at the generator that they
+        gave, or use it for something else, unless its draws are over.
+        """
+        return self.known and (not self.generators or draws_at_once(self.sampler))
+
+    def tell_samplers(self, epoch: int) -> None:
+        """Call set_epoch of the samplers that have it, once each."""
+        inner = getattr(self.batch_sampler, "sampler", None)
+        samplers = (self.batch_sampler, self.given_sampler, inner)
+        for sampler in {id(each): each for each in samplers}.values():
+            tell_epoch(sampler, epoch)
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    @property
+    def lives_on(self) -> bool:
+        """Workers go on living from epoch to epoch."""
+        return self.persistent and self.workers > 0
+
+    @property
+    def pinned(self) -> bool:
+        """Each batch has its worker."""
+        if self.streamed or self.options.seeding == "worker":
+            return True
+        return self.options.schedule == "round_robin"
+
+    @property
+    def has_worker_states(self) -> bool:
+        """Each answer brings the generators of its worker."""
+        return self.options.seeding == "worker" and self.workers > 0 and not self.iterable
+
+    @property
+    def asks_at_end(self) -> bool:
+        """The last batches do not show what the next epoch begins with."""
+        if self.workers and not self.lives_on:
+            return False
+        return (self.stateful and not self.iterable) or self.has_worker_states
+
+    @property
+    def asks_when_left(self) -> bool:
+        """The state that an unfinished pass leaves in workers that live on has to be asked for."""
+        if not self.lives_on or self.stateful:
+            return False
+        return self.iterable or self.has_worker_states
+
+    def budget_for(self, wish: Any) -> tuple[int, int]:
+        """The ``prefetch_budget`` to begin with, and how far it may grow; 0: not at all.
+
+        Raises:
+            ValueError, TypeError: it is neither "auto" nor a whole number from 1.
+        """
+        if not isinstance(wish, str):
+            check_count("prefetch_budget", wish)
+            return int(wish), 0
+        check_budget(wish)
+        return 2 * self.workers, 8 * self.workers if self.draws_unnoticed else 0
+
+    def policy(self) -> Policy:
+        """The rules by which tasks are given to workers."""
+        workers, options = self.workers, self.options
+        if not workers:
+            return Policy(lazy=True)
+        wish = options.prefetch_budget or workers * (self.prefetch_factor or 1)
+        budget, most = self.budget_for(wish)
+        return Policy(
+            workers=workers,
+            budget=budget,
+            most=most,
+            bytes=count_bytes(options.prefetch_bytes),
+            in_order=self.in_order,
+            most_deaths=options.max_task_deaths,
+            moving=options.schedule == "balanced" and self.streamed,
+        )
+
+    # --- states ----------------------------------------------------------------------------------
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The properties that must be the same where a state is loaded."""
+        sampler, options = self.sampler, self.options
+        fits: dict[str, Any] = {
+            "dataset_length": None if self.iterable else length_of(self.dataset),
+            "sampler": "iterable-style dataset" if self.iterable else describe(sampler),
+            "sampler_length": length_of(sampler) if self.known else None,
+            "batch_size": self.grouping.batch_size,
+            "batches_from": self.grouping.unit.value,
+            "drop_last": bool(self.drop_last),
+            "seeding": options.seeding,
+            "seed": options.seed,
+        }
+        data = data_of(sampler)
+        if data is not None:
+            fits["sampler_checksum"] = checksum(data)
+        if options.seeding == "worker":
+            fits["num_workers"] = self.workers
+        if self.streamed:
+            fits["dataset"] = type(self.dataset).__qualname__
+        return fits
+
+    def unstarted(self, source: Source, moved: bool, live: bool = False) -> dict[str, Any]:
+        """The memory of a sampler whose iteration is yet to begin, as a state holds it.
+
+        Args:
+            source: of the loader's draws.
+            moved: the loader has had an epoch, which may have changed the sampler.
+            live: for a pickle, which may hold objects.
+        """
+        if not self.known:
+            return memory(self.sampler, source, moved, live)
+        epoch = getattr(self.sampler, "epoch", None)
+        if not isinstance(epoch, int | np.integer):
+            return {}
+        return {"attributes": {"epoch": ["plain", int(epoch)]}}
+
+    def attributes(self, source: Source) -> Frozen:
+        """The attributes of a custom sampler."""
+        return {} if self.known else freeze(self.sampler, self.dataset, source.lists)
+
+    def remaining(self, state: dict[str, Any]) -> int | None:
+        """Batches that a state leaves to be delivered; None where the sampler has no length."""
+        length = self.length
+        if length is None:
+            return None
+        order = SequenceOrder(lambda: range(length))
+        plan = Plan(order, self.grouping, state["next_step"], state["position"])
+        drawn = sum(entry[3] if len(entry) > 3 else 1 for entry in state["window"])
+        return (plan.remaining() or 0) + drawn
+
+    def position(self, state: dict[str, Any], at_epoch_end: str) -> tuple[int, int]:
+        """Epoch and step at which the loader goes on from a state."""
+        if at_epoch_end == "next" and state["step"] and self.remaining(state) == 0:
+            return state["epoch"] + 1, 0
+        return state["epoch"], state["step"]
 
 
-def anatomy(loader: DataLoader[Any]) -> Anatomy:
-    """The anatomy of a loader as it is set up now."""
-    batch_sampler: Any = loader.batch_sampler
-    if is_iterable(loader):
-        size = loader.batch_size
-        unit = Unit.SAMPLE if size is None else Unit.SAMPLE_OF_BATCH
-        return Anatomy(None, True, Grouping(unit, size or 1), False)
-    if batch_sampler is None:
-        return _around(loader.sampler, Grouping(Unit.SAMPLE), True)
-    if isinstance(batch_sampler, BatchSampler) and _plain(batch_sampler):
-        unit, size = Unit.SAMPLE_OF_BATCH, batch_sampler.batch_size
-        grouping = Grouping(unit, size, batch_sampler.drop_last)
-        if not batch_sampler.drop_last:
-            grouping = cast(Grouping, _LiveGrouping(batch_sampler))
-        return _around(batch_sampler.sampler, grouping, False)
-    return _around(batch_sampler, Grouping(Unit.BATCH), True)
-
-
-def _around(sampler: Any, grouping: Grouping, opened_by_loader: bool) -> Anatomy:
-    return Anatomy(sampler, is_known(sampler), grouping, opened_by_loader)
-
-
-def _plain(batch_sampler: BatchSampler) -> bool:
+def _is_plain(batch_sampler: BatchSampler) -> bool:
     return type(batch_sampler).__iter__ is BatchSampler.__iter__
 
 
-def generators(loader: DataLoader[Any]) -> dict[str, torch.Generator]:
-    """The generators that the loader and its sampler were given."""
-    sampler = anatomy(loader).sampler
-    given = {"loader": loader.generator, "sampler": getattr(sampler, "generator", None)}
-    return {name: generator for name, generator in given.items() if generator is not None}
-
-
-def budget_for(loader: DataLoader[Any], wish: Any) -> tuple[int, int]:
-    """What a ``prefetch_budget`` begins with, and how far it may grow; 0: not at all.
-
-    Raises:
-        ValueError, TypeError: it is neither "auto" nor a whole number from 1.
-    """
-    if not isinstance(wish, str):
-        check_count("prefetch_budget", wish)
-        return int(wish), 0
-    check_budget(wish)
-    return 2 * loader.num_workers, 8 * loader.num_workers if draws_unnoticed(loader) else 0
-
-
-def draws_unnoticed(loader: DataLoader[Any]) -> bool:
-    """Nobody can notice how far ahead of the consumer the sampler is drawn from.
-
-    Samplers that are not torch's may; so may those who look at the generator that they gave, or use
-    it for something else, unless its draws are over.
-    """
-    parts = anatomy(loader)
-    return parts.known and (not generators(loader) or draws_at_once(parts.sampler))
-
-
-def fingerprint(loader: DataLoader[Any], parts: Anatomy | None = None) -> dict[str, Any]:
-    """The properties that must be the same where a state is loaded."""
-    parts = parts or anatomy(loader)
-    fits: dict[str, Any] = {
-        "dataset_length": None if is_iterable(loader) else length_of(loader.dataset),
-        "sampler": "iterable-style dataset" if is_iterable(loader) else describe(parts.sampler),
-        "sampler_length": length_of(parts.sampler) if parts.known else None,
-        "batch_size": parts.grouping.batch_size,
-        "batches_from": parts.grouping.unit.value,
-        "drop_last": bool(loader.drop_last),
-        "seeding": loader._pl.options.seeding,
-        "seed": loader._pl.options.seed,
-    }
-    data = data_of(parts.sampler)
-    if data is not None:
-        fits["sampler_checksum"] = checksum(data)
-    if loader._pl.options.seeding == "worker":
-        fits["num_workers"] = loader.num_workers
-    if loader._pl.streamed:
-        fits["dataset"] = type(loader.dataset).__qualname__
-    return fits
-
-
-def remaining(loader: DataLoader[Any], state: dict[str, Any]) -> int | None:
-    """Batches that a state leaves to be delivered; None where the sampler has no length."""
-    parts = anatomy(loader)
-    length = None if is_iterable(loader) else length_of(parts.sampler)
-    if length is None:
-        return None
-    order = SequenceOrder(lambda: range(length))
-    plan = Plan(order, parts.grouping, state["next_step"], state["position"])
-    drawn = sum(entry[3] if len(entry) > 3 else 1 for entry in state["window"])
-    return (plan.remaining() or 0) + drawn
-
-
-def built(loader: DataLoader[Any]) -> Frozen:
-    """The attributes of a loader's custom sampler."""
-    parts = anatomy(loader)
-    return {} if parts.known else freeze(parts.sampler, loader.dataset, loader._pl.source.lists)
-
-
-def position(loader: DataLoader[Any], state: dict[str, Any], at_epoch_end: str) -> tuple[int, int]:
-    """Epoch and step at which a loader goes on from a state."""
-    if at_epoch_end == "next" and state["step"] and remaining(loader, state) == 0:
-        return state["epoch"] + 1, 0
-    return state["epoch"], state["step"]
-
-
-def unstarted(
-    loader: DataLoader[Any], parts: Anatomy | None = None, live: bool = False
-) -> dict[str, Any]:
-    """What must be known of a sampler whose iteration is yet to begin.
-
-    Args:
-        live: for a pickle, which may hold objects.
-    """
-    parts = parts or anatomy(loader)
-    if not parts.known:
-        return memory(parts.sampler, loader._pl.source, loader._pl.run is not None, live)
-    told = getattr(parts.sampler, "epoch", None)
-    if not isinstance(told, int | np.integer):
-        return {}
-    return {"attributes": {"epoch": ["plain", int(told)]}}
-
-
-def draws_from(parts: Anatomy) -> set[str]:
-    """The global generators that a loader's sampler may draw from, now or later."""
-    return set() if parts.known else set(RNGS)
-
-
-def length_of(dataset: Any) -> int | None:
+def length_of(sized: Any) -> int | None:
     """How many samples a dataset has, or indices a sampler; None if it has no length."""
     try:
-        return len(dataset)
+        return len(sized)
     except (TypeError, NotImplementedError):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -14,18 +15,19 @@ from ..core.checks import check_count, whole_number
 from ..core.events import Budgeted, Skipped
 from ..epoch.fits import check_kind
 from ..epoch.options import AtEpochEnd
-from ..epoch.spec import budget_for, is_iterable
 from ..epoch.turns import AT_REST, MOVING
 from ..epoch.warnings import empty_epoch, longer_than_promised, replay, skipped
 from ..errors import UsageError, WorkerDied
 from ..fetching.engine.stats import Stats
 from ..fetching.transport.messages import Answer, Outcome
+from ..fetching.worker.fetch import NEVER
 from ..fetching.worker.on_error import Thinned
 from ..fetching.worker.saved_streams import replayed
 from ..saving.pickles.placeholder import check_present
 from .display.timeline import Timeline, draw, timeline
-from .pickling_iterator import Standing
+from .pickling_iterator import PicklableIterator
 from .pin_memory import pin
+from .setup import engine_of, spec_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +37,7 @@ __all__ = ["LoaderIterator"]
 _T = TypeVar("_T", covariant=True)
 
 
-class LoaderIterator(Standing[_T], Iterator[_T]):
+class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
     """One pass over a loader's data.
 
     It can be pickled at any moment, with workers running; it does not notice. What is unpickled
@@ -109,10 +111,10 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             return self._skip(count)
 
     def _skip(self, count: int) -> int:
-        inner = self.loader._pl
+        spec = spec_of(self.loader)
         # Workers may have fetched a part of what is skipped: their generators have moved then.
-        if inner.streamed or inner.options.seeding == "worker":
-            around = count and self._deadly == self.step and not is_iterable(self.loader)
+        if spec.streamed or spec.options.seeding == "worker":
+            around = count and self._deadly == self.step and not spec.iterable
             passed = self._pass_over(1) if around else 0
             return passed + sum(1 for _ in zip(range(count - passed), self))
         return self._pass_over(count)
@@ -145,7 +147,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
 
     @prefetch_budget.setter
     def prefetch_budget(self, budget: int | Literal["auto"]) -> None:
-        tasks, most = budget_for(self.loader, budget)
+        tasks, most = spec_of(self.loader).budget_for(budget)
         with self._turn.jumps("prefetch_budget"):
             self.start()
             if not self._driver.at_work:
@@ -190,6 +192,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
+        spec = spec_of(self.loader)
         unmoved = self._run is None or self._run.unmoved is not None
         if state is None and self._finished and unmoved:
             # It was pickled after its last batch. Persistent workers would have gone on with what
@@ -200,17 +203,17 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
         if state is None:
             check_kind(self.loader)
-            self.loader._pl.abandon()
+            self.loader._pl.abandon(spec)
             self._fresh_run()
-        self.loader._pl.adopt(self)
+        self.loader._pl.adopt(spec, self)
         self.start()
 
     def _leave(self) -> None:
         """Note what a pass that was left has made of workers that live on."""
         run = self._driver.run
-        if run is not None and not run.finished and self.loader._pl.asks_when_left:
+        if run is not None and not run.finished and run.spec.asks_when_left:
             self._driver.leave()
-            self.loader._pl.run_ends(run)
+            self._history.ends(run.spec, run)
 
     def start(self, skip: int = 0) -> None:
         """Start the workers and let them fetch ahead; `next` does it where it was not done.
@@ -225,9 +228,11 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         if self._run is None:
             self._build_run()
         run = self._live_run()
-        job, places = self.loader._pl.job(), run.openings(new_workers=False)
-        self._replay = replayed(places.values(), job.mark_every)
-        self._driver.start(self.loader, run, skip)
+        every = run.spec.options.snapshot_every_n_steps
+        places = run.openings(new_workers=False)
+        self._replay = replayed(places.values(), None if every == "auto" else every or NEVER)
+        make = partial(engine_of, self.loader)
+        self._driver.start(run, make, self._turn, skip)
 
     def close(self) -> None:
         """Retire the workers; ``next`` raises StopIteration from now on.
@@ -304,7 +309,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         if self._driver.skips.untold:
             self._tell_of_skips()
         loader, promised = self.loader, self._iterable_length
-        if promised is not None and is_iterable(loader) and self.step > promised:
+        if promised is not None and self._live_run().spec.iterable and self.step > promised:
             longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)
         if loader.pin_memory:
             try:
@@ -321,8 +326,8 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         if wish is None or not run.first_step:
             return False
         if wish == "next":
-            self.loader._pl.run_ends(run)
-            if not self.loader._pl.lives_on:
+            self._history.ends(run.spec, run)
+            if not run.spec.lives_on:
                 self._driver.stop()
             self.begin(None, None)
             self._handed_over = 0
@@ -334,7 +339,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         run = self._live_run()
         run.finished = True
         run.unmoved = None
-        self.loader._pl.run_ends(run)
+        self._history.ends(run.spec, run)
         self._finished = True
         if not self.loader.persistent_workers:
             self._driver.stop()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from torch.utils.data import Dataset, Sampler
 
 from ..core.checks import whole_number
-from ..datasets.protocol import tell_epoch
 from ..epoch.batch_at import batch_at
-from ..epoch.history import Inner
 from ..epoch.options import (
     AtEpochEnd,
     CodecWish,
@@ -21,14 +20,16 @@ from ..epoch.options import (
     Seeding,
     Transport,
 )
-from ..epoch.spec import position, remaining
-from ..epoch.states import next_epoch, snapshot, unmoved
+from ..epoch.states import unmoved
+from ..epoch.turns import Batch
 from ..epoch.warnings import dropped_state
+from ..saving.pickles.size import weigh
 from ..saving.states.tree import with_checksum
-from .display.describe import in_one_line, of_loader
+from .display.describe import Portrait, describe, in_one_line
 from .display.html import card
 from .iterator import LoaderIterator
-from .pickling import Picklable
+from .pickling import Picklable, internals
+from .setup import job_of, spec_of
 
 __all__ = ["DataLoader"]
 
@@ -42,16 +43,7 @@ class _Epoch:
     """
 
     def __get__(self, loader: DataLoader[Any] | None, kind: type[Any]) -> int:
-        if loader is None:
-            return 0
-        inner = loader._pl
-        if inner.resume is not None:
-            wish = inner.resume_at_end or inner.options.at_epoch_end
-            return position(loader, inner.resume, wish)[0]
-        newest, run = inner.newest, inner.run
-        if newest is not None:
-            return inner.next_epoch if newest.finished else newest.epoch
-        return inner.next_epoch if run is None or run.finished else run.epoch
+        return 0 if loader is None else loader._position()[0]
 
 
 class DataLoader(Picklable[_T]):
@@ -213,9 +205,9 @@ class DataLoader(Picklable[_T]):
         # Torch keeps every argument as an attribute, from which trainers build loaders anew.
         self.__dict__.update(vars(options))
         self.seed_hooks = seed_hooks
-        #: all that is ours and no argument
-        self._pl = Inner(self, options)
-        self._pl.remember_origin()
+        source = internals(self, options).history.source
+        # What the program has built, before anything changes it.
+        source.origin = spec_of(self).attributes(source)
 
     # --- epochs ----------------------------------------------------------------------------------
 
@@ -230,19 +222,20 @@ class DataLoader(Picklable[_T]):
             return self._begin()
 
     def _begin(self) -> LoaderIterator[_T]:
-        inner = self._pl
+        inner, history = self._pl, self._pl.history
         # With persistent workers torch gives the same object again.
-        kept = inner.kept() if inner.lives_on and inner.kept is not None else None
+        lives_on = spec_of(self).lives_on
+        kept = inner.kept() if lives_on and inner.kept is not None else None
         iterator: LoaderIterator[_T]
         iterator = LoaderIterator(self, inner.driver) if kept is None else kept
-        before = inner.next_epoch, inner.run, inner.newest_ref
+        before = history.next_epoch, history.run, inner.newest_ref
         try:
-            iterator.begin(inner.resume, inner.resume_at_end)
+            iterator.begin(history.resume, history.resume_at_end)
         except BaseException:  # nobody got this epoch: the next iter begins it
             iterator.close()
-            inner.next_epoch, inner.run, inner.newest_ref = before
+            history.next_epoch, history.run, inner.newest_ref = before
             raise
-        inner.resume = inner.resume_at_end = inner.ended = None
+        history.resume = history.resume_at_end = inner.ended = None
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
@@ -266,20 +259,15 @@ class DataLoader(Picklable[_T]):
             self._set_epoch(epoch)
 
     def _set_epoch(self, epoch: int) -> None:
-        inner, resume = self._pl, self._pl.resume
+        spec, history = spec_of(self), self._pl.history
+        resume = history.resume
         if resume is not None and resume["epoch"] != epoch:
-            if resume["step"] and remaining(self, resume) != 0:
+            if resume["step"] and spec.remaining(resume) != 0:
                 dropped_state(epoch, resume["epoch"])
-            inner.resume = None
-        if inner.newest is None:
-            inner.run = None  # a pass that was left, or is over
-        inner.next_epoch = epoch
-        inner.announced = epoch
-        inner.tell_samplers(epoch)
-        if inner.origin_known is None:
-            tell_epoch(self.dataset, epoch)
-        else:
-            inner.origin_known.tell(epoch)
+            history.resume = None
+        if self._pl.newest is None:
+            history.run = None  # a pass that was left, or is over
+        history.choose(spec, epoch)
 
     def batch_at(self, step: int, epoch: int | None = None) -> _T:
         """That very batch again, augmentation included, without touching any live iterator.
@@ -302,13 +290,21 @@ class DataLoader(Picklable[_T]):
                 no batch, as all of its samples are skipped.
         """
         with self._pl.turn.lock:
-            return batch_at(self, step, epoch)  # type: ignore[no-any-return]
+            spec, history = spec_of(self), self._pl.history
+            newest = self._pl.newest
+            run = history.run if newest is None or newest.run is None else newest.run
+            world = partial(Batch, self._pl.turn, history.source)
+            job = job_of(self, spec)
+            at_hand = run or self.state_dict
+            return batch_at(  # type: ignore[no-any-return]
+                spec, history, job, world, at_hand, self, step, epoch
+            )
 
     def __repr__(self) -> str:
-        return in_one_line(of_loader(self))
+        return in_one_line(self._portrait())
 
     def _repr_html_(self) -> str:
-        return card(of_loader(self))
+        return card(self._portrait())
 
     # --- state -----------------------------------------------------------------------------------
 
@@ -327,18 +323,18 @@ class DataLoader(Picklable[_T]):
             return with_checksum(self._state_dict())
 
     def _state_dict(self) -> dict[str, Any]:
-        inner = self._pl
-        if inner.resume is not None:
-            return unmoved(self, inner.resume, live=False)
-        newest = inner.newest
+        spec, history = spec_of(self), self._pl.history
+        if history.resume is not None:
+            return unmoved(history.source, history.resume, live=False)
+        newest = self._pl.newest
         if newest is not None:
-            return newest.state_dict()
-        run = inner.run
+            return newest.state_dict()  # type: ignore[no-any-return]
+        run = history.run
         if run is None:
-            return inner.beginning(live=False)
+            return history.beginning(spec, live=False)
         if run.finished:
-            return next_epoch(self, run)
-        return snapshot(self, run, None, live=False)
+            return history.following(spec, run)
+        return history.snapshot(spec, run, None, live=False)
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
@@ -360,9 +356,35 @@ class DataLoader(Picklable[_T]):
         """
         inner = self._pl
         with inner.turn.jumps("load_state_dict()"):
-            accepted = inner.accept(state, strict=strict, at_epoch_end=at_epoch_end)
-            inner.resume = accepted
-            inner.resume_at_end = at_epoch_end
-            inner.abandon(finished=True)
-            inner.run = None
+            spec, history = spec_of(self), inner.history
+            accepted = history.accept(spec, state, strict=strict, at_epoch_end=at_epoch_end)
+            history.resume = accepted
+            history.resume_at_end = at_epoch_end
+            inner.abandon(spec, finished=True)
+            history.run = None
             inner.newest_ref = None
+
+    # --- within ----------------------------------------------------------------------------------
+
+    def _position(self) -> tuple[int, int]:
+        """Epoch and step of the newest iterator; of the next ``iter``, if there is none."""
+        inner, history = self._pl, self._pl.history
+        if history.resume is not None:
+            wish = history.resume_at_end or inner.options.at_epoch_end
+            return spec_of(self).position(history.resume, wish)
+        newest, run = inner.newest, history.run
+        if newest is not None:
+            return (history.next_epoch, 0) if newest.finished else (newest.epoch, newest.step)
+        if run is None or run.finished:
+            return history.next_epoch, 0
+        return run.epoch, run.step
+
+    def _portrait(self) -> Portrait:
+        history = self._pl.history
+        return describe(
+            self,
+            self,
+            doing=lambda: None if history.resume is None else "goes on from a state",
+            position=self._position,
+            weight=lambda: weigh(self.__dict__, self.dataset, self._pl.saved()),
+        )

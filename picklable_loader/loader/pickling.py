@@ -13,15 +13,18 @@ from torch.utils.data import Dataset
 
 from ..core.snapshot import differences
 from ..datasets.protocol import tell_epoch
-from ..epoch.history import Inner
-from ..epoch.spec import fingerprint
-from ..epoch.states import apart
+from ..epoch.history import History
+from ..epoch.options import Options
 from ..errors import Difference, StateMismatch, UsageError
+from ..rng.source import Source
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.parts import class_of, packed, unpacked
 from ..saving.pickles.placeholder import is_absent
+from .copies import apart
+from .internals import Internals, Owner
+from .setup import packing_of, spec_of
 
-__all__ = ["Picklable"]
+__all__ = ["Picklable", "internals"]
 
 _T = TypeVar("_T", covariant=True)
 
@@ -29,10 +32,8 @@ _T = TypeVar("_T", covariant=True)
 _CONTEXT = "_DataLoader__multiprocessing_context"
 
 
-class Picklable(TorchDataLoader[_T]):
-    """What makes a loader a value."""
-
-    _pl: Inner
+class Picklable(Owner[_T]):
+    """The part of a loader that makes it a value."""
 
     def attach(self, dataset: Dataset[_T]) -> None:
         """Give a loader its dataset back, after it was pickled without (``pickle_dataset=False``).
@@ -71,8 +72,7 @@ class Picklable(TorchDataLoader[_T]):
         method = saved["start_method"]
         context = None if method is None else torch.multiprocessing.get_context(method)
         self.__dict__[_CONTEXT] = context
-        me: Any = self  # a DataLoader
-        self._pl = Inner.restored(me, saved)
+        internals(self, Options.restored(saved["options"])).history.restore(saved)
         if is_absent(self.dataset):
             self._pl.sealed = opened
 
@@ -80,8 +80,11 @@ class Picklable(TorchDataLoader[_T]):
         if type(self).__reduce__ is not object.__reduce__:
             return super().__reduce_ex__(protocol)
         with self._pl.turn.still():
-            me: Any = apart(self) if self._pl.turn.foreign else self
-            return *bare(class_of(me), protocol), packed(me, me.__getstate__())
+            me: Picklable[_T] = apart(self) if self._pl.turn.foreign else self
+            inner = me._pl
+            kind = class_of(type(me), inner.options.codec)
+            state = packed(packing_of(me), inner.decision, me.__getstate__())
+            return *bare(kind, protocol), state
 
     def __copy__(self) -> Picklable[_T]:
         return self.__deepcopy__(None)
@@ -98,6 +101,13 @@ class Picklable(TorchDataLoader[_T]):
         other.__setstate__(kept)
         other._pl.sealed = sealed
         return other
+
+
+def internals(loader: Owner[Any], options: Options) -> Internals:
+    """The private state of a loader that was built now; see `Internals`."""
+    inner = loader._pl = Internals(options, History(Source(options.seed, {}, loader.dataset)))
+    inner.history.source.generators = spec_of(loader).generators
+    return inner
 
 
 def _in_slots(owner: Any) -> dict[str, Any]:
@@ -118,24 +128,25 @@ def _torchs_own() -> dict[str, Any]:
 _GIVEN = ("dataset", "sampler", "batch_sampler")
 
 
-def _attach(loader: Any, dataset: Any) -> None:
+def _attach(loader: Owner[Any], dataset: Any) -> None:
     """Put a dataset in the place of an absent one."""
-    missing = loader.dataset
+    missing: Any = loader.dataset
     if not is_absent(missing):
         raise UsageError("this loader has its dataset: attach is for one that was saved without")
     before = dict(loader.__dict__)
-    inner, options, resume = loader._pl, loader._pl.options, loader._pl.resume
+    inner, history = loader._pl, loader._pl.history
+    options, resume = inner.options, history.resume
     # What refers to the dataset is put together anew, around this one.
     if inner.sealed is not None:
         beside = inner.sealed.beside
         parts = inner.sealed.again([dataset if is_absent(thing) else thing for thing in beside])
         if "_pl" in parts:
             saved = parts.pop("_pl")
-            options, resume = saved["options"], saved["resume"]
+            options, resume = Options.restored(saved["options"]), saved["resume"]
         loader.__dict__.update(parts)
     loader.__dict__["dataset"] = dataset
     try:
-        unlike = differences(fingerprint(loader), missing.fits)
+        unlike = differences(spec_of(loader).fingerprint(), missing.fits)
     except BaseException:
         loader.__dict__.update(before)
         raise
@@ -145,7 +156,7 @@ def _attach(loader: Any, dataset: Any) -> None:
     if unlike:
         loader.__dict__.update(before)
         raise StateMismatch(unlike, "Attach the dataset that it was saved with.")
-    inner.sealed, inner.options, inner.resume = None, options, resume
-    inner.source.dataset = dataset
-    if inner.announced is not None:
-        tell_epoch(dataset, inner.announced)
+    inner.sealed, inner.options, history.resume = None, options, resume
+    history.source.dataset = dataset
+    if history.announced is not None:
+        tell_epoch(dataset, history.announced)

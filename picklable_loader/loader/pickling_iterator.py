@@ -1,41 +1,43 @@
-"""Standing: where a pass over a loader's data stands, and how that is saved."""
+"""The position of a pass over a loader's data, and how an iterator is saved with it."""
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
 
 from torch.utils.data import Dataset
 
 from ..core.snapshot import from_plain
 from ..epoch.driver import Driver
 from ..epoch.fits import check_fits
+from ..epoch.history import History
 from ..epoch.options import AtEpochEnd
 from ..epoch.run import Run
-from ..epoch.spec import fingerprint, position, remaining
-from ..epoch.states import alone, apart, next_epoch, snapshot
 from ..saving.pickles.codecs import Opened, bare
 from ..saving.pickles.parts import packed_iterator
+from ..saving.pickles.size import Weight, weigh
 from ..saving.states.tree import with_checksum
-from .display.describe import in_one_line, of_iterator
+from .copies import alone, apart
+from .display.describe import Portrait, describe, in_one_line
 from .display.html import card
+from .pickling import Picklable
+from .setup import packing_of, spec_of
 
-if TYPE_CHECKING:
-    from .loader import DataLoader
-
-__all__ = ["Standing"]
+__all__ = ["PicklableIterator"]
 
 _T = TypeVar("_T", covariant=True)
 
 
-class Standing(Generic[_T]):
-    """What a loader's iterator knows of its place; `LoaderIterator` moves it."""
+class PicklableIterator(Generic[_T]):
+    """The part of an iterator that makes it a value; `LoaderIterator` moves it."""
 
     #: its parts are looked at one by one when it is pickled
     _packs = True
 
-    def __init__(self, loader: DataLoader[_T], driver: Driver | None = None) -> None:
-        self.loader = loader
+    def __init__(self, loader: Picklable[_T], driver: Driver | None = None) -> None:
+        #: the `DataLoader`; this module must not import that
+        self.loader: Any = loader
         self._driver = driver or Driver()
         self._run: Run | None = None
         #: where to go on, as long as there is no run
@@ -85,7 +87,8 @@ class Standing(Generic[_T]):
             return 0
         if self._run is not None:
             return self._run.schedule.remaining()
-        return remaining(self.loader, self._state or self.loader._pl.beginning(live=True))
+        spec = spec_of(self.loader)
+        return spec.remaining(self._state or self._history.beginning(spec, live=True))
 
     @property
     def driver(self) -> Driver:
@@ -111,10 +114,31 @@ class Standing(Generic[_T]):
         return len(self.loader._index_sampler)
 
     def __repr__(self) -> str:
-        return in_one_line(of_iterator(self))
+        return in_one_line(self._portrait())
 
     def _repr_html_(self) -> str:
-        return card(of_iterator(self))
+        return card(self._portrait())
+
+    def _portrait(self) -> Portrait:
+        doing = "running" if self._driver.at_work else "before its start"
+        if self._finished or self._closed:
+            doing = "finished" if self._finished else "closed"
+        stats = self._driver.stats
+        return describe(self, self.loader, lambda: doing, self._position, self._weight, stats)
+
+    def _weight(self) -> Weight:
+        """A sampler of the user's is not asked for its state: it is left out as the dataset is."""
+        loader, run = self.loader, self._run
+        parts = loader.__dict__, loader.dataset, loader._pl.saved()
+        if run is None:
+            return weigh(*parts, self._state)
+        if run.unmoved is not None:
+            return weigh(*parts, run.unmoved)
+        if run.spec.known:
+            with self._turn.still(wait=False):  # whoever looks for a fault must not wait
+                return weigh(*parts, run.snapshot(live=True))
+        weight, name = weigh(*parts), type(run.spec.sampler).__qualname__
+        return replace(weight, left_out=tuple(dict.fromkeys([*weight.left_out, name])))
 
     # --- saving ---------------------------------------------------------------------------------
 
@@ -135,7 +159,7 @@ class Standing(Generic[_T]):
         with self._turn.still():
             if self._finished:
                 return with_checksum(self._next_epoch(live=False))
-            return with_checksum(snapshot(self.loader, self._run, self._state, live=False))
+            return with_checksum(self._snapshot(live=False))
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
@@ -151,7 +175,8 @@ class Standing(Generic[_T]):
             StateError: see `DataLoader.load_state_dict`; this iterator is as it was.
         """
         with self._turn.jumps("load_state_dict()"):
-            accepted = self.loader._pl.accept(state, strict=strict, at_epoch_end=at_epoch_end)
+            spec = spec_of(self.loader)
+            accepted = self._history.accept(spec, state, strict=strict, at_epoch_end=at_epoch_end)
             self._driver.stop()
             self._resume(accepted, at_epoch_end or self.loader._pl.options.at_epoch_end)
 
@@ -159,7 +184,7 @@ class Standing(Generic[_T]):
         with self._turn.still():
             return {
                 "loader": self.loader,
-                "state": snapshot(self.loader, self._run, self._state, live=True),
+                "state": self._snapshot(live=True),
                 "finished": self._finished,
                 "newest": self.loader._pl.newest is self,
             }
@@ -169,12 +194,12 @@ class Standing(Generic[_T]):
             saved = apart(self) if self._turn.foreign else self.__getstate__()
             order = saved["state"]["order"]
             if order and "iterator" in order:
-                iterator = packed_iterator(saved["loader"], order["iterator"])
+                iterator = _packed(saved["loader"], order["iterator"])
                 saved["state"] = {**saved["state"], "order": {**order, "iterator": iterator}}
             return *bare(type(self), protocol), saved
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
-        Standing.__init__(self, saved["loader"])
+        PicklableIterator.__init__(self, saved["loader"])
         order = saved["state"]["order"] or {}
         if isinstance(order.get("iterator"), Opened):
             self._sealed = order["iterator"]
@@ -182,10 +207,11 @@ class Standing(Generic[_T]):
         self._resume(saved["state"], None)
         self._finished = saved["finished"]
         if saved["newest"]:
-            self.loader._pl.adopt(self)  # type: ignore[arg-type]  # it is a LoaderIterator
-            if self._finished and self.loader._pl.lives_on:
-                self.loader._pl.ended = self  # type: ignore[assignment]
-            self.loader._pl.source.load(saved["state"])
+            spec, inner = spec_of(self.loader), self.loader._pl
+            inner.adopt(spec, self)
+            if self._finished and spec.lives_on:
+                inner.ended = self
+            self._history.source.load(saved["state"])
 
     def attach(self, dataset: Dataset[_T]) -> None:
         """Give the iterator its dataset back, after it was pickled without; and its loader.
@@ -203,7 +229,7 @@ class Standing(Generic[_T]):
                 self._state["order"]["iterator"] = again["iterator"]
             self._sealed = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Standing[_T]:
+    def __deepcopy__(self, memo: dict[int, Any]) -> PicklableIterator[_T]:
         other = memo[id(self)] = type(self).__new__(type(self))
         with self._turn.still():
             saved, sealed = copy.deepcopy((self.__getstate__(), self._sealed), memo)
@@ -211,7 +237,7 @@ class Standing(Generic[_T]):
         other._sealed = sealed
         return other
 
-    def __copy__(self) -> Standing[_T]:
+    def __copy__(self) -> PicklableIterator[_T]:
         with self._turn.still():
             saved = alone(self)
         saved["newest"] = True
@@ -228,8 +254,18 @@ class Standing(Generic[_T]):
         if run is not None and run.unmoved is None:
             return run.epoch, run.step
         state = self._state if run is None else run.unmoved
-        wish = self._at_epoch_end or "stop"
-        return position(self.loader, state or self.loader._pl.beginning(live=True), wish)
+        spec, wish = spec_of(self.loader), self._at_epoch_end or "stop"
+        return spec.position(state or self._history.beginning(spec, live=True), wish)
+
+    @property
+    def _history(self) -> History:
+        history: History = self.loader._pl.history
+        return history
+
+    def _snapshot(self, live: bool) -> dict[str, Any]:
+        run = self._run
+        spec = spec_of(self.loader) if run is None else run.spec
+        return self._history.snapshot(spec, run, self._state, live)
 
     def _resume(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         self._run, self._state = None, state
@@ -239,28 +275,34 @@ class Standing(Generic[_T]):
 
     def _fresh_run(self) -> None:
         loader = self.loader
-        epoch, kept = loader._pl.fresh_epoch(), self._driver.kept
-        self._run = Run(loader, epoch, kept=kept)
+        self._run = self._history.fresh_run(spec_of(loader), self._driver.kept)
         self._iterable_length = loader._IterableDataset_len_called
-        loader._pl.run_begins(self._run)
 
     def _build_run(self) -> None:
         """The run of the state that was loaded."""
-        state = self._state or self.loader._pl.beginning(live=True)
+        spec, history = spec_of(self.loader), self._history
+        state = self._state or history.beginning(spec, live=True)
         cursor, fits = from_plain(state, live=True)
         if not self._finished:
-            check_fits(fingerprint(self.loader), fits)
-        self._run = Run(self.loader, cursor=cursor, kept=self._driver.kept)
+            check_fits(spec.fingerprint(), fits)
+        self._run = history.resumed_run(spec, cursor, self._driver.kept)
         self._run.unmoved = state
         self._state = None
         if self.loader._pl.newest is self:
-            self.loader._pl.run_begins(self._run)
+            history.begins(self._run)
 
     def _next_epoch(self, live: bool) -> dict[str, Any]:
         if self._run is None:
             self._build_run()
-        return next_epoch(self.loader, self._live_run(), live)
+        run = self._live_run()
+        return self._history.following(spec_of(self.loader), run, live)
 
     def _live_run(self) -> Run:
         assert self._run is not None
         return self._run
+
+
+def _packed(loader: Picklable[Any], iterator: Any) -> Any:
+    """The sampler's iterator, as it is pickled beside the loader."""
+    decision, kept = loader._pl.decision, loader.__getstate__()
+    return packed_iterator(packing_of(loader), decision, kept, iterator)

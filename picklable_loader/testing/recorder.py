@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from ..epoch.spec import is_iterable
+from torch.utils.data import IterableDataset
+
 from ..loader.loader import DataLoader
 
 __all__ = ["Trace", "trace", "witness"]
@@ -70,7 +71,7 @@ def witness(loader: Any) -> DataLoader[Any]:
         kind = f"{type(loader).__module__}.{type(loader).__qualname__}"
         raise TypeError(f"make_loader should return a picklable_loader.DataLoader, got a {kind}")
     loader.in_order = True  # or timing would decide which batch comes first
-    if not is_iterable(loader):
+    if not isinstance(loader.dataset, IterableDataset):
         # Torch's loader refuses a dataset that is set later; a sampler keeps the original one.
         loader.__dict__["dataset"] = _Recorded(loader.dataset)
         loader.collate_fn = _Collate(loader.collate_fn, loader.batch_sampler is not None)
@@ -83,4 +84,6 @@ def witness(loader: Any) -> DataLoader[Any]:
 def trace(loader: DataLoader[Any], batches: Iterable[Any], most: int) -> Trace:
     """The next batches that a loader has made, at most so many."""
     some = islice(batches, most)
-    return [(None, batch) if is_iterable(loader) else batch for batch in some]
+    return [
+        (None, batch) if isinstance(loader.dataset, IterableDataset) else batch for batch in some
+    ]

@@ -22,8 +22,8 @@ import cloudpickle
 import dill
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
-from ..epoch.spec import is_iterable
 from ..errors import OrderMismatch, StateMismatch
 from ..loader.loader import DataLoader
 from .compare import difference
@@ -198,7 +198,9 @@ class _Subject:
             return (None,)
         loader = self.make(wanted[0])
         options = loader._pl.options
-        fixed = options.seeding == "worker" or (is_iterable(loader) and not options.num_streams)
+        fixed = options.seeding == "worker" or (
+            isinstance(loader.dataset, IterableDataset) and not options.num_streams
+        )
         return tuple(wanted[:1] if fixed else wanted)
 
     def uninterrupted(self, num_workers: int | None) -> list[Trace]:

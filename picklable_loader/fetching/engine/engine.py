@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import warnings
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ...core.events import Answered, Died
 from ...core.streams import Marks, Place
 from ...core.task import Task
 from ...datasets import datapipes
-from ...epoch.turns import Batch
 from ...errors import UsageError
-from ...loader.pin_memory import warn_about_pinning
 from ...saving.pickles.explain import blame
 from ...saving.pickles.parts import tried
 from ...saving.pickles.picklers import STOCK, refusal
@@ -25,17 +24,14 @@ from ..transport.messages import Answer, Begin
 from ..transport.payload import Cargo
 from ..transport.pipes import PipeLines
 from ..transport.seqpacket import PacketLines, packets_work_here
+from ..worker.baseline import Origin
 from ..worker.fetch import Job
 from ..worker.replica import Post
 from .inline import InlineEngine
 from .processes import Care, PoolEngine
 from .stats import WorkerStats
 
-if TYPE_CHECKING:
-    from ...epoch.run import Run
-    from ...loader.loader import DataLoader
-
-__all__ = ["Engine", "make_engine"]
+__all__ = ["Engine", "Setup", "make_engine"]
 
 
 class Engine(Protocol):
@@ -109,54 +105,77 @@ class Engine(Protocol):
         """Let go of everything; may be called again."""
 
 
-def make_engine(loader: DataLoader[Any], run: Run) -> Engine:
-    """What fetches the batches of a loader; starts its workers.
+@dataclass(frozen=True)
+class Setup:
+    """All that an engine is made from. The loader fills it when the first pass begins."""
+
+    job: Job
+    workers: int
+    #: how workers are started, and how long they are waited for
+    care: Care
+    context: Any
+    init: Callable[[int], object] | None
+    prefetch_factor: int | None
+    transport: str
+    codec: Any
+    #: each batch has its worker
+    pinned: bool
+    #: the seed that the workers are started with, and the one that their DataPipes share
+    worker_seed: int
+    shared_seed: int | None
+    #: the epoch that set_epoch has given the dataset
+    announced: int | None
+    #: how many streams serve the tasks; 0: any worker may take any task
+    streams: int
+    #: the user has chosen that number
+    streams_given: bool
+    #: makes the context in which people's code runs in this process
+    world: Callable[[], AbstractContextManager[Any]]
+    #: a pickle of the loader holds the dataset
+    dataset_saved: bool
+    #: the dataset as it was before the first epoch
+    origin: Origin | None
+
+
+def make_engine(setup: Setup) -> Engine:
+    """The engine that fetches the batches of a loader; starts its workers.
 
     Raises:
         AssertionError: torch's, for arguments that it refuses here.
         TypeError, AttributeError, pickle.PicklingError: see `Pool`.
     """
-    if loader.pin_memory:
-        warn_about_pinning(loader.pin_memory_device)
-    return _pool_engine(loader, run) if loader.num_workers else _inline_engine(loader, run)
+    return _pool_engine(setup) if setup.workers else _inline_engine(setup)
 
 
-def _inline_engine(loader: DataLoader[Any], run: Run) -> Engine:
-    if loader.timeout != 0:
+def _inline_engine(setup: Setup) -> Engine:
+    if setup.care.timeout_s != 0:
         raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-    datapipes.shard(loader.dataset)
-    in_torchs_way = loader._pl.options.seeding == "worker"
-    source = loader._pl.source
-    world = source.globals if in_torchs_way else partial(Batch, loader._pl.turn, source)
-    streams = run.streams
+    datapipes.shard(setup.job.dataset)
     # Torch's worker information is not there with num_workers=0, unless there must be streams.
-    given = streams if streams > 1 or loader._pl.options.num_streams is not None else None
-    init = loader.worker_init_fn if given else None
-    post = Post(0, 1, run.worker_seed, init, None, run.announced, given)
-    inner = loader._pl
-    return InlineEngine(inner.job(), post, world, inner.options.pickle_dataset, inner.origin())
+    given = setup.streams if setup.streams > 1 or setup.streams_given else None
+    init = setup.init if given else None
+    post = Post(0, 1, setup.worker_seed, init, None, setup.announced, given)
+    return InlineEngine(setup.job, post, setup.world, setup.dataset_saved, setup.origin)
 
 
-def _pool_engine(loader: DataLoader[Any], run: Run) -> Engine:
-    if loader.prefetch_factor is None or loader.prefetch_factor <= 0:
+def _pool_engine(setup: Setup) -> Engine:
+    if setup.prefetch_factor is None or setup.prefetch_factor <= 0:
         raise AssertionError(
             "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
         )
-    context = loader.multiprocessing_context or multiprocessing.get_context()
-    init = datapipes.sharding(loader.dataset, loader.worker_init_fn)
-    streams, workers = run.streams or None, loader.num_workers
-    job, options = loader._pl.job(), loader._pl.options
-    given: Job | Cargo = job
+    context = setup.context or multiprocessing.get_context()
+    init = datapipes.sharding(setup.job.dataset, setup.init)
+    given: Job | Cargo = setup.job
     if context.get_start_method() != "fork":
-        given, init = _cargo(job, init, options.codec), None
+        given, init = _cargo(setup.job, init, setup.codec), None
+    epoch = setup.shared_seed, setup.announced, setup.streams or None
     posts = [
-        Post(worker, workers, run.worker_seed, init, run.shared_seed, run.announced, streams)
-        for worker in range(workers)
+        Post(worker, setup.workers, setup.worker_seed, init, *epoch)
+        for worker in range(setup.workers)
     ]
-    persistent = loader.persistent_workers
-    care = Care(loader.timeout, options.on_timeout, options.max_task_deaths, persistent)
-    pool = Pool(context, given, posts, _lines(loader), stacks=care.on_timeout == "restart")
-    return PoolEngine(pool, posts, care)
+    stacks = setup.care.on_timeout == "restart"
+    pool = Pool(context, given, posts, _lines(setup.transport, setup.pinned), stacks=stacks)
+    return PoolEngine(pool, posts, setup.care)
 
 
 def _cargo(job: Job, init: Any, wish: Any) -> Cargo:
@@ -185,8 +204,7 @@ def _cargo(job: Job, init: Any, wish: Any) -> Cargo:
         raise
 
 
-def _lines(loader: DataLoader[Any]) -> Lines:
-    wish = loader._pl.options.transport
+def _lines(wish: str, pinned: bool) -> Lines:
     if wish == "portable" or (wish == "auto" and default_transport() == "portable"):
         return PipeLines()
     if not packets_work_here():
@@ -194,7 +212,7 @@ def _lines(loader: DataLoader[Any]) -> Lines:
             'transport="arena" needs memfd_create and SOCK_SEQPACKET, which this system does not '
             'have, or refuses for want of descriptors; transport="auto" does without'
         )
-    return PacketLines(loader._pl.pinned)
+    return PacketLines(pinned)
 
 
 def default_transport() -> str:

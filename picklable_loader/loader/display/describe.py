@@ -7,21 +7,19 @@ takes some milliseconds at most, and never raises: what cannot be found out is l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from ...core.plan import Unit
-from ...epoch.spec import anatomy, is_iterable
+from ...epoch.spec import Spec
 from ...fetching.engine.stats import Stats
-from ...orders.torch_samplers import describe
+from ...orders.torch_samplers import describe as describe_sampler
 from ...saving.pickles.placeholder import name_of
-from ...saving.pickles.size import Weight, weigh
+from ...saving.pickles.size import Weight
+from ..internals import Owner
+from ..setup import spec_of
 
-if TYPE_CHECKING:
-    from ..loader import DataLoader
-    from ..pickling_iterator import Standing
-
-__all__ = ["Portrait", "in_one_line", "of_iterator", "of_loader"]
+__all__ = ["Portrait", "in_one_line", "describe"]
 
 _T = TypeVar("_T")
 
@@ -68,33 +66,32 @@ class Portrait:
         return busy_s / (busy_s + idle_s) if busy_s + idle_s else None
 
 
-def of_iterator(iterator: Standing[Any]) -> Portrait:
-    """The portrait of an iterator."""
-    loader = iterator.loader
-    return Portrait(
-        name=type(iterator).__name__,
-        doing=_or_none(lambda: _doing(iterator)),
-        epoch=_or_none(lambda: iterator.epoch),
-        step=_or_none(lambda: iterator.step),
-        total=_or_none(lambda: total(loader)),
-        settings=_or_none(lambda: _settings(loader)) or (),
-        workers=_or_none(lambda: loader.num_workers) or 0,
-        stats=_or_none(iterator.driver.stats),
-        weight=_or_none(lambda: _weight(iterator)),
-    )
+def describe(
+    owner: object,
+    loader: Owner[Any],
+    doing: Callable[[], str | None],
+    position: Callable[[], tuple[int, int]],
+    weight: Callable[[], Weight],
+    stats: Callable[[], Stats] | None = None,
+) -> Portrait:
+    """The portrait of a loader, or of an iterator.
 
-
-def of_loader(loader: DataLoader[Any]) -> Portrait:
-    """The portrait of a loader."""
+    Args:
+        owner: the loader or the iterator.
+        loader: the loader.
+        doing, position, weight, stats: each gives one part of it; it may raise anything.
+    """
+    epoch, step = _or_none(position) or (None, None)
     return Portrait(
-        name=type(loader).__name__,
-        doing=_or_none(lambda: _next(loader)),
-        epoch=_or_none(lambda: loader.epoch),
-        step=_or_none(lambda: _step(loader)),
+        name=type(owner).__name__,
+        doing=_or_none(doing),
+        epoch=epoch,
+        step=step,
         total=_or_none(lambda: total(loader)),
-        settings=_or_none(lambda: _settings(loader)) or (),
+        settings=_or_none(lambda: _settings(spec_of(loader))) or (),
         workers=_or_none(lambda: loader.num_workers) or 0,
-        weight=_or_none(lambda: weigh(loader)),
+        stats=None if stats is None else _or_none(stats),
+        weight=_or_none(weight),
     )
 
 
@@ -111,7 +108,7 @@ def in_one_line(portrait: Portrait) -> str:
     return f"<{portrait.name}: {', '.join(each for each in told if each)}>"
 
 
-def total(loader: DataLoader[Any]) -> int | None:
+def total(loader: Owner[Any]) -> int | None:
     """Batches in an epoch; None where the sampler has no length.
 
     Torch's ``len`` of a loader has it warn from now on if an iterable-style dataset gives more
@@ -136,55 +133,17 @@ def _or_none(find: Callable[[], _T | None]) -> _T | None:
         return None
 
 
-def _doing(iterator: Standing[Any]) -> str:
-    if iterator.finished:
-        return "finished"
-    if iterator.closed:
-        return "closed"
-    return "running" if iterator.driver.at_work else "before its start"
-
-
-def _next(loader: DataLoader[Any]) -> str | None:
-    return None if loader._pl.resume is None else "goes on from a state"
-
-
-def _step(loader: DataLoader[Any]) -> int:
-    """Where the newest iterator stands; 0 if the next epoch is to begin."""
-    inner = loader._pl
-    if inner.resume is not None:
-        return int(inner.resume["step"]) if inner.resume["epoch"] == loader.epoch else 0
-    newest, run = inner.newest, inner.run
-    if newest is not None:
-        return 0 if newest.finished else newest.step
-    return 0 if run is None or run.finished else run.step
-
-
-def _weight(iterator: Standing[Any]) -> Weight:
-    """A sampler of the user's is not asked for its state: it is left out as the dataset is."""
-    loader, run, parts = iterator.loader, iterator.run, anatomy(iterator.loader)
-    if run is None:
-        return weigh(loader, iterator.pending)
-    if run.unmoved is not None:
-        return weigh(loader, run.unmoved)
-    if parts.known:
-        with loader._pl.turn.still(wait=False):  # whoever looks for a fault must not wait
-            return weigh(loader, run.snapshot(live=True))
-    weight, name = weigh(loader), type(parts.sampler).__qualname__
-    return replace(weight, left_out=tuple(dict.fromkeys([*weight.left_out, name])))
-
-
-def _settings(loader: DataLoader[Any]) -> tuple[tuple[str, str], ...]:
-    parts = anatomy(loader)
-    dataset: Any = loader.dataset
+def _settings(spec: Spec) -> tuple[tuple[str, str], ...]:
+    dataset: Any = spec.dataset
     name = name_of(dataset)
-    count = None if is_iterable(loader) else _or_none(lambda: len(dataset))
+    count = None if spec.iterable else _or_none(lambda: len(dataset))
     settings = [("dataset", name if count is None else f"{name} of {count:,} samples")]
-    if parts.grouping.unit is Unit.SAMPLE_OF_BATCH:
-        settings.append(("batches of", f"{parts.grouping.batch_size}"))
-    if parts.sampler is not None:
-        settings.append(("order", describe(parts.sampler)))
-    if loader._pl.options.seed is not None:
-        settings.append(("seed", f"{loader._pl.options.seed}"))
+    if spec.grouping.unit is Unit.SAMPLE_OF_BATCH:
+        settings.append(("batches of", f"{spec.grouping.batch_size}"))
+    if spec.sampler is not None:
+        settings.append(("order", describe_sampler(spec.sampler)))
+    if spec.options.seed is not None:
+        settings.append(("seed", f"{spec.options.seed}"))
     return tuple(settings)
 
 

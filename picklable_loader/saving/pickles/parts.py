@@ -7,11 +7,12 @@ where they are, so that nothing changes for a loader that has no others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...epoch.spec import fingerprint
 from .codecs import Carried, Codec, Opened, standing_beside
 from .dtypes import is_lost
 from .explain import blame
@@ -19,10 +20,7 @@ from .mapped_files import MappedFiles
 from .picklers import STOCK, Refer, is_data, reached, refusal
 from .placeholder import absent, is_absent
 
-if TYPE_CHECKING:
-    from ...loader.loader import DataLoader
-
-__all__ = ["Decision", "class_of", "packed", "packed_iterator", "tried", "unpacked"]
+__all__ = ["Decision", "Packing", "class_of", "packed", "packed_iterator", "tried", "unpacked"]
 
 #: under which name the state of a loader has what is carried
 _CARRIED = "_carried"
@@ -40,6 +38,30 @@ Ways = dict[str, "str | Codec"]
 Known = dict[int, tuple[Any, str | None]]
 
 
+@dataclass(frozen=True)
+class Packing:
+    """A loader, and how it is to be pickled."""
+
+    #: the loader; its parts may refer to it
+    owner: Any
+    dataset: Any
+    #: see the arguments of these names of `DataLoader`
+    codec: str | Codec
+    pickle_dataset: bool
+    pickle_mapped: bool
+    #: another one after a change of that of the loader which ``owner``'s other attributes lack
+    version: object
+    #: the loader's fingerprint, for a stand-in of its dataset
+    fits: Callable[[], dict[str, Any]]
+
+    @property
+    def left_out(self) -> set[int]:
+        """The dataset, if it is not to be saved."""
+        if self.pickle_dataset and not is_absent(self.dataset):
+            return set()
+        return {id(self.dataset)}
+
+
 class Decision:
     """What was decided for a loader; it stays in the program."""
 
@@ -49,7 +71,7 @@ class Decision:
         #: it was made for a loader that this one's is a copy of
         self._settled = ways is not None
 
-    def ways(self, loader: DataLoader[Any], parts: Parts) -> Ways:
+    def ways(self, how: Packing, parts: Parts) -> Ways:
         """By part that is carried, its codec.
 
         Raises:
@@ -57,25 +79,24 @@ class Decision:
         """
         if self._settled:
             return self._ways
-        inner = loader._pl
-        look: list[Any] = [id(inner.options), id(inner.resume)]
+        look: list[Any] = [how.version]
         look += [(name, id(part), _look(part)) for name, part in parts.items() if name != "_pl"]
         if look != self._look:
-            self._ways, self._look = _decide(loader, parts), look
+            self._ways, self._look = _decide(how, parts), look
         return self._ways
 
 
-def packed(loader: DataLoader[Any], kept: Parts) -> Parts:
+def packed(how: Packing, decision: Decision, kept: Parts) -> Parts:
     """The state of a loader as it is pickled.
 
     Raises:
         CannotSaveError: see `Decision.ways`.
     """
     parts = _parts(kept)
-    ways = loader._pl.decision.ways(loader, parts)
-    left_out = _left_out(loader)
+    ways = decision.ways(how, parts)
+    left_out = how.left_out
     if left_out:
-        kept = {**kept, "dataset": absent(loader.dataset, fingerprint(loader))}
+        kept = {**kept, "dataset": absent(how.dataset, how.fits())}
     if not ways:
         return kept
     plain = {name: value for name, value in kept.items() if name not in ways}
@@ -83,20 +104,20 @@ def packed(loader: DataLoader[Any], kept: Parts) -> Parts:
     # One codec writes all of them, so that what they share stays one object. The last one of
     # `STOCK` takes what those before it take.
     codec = max(ways.values(), key=_rank)
-    mapped = not loader._pl.options.pickle_mapped
-    known: Known = {id(loader): (loader, None)}
+    mapped = not how.pickle_mapped
+    known: Known = {id(how.owner): (how.owner, None)}
     if left_out:
-        known[id(loader.dataset)] = kept["dataset"], None
-    return {**plain, _CARRIED: Carried(codec, theirs, known, _held(loader, plain), mapped)}
+        known[id(how.dataset)] = kept["dataset"], None
+    return {**plain, _CARRIED: Carried(codec, theirs, known, _held(how.owner, plain), mapped)}
 
 
-def decided(loader: DataLoader[Any]) -> Decision:
+def decided(how: Packing, decision: Decision, kept: Parts) -> Decision:
     """The decision for copies of a loader, of which nothing has to be tried again.
 
     Raises:
         CannotSaveError: see `Decision.ways`.
     """
-    return Decision(loader._pl.decision.ways(loader, _parts(loader.__getstate__())))
+    return Decision(decision.ways(how, _parts(kept)))
 
 
 def unpacked(kept: Parts) -> tuple[Parts, Opened | None]:
@@ -106,17 +127,23 @@ def unpacked(kept: Parts) -> tuple[Parts, Opened | None]:
     return {**kept, **(opened or {})}, opened
 
 
-def packed_iterator(loader: DataLoader[Any], iterator: Any) -> Any:
+def packed_iterator(how: Packing, decision: Decision, kept: Parts, iterator: Any) -> Any:
     """A sampler's iterator as it is pickled beside its loader.
+
+    Args:
+        how: the loader.
+        decision: the loader's.
+        kept: the loader's state.
+        iterator: the sampler's iterator.
 
     Raises:
         CannotSaveError: no codec takes it.
     """
-    parts = _parts(loader.__getstate__())
-    ways = loader._pl.decision.ways(loader, parts)
+    parts, loader = _parts(kept), how.owner
+    ways = decision.ways(how, parts)
     whole: Known = {id(part): (loader, name) for name, part in parts.items()}
     whole[id(loader)] = loader, None
-    moved = {id(parts[name]) for name in ways} | _left_out(loader)
+    moved = {id(parts[name]) for name in ways} | how.left_out
     if refusal("pickle", iterator, _refer(whole.keys() - moved, moved), containers=True) is None:
         return iterator
     for codec in STOCK[1:]:
@@ -126,16 +153,15 @@ def packed_iterator(loader: DataLoader[Any], iterator: Any) -> Any:
     raise blame(iterator, "the sampler's iterator")
 
 
-def _held(loader: DataLoader[Any], plain: Parts) -> dict[int, Any]:
+def _held(loader: object, plain: Parts) -> dict[int, Any]:
     """What the ordinary parts of a loader hold: parts that are carried refer to it there."""
     things = reached(plain, _refer({id(loader)}))
     things.pop(id(standing_beside), None)  # it is how they refer
     return things
 
 
-def class_of(loader: DataLoader[Any]) -> Any:
+def class_of(kind: type[Any], wish: str | Codec) -> Any:
     """A loader's class as it is pickled."""
-    kind, wish = type(loader), loader._pl.options.codec
     if kind.__module__.partition(".")[0] == __name__.partition(".")[0]:  # ours
         return kind
     if wish == "auto":
@@ -146,13 +172,13 @@ def class_of(loader: DataLoader[Any]) -> Any:
 # --- within --------------------------------------------------------------------------------------
 
 
-def _decide(loader: DataLoader[Any], parts: Parts) -> Ways:
-    wish, left_out = loader._pl.options.codec, _left_out(loader)
+def _decide(how: Packing, parts: Parts) -> Ways:
+    wish, left_out = how.codec, how.left_out
     todo = {name: part for name, part in parts.items() if id(part) not in left_out}
     if not isinstance(wish, str):
         return dict.fromkeys(todo, wish)
-    files = None if loader._pl.options.pickle_mapped else MappedFiles()
-    accepted = {id(loader)}
+    files = None if how.pickle_mapped else MappedFiles()
+    accepted = {id(how.owner)}
     ways: Ways = {}
     for codec in _attempts(wish, bool(left_out) or files is not None):
         # What refers to an absent dataset has to be put together again when that is there, and
@@ -183,13 +209,6 @@ def _attempts(wish: str, ourselves: bool) -> tuple[str, ...]:
 def tried(wish: str) -> tuple[str, ...]:
     """The codecs that a wish allows, pickle first."""
     return STOCK if wish == "auto" else tuple(dict.fromkeys((STOCK[0], wish)))
-
-
-def _left_out(loader: DataLoader[Any]) -> set[int]:
-    """The dataset, if it is not to be saved."""
-    if loader._pl.options.pickle_dataset and not is_absent(loader.dataset):
-        return set()
-    return {id(loader.dataset)}
 
 
 def _parts(kept: Parts) -> Parts:

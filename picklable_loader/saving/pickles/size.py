@@ -10,16 +10,13 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from .placeholder import name_of
-
-if TYPE_CHECKING:
-    from ...loader.loader import DataLoader
 
 __all__ = ["Weight", "in_words", "weigh"]
 
@@ -54,18 +51,23 @@ class Weight:
         return f"{size} without {' and '.join(self.left_out)}" if self.left_out else size
 
 
-def weigh(loader: DataLoader[Any], state: dict[str, Any] | None = None) -> Weight:
-    """What a pickle of a loader would take, or of an iterator of it that stands at a state.
+def weigh(parts: dict[str, Any], dataset: Any, *saved: Any) -> Weight:
+    """The size of a pickle of a loader, or of one of its iterators.
 
     Takes a few milliseconds at most, and runs none of the user's code.
+
+    Args:
+        parts: the loader's attributes.
+        dataset: its dataset.
+        saved: all else that is pickled with them.
 
     Raises:
         Exception: something cannot be pickled.
     """
-    kept = {name: value for name, value in loader.__dict__.items() if name not in _PASSING}
-    scale = _Scale(loader.dataset)
+    kept = {name: value for name, value in parts.items() if name not in _PASSING}
+    scale = _Scale(dataset)
     try:
-        scale.dump([kept, loader._pl.saved(), state])
+        scale.dump([kept, *saved])
     except _Enough:
         # What was looked at may still be in a buffer; it takes two bytes each, at least.
         return Weight(max(scale.bytes, 2 * _MOST_OBJECTS), True, tuple(scale.left_out))

@@ -1,0 +1,78 @@
+"""Copies of loaders and iterators that no other thread moves, and that share what cannot change."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from ..errors import CannotSaveError
+from ..saving.pickles.parts import decided
+from .internals import Owner
+from .setup import packing_of, spec_of
+
+__all__ = ["alone", "apart"]
+
+
+def alone(iterator: Any) -> dict[str, Any]:
+    """What an iterator is pickled as, with a loader of its own that shares what cannot change.
+
+    Two iterators of one loader draw from the same generators and the same sampler; a copy of an
+    iterator is to go on undisturbed, so that it has copies of these.
+    """
+    saved: dict[str, Any] = iterator.__getstate__()
+    saved["loader"], memo = _alone(saved["loader"])
+    saved["state"] = copy.deepcopy(saved["state"], memo)
+    return saved
+
+
+def apart(owner: Any) -> Any:
+    """What a thread pickles of a loader, or of an iterator, that another thread moves meanwhile.
+
+    Pickle reads sampler, generators and dataset one after the other, long after it has asked for
+    them. So it is given copies, which nobody moves.
+
+    Args:
+        owner: a loader, of which this is a copy; or an iterator, of which this is the state.
+
+    Raises:
+        CannotSaveError: something in it cannot be copied.
+    """
+    is_loader = isinstance(owner, TorchDataLoader)
+    loader: Any = owner if is_loader else owner.loader
+    # An iteration in this process changes the dataset itself.
+    spec = spec_of(loader)
+    moves_data = spec.iterable and not (spec.workers or spec.stateful)
+    try:
+        if is_loader:
+            copied = found = copy.deepcopy(loader) if moves_data else _alone(loader)[0]
+        else:
+            found = copy.deepcopy(owner.__getstate__()) if moves_data else alone(owner)
+            copied = found["loader"]
+        decision = decided(packing_of(loader), loader._pl.decision, loader.__getstate__())
+        copied._pl.decision = decision
+        return found
+    except CannotSaveError:
+        raise
+    except Exception as error:  # whatever stands in people's samplers and datasets
+        raise CannotSaveError(
+            "the sampler, or the dataset of an iteration in this process,",
+            f"another thread calls next(), so that it has to be copied, which failed "
+            f"({type(error).__name__}: {error})",
+            "Take state_dict() instead, or pickle in the thread that calls next()",
+        ) from error
+
+
+def _alone(loader: Owner[Any]) -> tuple[Owner[Any], dict[int, Any]]:
+    """A copy of a loader with a sampler and generators of its own; what was copied for it."""
+    memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
+    if spec_of(loader).known:
+        kept = getattr(loader.sampler, "__dict__", {}).values()
+        memo.update({id(value): value for value in kept if not isinstance(value, torch.Generator)})
+    copied = copy.copy(loader)
+    for name in ("sampler", "batch_sampler", "generator"):
+        copied.__dict__[name] = copy.deepcopy(loader.__dict__[name], memo)
+    copied._pl.history.source.generators = spec_of(copied).generators
+    return copied, memo

@@ -1,0 +1,89 @@
+"""Private state of a `DataLoader`, in one attribute: ``loader._pl``.
+
+People derive classes from torch's loader and give them attributes of any name. So our loader has
+one private attribute that no subclass is likely to use. It holds the options, the history between
+passes, the workers, and how the loader is pickled.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, TypeVar
+
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from ..epoch.driver import Driver
+from ..epoch.history import History
+from ..epoch.options import Options
+from ..epoch.spec import Spec
+from ..epoch.turns import Turn
+from ..saving.pickles.codecs import Opened
+from ..saving.pickles.parts import Decision
+
+__all__ = ["Internals", "Owner"]
+
+_T = TypeVar("_T", covariant=True)
+
+
+class Internals:
+    """Private state of a loader.
+
+    Args:
+        options: the arguments that torch does not have.
+        history: what changes between the passes.
+    """
+
+    def __init__(self, options: Options, history: History) -> None:
+        self.options = options
+        self.history = history
+        # No pickle holds the rest.
+        #: held by the thread that moves the loader's iterators, or saves them
+        self.turn = Turn()
+        self.newest_ref: weakref.ref[Any] | None = None
+        #: persistent workers, and the iterator that has them
+        self.driver: Driver | None = None
+        self.kept: weakref.ref[Any] | None = None
+        #: one that was unpickled after its last batch: the next ``iter`` goes on from its end
+        self.ended: Any = None
+        #: how the loader is pickled, and what was carried in a pickle without its dataset
+        self.decision = Decision()
+        self.sealed: Opened | None = None
+
+    @property
+    def newest(self) -> Any:
+        """The newest iterator, while it lives."""
+        return None if self.newest_ref is None else self.newest_ref()
+
+    def saved(self) -> dict[str, Any]:
+        """The part of it that a pickle of the loader holds."""
+        return {"options": dict(vars(self.options)), **self.history.saved()}
+
+    def adopt(self, spec: Spec, iterator: Any) -> None:
+        """Make it the newest iterator."""
+        self.newest_ref = weakref.ref(iterator)
+        self.history.next_epoch = iterator.epoch + 1
+        if spec.lives_on:
+            self.driver, self.kept = iterator.driver, self.newest_ref
+
+    def abandon(self, spec: Spec, finished: bool = False) -> None:
+        """Retire workers that live on, if a pass that was left has changed their datasets.
+
+        No state holds what they have then; new ones begin with what a state holds.
+
+        Args:
+            spec: how the loader is set up.
+            finished: also if the pass was not left.
+        """
+        run = self.history.run
+        used = run is not None and (finished or not run.finished)
+        changed = spec.stateful
+        if finished:  # they are to be as a state has them
+            changed = spec.streamed or spec.options.seeding == "worker"
+        if self.driver is not None and used and changed:
+            self.driver.stop()
+
+
+class Owner(TorchDataLoader[_T]):
+    """A torch loader with private state of ours."""
+
+    _pl: Internals

@@ -1,0 +1,99 @@
+"""The frozen values that the layers below need of a loader, read from its attributes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ..epoch.run import Run
+from ..epoch.spec import Spec
+from ..epoch.turns import Batch
+from ..fetching.engine.engine import Engine, Setup, make_engine
+from ..fetching.engine.processes import Care
+from ..fetching.worker.fetch import NEVER, Job
+from ..saving.pickles.parts import Packing
+from .internals import Owner
+from .pin_memory import warn_about_pinning
+
+__all__ = ["engine_of", "job_of", "packing_of", "spec_of"]
+
+
+def spec_of(loader: Owner[Any]) -> Spec:
+    """How the loader is set up now."""
+    return Spec(
+        dataset=loader.dataset,
+        given_sampler=loader.sampler,
+        batch_sampler=loader.batch_sampler,
+        batch_size=loader.batch_size,
+        drop_last=loader.drop_last,
+        generator=loader.generator,
+        workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor,
+        persistent=loader.persistent_workers,
+        in_order=loader.in_order,
+        options=loader._pl.options,
+    )
+
+
+def job_of(loader: Owner[Any], spec: Spec) -> Job:
+    """What is to be done with tasks."""
+    options, every = spec.options, spec.options.snapshot_every_n_steps
+    return Job(
+        dataset=spec.dataset,
+        collate_fn=loader.collate_fn,
+        iterable=spec.iterable,
+        batched=loader._auto_collation,
+        drop_last=spec.drop_last,
+        seeding=options.seeding,
+        seed_hooks=options.seed_hooks,
+        batch_size=spec.batch_size or 1,
+        mark_every=None if every == "auto" else every or NEVER,
+        stateful=spec.stateful and not spec.iterable,
+        on_error=options.on_error,
+        by_value=options.codec == "cloudpickle",
+        lives_on=spec.lives_on,
+    )
+
+
+def engine_of(loader: Owner[Any], run: Run) -> Engine:
+    """The engine for a loader's passes, from this run on; see `make_engine`."""
+    if loader.pin_memory:
+        warn_about_pinning(loader.pin_memory_device)
+    spec, inner = run.spec, loader._pl
+    options, source = spec.options, inner.history.source
+    in_torchs_way = options.seeding == "worker"
+    setup = Setup(
+        job=job_of(loader, spec),
+        workers=spec.workers,
+        care=Care(loader.timeout, options.on_timeout, options.max_task_deaths, spec.persistent),
+        context=loader.multiprocessing_context,
+        init=loader.worker_init_fn,
+        prefetch_factor=spec.prefetch_factor,
+        transport=options.transport,
+        codec=options.codec,
+        pinned=spec.pinned,
+        worker_seed=run.worker_seed,
+        shared_seed=run.shared_seed,
+        announced=run.announced,
+        streams=run.streams,
+        streams_given=options.num_streams is not None,
+        world=source.globals if in_torchs_way else partial(Batch, inner.turn, source),
+        dataset_saved=options.pickle_dataset,
+        origin=None if spec.workers else inner.history.origin(spec),
+    )
+    return make_engine(setup)
+
+
+def packing_of(loader: Owner[Any]) -> Packing:
+    """The loader, and how it is to be pickled."""
+    inner = loader._pl
+    options = inner.options
+    return Packing(
+        owner=loader,
+        dataset=loader.dataset,
+        codec=options.codec,
+        pickle_dataset=options.pickle_dataset,
+        pickle_mapped=options.pickle_mapped,
+        version=(id(options), id(inner.history.resume)),
+        fits=lambda: spec_of(loader).fingerprint(),
+    )

@@ -19,8 +19,8 @@ from torch.utils.data import (
 )
 
 from picklable_loader import DataLoader
-from picklable_loader.epoch.spec import budget_for
 from picklable_loader.errors import UsageError
+from picklable_loader.loader.setup import spec_of
 
 #: bytes of each sample of `Gated`
 BYTES = 200_000
@@ -414,7 +414,8 @@ def test_with_a_generator_the_budget_grows_where_the_first_draw_is_the_whole_ord
 ) -> None:
     options = {**AT_ONCE, **BIT_BY_BIT}[kind](torch.Generator())
     most = 24 if kind in AT_ONCE else 0
-    assert budget_for(DataLoader(range(60), num_workers=3, **options), "auto") == (6, most)
+    spec = spec_of(DataLoader(range(60), num_workers=3, **options))
+    assert spec.budget_for("auto") == (6, most)
 
 
 # --- how many bytes wait -------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from test_soundness import bounded
 from picklable_loader import DataLoader, from_json, load, save, to_json
 from picklable_loader.__main__ import main
 from picklable_loader.errors import CannotSaveError, DamagedStateError, LoaderError
-from picklable_loader.saving.states import json as readable
+from picklable_loader.saving.states import state_json as readable
 
 pytestmark = pytest.mark.inline
 

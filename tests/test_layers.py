@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,98 +19,98 @@ IMPURE = {
 #: what a function may import, as the package works without it
 OPTIONAL = {"matplotlib", "rich", "tqdm"}
 
-#: within core, each may see only those before it (and errors)
-CORE = [
-    "words", "task", "streams", "events", "seeds", "order", "plan", "cursor", "budget", "homes",
-    "phases", "window", "places", "schedule", "fields", "snapshot",
+#: each folder sees itself and those before it
+ORDER = [
+    "errors", "core", "rng", "saving.states", "saving.pickles", "saving.files", "saving",
+    "datasets", "orders", "fetching.transport", "fetching.worker", "fetching.pool",
+    "fetching.engine", "fetching", "epoch", "loader", "testing", "integrations", "tools",
 ]  # fmt: skip
 
-#: what a package may see of the others
-LAYERS = {
-    "core": {"errors"},
-    "transport": {"saving.codecs", "saving.picklers", "core.streams", "core.task"},
-    "worker": {
-        "core",
-        "core.streams",
-        "core.task",
-        "core.seeds",
-        "transport",
-        "dtypes",
-        "errors",
-        "randomness",
-        "datapipes",
-        "stateful",
-    },
-    "pool": {
-        "transport.cargo",
-        "transport.forks",
-        "transport.frames",
-        "transport.limits",
-        "transport.lines",
-        "worker",
-    },
-    # of what runs a loader they see nothing: a look into a file must not need it
-    "commands": {
-        "bench.subject",
-        "core.snapshot",
-        "errors",
-        "files",
-        "testing",
-        "values",
-        "version",
-    },
-}
+#: they only say where the public names are
+ABOVE_ALL = {"", "__main__"}
+
+MOST_ENTRIES = 12
 
 
 def modules(folder: Path = HOUSE) -> list[Path]:
     return sorted(path for path in folder.rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[str]:
-    """What a module imports, ours without the package's name; not what is for types only."""
-    tree = ast.parse(path.read_text())
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        for inner in ast.walk(node)
-    }
+def name_of(path: Path) -> str:
+    parts = path.relative_to(HOUSE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {name_of(path) for path in modules()}
+
+
+def all_imports(path: Path) -> Iterator[str]:
+    """Of ours, the modules without the package's name, ``.core.plan``; of others, their names.
+
+    Those for types and those within functions are among them.
+    """
     here = path.relative_to(HOUSE).with_suffix("").parts
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or ""
         elif isinstance(node, ast.ImportFrom):
-            if not node.level:
-                yield node.module or ""
-                continue
             base = [*here[: len(here) - node.level], *(node.module or "").split(".")]
             name = ".".join(part for part in base if part)
-            yield (
-                f".{name}" if node.module else f".{'.'.join([name, node.names[0].name]).strip('.')}"
-            )
+            for alias in node.names:
+                inner = f"{name}.{alias.name}".strip(".")
+                yield f".{inner if inner in NAMES else name}"
+
+
+def ours(path: Path) -> set[str]:
+    return {name[1:] for name in all_imports(path) if name.startswith(".")}
+
+
+def rank(name: str) -> int:
+    """The number of the folder that a module is in."""
+    found = [at for at, folder in enumerate(ORDER) if f"{name}.".startswith(f"{folder}.")]
+    assert found, f"{name} is in no folder of ORDER"
+    return found[0]
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_folder_sees_only_those_before_it(path: Path) -> None:
+    name = name_of(path)
+    if name in ABOVE_ALL:
+        return
+    for other in ours(path) - ABOVE_ALL:
+        assert rank(other) <= rank(name), f"{name} imports {other}"
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    graph = {name_of(path): ours(path) - {""} for path in modules() if name_of(path)}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_the_root_has_few_entries() -> None:
+    entries = {path.relative_to(HOUSE).parts[0] for path in modules()}
+    entries -= {"__init__.py", "__main__.py"}
+    assert len(entries) <= MOST_ENTRIES, sorted(entries)
+    assert {entry.removesuffix(".py") for entry in entries} <= {f.split(".")[0] for f in ORDER}
 
 
 @pytest.mark.parametrize("path", modules(HOUSE / "core"), ids=lambda path: path.stem)
-def test_the_core_is_pure_and_looks_only_back(path: Path) -> None:
-    for name in imports(path):
+def test_the_core_is_pure(path: Path) -> None:
+    for name in all_imports(path):
         assert name.split(".")[0] not in IMPURE, f"{path.name} imports {name}"
-        if name.startswith(".core."):
-            assert CORE.index(name.removeprefix(".core.")) < CORE.index(path.stem)
-        elif name.startswith("."):
-            assert name == ".errors"
 
 
-@pytest.mark.parametrize("layer", [name for name in LAYERS if name != "core"])
-def test_a_layer_sees_only_those_below_it(layer: str) -> None:
-    for path in modules(HOUSE / layer):
-        for name in imports(path):
-            if not name.startswith(".") or name[1:].split(".")[0] == layer:
-                continue
-            ours = name[1:]
-            allowed = {ours, ours.split(".")[0]} & LAYERS[layer]
-            assert allowed, f"{layer}/{path.name} imports {ours}"
+@pytest.mark.parametrize(
+    "folder", [name for name in ORDER if name not in ("loader", "testing", "integrations", "tools")]
+)
+def test_nobody_below_the_loader_takes_a_loader(folder: str) -> None:
+    for path in modules(HOUSE / folder.replace(".", "/")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.arg):
+                assert node.arg != "loader", f"{name_of(path)}:{node.lineno}"
+            if isinstance(node, ast.Attribute):
+                assert node.attr != "_pl", f"{name_of(path)}:{node.lineno}"
 
 
 def test_only_optional_dependencies_are_imported_within_functions() -> None:
@@ -137,7 +138,7 @@ def test_no_module_is_called_after_nothing() -> None:
     assert not vague & {path.stem for path in modules()}
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(HOUSE)))
+@pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_modules_and_functions_fit_a_glance(path: Path) -> None:
     text = path.read_text()
     assert text.count("\n") <= 400

@@ -27,6 +27,7 @@ from picklable_loader.epoch import driver
 from picklable_loader.errors import EmptyEpochWarning, NoSampleError, SkippedWarning, UsageError
 from picklable_loader.fetching.engine.stats import SkippedSample
 from picklable_loader.fetching.worker.fetch import MapFetcher, make_fetcher
+from picklable_loader.loader.setup import job_of, spec_of
 from picklable_loader.testing import verify_resume
 
 pytestmark = [
@@ -414,7 +415,8 @@ def test_a_callable_is_called_where_the_sample_is_fetched(method: str) -> None:
 
 
 def test_batches_are_fetched_as_ever_as_long_as_nothing_is_said() -> None:
-    assert type(make_fetcher(DataLoader(Noisy())._pl.job(), 0)) is MapFetcher
+    loader = DataLoader(Noisy())
+    assert type(make_fetcher(job_of(loader, spec_of(loader)), 0)) is MapFetcher
 
 
 @pytest.mark.parametrize("dataset", [Noisy(), Walking()], ids=["map-style", "iterable-style"])

@@ -18,14 +18,17 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler, WeightedRa
 
 from picklable_loader import DataLoader
 from picklable_loader.fetching.engine.stats import Stats, WorkerStats
-from picklable_loader.loader.loader.display.describe import (
+from picklable_loader.loader.display.describe import (
     Portrait,
     in_one_line,
-    of_iterator,
-    of_loader,
 )
-from picklable_loader.loader.loader.display.html import card
+from picklable_loader.loader.display.html import card
 from picklable_loader.saving.pickles.size import Weight, in_words, weigh
+
+
+def weight_of(loader: DataLoader[Any]) -> Weight:
+    return weigh(loader.__dict__, loader.dataset, loader._pl.saved())
+
 
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
 
@@ -168,10 +171,10 @@ def test_a_loader_that_is_not_built_yet_can_be_printed() -> None:
 def test_the_weight_is_that_of_a_pickle(num_workers: int, more: dict[str, Any]) -> None:
     iterator = iter(make(num_workers, **more))
     next(iterator)
-    told, true = of_iterator(iterator).weight, len(pickle.dumps(iterator))
+    told, true = iterator._portrait().weight, len(pickle.dumps(iterator))
     assert told is not None and told.left_out == ("Noisy",) and not told.more
     assert 0.7 * true < told.bytes < 1.1 * true
-    of_it, whole = of_loader(iterator.loader).weight, len(pickle.dumps(iterator.loader))
+    of_it, whole = iterator.loader._portrait().weight, len(pickle.dumps(iterator.loader))
     assert of_it is not None and 0.7 * whole < of_it.bytes < 1.1 * whole
     iterator.close()
 
@@ -179,14 +182,14 @@ def test_the_weight_is_that_of_a_pickle(num_workers: int, more: dict[str, Any]) 
 def test_large_tensors_and_arrays_are_weighed_and_not_copied() -> None:
     weights = torch.ones(10**6, dtype=torch.float64)
     sampler = WeightedRandomSampler(weights, 10)  # type: ignore[arg-type]
-    told = weigh(DataLoader(range(10**6), sampler=sampler))  # type: ignore[arg-type]
+    told = weight_of(DataLoader(range(10**6), sampler=sampler))  # type: ignore[arg-type]
     assert told.left_out == ("range",) and 8_000_000 < told.bytes < 8_003_000
 
 
 def test_a_sampler_with_more_objects_than_can_be_looked_at_weighs_more_than_those() -> None:
     indices = [float(index) for index in range(30_000)]
     loader = DataLoader(range(3), sampler=indices)  # type: ignore[arg-type]
-    told = weigh(loader)
+    told = weight_of(loader)
     assert told.more and told.bytes >= 40_000
     assert str(told).startswith("over ")
 
@@ -214,13 +217,13 @@ class Mine(RandomSampler):
 
 def test_nothing_of_the_users_is_pickled() -> None:
     loader = make(collate_fn=Collate())
-    told = of_iterator(iter(loader)).weight
+    told = iter(loader)._portrait().weight
     assert told is not None and told.left_out == ("Noisy", "Collate")
     assert str(told).endswith("without Noisy and Collate")
     assert Collate.pickled == 0
     iterator = iter(make(shuffle=None, sampler=Mine(Noisy())))
     next(iterator)
-    told = of_iterator(iterator).weight
+    told = iterator._portrait().weight
     assert told is not None and told.left_out == ("Noisy", "Mine")
 
 

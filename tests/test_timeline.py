@@ -16,7 +16,7 @@ from laws.observe import seen
 from picklable_loader import DataLoader
 from picklable_loader.errors import UsageError
 from picklable_loader.fetching.engine.stats import KEPT, Record
-from picklable_loader.loader.loader.display.timeline import Timeline, draw, timeline
+from picklable_loader.loader.display.timeline import Timeline, draw, timeline
 
 S = 10**9
 

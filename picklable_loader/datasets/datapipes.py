@@ -19,24 +19,41 @@ from torch.utils.data.dataloader import (
     _share_dist_seed,
 )
 
-__all__ = ["draw_shared_seed", "is_iter_datapipe", "process_group", "seeded", "shard", "sharding"]
+from ..core.seeds import base_seed
+from ..rng.source import Source
+
+__all__ = ["SharedSeeds", "is_iter_datapipe", "seeded", "shard", "sharding"]
 
 
 def is_iter_datapipe(dataset: Any) -> bool:
     return isinstance(dataset, IterDataPipe)
 
 
-def process_group() -> Any:
-    """A group over which ranks agree on a seed; None outside of distributed training."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.new_group(backend="gloo")
-    return None
+class SharedSeeds:
+    """The seeds that the workers of a DataPipe share, and all ranks.
 
+    Args:
+        source: of the loader's random draws.
+    """
 
-def draw_shared_seed(generator: torch.Generator | None, group: Any) -> int:
-    """The seed of one epoch, equal on all ranks."""
-    with torch.device("cpu"):
-        return int(_share_dist_seed(generator, group))
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        #: over which ranks agree on a seed; None outside of distributed training
+        self._group: Any = None
+
+    def draw(self, dataset: Any, epoch: int) -> int | None:
+        """The seed of an epoch; None without DataPipes."""
+        if not is_iter_datapipe(dataset):
+            return None
+        if self._source.seed is not None:
+            return base_seed(self._source.seed, epoch)
+        if self._group is None and dist.is_available() and dist.is_initialized():
+            self._group = dist.new_group(backend="gloo")
+        return self._source.draw("loader", self._drawn)
+
+    def _drawn(self, generator: torch.Generator | None) -> int:
+        with torch.device("cpu"):
+            return int(_share_dist_seed(generator, self._group))
 
 
 def seeded(dataset: Any, shared_seed: int) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.utils.data import IterableDataset
-from torch.utils.data.dataloader import _DatasetKind
 
 from ..core.cursor import Cursor
 from ..core.snapshot import differences, from_plain
@@ -85,19 +84,17 @@ def check_fits(loader_fits: Mapping[str, Any], saved: Mapping[str, Any]) -> None
         )
 
 
-def check_kind(loader: Any) -> None:
+def check_kind(dataset: Any, was: bool) -> None:
     """Raise StateMismatch if a dataset is iterable-style, and was not when its loader was built.
 
     Or the other way round: the code of its class was changed after it was pickled.
     """
     kinds = {False: "map-style", True: "iterable-style"}
-    was, now = loader._dataset_kind == _DatasetKind.Iterable, isinstance(
-        loader.dataset, IterableDataset
-    )
+    now = isinstance(dataset, IterableDataset)
     if was != now:
         raise StateMismatch(
             [Difference("dataset", kinds[was], kinds[now])],
-            f"The class {type(loader.dataset).__qualname__} has another base than when the loader "
+            f"The class {type(dataset).__qualname__} has another base than when the loader "
             "was built. dill, for one, loses the base IterableDataset of classes of __main__: "
             "cloudpickle does not.",
         )

@@ -10,6 +10,7 @@ from ..core.checks import check_choice
 from ..core.cursor import Cursor
 from ..core.snapshot import check_origin, to_plain
 from ..core.streams import Place
+from ..datasets.datapipes import SharedSeeds
 from ..datasets.protocol import tell_epoch
 from ..fetching.worker.baseline import Origin
 from ..fetching.worker.saved_streams import savable, warn_of_drift
@@ -19,7 +20,7 @@ from ..saving.states.tree import check_checksum, copied
 from .accept import check
 from .fits import fit
 from .options import AtEpochEnd
-from .run import Kept, Run, SharedSeeds
+from .run import Kept, Run
 from .spec import Spec
 from .states import unmoved
 

@@ -19,7 +19,7 @@ from ..core.seeds import base_seed, next_base_seed
 from ..core.snapshot import to_plain
 from ..core.streams import Place, StreamPlan
 from ..core.task import Task
-from ..datasets import datapipes
+from ..datasets.datapipes import SharedSeeds
 from ..fetching.transport.messages import Answer, Begin
 from ..fetching.worker.saved_streams import read, savable, warn_of_drift
 from ..orders.torch_samplers import make_order
@@ -29,7 +29,7 @@ from ..saving.states.plain import decode, encode_state
 from .fits import rank_and_world
 from .spec import Spec
 
-__all__ = ["Kept", "Run", "SharedSeeds"]
+__all__ = ["Kept", "Run"]
 
 
 @dataclass(frozen=True)
@@ -44,28 +44,6 @@ class Kept:
     policy: Policy
     #: their generators at the end of the epoch before (``seeding="worker"``)
     worker_states: Mapping[str, Any] = field(default_factory=dict)
-
-
-class SharedSeeds:
-    """The seeds that DataPipes share over workers and ranks.
-
-    Args:
-        source: of the loader's random draws.
-    """
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._group: Any = None
-
-    def draw(self, spec: Spec, epoch: int) -> int | None:
-        """The next one; None without DataPipes."""
-        if not datapipes.is_iter_datapipe(spec.dataset):
-            return None
-        if spec.options.seed is not None:
-            return base_seed(spec.options.seed, epoch)
-        if self._group is None:
-            self._group = datapipes.process_group()
-        return self._source.draw("loader", lambda g: datapipes.draw_shared_seed(g, self._group))
 
 
 class Run:
@@ -326,7 +304,7 @@ class Run:
         fresh = cursor is None or cursor.order is None
         if self.spec.workers and kept is None and fresh:
             # So it does with the seed that DataPipes share, which it then drops.
-            shared_seeds.draw(self.spec, self.epoch)
+            shared_seeds.draw(self.spec.dataset, self.epoch)
             if self.spec.opened_by_loader and self.order is not None:
                 self.order.open()
 
@@ -334,7 +312,7 @@ class Run:
         saved = None if cursor is None or not self.spec.iterable else cursor.order
         if saved is not None:
             return int(saved["shared_seed"])
-        return shared_seeds.draw(self.spec, self.epoch)
+        return shared_seeds.draw(self.spec.dataset, self.epoch)
 
     def _order_state(self, live: bool) -> dict[str, Any] | None:
         if self.shared_seed is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
+from torch.utils.data.dataloader import _DatasetKind
 
 from ..core.checks import check_count, whole_number
 from ..core.events import Budgeted, Skipped
@@ -25,6 +26,7 @@ from ..fetching.worker.on_error import Thinned
 from ..fetching.worker.saved_streams import replayed
 from ..saving.pickles.placeholder import check_present
 from .display.timeline import Timeline, draw, timeline
+from .internals import Owner
 from .pickling_iterator import PicklableIterator
 from .pin_memory import pin
 from .setup import engine_of, spec_of
@@ -202,7 +204,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             self._leave()
         self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
         if state is None:
-            check_kind(self.loader)
+            _check_kind(self.loader)
             self.loader._pl.abandon(spec)
             self._fresh_run()
         self.loader._pl.adopt(spec, self)
@@ -224,7 +226,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         if self._driver.at_work or self._finished or self._closed:
             return
         check_present(self.loader.dataset)
-        check_kind(self.loader)
+        _check_kind(self.loader)
         if self._run is None:
             self._build_run()
         run = self._live_run()
@@ -363,3 +365,7 @@ def _no_budget(finished: bool) -> UsageError:
         f"this iterator is {state} and fetches nothing, so that it has no prefetch_budget: use the "
         "one that the next iter(loader) gives, or DataLoader(..., prefetch_budget=...)"
     )
+
+
+def _check_kind(loader: Owner[Any]) -> None:
+    check_kind(loader.dataset, was=loader._dataset_kind == _DatasetKind.Iterable)

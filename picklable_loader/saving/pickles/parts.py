@@ -153,9 +153,9 @@ def packed_iterator(how: Packing, decision: Decision, kept: Parts, iterator: Any
     raise blame(iterator, "the sampler's iterator")
 
 
-def _held(loader: object, plain: Parts) -> dict[int, Any]:
+def _held(owner: object, plain: Parts) -> dict[int, Any]:
     """What the ordinary parts of a loader hold: parts that are carried refer to it there."""
-    things = reached(plain, _refer({id(loader)}))
+    things = reached(plain, _refer({id(owner)}))
     things.pop(id(standing_beside), None)  # it is how they refer
     return things
 

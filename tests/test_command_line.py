@@ -142,7 +142,7 @@ def test_an_iterator_is_found_under_every_protocol(protocol: int, file: Path, sa
     assert (status, found["path"], found["what"]) == (0, "['it']", "iterator")
     assert (rows["step"], rows["progress"], rows["workers"]) == (3, "3 of 7 batches, 43%", 0)
     assert rows["dataset"] == f"{Noisy.__module__}.Noisy"
-    assert rows["class"] == "picklable_loader.iterator.LoaderIterator"
+    assert rows["class"] == "picklable_loader.LoaderIterator"
 
 
 @pytest.mark.parametrize("way", ["checkpoint", "torch.save", "pickle"])

@@ -117,7 +117,7 @@ def test_what_codecs_carry_is_looked_through(tmp_path: Path, inspect: Inspect) -
     (tmp_path / "file").write_bytes(pickle.dumps(iter(loader)))
     told = json.loads(inspect(tmp_path / "file", "--json")[1])
     assert {
-        "picklable_loader.saving.pickles.codecs.open_carried",
+        "picklable_loader.saving.pickles.opened.open_carried",
         "cloudpickle.cloudpickle._make_function",
     } <= set(told["needs_code"])
 

@@ -55,6 +55,8 @@ class Interleave(IterableDataset[Any]):
         ValueError: no datasets; other weights than these; ``stop`` is neither of the two.
     """
 
+    __module__ = "picklable_loader"  # pickles hold this name
+
     def __init__(
         self,
         datasets: Iterable[Any],

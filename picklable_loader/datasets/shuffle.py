@@ -63,6 +63,8 @@ class ShuffleBuffer(IterableDataset[Any]):
         ValueError: ``size`` is below 1, or ``state`` is neither of the two.
     """
 
+    __module__ = "picklable_loader"  # pickles hold this name
+
     def __init__(
         self,
         dataset: Any,

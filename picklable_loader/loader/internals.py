@@ -17,7 +17,7 @@ from ..epoch.history import History
 from ..epoch.options import Options
 from ..epoch.spec import Spec
 from ..epoch.turns import Turn
-from ..saving.pickles.codecs import Opened
+from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import Decision
 
 __all__ = ["Internals", "Owner"]

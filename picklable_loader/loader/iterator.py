@@ -52,6 +52,8 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         loader: the `DataLoader` it belongs to.
     """
 
+    __module__ = "picklable_loader"  # pickles hold this name
+
     def __iter__(self) -> LoaderIterator[_T]:
         return self
 

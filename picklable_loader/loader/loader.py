@@ -121,6 +121,8 @@ class DataLoader(Picklable[_T]):
         UsageError: the codec is not installed.
     """
 
+    __module__ = "picklable_loader"  # pickles hold this name
+
     #: number of the epoch at hand; if there is none, of the one that begins next
     epoch = _Epoch()
 

@@ -14,7 +14,8 @@ from ..epoch.fits import check_fits
 from ..epoch.history import History
 from ..epoch.options import AtEpochEnd
 from ..epoch.run import Run
-from ..saving.pickles.codecs import Opened, bare
+from ..saving.pickles.codecs import bare
+from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import packed_iterator
 from ..saving.pickles.size import Weight, weigh
 from ..saving.states.tree import with_checksum

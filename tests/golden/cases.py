@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,10 +189,62 @@ GOLDEN = [
 # --- iterators that were pickled -----------------------------------------------------------------
 
 
-#: by the name of its class, the data of an iterator
-PICKLED: dict[str, Callable[[], IterableDataset[Any]]] = {
-    "ShuffleBuffer": lambda: ShuffleBuffer(Counted(), 4, seed=3),
-    "Interleave": mixed,
-}
+@dataclass(frozen=True)
+class GoldenPickle:
+    """One kept pickle of an iterator, two batches into its epoch."""
+
+    name: str
+    arguments: Callable[[], dict[str, Any]]
+    dumps: Callable[[Any], bytes] = lambda iterator: pickle.dumps(iterator, 5)
+    loads: Callable[[bytes], Any] = pickle.loads
+    #: it holds code, which only the Python that has written it can read
+    holds_code: bool = False
+
+    def make(self) -> DataLoader[Any]:
+        arguments = {"seed": 1, "collate_fn": seed_and_indices, **EACH, **self.arguments()}
+        return DataLoader(arguments.pop("dataset", list(range(2 * N))), 3, **arguments)
+
+    @property
+    def path(self) -> Path:
+        return PICKLES / f"{self.name}.pickle"
+
+    def __str__(self) -> str:
+        return self.name
+
+
 #: where they are kept
 PICKLES = FOLDER / "pickles"
+
+
+def torch_saved(iterator: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save({"iterator": iterator}, file)
+    return file.getvalue()
+
+
+def torch_loaded(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), weights_only=False)["iterator"]
+
+
+def attached(data: bytes) -> Any:
+    iterator = pickle.loads(data)
+    iterator.attach(list(range(2 * N)))
+    return iterator
+
+
+def by_lambda() -> dict[str, Any]:
+    return {"shuffle": True, "collate_fn": lambda samples: seed_and_indices(samples)}
+
+
+PICKLED = [
+    GoldenPickle("plain", lambda: {"shuffle": True}),
+    GoldenPickle("own_sampler", lambda: {"sampler": OwnPythonGenerator(), "num_workers": 1}),
+    GoldenPickle("torch_save", lambda: {"shuffle": True}, torch_saved, torch_loaded),
+    GoldenPickle("cloudpickle", by_lambda, holds_code=True),
+    GoldenPickle("dill", lambda: {**by_lambda(), "codec": "dill"}, holds_code=True),
+    GoldenPickle("without_dataset", lambda: {"pickle_dataset": False}, loads=attached),
+    GoldenPickle("stream", lambda: {"dataset": Counted()}),
+    GoldenPickle("replayed_stream", lambda: {"dataset": Generated(), "num_workers": 1}),
+    GoldenPickle("ShuffleBuffer", lambda: {"dataset": ShuffleBuffer(Counted(), 4, seed=3)}),
+    GoldenPickle("Interleave", lambda: {"dataset": mixed()}),
+]

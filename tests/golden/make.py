@@ -7,17 +7,16 @@ the folder ``tests``.
 from __future__ import annotations
 
 import json
-import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from laws.observe import seed_everything, seen
 
-from picklable_loader import DataLoader
 from picklable_loader.core.snapshot import VERSION
 
-from .cases import EACH, GOLDEN, PICKLED, PICKLES, Golden, seed_and_indices
+from .cases import GOLDEN, PICKLED, PICKLES, Golden, GoldenPickle
 
 
 def record(case: Golden) -> dict[str, Any]:
@@ -31,12 +30,12 @@ def record(case: Golden) -> dict[str, Any]:
     return {"state": state, "rest": rest, "next": seen(iter(loader))}
 
 
-def record_pickle(name: str) -> tuple[bytes, list[Any]]:
+def record_pickle(case: GoldenPickle) -> tuple[bytes, list[Any]]:
     """A pickled iterator, and the rest of its epoch."""
-    loader = DataLoader(PICKLED[name](), 3, seed=1, collate_fn=seed_and_indices, **EACH)
-    iterator = iter(loader)
+    seed_everything(1)
+    iterator = iter(case.make())
     seen(iterator, 2)
-    return pickle.dumps(iterator, 5), seen(iterator)
+    return case.dumps(iterator), seen(iterator)
 
 
 def write(path: Path, recorded: dict[str, Any]) -> None:
@@ -59,11 +58,12 @@ if __name__ == "__main__":
         if not kept.exists():
             write(kept, record(golden))
             print(kept)
-    for name in PICKLED:
-        kept = PICKLES / f"{name}.pickle"
-        if not kept.exists():
+    for case in PICKLED:
+        if not case.path.exists():
             PICKLES.mkdir(exist_ok=True)
-            data, rest = record_pickle(name)
-            kept.write_bytes(data)
-            kept.with_suffix(".json").write_text(json.dumps(rest) + "\n")
-            print(kept)
+            data, rest = record_pickle(case)
+            case.path.write_bytes(data)
+            python = list(sys.version_info[:2])
+            text = json.dumps({"python": python, "rest": rest})
+            case.path.with_suffix(".json").write_text(text + "\n")
+            print(case.path)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch.multiprocessing  # noqa: F401  (registers torch's reductions with ForkingPickler)
 
-from ...saving.pickles.codecs import load_with, standing_beside
+from ...saving.pickles.opened import load_with, standing_beside
 from ...saving.pickles.picklers import Refer, dump_with
 
 __all__ = ["Cargo"]

@@ -28,17 +28,13 @@ from ...core.streams import Place
 from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, LoaderWarning, stack_level
 from ...rng.generators import RNGS, Universe
 from ...saving.pickles.dtypes import dumps
+from ...saving.pickles.opened import Pickled
 from ...saving.states.plain import decode, encode_state
 from .baseline import Beginning
 
-__all__ = ["Pickled", "read", "replayed", "savable", "warn_of_drift"]
+__all__ = ["read", "replayed", "savable", "warn_of_drift"]
 
 _STATES = ("dataset", "iterator")
-
-
-# Pickled iterators hold this name and its module: tests/golden/pickles.
-class Pickled(bytes):
-    """A mark in a pickled iterator. No reader of states can make one, and no state has one."""
 
 
 def savable(places: Iterable[Place], live: bool) -> tuple[Place, ...]:

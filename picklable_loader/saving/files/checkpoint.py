@@ -32,7 +32,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import torch
 
 from ...errors import DamagedStateError, ForeignStateError, NewerStateError
-from ..pickles.codecs import moved
+from ..pickles.opened import moved
 from .screening import load_screened
 
 __all__ = ["MAGIC", "load", "open_body", "open_file", "replacement", "save"]

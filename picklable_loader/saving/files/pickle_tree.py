@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
+from ..pickles.opened import Pickled, open_carried
 from .pickle_limits import MOST_ARGUMENTS, MOST_DIMENSIONS, MOST_IN_A_KEY, Costs, length
 from .pickle_nodes import Built, Key, Ordered, Stored, Tensor
 
@@ -259,10 +260,14 @@ class _Machine:
 OPENED = "torch.storage._load_from_bytes"
 
 #: a stream's state in a pickled iterator; it is opened when the iterator goes on
-PICKLED = "picklable_loader.fetching.worker.saved_streams.Pickled"
+PICKLED = f"{Pickled.__module__}.{Pickled.__qualname__}"
 
 #: what opens a pickle when it is called, and which of its arguments that is
-_OPENERS = {OPENED: 0, "picklable_loader.saving.pickles.codecs.open_carried": 1, PICKLED: 0}
+_OPENERS = {
+    OPENED: 0,
+    f"{open_carried.__module__}.{open_carried.__qualname__}": 1,
+    PICKLED: 0,
+}
 
 #: what in an iterator is opened when a stream goes on, by its name
 _MARKS = ("mark", "pickled", "begun")

@@ -10,40 +10,25 @@ from __future__ import annotations
 
 import copy
 import copyreg
-import io
-import pickle
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from ...errors import CannotLoadError, CannotSaveError
+from ...errors import CannotSaveError
 from .dtypes import as_bytes, is_lost
 from .mapped_files import MappedFiles
-from .picklers import STOCK, dump_with, is_data, needed
+from .opened import made, open_carried, standing_beside
+from .picklers import codec_name, dump_with, is_data
 
 __all__ = [
     "Carried",
     "Codec",
-    "Opened",
     "bare",
-    "load_with",
-    "made",
-    "moved",
-    "name_of",
     "newobj",
-    "open_carried",
-    "standing_beside",
 ]
 
 #: makes an object without calling its ``__init__``, in few bytes
 newobj: Callable[..., Any] = copyreg.__newobj__  # type: ignore[attr-defined]
-
-
-def made(kind: Any) -> Any:
-    """The same, of a class that is carried; pickles call this."""
-    return kind.__new__(kind)
 
 
 def bare(kind: Any, protocol: int) -> tuple[Any, tuple[Any, ...]]:
@@ -72,13 +57,6 @@ class Codec(Protocol):
 
     def loads(self, data: bytes) -> Any:
         """The object again."""
-
-
-def name_of(codec: str | Codec) -> str:
-    """A codec as messages call it."""
-    return (
-        codec if isinstance(codec, str) else str(getattr(codec, "name", type(codec).__qualname__))
-    )
 
 
 class Carried:
@@ -120,79 +98,6 @@ class Carried:
         return Carried(
             self.codec, copy.deepcopy(self.obj, memo), self.known, self.held, self.mapped
         )
-
-
-class Opened(dict[str, Any]):
-    """Parts that were carried, by their names; they can be opened once more."""
-
-    #: makes the parts again, with other things beside them
-    again: Callable[[list[Any]], dict[str, Any]]
-    #: what stood beside them
-    beside: list[Any]
-
-    def beside_others(self, others: dict[int, Any]) -> Opened:
-        """The same parts, to be opened beside other things, by the ``id`` of what these replace."""
-        copied = Opened(self)
-        copied.again = self.again
-        copied.beside = [others.get(id(thing), thing) for thing in self.beside]
-        return copied
-
-
-def open_carried(
-    codec: str | Codec,
-    data: bytes,
-    beside: list[Any],
-    buffers: Any = None,
-    python: tuple[int, ...] = (),
-) -> Any:
-    """What was carried. Opening it runs the code in it.
-
-    Raises:
-        CannotLoadError: another Python wrote it, or something that it needs is not there.
-        UsageError: its codec is not installed.
-    """
-    name = name_of(codec)
-    if name in STOCK[1:] and tuple(python) != sys.version_info[:2]:
-        raise CannotLoadError(
-            f"what {name} carries",
-            f"Python {'.'.join(map(str, python))} has written it, and this is "
-            f"{'.'.join(map(str, sys.version_info[:2]))}: code is not the same in both",
-            "Load it there and take state_dict(), which any Python loads; or put the classes and "
-            "functions that it holds into a module",
-        )
-
-    def again(things: list[Any]) -> Any:
-        return load_with(codec, data, buffers, things)
-
-    try:
-        found = again(beside)
-    except (AttributeError, ModuleNotFoundError) as error:
-        raise moved(f"what {name} carries", error) from error
-    except Exception as error:
-        if isinstance(codec, str):
-            raise
-        reason = f"its codec raised {type(error).__name__}: {error}"
-        raise CannotLoadError(f"what {name} carries", reason, "Mend its loads") from error
-    if type(found) is dict:
-        found = Opened(found)
-        found.again, found.beside = again, beside
-    return found
-
-
-def moved(what: str, error: Exception) -> CannotLoadError:
-    """The error for something that needs a class, or a module, which is not here."""
-    return CannotLoadError(
-        what,
-        f"{type(error).__name__}: {error}",
-        "What it needs was moved, or is not installed here: make it importable under that name. "
-        'Classes that only a script has travel along with codec="cloudpickle"',
-    )
-
-
-def load_with(codec: str | Codec, data: Any, buffers: Any, beside: list[Any]) -> Any:
-    """What `dump_with` has written."""
-    with _standing_beside(beside):
-        return _loads(codec, data, buffers)
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -243,45 +148,14 @@ def _dumped(codec: Codec, obj: Any) -> bytes:
     try:
         data: Any = codec.dumps(obj)
     except Exception as error:
-        reason = f"the codec {name_of(codec)} raised {type(error).__name__}: {error}"
+        reason = f"the codec {codec_name(codec)} raised {type(error).__name__}: {error}"
         raise CannotSaveError(what, reason, advice) from error
     if not isinstance(data, bytes):
-        reason = f"dumps of the codec {name_of(codec)} gave a {type(data).__name__}, and no bytes"
+        reason = (
+            f"dumps of the codec {codec_name(codec)} gave a {type(data).__name__}, and no bytes"
+        )
         raise CannotSaveError(what, reason, advice)
     return data
 
 
 # --- reading -------------------------------------------------------------------------------------
-
-_BESIDE: ContextVar[list[Any]] = ContextVar("picklable_loader.beside")
-
-
-def standing_beside(number: int, name: str | None) -> Any:
-    """What bytes that are being opened refer to; their pickle calls this."""
-    thing = _BESIDE.get()[number]
-    if name is None:
-        return thing
-    return thing[name] if isinstance(thing, dict) else thing.__dict__[name]
-
-
-@contextmanager
-def _standing_beside(things: list[Any]) -> Iterator[None]:
-    token = _BESIDE.set(things)
-    try:
-        yield
-    finally:
-        _BESIDE.reset(token)
-
-
-def _loads(codec: str | Codec, data: bytes, buffers: Any) -> Any:
-    if not isinstance(codec, str):
-        return codec.loads(data)
-    for name in STOCK[1 : STOCK.index(codec) + 1]:
-        needed(name)
-    return _Unpickler(io.BytesIO(data), buffers=buffers).load()
-
-
-class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, pid: Any) -> Any:
-        make, arguments = pid  # of a list, a dict or a set that stands beside
-        return make(*arguments)

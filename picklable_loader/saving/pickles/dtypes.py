@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from .opened import restored
+
 __all__ = ["as_bytes", "dump", "dumps", "is_lost"]
 
 
@@ -38,14 +40,6 @@ def as_bytes(tensor: torch.Tensor) -> tuple[Any, ...]:
     data = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
     layout = tensor.shape, tensor.stride(), tensor.storage_offset()
     return restored, (data, tensor.dtype, *layout, tensor.requires_grad)
-
-
-def restored(
-    data: torch.Tensor, dtype: torch.dtype, shape: Any, stride: Any, offset: int, wants_grad: bool
-) -> torch.Tensor:
-    """The tensor again; pickles call this."""
-    whole = data[: data.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
-    return whole.as_strided(shape, stride, offset).requires_grad_(wants_grad)
 
 
 def dump(obj: Any, buffer: io.BytesIO) -> None:

@@ -7,16 +7,16 @@ sliced since.
 
 from __future__ import annotations
 
-import mmap
 import os
 import sys
 from bisect import bisect
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from ...errors import CannotLoadError, UsageError
+from ...errors import UsageError
+from .opened import Span, open_array, open_tensor
 
 __all__ = ["MappedFiles"]
 
@@ -26,24 +26,6 @@ _MAPS = "/proc/self/smaps"
 _PASSING = ("/dev/shm/", "/memfd:")
 
 _byte_bounds: Any = getattr(np.lib, "array_utils", np).byte_bounds  # numpy 1 has it elsewhere
-
-
-class Span(NamedTuple):
-    """A part of a file.
-
-    Attributes:
-        path: of the file, absolute.
-        start: its first byte.
-        length: in bytes.
-        size: of the whole file, when the part was saved.
-        changed_ns: when the file was changed last, before that.
-    """
-
-    path: str
-    start: int
-    length: int
-    size: int
-    changed_ns: int
 
 
 class MappedFiles:
@@ -122,40 +104,3 @@ class MappedFiles:
         if now.st_ino != inode or path.startswith(_PASSING):
             return None
         return Span(path, offset + address - first, length, now.st_size, now.st_mtime_ns)
-
-
-def open_array(
-    span: Span, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], start: int
-) -> np.ndarray[Any, Any]:
-    """An array over a part of a file; pickles call this."""
-    found: np.ndarray[Any, Any]
-    found = np.ndarray(shape, dtype, _mapped(span), start, strides)
-    return found
-
-
-def open_tensor(
-    span: Span, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
-) -> torch.Tensor:
-    """A tensor over a part of a file; pickles call this."""
-    return torch.frombuffer(_mapped(span), dtype=dtype).as_strided(shape, strides)
-
-
-def _mapped(span: Span) -> memoryview:
-    """A part of a file in memory; what is written there does not reach the file.
-
-    Raises:
-        CannotLoadError: the file is not there any more, or is another one.
-    """
-    advice = "Put the file back, or save with pickle_mapped=True, which takes its data along"
-    try:
-        with open(span.path, "rb") as file:
-            now = os.fstat(file.fileno())
-            if (now.st_size, now.st_mtime_ns) != (span.size, span.changed_ns):
-                reason = f"it has {now.st_size} bytes and had {span.size}, or was changed since"
-                raise CannotLoadError(f"the file {span.path}", reason, advice)
-            before = span.start % mmap.ALLOCATIONGRANULARITY
-            start, length = span.start - before, span.length + before
-            whole = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY, offset=start)
-    except OSError as error:
-        raise CannotLoadError(f"the file {span.path}", str(error), advice) from error
-    return memoryview(whole)[before:]

@@ -13,10 +13,11 @@ from itertools import islice
 from types import FunctionType, MethodType
 from typing import Any
 
-from .codecs import Carried, Codec, Opened, standing_beside
+from .codecs import Carried, Codec
 from .dtypes import is_lost
 from .explain import blame
 from .mapped_files import MappedFiles
+from .opened import Opened, standing_beside
 from .picklers import STOCK, Refer, is_data, reached, refusal
 from .placeholder import absent, is_absent
 

@@ -260,3 +260,10 @@ class _Sink:
     def write(self, data: Any) -> int:
         self.count += len(data)
         return len(data)
+
+
+def codec_name(codec: Any) -> str:
+    """A codec as messages call it."""
+    return (
+        codec if isinstance(codec, str) else str(getattr(codec, "name", type(codec).__qualname__))
+    )

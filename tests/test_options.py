@@ -15,8 +15,6 @@ from picklable_loader import DataLoader
 from picklable_loader.epoch.options import Options
 from picklable_loader.tools.bench.subject import Subject
 
-pytestmark = pytest.mark.inline
-
 NAMES = [field.name for field in fields(Options)]
 
 #: a value for each option that is not its default; together they have a meaning
@@ -76,3 +74,86 @@ def test_the_bench_command_measures_a_loader_with_all_of_its_options() -> None:
     assert vars(built._pl.options) == OTHER
     changed: Any = Subject(built).build("picklable_loader", 0, prefetch_budget="auto")
     assert vars(changed._pl.options) == {**OTHER, "prefetch_budget": "auto"}
+
+
+# --- options that are set later ------------------------------------------------------------------
+
+FIXED = ["seed", "num_streams"]
+OF_THE_MAIN_PROCESS = ["at_epoch_end", "codec", "pickle_dataset", "pickle_mapped"]
+
+
+def alone(name: str) -> dict[str, Any]:
+    """The option with another value, without the others; it must have a meaning by itself."""
+    return {name: OTHER[name]}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in FIXED])
+def test_an_option_that_is_set_later_is_the_one_that_a_new_loader_would_have(name: str) -> None:
+    loader = DataLoader(range(4))
+    next(iter(loader))
+    setattr(loader, name, OTHER[name])
+    built = DataLoader(range(4), **alone(name))
+    expected = {**vars(built._pl.options), "prefetch_budget": loader.prefetch_budget}
+    assert vars(loader._pl.options) == expected and getattr(loader, name) == OTHER[name]
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_an_option_that_decides_the_order_cannot_be_set_later(name: str) -> None:
+    loader = DataLoader(range(4))
+    with pytest.raises(ValueError, match=f"{name} decides the order of the data"):
+        setattr(loader, name, OTHER[name])
+    assert getattr(loader, name) is None
+    setattr(loader, name, None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_that_no_loader_takes_is_refused_when_it_is_set(name: str) -> None:
+    loader, bad = DataLoader(range(4)), -1 if name != "seed_hooks" else [3]
+    if name.startswith("pickle_"):
+        return  # as truth values, all are taken
+    with pytest.raises((ValueError, TypeError)):
+        setattr(loader, name, bad)
+    assert vars(loader._pl.options) == vars(DataLoader(range(4))._pl.options)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_persistent_workers_that_have_the_old_value_forbid_a_new_one(name: str) -> None:
+    loader = DataLoader(range(4), num_workers=1, persistent_workers=True)
+    iterator: Any = iter(loader)
+    list(iterator)
+    if name in OF_THE_MAIN_PROCESS:
+        setattr(loader, name, OTHER[name])
+        assert getattr(loader._pl.options, name) == OTHER[name]
+    else:
+        with pytest.raises(ValueError, match=name):
+            setattr(loader, name, OTHER[name])
+    iterator.close()
+
+
+class TurnsToWords(list[int]):
+    """A dataset with one bad sample."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if index == 1:
+            raise KeyError(index)
+        return super().__getitem__(index)
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.SkippedWarning")
+def test_the_pass_at_hand_goes_on_with_the_old_value_and_the_next_one_has_the_new() -> None:
+    loader = DataLoader(TurnsToWords(range(4)), batch_size=1)  # type: ignore[arg-type]
+    iterator = iter(loader)
+    next(iterator)
+    loader.on_error = "skip"
+    with pytest.raises(KeyError):
+        next(iterator)
+    assert [int(batch) for batch in loader] == [0, 2, 3]
+
+
+def test_a_subclass_may_set_a_name_of_ours_before_torch_builds_the_loader() -> None:
+    class Mine(DataLoader[int]):
+        def __init__(self) -> None:
+            self.schedule = "of its own"  # type: ignore[assignment]
+            super().__init__(range(3))  # type: ignore[arg-type]
+
+    assert Mine().schedule is None

@@ -80,6 +80,11 @@ class Driver:
         """A run is under way."""
         return self._run is not None
 
+    @property
+    def has_workers(self) -> bool:
+        """Workers live, at work or between two epochs."""
+        return self._engine is not None and self.kept is not None
+
     def start(self, run: Run, make: Callable[[Run], Engine], turn: Turn, skip: int = 0) -> None:
         """Let the engine work on a run, and fetch ahead; starts workers where there are none.
 

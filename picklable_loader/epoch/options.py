@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from ..core.checks import check_choice, check_count, whole_number
@@ -12,7 +12,16 @@ from ..fetching.worker.on_error import OnError
 from ..saving.pickles.codecs import Codec
 from ..saving.pickles.picklers import STOCK, check_installed
 
-__all__ = ["AtEpochEnd", "CodecWish", "OnError", "Options", "Scheduling", "Seeding", "Transport"]
+__all__ = [
+    "OPTIONS",
+    "AtEpochEnd",
+    "CodecWish",
+    "OnError",
+    "Options",
+    "Scheduling",
+    "Seeding",
+    "Transport",
+]
 
 Seeding = Literal["batch", "sample", "worker"]
 OnTimeout = Literal["raise", "restart"]
@@ -59,6 +68,32 @@ class Options:
         vars(options).update(saved)
         return options
 
+    def changed(self, name: str, value: Any, persistent: bool) -> Options:
+        """The options after one has been set to another value.
+
+        Args:
+            name: of the option.
+            value: its new value.
+            persistent: persistent workers live, which were started with the old value.
+
+        Raises:
+            ValueError, TypeError: see `Options`; or the option may not be set any more.
+        """
+        value = tuple(value) if name == "seed_hooks" else value
+        if value == getattr(self, name):
+            return self
+        if name in _FIXED:
+            raise ValueError(
+                f"{name} decides the order of the data: it should not be set after the loader was "
+                "built. Build a new loader, and load the state into it if there is one"
+            )
+        if persistent and name not in _OF_THE_MAIN_PROCESS:
+            raise ValueError(
+                f"{name} should not be set while persistent workers live, which were started with "
+                "the old value: set it before the first iter, or build a new loader"
+            )
+        return replace(self, **{name: value})
+
     def __post_init__(self) -> None:
         if self.seed is not None:
             object.__setattr__(self, "seed", whole_number("seed", self.seed))
@@ -97,6 +132,16 @@ class Options:
         for hook in hooks:
             if not callable(hook):
                 raise TypeError(f"seed_hooks should hold callables, got {hook!r}")
+
+
+#: names of all options
+OPTIONS = frozenset(field.name for field in fields(Options))
+
+#: states and the source of random numbers depend on them from the first epoch on
+_FIXED = ("seed", "num_streams")
+
+#: no worker is started with them
+_OF_THE_MAIN_PROCESS = ("at_epoch_end", "codec", "pickle_dataset", "pickle_mapped")
 
 
 def check_budget(budget: Any) -> None:

@@ -15,7 +15,9 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from ..epoch.driver import Driver
 from ..epoch.history import History
 from ..epoch.options import Options
+from ..epoch.run import Run
 from ..epoch.spec import Spec
+from ..epoch.states import unmoved
 from ..epoch.turns import Turn
 from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import Decision
@@ -57,6 +59,37 @@ class Internals:
     def saved(self) -> dict[str, Any]:
         """The part of it that a pickle of the loader holds."""
         return {"options": dict(vars(self.options)), **self.history.saved()}
+
+    @property
+    def run(self) -> Run | None:
+        """The run at hand."""
+        newest = self.newest
+        return self.history.run if newest is None or newest.run is None else newest.run
+
+    def position(self, spec: Spec) -> tuple[int, int]:
+        """Epoch and step of the newest iterator; of the next ``iter``, if there is none."""
+        history, newest = self.history, self.newest
+        if history.resume is not None:
+            wish = history.resume_at_end or self.options.at_epoch_end
+            return spec.position(history.resume, wish)
+        if newest is not None:
+            return (history.next_epoch, 0) if newest.finished else (newest.epoch, newest.step)
+        run = history.run
+        return (history.next_epoch, 0) if run is None or run.finished else (run.epoch, run.step)
+
+    def state(self, spec: Spec) -> dict[str, Any]:
+        """The state of the newest iterator; of the next ``iter``, if there is none."""
+        history, newest = self.history, self.newest
+        if history.resume is not None:
+            return unmoved(history.source, history.resume, live=False)
+        if newest is not None:
+            return newest._state_now()  # type: ignore[no-any-return]
+        run = history.run
+        if run is None:
+            return history.beginning(spec, live=False)
+        if run.finished:
+            return history.following(spec, run)
+        return history.snapshot(spec, run, None, live=False)
 
     def adopt(self, spec: Spec, iterator: Any) -> None:
         """Make it the newest iterator."""

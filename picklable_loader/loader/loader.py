@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, Sampler
 from ..core.checks import whole_number
 from ..epoch.batch_at import batch_at
 from ..epoch.options import (
+    OPTIONS,
     AtEpochEnd,
     CodecWish,
     OnError,
@@ -20,7 +21,6 @@ from ..epoch.options import (
     Seeding,
     Transport,
 )
-from ..epoch.states import unmoved
 from ..epoch.turns import Batch
 from ..epoch.warnings import dropped_state
 from ..saving.pickles.size import weigh
@@ -211,6 +211,18 @@ class DataLoader(Picklable[_T]):
         # What the program has built, before anything changes it.
         source.origin = spec_of(self).attributes(source)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; an option that is set later counts from the next ``iter``.
+
+        Raises:
+            ValueError, TypeError: see `DataLoader`; or the option may not be set any more.
+        """
+        if name in OPTIONS and "_pl" in self.__dict__:
+            inner = self._pl
+            persistent = inner.driver is not None and inner.driver.has_workers
+            inner.options = inner.options.changed(name, value, persistent)
+        super().__setattr__(name, value)
+
     # --- epochs ----------------------------------------------------------------------------------
 
     def __iter__(self) -> LoaderIterator[_T]:  # type: ignore[override]
@@ -293,11 +305,9 @@ class DataLoader(Picklable[_T]):
         """
         with self._pl.turn.lock:
             spec, history = spec_of(self), self._pl.history
-            newest = self._pl.newest
-            run = history.run if newest is None or newest.run is None else newest.run
             world = partial(Batch, self._pl.turn, history.source)
             job = job_of(self, spec)
-            at_hand = run or self.state_dict
+            at_hand = self._pl.run or self.state_dict
             return batch_at(  # type: ignore[no-any-return]
                 spec, history, job, world, at_hand, self, step, epoch
             )
@@ -322,21 +332,7 @@ class DataLoader(Picklable[_T]):
             CannotSaveError: see `LoaderIterator.state_dict`.
         """
         with self._pl.turn.still():
-            return with_checksum(self._state_dict())
-
-    def _state_dict(self) -> dict[str, Any]:
-        spec, history = spec_of(self), self._pl.history
-        if history.resume is not None:
-            return unmoved(history.source, history.resume, live=False)
-        newest = self._pl.newest
-        if newest is not None:
-            return newest.state_dict()  # type: ignore[no-any-return]
-        run = history.run
-        if run is None:
-            return history.beginning(spec, live=False)
-        if run.finished:
-            return history.following(spec, run)
-        return history.snapshot(spec, run, None, live=False)
+            return with_checksum(self._pl.state(spec_of(self)))
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
@@ -369,17 +365,7 @@ class DataLoader(Picklable[_T]):
     # --- within ----------------------------------------------------------------------------------
 
     def _position(self) -> tuple[int, int]:
-        """Epoch and step of the newest iterator; of the next ``iter``, if there is none."""
-        inner, history = self._pl, self._pl.history
-        if history.resume is not None:
-            wish = history.resume_at_end or inner.options.at_epoch_end
-            return spec_of(self).position(history.resume, wish)
-        newest, run = inner.newest, history.run
-        if newest is not None:
-            return (history.next_epoch, 0) if newest.finished else (newest.epoch, newest.step)
-        if run is None or run.finished:
-            return history.next_epoch, 0
-        return run.epoch, run.step
+        return self._pl.position(spec_of(self))
 
     def _portrait(self) -> Portrait:
         history = self._pl.history

@@ -158,9 +158,11 @@ class PicklableIterator(Generic[_T]):
                 exactly; the text names the way out.
         """
         with self._turn.still():
-            if self._finished:
-                return with_checksum(self._next_epoch(live=False))
-            return with_checksum(self._snapshot(live=False))
+            return with_checksum(self._state_now())
+
+    def _state_now(self) -> dict[str, Any]:
+        """The same without a checksum, for whoever holds the turn."""
+        return self._next_epoch(live=False) if self._finished else self._snapshot(live=False)
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None

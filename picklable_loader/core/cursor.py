@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from .streams import Place
 from .task import Task
 
-__all__ = ["Cursor"]
+__all__ = ["Cursor", "Saved"]
 
 
 @dataclass(frozen=True)
@@ -48,3 +48,11 @@ class Cursor:
     #: what persistent workers were seeded with when they were started, in an earlier epoch; None:
     #: with ``base_seed``
     worker_seed: int | None = None
+
+
+class Saved(NamedTuple):
+    """A cursor, and the fingerprint of the loader that it belongs to."""
+
+    cursor: Cursor
+    #: properties that must be the same where it is loaded, for example ``{"batch_size": 4}``
+    fits: dict[str, Any]

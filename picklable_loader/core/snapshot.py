@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..errors import DamagedStateError, Difference, ForeignStateError, NewerStateError
-from .cursor import Cursor
+from .cursor import Cursor, Saved
 from .fields import check_records
 from .streams import Place
 from .task import Task
@@ -68,7 +68,7 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
-def from_plain(state: Mapping[str, Any], live: bool = False) -> tuple[Cursor, dict[str, Any]]:
+def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
     """The cursor and the fingerprint of a saved form.
 
     Args:
@@ -109,7 +109,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> tuple[Cursor, di
         raise DamagedStateError("window", "each step once, below next_step", steps)
     if step + len(steps) > next_step:
         raise DamagedStateError("step", f"at most {next_step - len(steps)}", step)
-    return cursor, fits
+    return Saved(cursor, fits)
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[Difference]:

@@ -7,13 +7,11 @@ out at the first ``next``, as `DamagedStateError` or `StreamError`.
 
 from __future__ import annotations
 
-from typing import Any
 
-from ..core.cursor import Cursor
+from ..core.cursor import Cursor, Saved
 from ..core.fields import check_attributes, check_fields
 from ..core.order import Order
 from ..core.plan import Unit
-from ..core.snapshot import from_plain
 from ..core.task import Task
 from ..datasets.protocol import is_stateful
 from ..errors import SYMPTOMS, DamagedStateError, StateError
@@ -31,9 +29,9 @@ __all__ = ["check"]
 _MOST_ASTRAY = 10**6
 
 
-def check(spec: Spec, source: Source, state: dict[str, Any]) -> None:
-    """Raise DamagedStateError unless a loader can go on from a state that fits it."""
-    cursor, fits = from_plain(state)
+def check(spec: Spec, source: Source, saved: Saved) -> None:
+    """Raise DamagedStateError unless a loader can go on from a position that fits it."""
+    cursor, fits = saved
     source.check(cursor.rng, cursor.workers)
     _check_workers(spec, cursor)
     _check_streams(spec, cursor)

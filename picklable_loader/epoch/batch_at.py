@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.checks import whole_number
-from ..core.cursor import Cursor
+from ..core.cursor import Cursor, Saved
 from ..core.order import Order
 from ..core.plan import Plan
 from ..core.seeds import base_seed
-from ..core.snapshot import from_plain
 from ..core.task import Task
 from ..datasets.protocol import tell_epoch
 from ..errors import CannotSaveError, OrderMismatch, UsageError
@@ -37,7 +36,7 @@ def batch_at(
     history: History,
     job: Job,
     world: Callable[[], AbstractContextManager[Any]],
-    at_hand: Run | Callable[[], dict[str, Any]],
+    at_hand: Run | Callable[[], Saved],
     owner: object,
     step: int,
     epoch: int | None,
@@ -146,12 +145,12 @@ def _copied(shared: tuple[Any, ...], sampler: Any) -> Any:
         ) from error
 
 
-def _at_hand(at_hand: Run | Callable[[], dict[str, Any]]) -> tuple[Cursor, Order | None]:
+def _at_hand(at_hand: Run | Callable[[], Saved]) -> tuple[Cursor, Order | None]:
     """The cursor of the epoch at hand, and its order if it is under way."""
     try:
         if isinstance(at_hand, Run):
             return at_hand.cursor(live=True), at_hand.order
-        return from_plain(at_hand())[0], None
+        return at_hand().cursor, None
     except CannotSaveError as error:
         raise UsageError(f"batch_at has to know how the epoch began, but {error}") from error
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
-from ..core.cursor import Cursor
+from ..core.cursor import Cursor, Saved
 from ..core.snapshot import differences, from_plain
 from ..errors import Difference, StateMismatch
 
@@ -19,9 +20,7 @@ __all__ = ["check_fits", "check_kind", "fit", "rank_and_world"]
 _BRIDGED = {"drop_last", "seeding", "seed", "num_workers"}
 
 
-def fit(
-    given: Any, expected: Mapping[str, Any], strict: bool, length: int | None = None
-) -> dict[str, Any]:
+def fit(given: Any, expected: Mapping[str, Any], strict: bool, length: int | None = None) -> Saved:
     """Check a state against a loader's fingerprint.
 
     Args:
@@ -31,28 +30,25 @@ def fit(
         length: of the sampler; None if it has none.
 
     Returns:
-        A state that fits.
+        A position that fits.
 
     Raises:
         StateError: see `DataLoader.load_state_dict`.
     """
     cursor, found = from_plain(given)
-    state = _of_this_rank(given, cursor, strict)
-    for name in ("order", "base_seed", "announced"):
-        state.setdefault(name, None)  # what may be left out of a state that was written by hand
     unlike = differences(expected, found)
+    bridged = _of_this_rank(cursor, strict)
     if not unlike:
-        return state
+        return Saved(bridged, found)
     left = [entry for entry in unlike if strict or not _is_bridged(entry, cursor)]
     if left:
         raise StateMismatch(left, _advice(left, strict))
-    taken = {**state, "fits": dict(expected)}
     if any(entry.name == "batch_size" for entry in unlike):
         steps = _steps(cursor.position, length, expected)
-        taken.update(step=steps, next_step=steps)
+        bridged = replace(bridged, step=steps, next_step=steps)
     if any(entry.name in ("seeding", "num_workers") for entry in unlike):
-        taken["workers"] = {}
-    return taken
+        bridged = replace(bridged, workers={})
+    return Saved(bridged, dict(expected))
 
 
 def _steps(position: int, length: int | None, expected: Mapping[str, Any]) -> int:
@@ -110,19 +106,18 @@ def rank_and_world() -> tuple[int, int]:
         return 0, 1
 
 
-def _of_this_rank(given: Any, cursor: Cursor, strict: bool) -> dict[str, Any]:
-    """A copy of a state, without what holds for another rank's indices only."""
-    state: dict[str, Any] = {name: value for name, value in given.items() if name != "rank"}
+def _of_this_rank(cursor: Cursor, strict: bool) -> Cursor:
+    """The position, without what holds for another rank's indices only."""
     here, there = rank_and_world(), cursor.rank or (0, 1)
     if here == there:
-        return state
+        return replace(cursor, rank=None)
     tasks = [*cursor.window, *(task for place in cursor.streams for task in place.since)]
     if strict and any(task.indices is not None for task in tasks):
         raise StateMismatch([Difference("rank", list(here), list(there))], _OTHER_RANK)
-    if cursor.order is not None:
-        order = {name: value for name, value in cursor.order.items() if name != "checksum"}
-        state["order"] = order
-    return state
+    order = cursor.order
+    if order is not None:
+        order = {name: value for name, value in order.items() if name != "checksum"}
+    return replace(cursor, rank=None, order=order)
 
 
 _OTHER_RANK = (

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..core.checks import check_choice
-from ..core.cursor import Cursor
-from ..core.snapshot import check_origin, to_plain
+from ..core.cursor import Cursor, Saved
+from ..core.snapshot import check_origin, from_plain, to_plain
 from ..core.streams import Place
 from ..datasets.datapipes import SharedSeeds
 from ..datasets.protocol import tell_epoch
 from ..fetching.worker.baseline import Origin
 from ..fetching.worker.saved_streams import savable, warn_of_drift
 from ..orders.attributes import prepare
-from ..rng.source import Source, place_of
+from ..rng.source import Source
 from ..saving.states.tree import check_checksum, copied
 from .accept import check
 from .fits import fit
@@ -43,7 +44,7 @@ class History:
         #: the epoch that set_epoch has last given the dataset; None if it was never called
         self.announced: int | None = None
         #: a loaded state that the next ``iter`` goes on from, and its wish for an epoch's end
-        self.resume: dict[str, Any] | None = None
+        self.resume: Saved | None = None
         self.resume_at_end: AtEpochEnd | None = None
         #: by stream, the state in which the next epoch finds the dataset, if it lives on
         self.carried: dict[int, Any] = {}
@@ -60,15 +61,18 @@ class History:
         """The part of it that a pickle of the loader holds."""
         saved = {name: getattr(self, name) for name in _SAVED}
         if self.resume is not None:
-            saved["resume"] = {**self.resume, "rng": self.source.as_now(self.resume["rng"])}
+            cursor, fits = self.resume
+            rng = self.source.as_now(cursor.rng)
+            saved["resume"] = to_plain(replace(cursor, rng=rng), fits)
         return saved
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Become what `saved` has given."""
         for name in _SAVED:
             setattr(self, name, saved[name])
-        if self.resume is not None:
-            self.source.load(self.resume)
+        if saved["resume"] is not None:
+            self.resume = from_plain(saved["resume"], live=True)
+            self.source.load(self.resume.cursor.rng, self.resume.fits)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -85,8 +89,8 @@ class History:
         drift: list[str] = self.origin_known.reached().get("drift", [])
         return drift
 
-    def beginning(self, spec: Spec, live: bool) -> dict[str, Any]:
-        """The state at the start of the epoch that begins next.
+    def beginning(self, spec: Spec, live: bool) -> Saved:
+        """The start of the epoch that begins next.
 
         Args:
             live: see `snapshot`.
@@ -94,20 +98,20 @@ class History:
         return self._beginning(spec, self.next_epoch, live)
 
     def snapshot(
-        self, spec: Spec, run: Run | None, state: dict[str, Any] | None, live: bool
+        self, spec: Spec, run: Run | None, start: Saved | None, live: bool
     ) -> dict[str, Any]:
-        """The position of a pass: its run's, or without one the state that it is to go on from.
+        """The state of a pass: its run's; without one, that of the position that it starts from.
 
         Args:
             live: for a pickle, which may hold objects.
         """
         if run is None:
-            return unmoved(self.source, state or self.beginning(spec, live), live)
-        if run.unmoved is not None and "iterator" not in (run.unmoved["order"] or ()):
+            return unmoved(self.source, start or self.beginning(spec, live), live)
+        if run.unmoved is not None and "iterator" not in (run.unmoved.cursor.order or ()):
             return unmoved(self.source, run.unmoved, live)
-        return self._noted(run.snapshot(live))
+        return to_plain(*self._noted(run.saved(live)))
 
-    def following(self, spec: Spec, run: Run, live: bool = False) -> dict[str, Any]:
+    def following(self, spec: Spec, run: Run, live: bool = False) -> Saved:
         """The start of the epoch after a run that is over.
 
         Args:
@@ -119,9 +123,9 @@ class History:
         if not live:
             warn_of_drift(spec.dataset, places, self._drift(spec))
         cursor = run.following(self.announced, savable(places, live))
-        return self._noted(to_plain(cursor, spec.fingerprint()))
+        return self._noted(Saved(cursor, spec.fingerprint()))
 
-    def _beginning(self, spec: Spec, epoch: int, live: bool) -> dict[str, Any]:
+    def _beginning(self, spec: Spec, epoch: int, live: bool) -> Saved:
         self.source.generators = spec.generators
         cursor = Cursor(
             epoch,
@@ -129,11 +133,11 @@ class History:
             announced=self.announced,
             sampler=spec.unstarted(self.source, self.run is not None, live),
         )
-        return self._noted(to_plain(cursor, spec.fingerprint()))
+        return self._noted(Saved(cursor, spec.fingerprint()))
 
-    def _noted(self, state: dict[str, Any]) -> dict[str, Any]:
-        self.source.place = place_of(state)
-        return state
+    def _noted(self, saved: Saved) -> Saved:
+        self.source.place = dict(saved.fits)
+        return saved
 
     def _carried_places(self, spec: Spec) -> list[Place]:
         """The streams' positions at the start of the next epoch, if not at their beginning."""
@@ -184,10 +188,8 @@ class History:
         if spec.lives_on or (alone and spec.options.num_streams is None):
             self.carried = dict(run.last_marks)
 
-    def accept(
-        self, spec: Spec, state: Any, *, strict: bool, at_epoch_end: str | None
-    ) -> dict[str, Any]:
-        """A copy of a state that fits; dataset and sampler are what they were when it was saved.
+    def accept(self, spec: Spec, state: Any, *, strict: bool, at_epoch_end: str | None) -> Saved:
+        """The position of a state that fits; dataset and sampler become what they were then.
 
         Whatever the program sets from now on counts.
         """
@@ -198,16 +200,17 @@ class History:
         else:
             accepted = self._checked(spec, state, strict)
         if not spec.iterable:
-            prepare(spec.sampler, accepted["sampler"], self.source)
+            prepare(spec.sampler, accepted.cursor.sampler, self.source)
         self.source.generators = spec.generators
-        self.source.put_back(accepted["rng"])
-        self.source.load(accepted)
-        if accepted["announced"] is not None:
-            tell_epoch(spec.dataset, accepted["announced"])
-        self.announced = accepted["announced"]
+        cursor, fits = accepted
+        self.source.put_back(cursor.rng)
+        self.source.load(cursor.rng, fits)
+        if cursor.announced is not None:
+            tell_epoch(spec.dataset, cursor.announced)
+        self.announced = cursor.announced
         return accepted
 
-    def _checked(self, spec: Spec, state: Any, strict: bool) -> dict[str, Any]:
+    def _checked(self, spec: Spec, state: Any, strict: bool) -> Saved:
         if type(state) is OrderedDict:
             state = dict(dict.items(state))
         check_origin(state)
@@ -215,5 +218,4 @@ class History:
         accepted = fit(given, spec.fingerprint(), strict, spec.length)
         check(spec, self.source, accepted)
         check_checksum(given)  # last: the other errors say more
-        accepted.pop("checksum", None)
         return accepted

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from ..core.cursor import Cursor
+from ..core.cursor import Cursor, Saved
 from ..core.order import Order
 from ..core.plan import MOST_ASIDE, Plan, Unit
 from ..core.schedule import Policy, Schedule
 from ..core.seeds import base_seed, next_base_seed
-from ..core.snapshot import to_plain
 from ..core.streams import Place, StreamPlan
 from ..core.task import Task
 from ..datasets.datapipes import SharedSeeds
@@ -96,7 +95,7 @@ class Run:
         #: all batches were delivered, and the consumer has got StopIteration
         self.finished = False
         #: the state that this run was restored from, as long as nothing has moved
-        self.unmoved: dict[str, Any] | None = None
+        self.unmoved: Saved | None = None
 
     def open(self, shared_seeds: SharedSeeds, carried: Mapping[int, Any]) -> None:
         """Draw seeds and open the sampler, in torch's order of draws.
@@ -219,13 +218,13 @@ class Run:
             streams=places,
         )
 
-    def snapshot(self, live: bool) -> dict[str, Any]:
-        """The saved form of where the run stands; see `cursor`."""
+    def saved(self, live: bool) -> Saved:
+        """The position of the run, as a state holds it; see `cursor`."""
         if self._fits is None:
             self._fits = self.spec.fingerprint()
         # Of what a run was begun with, only this may still be changed.
         self._fits["batch_size"] = self.spec.grouping.batch_size
-        return to_plain(self.cursor(live), self._fits)
+        return Saved(self.cursor(live), self._fits)
 
     # --- moving ----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
 from ..core.checks import check_count
+from ..core.cursor import Cursor
 from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
 from ..core.schedule import Policy
@@ -258,21 +259,20 @@ class Spec:
         """The attributes of a custom sampler."""
         return {} if self.known else freeze(self.sampler, self.dataset, source.lists)
 
-    def remaining(self, state: dict[str, Any]) -> int | None:
-        """Batches that a state leaves to be delivered; None where the sampler has no length."""
+    def remaining(self, cursor: Cursor) -> int | None:
+        """Batches that a position leaves to be delivered; None where the sampler has no length."""
         length = self.length
         if length is None:
             return None
         order = SequenceOrder(lambda: range(length))
-        plan = Plan(order, self.grouping, state["next_step"], state["position"])
-        drawn = sum(entry[3] if len(entry) > 3 else 1 for entry in state["window"])
-        return (plan.remaining() or 0) + drawn
+        plan = Plan(order, self.grouping, cursor.next_step, cursor.position)
+        return (plan.remaining() or 0) + len(cursor.window)
 
-    def position(self, state: dict[str, Any], at_epoch_end: str) -> tuple[int, int]:
-        """Epoch and step at which the loader goes on from a state."""
-        if at_epoch_end == "next" and state["step"] and self.remaining(state) == 0:
-            return state["epoch"] + 1, 0
-        return state["epoch"], state["step"]
+    def position(self, cursor: Cursor, at_epoch_end: str) -> tuple[int, int]:
+        """Epoch and step at which the loader goes on from a saved position."""
+        if at_epoch_end == "next" and cursor.step and self.remaining(cursor) == 0:
+            return cursor.epoch + 1, 0
+        return cursor.epoch, cursor.step
 
 
 def _is_plain(batch_sampler: BatchSampler) -> bool:

@@ -6,7 +6,8 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from ..core.snapshot import from_plain, to_plain
+from ..core.cursor import Saved
+from ..core.snapshot import to_plain
 from ..errors import CannotSaveError, DamagedStateError
 from ..fetching.worker.saved_streams import savable
 from ..rng.generators import RNGS
@@ -16,20 +17,20 @@ from ..saving.states.tree import copied
 __all__ = ["unmoved"]
 
 
-def unmoved(source: Source, state: dict[str, Any], live: bool) -> dict[str, Any]:
-    """A copy of a state from which the loader has not moved.
+def unmoved(source: Source, saved: Saved, live: bool) -> dict[str, Any]:
+    """The saved form of a position from which the loader has not moved; it shares nothing with it.
 
     Its generators may have moved: another loader may draw from them.
 
     Args:
         source: of the loader's random draws.
-        state: the state.
+        saved: the position.
         live: for a pickle, which may hold objects.
 
     Raises:
         CannotSaveError: it came in a pickle, with objects that no state can hold.
     """
-    given = _without_objects(state, live)
+    given = _without_objects(saved, live)
     if source.seed is not None:
         return given
     rng = source.as_now(given["rng"])
@@ -38,18 +39,19 @@ def unmoved(source: Source, state: dict[str, Any], live: bool) -> dict[str, Any]
     return {**given, "rng": rng}
 
 
-def _without_objects(state: dict[str, Any], live: bool) -> dict[str, Any]:
-    """A copy of a state that shares nothing with it; unless it is live, of plain values only.
+def _without_objects(saved: Saved, live: bool) -> dict[str, Any]:
+    """Its saved form, as a copy; unless it is live, of plain values only.
 
     Raises:
-        CannotSaveError: it came in a pickle, with objects that no state can hold.
+        CannotSaveError: see `unmoved`.
     """
-    order = state["order"]
+    cursor, fits = saved
+    order = cursor.order
+    has_iterator = order is not None and "iterator" in order
     if live:
-        has_iterator = order is not None and "iterator" in order
-        return copy.copy(state) if has_iterator else copy.deepcopy(state)
-    cursor, fits = from_plain(state, live=True)
-    if order is not None and "iterator" in order:
+        state = to_plain(cursor, fits)
+        return state if has_iterator else copy.deepcopy(state)
+    if order is not None and has_iterator:
         if "log" not in order:
             raise CannotSaveError(
                 "the sampler's iterator",

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from ..core.snapshot import to_plain
 from ..epoch.driver import Driver
 from ..epoch.history import History
 from ..epoch.options import Options
@@ -71,7 +72,7 @@ class Internals:
         history, newest = self.history, self.newest
         if history.resume is not None:
             wish = history.resume_at_end or self.options.at_epoch_end
-            return spec.position(history.resume, wish)
+            return spec.position(history.resume.cursor, wish)
         if newest is not None:
             return (history.next_epoch, 0) if newest.finished else (newest.epoch, newest.step)
         run = history.run
@@ -86,9 +87,9 @@ class Internals:
             return newest._state_now()  # type: ignore[no-any-return]
         run = history.run
         if run is None:
-            return history.beginning(spec, live=False)
+            return to_plain(*history.beginning(spec, live=False))
         if run.finished:
-            return history.following(spec, run)
+            return to_plain(*history.following(spec, run))
         return history.snapshot(spec, run, None, live=False)
 
     def adopt(self, spec: Spec, iterator: Any) -> None:

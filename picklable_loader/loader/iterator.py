@@ -13,6 +13,7 @@ from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _DatasetKind
 
 from ..core.checks import check_count, whole_number
+from ..core.cursor import Saved
 from ..core.events import Budgeted, Skipped
 from ..epoch.fits import check_kind
 from ..epoch.options import AtEpochEnd
@@ -194,18 +195,18 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         """
         return draw(self.timeline(batches), axes)
 
-    def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
+    def begin(self, start: Saved | None, at_epoch_end: AtEpochEnd | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
         spec = spec_of(self.loader)
         unmoved = self._run is None or self._run.unmoved is not None
-        if state is None and self._finished and unmoved:
+        if start is None and self._finished and unmoved:
             # It was pickled after its last batch. Persistent workers would have gone on with what
             # the epoch has left them, for example its base seed; new ones begin with its state.
-            state = self._next_epoch(live=True)
-        if state is None:
+            start = self._next_epoch(live=True)
+        if start is None:
             self._leave()
-        self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
-        if state is None:
+        self._resume(start, at_epoch_end or self.loader._pl.options.at_epoch_end)
+        if start is None:
             _check_kind(self.loader)
             self.loader._pl.abandon(spec)
             self._fresh_run()

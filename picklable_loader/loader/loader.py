@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeVar
 from torch.utils.data import Dataset, Sampler
 
 from ..core.checks import whole_number
+from ..core.cursor import Saved
+from ..core.snapshot import from_plain
 from ..epoch.batch_at import batch_at
 from ..epoch.options import (
     OPTIONS,
@@ -275,9 +277,9 @@ class DataLoader(Picklable[_T]):
     def _set_epoch(self, epoch: int) -> None:
         spec, history = spec_of(self), self._pl.history
         resume = history.resume
-        if resume is not None and resume["epoch"] != epoch:
-            if resume["step"] and spec.remaining(resume) != 0:
-                dropped_state(epoch, resume["epoch"])
+        if resume is not None and resume.cursor.epoch != epoch:
+            if resume.cursor.step and spec.remaining(resume.cursor) != 0:
+                dropped_state(epoch, resume.cursor.epoch)
             history.resume = None
         if self._pl.newest is None:
             history.run = None  # a pass that was left, or is over
@@ -307,7 +309,7 @@ class DataLoader(Picklable[_T]):
             spec, history = spec_of(self), self._pl.history
             world = partial(Batch, self._pl.turn, history.source)
             job = job_of(self, spec)
-            at_hand = self._pl.run or self.state_dict
+            at_hand = self._pl.run or self._at_hand
             return batch_at(  # type: ignore[no-any-return]
                 spec, history, job, world, at_hand, self, step, epoch
             )
@@ -363,6 +365,9 @@ class DataLoader(Picklable[_T]):
             inner.newest_ref = None
 
     # --- within ----------------------------------------------------------------------------------
+
+    def _at_hand(self) -> Saved:
+        return from_plain(self.state_dict())
 
     def _position(self) -> tuple[int, int]:
         return self._pl.position(spec_of(self))

@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data import Dataset
 
-from ..core.snapshot import from_plain
+from ..core.cursor import Saved
+from ..core.snapshot import from_plain, to_plain
 from ..epoch.driver import Driver
 from ..epoch.fits import check_fits
 from ..epoch.history import History
@@ -42,7 +43,7 @@ class PicklableIterator(Generic[_T]):
         self._driver = driver or Driver()
         self._run: Run | None = None
         #: where to go on, as long as there is no run
-        self._state: dict[str, Any] | None = None
+        self._start: Saved | None = None
         self._finished = False
         self._closed = False
         #: batches that are fetched again, which the user is yet to be told
@@ -89,7 +90,8 @@ class PicklableIterator(Generic[_T]):
         if self._run is not None:
             return self._run.schedule.remaining()
         spec = spec_of(self.loader)
-        return spec.remaining(self._state or self._history.beginning(spec, live=True))
+        start = self._start or self._history.beginning(spec, live=True)
+        return spec.remaining(start.cursor)
 
     @property
     def driver(self) -> Driver:
@@ -102,9 +104,9 @@ class PicklableIterator(Generic[_T]):
         return self._run
 
     @property
-    def pending(self) -> dict[str, Any] | None:
-        """The state that it is to go on from, as long as there is no run."""
-        return self._state
+    def pending(self) -> Saved | None:
+        """The position that it is to go on from, as long as there is no run."""
+        return self._start
 
     def __len__(self) -> int:
         """Batches in the whole epoch, as torch's iterator says it.
@@ -132,12 +134,12 @@ class PicklableIterator(Generic[_T]):
         loader, run = self.loader, self._run
         parts = loader.__dict__, loader.dataset, loader._pl.saved()
         if run is None:
-            return weigh(*parts, self._state)
+            return weigh(*parts, self._start and to_plain(*self._start))
         if run.unmoved is not None:
-            return weigh(*parts, run.unmoved)
+            return weigh(*parts, to_plain(*run.unmoved))
         if run.spec.known:
             with self._turn.still(wait=False):  # whoever looks for a fault must not wait
-                return weigh(*parts, run.snapshot(live=True))
+                return weigh(*parts, to_plain(*run.saved(live=True)))
         weight, name = weigh(*parts), type(run.spec.sampler).__qualname__
         return replace(weight, left_out=tuple(dict.fromkeys([*weight.left_out, name])))
 
@@ -162,7 +164,9 @@ class PicklableIterator(Generic[_T]):
 
     def _state_now(self) -> dict[str, Any]:
         """The same without a checksum, for whoever holds the turn."""
-        return self._next_epoch(live=False) if self._finished else self._snapshot(live=False)
+        if self._finished:
+            return to_plain(*self._next_epoch(live=False))
+        return self._snapshot(live=False)
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
@@ -203,18 +207,19 @@ class PicklableIterator(Generic[_T]):
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
         PicklableIterator.__init__(self, saved["loader"])
-        order = saved["state"]["order"] or {}
+        start = from_plain(saved["state"], live=True)
+        order = start.cursor.order or {}
         if isinstance(order.get("iterator"), Opened):
             self._sealed = order["iterator"]
-            order["iterator"] = self._sealed["iterator"]
-        self._resume(saved["state"], None)
+            start = _with_iterator(start, self._sealed)
+        self._resume(start, None)
         self._finished = saved["finished"]
         if saved["newest"]:
             spec, inner = spec_of(self.loader), self.loader._pl
             inner.adopt(spec, self)
             if self._finished and spec.lives_on:
                 inner.ended = self
-            self._history.source.load(saved["state"])
+            self._history.source.load(start.cursor.rng, start.fits)
 
     def attach(self, dataset: Dataset[_T]) -> None:
         """Give the iterator its dataset back, after it was pickled without; and its loader.
@@ -227,9 +232,9 @@ class PicklableIterator(Generic[_T]):
         """
         with self._turn.jumps("attach()"):
             self.loader.attach(dataset)
-            if self._sealed is not None and self._state is not None:
+            if self._sealed is not None and self._start is not None:
                 again = self._sealed.again(self._sealed.beside)
-                self._state["order"]["iterator"] = again["iterator"]
+                self._start = _with_iterator(self._start, again)
             self._sealed = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PicklableIterator[_T]:
@@ -256,9 +261,10 @@ class PicklableIterator(Generic[_T]):
         run = self._run
         if run is not None and run.unmoved is None:
             return run.epoch, run.step
-        state = self._state if run is None else run.unmoved
+        start = self._start if run is None else run.unmoved
         spec, wish = spec_of(self.loader), self._at_epoch_end or "stop"
-        return spec.position(state or self._history.beginning(spec, live=True), wish)
+        start = start or self._history.beginning(spec, live=True)
+        return spec.position(start.cursor, wish)
 
     @property
     def _history(self) -> History:
@@ -268,10 +274,10 @@ class PicklableIterator(Generic[_T]):
     def _snapshot(self, live: bool) -> dict[str, Any]:
         run = self._run
         spec = spec_of(self.loader) if run is None else run.spec
-        return self._history.snapshot(spec, run, self._state, live)
+        return self._history.snapshot(spec, run, self._start, live)
 
-    def _resume(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
-        self._run, self._state = None, state
+    def _resume(self, start: Saved | None, at_epoch_end: AtEpochEnd | None) -> None:
+        self._run, self._start = None, start
         self._driver.rest()
         self._finished = self._closed = False
         self._at_epoch_end = at_epoch_end
@@ -284,17 +290,16 @@ class PicklableIterator(Generic[_T]):
     def _build_run(self) -> None:
         """The run of the state that was loaded."""
         spec, history = spec_of(self.loader), self._history
-        state = self._state or history.beginning(spec, live=True)
-        cursor, fits = from_plain(state, live=True)
+        start = self._start or history.beginning(spec, live=True)
         if not self._finished:
-            check_fits(spec.fingerprint(), fits)
-        self._run = history.resumed_run(spec, cursor, self._driver.kept)
-        self._run.unmoved = state
-        self._state = None
+            check_fits(spec.fingerprint(), start.fits)
+        self._run = history.resumed_run(spec, start.cursor, self._driver.kept)
+        self._run.unmoved = start
+        self._start = None
         if self.loader._pl.newest is self:
             history.begins(self._run)
 
-    def _next_epoch(self, live: bool) -> dict[str, Any]:
+    def _next_epoch(self, live: bool) -> Saved:
         if self._run is None:
             self._build_run()
         run = self._live_run()
@@ -309,3 +314,9 @@ def _packed(loader: Picklable[Any], iterator: Any) -> Any:
     """The sampler's iterator, as it is pickled beside the loader."""
     decision, kept = loader._pl.decision, loader.__getstate__()
     return packed_iterator(packing_of(loader), decision, kept, iterator)
+
+
+def _with_iterator(start: Saved, opened: dict[str, Any]) -> Saved:
+    """The position, with the sampler's iterator as it was opened."""
+    order = {**(start.cursor.order or {}), "iterator": opened["iterator"]}
+    return Saved(replace(start.cursor, order=order), start.fits)

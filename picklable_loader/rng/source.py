@@ -28,7 +28,7 @@ from .generators import (
     set_generator,
 )
 
-__all__ = ["Setting", "Source", "place_of", "random_int64", "rejoin"]
+__all__ = ["Setting", "Source", "random_int64", "rejoin"]
 
 _T = TypeVar("_T")
 
@@ -48,11 +48,6 @@ def random_int64(generator: torch.Generator | None) -> int:
 
 #: the global states that this process has last saved
 _SAVED_HERE: dict[str, Any] = {}
-
-
-def place_of(state: dict[str, Any]) -> Any:
-    """What a state and its copies are alike in, and the states of other loaders are not."""
-    return state["fits"]
 
 
 def rejoin(begins: Source | None = None) -> None:
@@ -207,14 +202,13 @@ class Source:
             if name in saved:
                 set_generator(generator, saved[name])
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, rng: dict[str, str], fits: dict[str, Any]) -> None:
         """Note that a state is loaded, from which the loader goes on later.
 
         Other loaders, and the program, may draw before it does. So what the program has restored
         by now, or until another loader begins, is known from then on.
         """
-        rng = state["rng"]
-        self.place, self.saved_at, self.joined = place_of(state), {}, set()
+        self.place, self.saved_at, self.joined = fits, {}, set()
         self.loaded = {name: text for name, text in rng.items() if name in RNGS}
         self.restore(rng)
         rejoin()

@@ -28,7 +28,7 @@ from .randomness import generator_to_text, set_generator
 from .source import Source
 from .stateful import is_stateful
 
-__all__ = ["Frozen", "Lists", "changed", "check_known", "freeze", "memory", "prepare", "thaw"]
+__all__ = ["Frozen", "changed", "check_known", "freeze", "memory", "prepare", "rngs_in", "thaw"]
 
 #: an attribute's path from the sampler -> [kind, plain value]
 Frozen = dict[str, list[Any]]
@@ -39,18 +39,8 @@ Lists = dict[str, tuple[list[Any] | None, list[Any] | None]]
 _OPAQUE = ("iterator", "members")
 
 #: what a sampler may refer to and is none of its own state
-_OTHERS = (
-    Dataset,
-    DataLoader,
-    torch.nn.Module,
-    type,
-    ModuleType,
-    FunctionType,
-    BuiltinFunctionType,
-    MethodType,
-    io.IOBase,
-    Enum,
-)
+_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+_OTHERS = (*_CODE, Dataset, DataLoader, torch.nn.Module, io.IOBase, Enum)
 
 
 def freeze(sampler: Any, other: Any = None, lists: Lists | None = None) -> Frozen:
@@ -112,13 +102,16 @@ def thaw(sampler: Any, frozen: Frozen) -> None:
 
 def look(sampler: Any, path: str) -> list[Any] | None:
     """What stands at a path now; None if nothing does that can be put back."""
-    target = sampler
     try:
-        for name in path.split("."):
-            target = _get(target, name)
+        return _encode(_at(sampler, path))
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         return None
-    return _encode(target)
+
+
+def rngs_in(sampler: Any, other: Any) -> set[int]:
+    """The ids of the generators that `freeze` sees in a sampler; ``other``: see there."""
+    frozen = freeze(sampler, other)
+    return {id(_at(sampler, path)) for path, form in frozen.items() if form[0] in _RNGS}
 
 
 def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> dict[str, Any]:
@@ -134,12 +127,15 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
         CannotSaveError: it has been iterated before, and keeps something from epoch to epoch that
             cannot be saved; or its state_dict holds more than plain values.
     """
-    if is_stateful(sampler):
-        return {"state": encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)}
     now = freeze(sampler, source.dataset, source.lists)
+    attributes = changed(now, source.origin)
+    if is_stateful(sampler):
+        state = encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)
+        # It may hold weights, and not the generator that the next epoch is drawn from.
+        rngs = {path: form for path, form in attributes.items() if form[0] in _RNGS}
+        return {"state": state, **({"attributes": rngs} if rngs else {})}
     if started:
         check_known(source.origin, now, sampler)
-    attributes = changed(now, source.origin)
     return {"attributes": attributes} if attributes else {}
 
 
@@ -278,6 +274,12 @@ def _is_name(key: Any) -> bool:
 
 def _items(container: Any) -> list[Any]:
     return list(container.values() if isinstance(container, dict) else container)
+
+
+def _at(owner: Any, path: str) -> Any:
+    for name in path.split("."):
+        owner = _get(owner, name)
+    return owner
 
 
 def _get(owner: Any, name: str) -> Any:

@@ -70,6 +70,8 @@ class Inner:
         self.kept: weakref.ref[LoaderIterator[Any]] | None = None
         #: one that was unpickled after its last batch: the next ``iter`` goes on from what it left
         self.ended: LoaderIterator[Any] | None = None
+        #: parts of the loader that were looked through for generators which no state holds
+        self.looked: set[str] = set()
         #: see `origin`; None before the first epoch
         self.origin_known: Origin | None = None
         #: how the loader is pickled, and what was carried in a pickle without its dataset

@@ -26,6 +26,7 @@ from .saved import next_epoch, snapshot, unmoved
 from .saving.pickling import Picklable
 from .showing.card import card
 from .showing.portrait import in_one_line, of_loader
+from .unsaved import tell_of_generators
 from .values.tree import with_checksum
 from .warn import dropped_state
 from .worker.fetch import tell_epoch
@@ -324,7 +325,9 @@ class DataLoader(Picklable[_T]):
             CannotSaveError: see `LoaderIterator.state_dict`.
         """
         with self._pl.turn.still():
-            return with_checksum(self._state_dict())
+            state = self._state_dict()
+            tell_of_generators(self, state, live=False)
+            return with_checksum(state)
 
     def _state_dict(self) -> dict[str, Any]:
         inner = self._pl

@@ -175,7 +175,7 @@ def apart(owner: Any) -> Any:
             copied = found["loader"]
         copied._pl.decision = decided(loader)
         return found
-    except CannotSaveError:
+    except (CannotSaveError, Warning):  # a filter may make an error of a warning
         raise
     except Exception as error:  # whatever stands in people's samplers and datasets
         raise CannotSaveError(

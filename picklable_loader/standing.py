@@ -18,6 +18,7 @@ from .saving.codecs import Opened, bare
 from .saving.packing import packed_iterator
 from .showing.card import card
 from .showing.portrait import in_one_line, of_iterator
+from .unsaved import tell_of_generators
 from .values.tree import with_checksum
 
 if TYPE_CHECKING:
@@ -134,8 +135,11 @@ class Standing(Generic[_T]):
         """
         with self._turn.still():
             if self._finished:
-                return with_checksum(self._next_epoch(live=False))
-            return with_checksum(snapshot(self.loader, self._run, self._state, live=False))
+                state = self._next_epoch(live=False)
+            else:
+                state = snapshot(self.loader, self._run, self._state, live=False)
+            tell_of_generators(self.loader, state, live=False)
+            return with_checksum(state)
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
@@ -157,9 +161,11 @@ class Standing(Generic[_T]):
 
     def __getstate__(self) -> dict[str, Any]:
         with self._turn.still():
+            state = snapshot(self.loader, self._run, self._state, live=True)
+            tell_of_generators(self.loader, state, live=True)
             return {
                 "loader": self.loader,
-                "state": snapshot(self.loader, self._run, self._state, live=True),
+                "state": state,
                 "finished": self._finished,
                 "newest": self.loader._pl.newest is self,
             }

@@ -24,6 +24,8 @@ __all__ = [
     "replay",
     "restart",
     "skipped",
+    "unsaved_in_data",
+    "unsaved_in_sampler",
 ]
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
@@ -66,6 +68,29 @@ def drift(dataset: str, names: Sequence[str]) -> None:
         f"{', '.join(names)}: a resume from this state_dict() begins with a dataset that no epoch "
         "has changed. It gives other samples if these depend on the attributes. Pickle the "
         "iterator, or give the dataset state_dict and load_state_dict",
+        LoaderWarning,
+        stacklevel=_depth(),
+    )
+
+
+def unsaved_in_data(found: str) -> None:
+    """A dataset or a collate_fn has generators of its own, which a save leaves out."""
+    warnings.warn(
+        f"this save does not hold the state of {found}. If samples are drawn from it, a resume "
+        "gives other ones, and with workers each run may. Make a generator for each sample, from "
+        "picklable_loader.current_seed() and the index, or pass seed_hooks= to the DataLoader, "
+        "which seed it before each batch",
+        LoaderWarning,
+        stacklevel=_depth(),
+    )
+
+
+def unsaved_in_sampler(found: str) -> None:
+    """A sampler draws from a generator that is no attribute of its own."""
+    warnings.warn(
+        f"this state does not hold that of {found}. If the order is drawn from it, a resume in a "
+        "program that is built anew gives another order. Keep the generator itself in an "
+        "attribute of the sampler, or give the sampler state_dict and load_state_dict",
         LoaderWarning,
         stacklevel=_depth(),
     )

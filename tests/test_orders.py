@@ -29,6 +29,7 @@ from picklable_loader.checksum import BEGINNING, checksum
 from picklable_loader.errors import (
     CannotSaveError,
     DamagedStateError,
+    LoaderWarning,
     OrderMismatch,
     StateMismatch,
     UsageError,
@@ -263,7 +264,8 @@ def test_verify_resume_explains_another_order() -> None:
         return DataLoader(range(N), 3, sampler=HIDDEN["a partial"]())
 
     with pytest.raises(ResumeError, match="the sampler Hides gives other indices") as raised:
-        verify_resume(make, steps=(2,), fresh_process=False)
+        with pytest.warns(LoaderWarning, match=r"loader.sampler.draw.args\[0\] \(numpy Generator"):
+            verify_resume(make, steps=(2,), fresh_process=False)
     assert raised.value.what == "order"
 
 

@@ -146,6 +146,7 @@ def _attach(loader: Any, dataset: Any) -> None:
         loader.__dict__.update(before)
         raise StateMismatch(unlike, "Attach the dataset that it was saved with.")
     inner.sealed, inner.options, inner.resume = None, options, resume
+    inner.looked = set()
     inner.source.dataset = dataset
     if inner.announced is not None:
         tell_epoch(dataset, inner.announced)

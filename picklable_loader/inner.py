@@ -203,19 +203,19 @@ class Inner:
         if self.lives_on:
             self.driver, self.kept = iterator.driver, self.newest_ref
 
-    def abandon(self, finished: bool = False) -> None:
-        """Retire workers that live on, if a pass that was left has changed their datasets.
-
-        What they hold then is in no state; new ones begin with what is.
+    def abandon(self, resumes: bool = False) -> None:
+        """Retire workers that live on, if a pass has changed their datasets.
 
         Args:
-            finished: also if it was not left.
+            resumes: a state is gone on from, and they are to be as it has them; else what a pass
+                that was left has changed counts, as it is in no state.
         """
-        used = self.run is not None and (finished or not self.run.finished)
-        changed = is_stateful(self._loader.dataset)
-        if finished:  # they are to be as a state has them
+        if resumes:
             changed = self.streamed or self.options.seeding == "worker"
-        if self.driver is not None and used and changed:
+        else:
+            left = self.run is not None and not self.run.finished
+            changed = left and is_stateful(self._loader.dataset)
+        if self.driver is not None and changed:
             self.driver.stop()
 
     def run_ends(self, run: Run) -> None:

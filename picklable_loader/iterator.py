@@ -198,9 +198,9 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         if state is None:
             self._leave()
         self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
+        self.loader._pl.abandon(resumes=state is not None)
         if state is None:
             check_kind(self.loader)
-            self.loader._pl.abandon()
             self._fresh_run()
         self.loader._pl.adopt(self)
         self.start()
@@ -346,6 +346,8 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
             self._deadly = error.step
         if run is not None:
             run.take_back(self._handed_over)
-        self._driver.stop()
-        if run is not None:
-            run.restart()
+        try:
+            self._driver.stop()
+        finally:  # a second Ctrl-C comes while workers are awaited
+            if run is not None:
+                run.restart()

@@ -302,7 +302,7 @@ class DataLoader(Picklable[_T]):
                 ``seeding="worker"``, or an epoch whose random numbers are not known. Or there is
                 no batch, as all of its samples are skipped.
         """
-        with self._pl.turn.lock:
+        with self._pl.turn.rests():
             return batch_at(self, step, epoch)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
@@ -366,6 +366,5 @@ class DataLoader(Picklable[_T]):
             accepted = inner.accept(state, strict=strict, at_epoch_end=at_epoch_end)
             inner.resume = accepted
             inner.resume_at_end = at_epoch_end
-            inner.abandon(finished=True)
             inner.run = None
             inner.newest_ref = None

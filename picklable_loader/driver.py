@@ -213,8 +213,9 @@ class Driver:
         if self._engine is not None:
             self._last = self._figures(self._engine)
             self._last_record = Record(self._engine.answers(), tuple(self._waits))
-            self._engine.close()
-            self._engine = self.kept = None
+            # Whatever a signal handler raises meanwhile, it does not work any more.
+            engine, self._engine, self.kept = self._engine, None, None
+            engine.close()
 
     def _wait(self, engine: Engine) -> Answered | Died:
         """Wait for workers: a signal handler may save meanwhile."""

@@ -256,24 +256,31 @@ def _is_container(value: Any) -> bool:
 def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
     """The named parts of an object or a container."""
     if isinstance(owner, list | tuple | deque):
-        yield from ((str(at), item) for at, item in enumerate(owner))
+        yield from ((str(at), item) for at, item in enumerate(_items(owner)))
     elif isinstance(owner, dict):
-        yield from ((key, item) for key, item in owner.items() if _is_name(key))
+        yield from ((name, dict.__getitem__(owner, key)) for name, key in _names(owner).items())
     else:
         yield from getattr(owner, "__dict__", {}).items()
         for kind in type(owner).__mro__:
             slots = vars(kind).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
+                if name.startswith("__") and not name.endswith("__"):
+                    name = f"_{kind.__name__.lstrip('_')}{name}"
                 if name not in ("__dict__", "__weakref__") and hasattr(owner, name):
                     yield name, getattr(owner, name)
 
 
-def _is_name(key: Any) -> bool:
-    return type(key) is str and "." not in key
+def _names(owner: dict[Any, Any]) -> dict[str, Any]:
+    """The keys of a dict by names without points: a tab stands for one, as no repr has a tab."""
+    keys = [key for key in dict.__iter__(owner) if type(key) in SCALARS]
+    plain = {k: k for k in keys if type(k) is str and "." not in k and k[:1] != "["}
+    return plain | {f"[{key!r}]".replace(".", "\t"): key for key in keys if key not in plain}
 
 
 def _items(container: Any) -> list[Any]:
-    return list(container.values() if isinstance(container, dict) else container)
+    """What is in it, whatever ``__iter__`` its class has: a sampler's own draws."""
+    kind: Any = next(kind for kind in (list, tuple, deque, dict) if isinstance(container, kind))
+    return list(kind.values(container) if kind is dict else kind.__iter__(container))
 
 
 def _at(owner: Any, path: str) -> Any:
@@ -283,16 +290,16 @@ def _at(owner: Any, path: str) -> Any:
 
 
 def _get(owner: Any, name: str) -> Any:
-    if isinstance(owner, list | tuple | deque):
-        return owner[int(name)]
-    return owner[name] if isinstance(owner, dict) else getattr(owner, name)
+    if isinstance(owner, dict):
+        return owner[_names(owner)[name] if name[:1] == "[" else name]
+    return owner[int(name)] if isinstance(owner, list | tuple | deque) else getattr(owner, name)
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
     if isinstance(owner, list | deque):
         owner[int(name)] = value
     elif isinstance(owner, dict):
-        owner[name] = value
+        owner[_names(owner)[name] if name[:1] == "[" else name] = value
     elif not isinstance(owner, tuple):  # what stands in a tuple cannot have changed
         setattr(owner, name, value)
 

@@ -28,7 +28,8 @@ from .core.events import (
 )
 from .engine import Engine, make_engine
 from .errors import NoSampleError
-from .run import Kept, Run
+from .kept import Kept
+from .run import Run
 from .stats import KEPT, Record, SkippedSample, Skips, Stats
 from .transport.frames import Answer
 from .turns import MOVING, SAVABLE, Turn
@@ -54,6 +55,8 @@ class Driver:
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
+        #: how many streams its workers have
+        self._streams = 0
         #: weak: what has the workers must not hold the loader that they end with
         self._inner: weakref.ref[Inner] | None = None
         #: the run that the engine was told of; None before that
@@ -97,7 +100,7 @@ class Driver:
         """
         self._inner = weakref.ref(loader._pl)
         if self._engine is None:
-            self._engine = make_engine(loader, run)
+            self._engine, self._streams = make_engine(loader, run), run.streams
             self._waited_ns = 0
             self._waits.clear()
             new_workers = loader.num_workers > 0
@@ -216,6 +219,16 @@ class Driver:
             # Whatever a signal handler raises meanwhile, it does not work any more.
             engine, self._engine, self.kept = self._engine, None, None
             engine.close()
+
+    def refit(self, streams: int) -> None:
+        """Have new workers started if those that live on have another number of streams.
+
+        They have it of a state; the epochs after have the loader's.
+        """
+        kept = self.kept
+        if kept is not None and self._streams != streams:
+            self.stop()
+            self.kept = replace(kept, policy=None)
 
     def _wait(self, engine: Engine) -> Answered | Died:
         """Wait for workers: a signal handler may save meanwhile."""

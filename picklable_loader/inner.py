@@ -18,6 +18,7 @@ from .core.streams import Place
 from .driver import Driver
 from .fitting import fit
 from .freeze import prepare
+from .marks import remembers
 from .options import AtEpochEnd, Options, check_choice
 from .run import Run
 from .saved import beginning
@@ -28,6 +29,7 @@ from .source import Source
 from .stateful import is_stateful
 from .turns import Turn
 from .values.tree import check_checksum, copied
+from .warn import forgotten
 from .worker.beginning import Origin
 from .worker.fetch import NEVER, Job, tell_epoch
 
@@ -223,12 +225,24 @@ class Inner:
         self.carried = {}
         alone = not self._loader.num_workers and self.streams == run.streams == 1
         if self.lives_on or (alone and self.options.num_streams is None):
-            self.carried = dict(run.last_marks)
+            marks = run.last_marks
+            self.carried = {stream: marks.get(stream) for stream in range(run.streams) if marks}
 
     def carried_places(self) -> list[Place]:
         """Where the streams stand at the start of the next epoch, if not at their beginning."""
-        places = [Place(mark=self.carried.get(stream)) for stream in range(self.streams)]
-        return places if self.carried else []
+        if len(self.carried) != self.streams:
+            return []  # they are of other streams
+        return [Place(mark=self.carried[stream]) for stream in range(self.streams)]
+
+    def refit(self) -> None:
+        """See that the next epoch has as many streams as the loader says."""
+        streams, had = self.streams, len(self.carried)
+        if self.driver is not None and self.lives_on:
+            self.driver.refit(streams or (self._loader.num_workers if self.pinned else 0))
+        if had and had != streams:
+            self.carried, marks = {}, self.carried.values()
+            if is_stateful(self._loader.dataset) or remembers(marks):
+                forgotten(type(self._loader.dataset).__qualname__, had, streams)
 
     def run_begins(self, run: Run) -> None:
         """Note the newest run."""

@@ -190,17 +190,15 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
 
     def begin(self, state: dict[str, Any] | None, at_epoch_end: AtEpochEnd | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
-        unmoved = self._run is None or self._run.unmoved is not None
-        if state is None and self._finished and unmoved:
-            # It was pickled after its last batch. Persistent workers would have gone on with what
-            # the epoch has left them, for example its base seed; new ones begin with its state.
-            state = self._next_epoch(live=True)
+        if state is None and (self._run is None or self._run.unmoved is not None):
+            state = self._after_unpickling()
         if state is None:
             self._leave()
         self._resume(state, at_epoch_end or self.loader._pl.options.at_epoch_end)
         self.loader._pl.abandon(resumes=state is not None)
         if state is None:
             check_kind(self.loader)
+            self.loader._pl.refit()
             self._fresh_run()
         self.loader._pl.adopt(self)
         self.start()
@@ -336,7 +334,7 @@ class LoaderIterator(Standing[_T], Iterator[_T]):
         run.unmoved = None
         self.loader._pl.run_ends(run)
         self._finished = True
-        if not self.loader.persistent_workers:
+        if not self.loader._pl.lives_on:
             self._driver.stop()
 
     def _come_to_rest(self, error: BaseException) -> None:

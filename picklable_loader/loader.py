@@ -55,6 +55,11 @@ class _Epoch:
         return inner.next_epoch if run is None or run.finished else run.epoch
 
 
+def _begins(state: dict[str, Any]) -> bool:
+    """It is of an epoch that nothing was drawn for: whichever comes next goes on from there."""
+    return state["step"] == 0 and state["order"] is None
+
+
 class DataLoader(Picklable[_T]):
     """A ``torch.utils.data.DataLoader`` whose iterator can be pickled in mid-epoch.
 
@@ -234,8 +239,9 @@ class DataLoader(Picklable[_T]):
         inner = self._pl
         # With persistent workers torch gives the same object again.
         kept = inner.kept() if inner.lives_on and inner.kept is not None else None
+        driver = inner.driver if inner.lives_on else None
         iterator: LoaderIterator[_T]
-        iterator = LoaderIterator(self, inner.driver) if kept is None else kept
+        iterator = LoaderIterator(self, driver) if kept is None else kept
         before = inner.next_epoch, inner.run, inner.newest_ref
         try:
             iterator.begin(inner.resume, inner.resume_at_end)
@@ -251,7 +257,7 @@ class DataLoader(Picklable[_T]):
 
         It reaches the sampler, the batch sampler and the dataset where they have ``set_epoch``,
         and the dataset's copies in persistent workers. A state that was loaded for this epoch
-        stays in force; one for another epoch is dropped.
+        stays in force, and so does one of a moment between two epochs; another one is dropped.
 
         Args:
             epoch: from 0.
@@ -268,7 +274,9 @@ class DataLoader(Picklable[_T]):
 
     def _set_epoch(self, epoch: int) -> None:
         inner, resume = self._pl, self._pl.resume
-        if resume is not None and resume["epoch"] != epoch:
+        if resume is not None and (resume["epoch"] == epoch or _begins(resume)):
+            resume["epoch"] = resume["announced"] = epoch
+        elif resume is not None:
             if resume["step"] and remaining(self, resume) != 0:
                 dropped_state(epoch, resume["epoch"])
             inner.resume = None

@@ -31,7 +31,7 @@ from .randomness import RNGS, Universe
 from .warn import drift
 from .worker.beginning import Beginning
 
-__all__ = ["Pickled", "read", "replayed", "savable", "warn_of_drift"]
+__all__ = ["Pickled", "read", "remembers", "replayed", "savable", "warn_of_drift"]
 
 _STATES = ("dataset", "iterator")
 
@@ -75,6 +75,13 @@ def warn_of_drift(dataset: Any, places: Iterable[Place], known: Iterable[str] = 
     names.update(known)
     if names:
         drift(type(dataset).__qualname__, sorted(names))
+
+
+def remembers(marks: Iterable[Any]) -> bool:
+    """They hold what a dataset keeps in itself, and not only where an iterator stands."""
+    return any(
+        type(mark) is bytes and (b"\x07dataset" in mark or b"\x05begun" in mark) for mark in marks
+    )
 
 
 def _savable(place: Place, stream: int, live: bool) -> Place:

@@ -7,8 +7,7 @@ draws, and makes a snapshot of them at any moment. It knows of no process and ho
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from .core.snapshot import to_plain
 from .core.streams import Place, StreamPlan
 from .core.task import Task
 from .fitting import rank_and_world
+from .kept import Kept, worker_states
 from .marks import read, savable, warn_of_drift
 from .options import count_bytes
 from .plain import decode, encode_state
@@ -43,21 +43,7 @@ from .worker.fetch import tell_epoch
 if TYPE_CHECKING:
     from .loader import DataLoader
 
-__all__ = ["Kept", "Run"]
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What goes from one epoch to the next with workers that live on."""
-
-    #: that of the epoch before
-    base_seed: int
-    #: that of the epoch in which they were started
-    worker_seed: int
-    #: the loader's when they were started; its later settings do not reach them
-    policy: Policy
-    #: their generators at the end of the epoch before (``seeding="worker"``)
-    worker_states: Mapping[str, Any] = field(default_factory=dict)
+__all__ = ["Run"]
 
 
 class Run:
@@ -99,7 +85,7 @@ class Run:
         self.worker_seed = self._worker_seed(cursor, kept)
         self._open_again(cursor, kept)
         #: by worker, the states of its generators after the last batch that was delivered from it
-        self.worker_states = _worker_states(cursor, kept)
+        self.worker_states = worker_states(cursor, kept)
         #: the last step that has moved them, the worker, and its states before
         self._states_before: tuple[int, str, Any] | None = None
         places = self._starting_places(cursor)
@@ -109,7 +95,7 @@ class Run:
         self.last_marks: dict[int, Any] = {}
         #: workers have to be told where their streams stand
         self._goes_on = cursor is not None
-        self.schedule = self._schedule(cursor, kept.policy if kept else _policy(loader), places)
+        self.schedule = self._schedule(cursor, (kept and kept.policy) or _policy(loader), places)
         #: where it began: the step after that of a state, or 0
         self.first_step = self.step
         #: all batches were delivered and the consumer was told so
@@ -309,7 +295,7 @@ class Run:
     def _starting_places(self, cursor: Cursor | None) -> list[Place]:
         inner = self._loader._pl
         if cursor is None or not (cursor.streams or cursor.step):
-            return [Place(mark=inner.carried.get(at)) for at in range(inner.streams)]
+            return inner.carried_places() or [Place() for _ in range(inner.streams)]
         if cursor.streams:
             return read(cursor.streams)
         # A state of an earlier version: torch's order tells how many each stream had given.
@@ -392,9 +378,3 @@ def _policy(loader: DataLoader[Any]) -> Policy:
         most_deaths=options.max_task_deaths,
         moving=options.schedule == "balanced" and loader._pl.streamed,
     )
-
-
-def _worker_states(cursor: Cursor | None, kept: Kept | None) -> dict[str, Any]:
-    if cursor is None:
-        return {} if kept is None else dict(kept.worker_states)
-    return {worker: Universe.from_text(texts).states for worker, texts in cursor.workers.items()}

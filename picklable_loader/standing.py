@@ -11,6 +11,7 @@ from .anatomy import fingerprint, position, remaining
 from .core.snapshot import from_plain
 from .driver import Driver
 from .fitting import check_fits
+from .kept import kept_of
 from .options import AtEpochEnd
 from .run import Run
 from .saved import alone, apart, next_epoch, snapshot
@@ -261,6 +262,26 @@ class Standing(Generic[_T]):
         self._state = None
         if self.loader._pl.newest is self:
             self.loader._pl.run_begins(self._run)
+
+    def _after_unpickling(self) -> dict[str, Any] | None:
+        """What the next epoch has of one that was unpickled, and has not moved since.
+
+        Persistent workers would have gone on with what the epoch has left them, for example its
+        base seed; new ones begin with that. What set_epoch has said since then counts.
+        """
+        inner, state = self.loader._pl, self._state
+        if inner.lives_on and state is not None and state["base_seed"] is not None:
+            self._driver.kept = kept_of(from_plain(state, live=True)[0])
+        if not self._finished:
+            return None
+        wish = inner.next_epoch, inner.announced
+        if self._run is None:
+            self._build_run()
+        if wish != (inner.next_epoch, inner.announced):
+            self.loader.set_epoch(wish[0])
+        inner.refit()
+        live_run = self._live_run()
+        return self._next_epoch(live=True) if wish[0] == live_run.epoch + 1 else None
 
     def _next_epoch(self, live: bool) -> dict[str, Any]:
         if self._run is None:

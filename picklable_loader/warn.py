@@ -20,6 +20,7 @@ __all__ = [
     "drift",
     "dropped_state",
     "empty_epoch",
+    "forgotten",
     "longer_than_promised",
     "replay",
     "restart",
@@ -91,6 +92,17 @@ def unsaved_in_sampler(found: str) -> None:
         f"this state does not hold that of {found}. If the order is drawn from it, a resume in a "
         "program that is built anew gives another order. Keep the generator itself in an "
         "attribute of the sampler, or give the sampler state_dict and load_state_dict",
+        LoaderWarning,
+        stacklevel=_depth(),
+    )
+
+
+def forgotten(dataset: str, before: int, now: int) -> None:
+    """Streams that live on from epoch to epoch are now others."""
+    warnings.warn(
+        f"the dataset {dataset} was read through {before} streams, and is now read through {now}: "
+        "what each one had kept in itself from earlier epochs is lost, and the epoch begins with "
+        "fresh copies. Pass num_streams= to have as many streams under any number of workers",
         LoaderWarning,
         stacklevel=_depth(),
     )

@@ -41,6 +41,16 @@ def named(name: str) -> Case:
 # --- batch_at ------------------------------------------------------------------------------------
 
 
+def test_batch_at_of_a_loaded_state_does_not_mind_that_another_pass_has_ended() -> None:
+    loader = DataLoader(Noisy(), 3, shuffle=True, seed=1)
+    iterator = iter(loader)
+    state = iterator.state_dict()
+    expected = seen(iterator)
+    loader.load_state_dict(state)
+    assert seen(iterator) == []
+    assert [at(loader, step) for step in range(4)] == expected
+
+
 @pytest.mark.inline
 @pytest.mark.parametrize("case", REPEATABLE, ids=str)
 def test_batch_at_gives_every_batch_again_at_any_step(case: Case) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import random
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -233,6 +234,42 @@ def test_a_subclass_with_a_length_of_its_own_delivers_what_torchs_loader_deliver
     seed_everything(1)
     found = [batch.tolist() for batch in DataLoader(range(N), 4, sampler=Short(range(N)))]
     assert found == expected and len(found) == 3
+
+
+class ShufflesItself(list[int]):
+    """A list that nobody may look through but its loader: that draws, and shuffles it."""
+
+    def __init__(self) -> None:
+        super().__init__(range(N))
+
+    def __iter__(self) -> Iterator[int]:
+        random.shuffle(self)
+        return iter(self[:])
+
+
+@pytest.mark.parametrize("shuffles", [False, True])
+def test_a_list_with_an_iter_of_its_own_is_looked_through_by_nobody_else(shuffles: bool) -> None:
+    from torch.utils.data import DataLoader as TorchDataLoader
+
+    orders = []
+    for kind in (TorchDataLoader, DataLoader):
+        seed_everything(1)
+        loader = kind(range(N), 4, sampler=ShufflesItself() if shuffles else list(range(N)))
+        orders.append([[batch.tolist() for batch in loader] for _ in range(3)])
+    assert orders[1] == orders[0]
+
+    def make() -> DataLoader[Any]:
+        return DataLoader(range(N), 4, sampler=ShufflesItself() if shuffles else list(range(N)))
+
+    seed_everything(1)
+    iterator = iter(loader := make())
+    found, state = seen(iterator, 1), iterator.state_dict()
+    assert found + seen(iterator) == orders[0][0]
+    assert seen(iter(loader)) == orders[0][1]
+    loader = make()
+    loader.load_state_dict(state)
+    assert found + seen(iter(loader)) == orders[0][0]
+    assert seen(iter(loader)) == orders[0][1]
 
 
 # --- threads and nesting -------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -23,11 +24,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.observe import seed_everything
 from torch.utils.data import Sampler, SubsetRandomSampler, WeightedRandomSampler
+from torture import zoo
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import (
     CannotSaveError,
     DamagedStateError,
+    EmptyEpochWarning,
+    LoaderWarning,
     OrderMismatch,
     StateMismatch,
     UsageError,
@@ -263,7 +267,8 @@ def test_verify_resume_explains_another_order() -> None:
         return DataLoader(range(N), 3, sampler=HIDDEN["a partial"]())
 
     with pytest.raises(ResumeError, match="the sampler Hides gives other indices") as raised:
-        verify_resume(make, steps=(2,), fresh_process=False)
+        with pytest.warns(LoaderWarning, match=r"loader.sampler.draw.args\[0\] \(numpy Generator"):
+            verify_resume(make, steps=(2,), fresh_process=False)
     assert raised.value.what == "order"
 
 
@@ -574,3 +579,35 @@ def test_a_list_that_stays_is_not_encoded_again_and_one_that_changes_is(
         assert changed(first, freeze(sampler, lists=known)) == first
     sampler.value = LISTS[other]()
     assert bool(changed(first, freeze(sampler, lists=known))) == (kind != other) or kind == "lists"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("kind", [zoo.ListeningWithWeights, zoo.ListeningWithState])
+def test_what_the_training_tells_a_sampler_outlives_a_resume_at_every_step(
+    kind: Any, workers: int
+) -> None:
+    def make() -> DataLoader[Any]:
+        # All indices are drawn before the training has told anything.
+        return DataLoader(range(N), 3, sampler=kind(), num_workers=workers, prefetch_factor=5)
+
+    def train(resumes: bool) -> list[Any]:
+        loader, passes = make(), []
+        for _ in range(3):
+            iterator, seen = iter(loader), []
+            while True:
+                if resumes:  # there may be no index left to be drawn in between
+                    state, loader = iterator.state_dict(), make()
+                    iterator.close()
+                    loader.load_state_dict(state)
+                    iterator = iter(loader)
+                try:
+                    seen.append(next(iterator).tolist())
+                except StopIteration:
+                    break
+                loader.sampler.feedback(seen[-1][0])  # type: ignore[attr-defined]
+            passes.append(seen)
+        return passes
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EmptyEpochWarning)
+        assert train(resumes=True) == train(resumes=False)

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from laws.observe import expected_warnings
-from laws.streams import StatefulWalk, share
+from laws.observe import expected_warnings, seen
+from laws.streams import ByClass, Generated, StatefulDataset, StatefulWalk, share
 from torch.utils.data import Dataset, IterableDataset
 
 from picklable_loader import DataLoader
@@ -141,6 +141,27 @@ def test_a_pass_that_was_left_leaves_nothing_in_workers_that_no_state_tells(data
     assert lists(iterator) == resumed(make, state) == whole
     loader.load_state_dict(state)
     assert lists(loader) == whole
+
+
+@pytest.mark.parametrize("seeding", ["batch", "worker"])
+@pytest.mark.parametrize("dataset", [StatefulDataset, ByClass, Generated, Reads])
+def test_an_iterator_whose_loader_is_given_a_state_still_delivers_what_was_left(
+    dataset: Any, seeding: Any
+) -> None:
+    """Its workers are retired with batches under way, and new ones have to fetch these."""
+
+    def make() -> Any:
+        options = {"num_workers": 2, "persistent_workers": True, "seeding": seeding}
+        return DataLoader(dataset(), 2, seed=1, **options)
+
+    iterator = iter(make())
+    seen(iterator, 1)
+    state, expected = iterator.state_dict(), seen(iterator)
+    iterator = iter(loader := make())
+    seen(iterator, 1)
+    loader.load_state_dict(state)
+    assert seen(iterator) == expected
+    assert seen(iter(loader)) == expected
 
 
 def test_straight_on_into_the_next_epoch_the_dataset_goes_along() -> None:

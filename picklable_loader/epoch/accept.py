@@ -7,7 +7,6 @@ out at the first ``next``, as `DamagedStateError` or `StreamError`.
 
 from __future__ import annotations
 
-
 from ..core.cursor import Cursor, Saved
 from ..core.fields import check_attributes, check_fields
 from ..core.order import Order

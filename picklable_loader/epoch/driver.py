@@ -30,7 +30,8 @@ from ..fetching.engine.engine import Engine
 from ..fetching.engine.stats import KEPT, Record, SkippedSample, Skips, Stats
 from ..fetching.transport.messages import Answer
 from ..fetching.worker.on_error import Bad
-from .run import Kept, Run
+from .kept import Kept
+from .run import Run
 from .turns import MOVING, SAVABLE, Turn
 
 __all__ = ["Driver"]
@@ -49,6 +50,8 @@ class Driver:
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
+        #: how many streams its workers have
+        self._streams = 0
         #: the run that the engine was told of; None before that
         self._run: Run | None = None
         self._todo: deque[Instruction] = deque()
@@ -96,7 +99,7 @@ class Driver:
         """
         workers = run.spec.workers
         if self._engine is None:
-            self._engine = make(run)
+            self._engine, self._streams = make(run), run.streams
             self._waited_ns = 0
             self._waits.clear()
             new_workers = workers > 0
@@ -212,8 +215,19 @@ class Driver:
         if self._engine is not None:
             self._last = self._figures(self._engine)
             self._last_record = Record(self._engine.answers(), tuple(self._waits))
-            self._engine.close()
-            self._engine = self.kept = None
+            # Whatever a signal handler raises meanwhile, it does not work any more.
+            engine, self._engine, self.kept = self._engine, None, None
+            engine.close()
+
+    def refit(self, streams: int) -> None:
+        """Have new workers started if those that live on have another number of streams.
+
+        They have it of a state; the epochs after have the loader's.
+        """
+        kept = self.kept
+        if kept is not None and self._streams != streams:
+            self.stop()
+            self.kept = replace(kept, policy=None)
 
     def _wait(self, engine: Engine) -> Answered | Died:
         """Wait for workers: a signal handler may save meanwhile."""

@@ -14,16 +14,18 @@ from ..core.streams import Place
 from ..datasets.datapipes import SharedSeeds
 from ..datasets.protocol import tell_epoch
 from ..fetching.worker.baseline import Origin
-from ..fetching.worker.saved_streams import savable, warn_of_drift
+from ..fetching.worker.saved_streams import remembers, savable, warn_of_drift
 from ..orders.attributes import prepare
 from ..rng.source import Source
 from ..saving.states.tree import check_checksum, copied
 from .accept import check
 from .fits import fit
+from .kept import Kept
 from .options import AtEpochEnd
-from .run import Kept, Run
+from .run import Run
 from .spec import Spec
 from .states import unmoved
+from .warnings import forgotten
 
 __all__ = ["History"]
 
@@ -141,8 +143,9 @@ class History:
 
     def _carried_places(self, spec: Spec) -> list[Place]:
         """The streams' positions at the start of the next epoch, if not at their beginning."""
-        places = [Place(mark=self.carried.get(stream)) for stream in range(spec.streams)]
-        return places if self.carried else []
+        if len(self.carried) != spec.streams:
+            return []  # they are of other streams
+        return [Place(mark=self.carried[stream]) for stream in range(spec.streams)]
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -155,13 +158,29 @@ class History:
         else:
             self.origin_known.tell(epoch)
 
+    def drop_state_of_another(self, spec: Spec, epoch: int) -> int | None:
+        """Drop a loaded state, unless it is of this epoch, or of a moment between two epochs.
+
+        Returns:
+            The epoch of a state that was dropped, and from which batches were to come.
+        """
+        if self.resume is None:
+            return None
+        cursor, fits = self.resume
+        begins = cursor.step == 0 and cursor.order is None  # whichever epoch comes next
+        if cursor.epoch == epoch or begins:
+            self.resume = Saved(replace(cursor, epoch=epoch, announced=epoch), fits)
+            return None
+        self.resume = None
+        return cursor.epoch if cursor.step and spec.remaining(cursor) != 0 else None
+
     def fresh_run(self, spec: Spec, kept: Kept | None) -> Run:
         """Begin the next epoch; with ``seed=`` the sampler follows."""
         if spec.options.seed is not None:
             spec.tell_samplers(self.next_epoch)
         self.source.generators = spec.generators
         run = Run(spec, self.source, self.next_epoch, self.announced, kept=kept)
-        run.open(self.shared_seeds, self.carried)
+        run.open(self.shared_seeds, self._carried_places(spec))
         self.begins(run)
         return run
 
@@ -173,7 +192,7 @@ class History:
             tell_epoch(spec.dataset, cursor.announced)
         self.announced = cursor.announced
         run = Run(spec, self.source, cursor=cursor, kept=kept)
-        run.open(self.shared_seeds, self.carried)
+        run.open(self.shared_seeds, self._carried_places(spec))
         return run
 
     def begins(self, run: Run) -> None:
@@ -186,7 +205,16 @@ class History:
         self.carried = {}
         alone = not spec.workers and spec.streams == run.streams == 1
         if spec.lives_on or (alone and spec.options.num_streams is None):
-            self.carried = dict(run.last_marks)
+            marks = run.last_marks
+            self.carried = {stream: marks.get(stream) for stream in range(run.streams) if marks}
+
+    def refit(self, spec: Spec) -> None:
+        """Drop the streams' states if the next epoch has another number of streams."""
+        streams, had = spec.streams, len(self.carried)
+        if had and had != streams:
+            self.carried, marks = {}, self.carried.values()
+            if spec.stateful or remembers(marks):
+                forgotten(type(spec.dataset).__qualname__, had, streams)
 
     def accept(self, spec: Spec, state: Any, *, strict: bool, at_epoch_end: str | None) -> Saved:
         """The position of a state that fits; dataset and sampler become what they were then.

@@ -6,8 +6,7 @@ draws, and makes a snapshot of them at any moment. It knows of no process and ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -26,23 +25,10 @@ from ..rng.generators import RNGS, Universe
 from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode, encode_state
 from .fits import rank_and_world
+from .kept import Kept, worker_states
 from .spec import Spec
 
-__all__ = ["Kept", "Run"]
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What goes from one epoch to the next with workers that live on."""
-
-    #: that of the epoch before
-    base_seed: int
-    #: that of the epoch in which they were started
-    worker_seed: int
-    #: the loader's when they were started; its later settings do not reach them
-    policy: Policy
-    #: their generators at the end of the epoch before (``seeding="worker"``)
-    worker_states: Mapping[str, Any] = field(default_factory=dict)
+__all__ = ["Run"]
 
 
 class Run:
@@ -81,7 +67,7 @@ class Run:
         #: the seed with which the workers are, or were, started
         self.worker_seed = 0
         #: by worker, the states of its generators after the last batch that was delivered from it
-        self.worker_states = _worker_states(cursor, kept)
+        self.worker_states = worker_states(cursor, kept)
         #: the last step that has moved them, the worker, and its states before
         self._states_before: tuple[int, str, Any] | None = None
         #: how many streams serve the tasks; 0: any worker may take any task
@@ -97,12 +83,12 @@ class Run:
         #: the state that this run was restored from, as long as nothing has moved
         self.unmoved: Saved | None = None
 
-    def open(self, shared_seeds: SharedSeeds, carried: Mapping[int, Any]) -> None:
+    def open(self, shared_seeds: SharedSeeds, carried: list[Place]) -> None:
         """Draw seeds and open the sampler, in torch's order of draws.
 
         Args:
             shared_seeds: the loader's.
-            carried: by stream, the state in which the epoch before has left the dataset.
+            carried: the streams, if the epoch before has left the dataset in another state.
         """
         cursor, kept, spec = self._cursor, self._kept, self.spec
         rejoin(self._source)
@@ -114,7 +100,7 @@ class Run:
         self._open_again(cursor, kept, shared_seeds)
         places = self._starting_places(cursor, carried)
         self.streams = len(places) or (spec.workers if spec.pinned else 0)
-        self.schedule = self._schedule(cursor, kept.policy if kept else spec.policy(), places)
+        self.schedule = self._schedule(cursor, (kept and kept.policy) or spec.policy(), places)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -318,10 +304,10 @@ class Run:
             return {"shared_seed": self.shared_seed}
         return None if self.order is None else self.order.state(live)
 
-    def _starting_places(self, cursor: Cursor | None, carried: Mapping[int, Any]) -> list[Place]:
+    def _starting_places(self, cursor: Cursor | None, carried: list[Place]) -> list[Place]:
         streams = self.spec.streams
         if cursor is None or not (cursor.streams or cursor.step):
-            return [Place(mark=carried.get(at)) for at in range(streams)]
+            return carried or [Place() for _ in range(streams)]
         if cursor.streams:
             return read(cursor.streams)
         # A state of an earlier version: torch's order says how many each stream had given.
@@ -385,9 +371,3 @@ class Run:
             worker: {name: RNGS[name].to_text(state) for name, state in states.items()}
             for worker, states in self.worker_states.items()
         }
-
-
-def _worker_states(cursor: Cursor | None, kept: Kept | None) -> dict[str, Any]:
-    if cursor is None:
-        return {} if kept is None else dict(kept.worker_states)
-    return {worker: Universe.from_text(texts).states for worker, texts in cursor.workers.items()}

@@ -73,6 +73,14 @@ class Turn:
                 self.phase = before
 
     @contextmanager
+    def rests(self) -> Iterator[None]:
+        """Hold it, and let this thread save in between where it could have saved before."""
+        before = self.phase_here()
+        with self.lock:
+            self.phase = before  # what an exception has left here says nothing
+            yield
+
+    @contextmanager
     def jumps(self, what: str) -> Iterator[None]:
         """Hold it to leave the position at hand, which ``next`` of this thread must not be at.
 

@@ -10,9 +10,12 @@ from ..fetching.engine.stats import SkippedSample
 __all__ = [
     "dropped_state",
     "empty_epoch",
+    "forgotten",
     "longer_than_promised",
     "replay",
     "skipped",
+    "unsaved_in_data",
+    "unsaved_in_sampler",
 ]
 
 
@@ -34,6 +37,40 @@ def replay(count: int, epoch: int, dataset: str) -> None:
         f"{epoch} are fetched again and dropped. Give the dataset, or its iterator, state_dict and "
         "load_state_dict, and it goes on at once",
         ReplayWarning,
+        stacklevel=stack_level(),
+    )
+
+
+def unsaved_in_data(found: str) -> None:
+    """A dataset or a collate_fn has generators of its own, which a save leaves out."""
+    warnings.warn(
+        f"this save does not hold the state of {found}. If samples are drawn from it, a resume "
+        "gives other ones, and with workers each run may. Make a generator for each sample, from "
+        "picklable_loader.current_seed() and the index, or pass seed_hooks= to the DataLoader, "
+        "which seed it before each batch",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )
+
+
+def unsaved_in_sampler(found: str) -> None:
+    """A sampler draws from a generator that is no attribute of its own."""
+    warnings.warn(
+        f"this state does not hold that of {found}. If the order is drawn from it, a resume in a "
+        "program that is built anew gives another order. Keep the generator itself in an "
+        "attribute of the sampler, or give the sampler state_dict and load_state_dict",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )
+
+
+def forgotten(dataset: str, before: int, now: int) -> None:
+    """Streams that live on from epoch to epoch are now others."""
+    warnings.warn(
+        f"the dataset {dataset} was read through {before} streams, and is now read through {now}: "
+        "what each one had kept in itself from earlier epochs is lost, and the epoch begins with "
+        "fresh copies. Pass num_streams= to have as many streams under any number of workers",
+        LoaderWarning,
         stacklevel=stack_level(),
     )
 

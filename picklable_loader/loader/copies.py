@@ -54,7 +54,7 @@ def apart(owner: Any) -> Any:
         decision = decided(packing_of(loader), loader._pl.decision, loader.__getstate__())
         copied._pl.decision = decision
         return found
-    except CannotSaveError:
+    except (CannotSaveError, Warning):  # a filter may make an error of a warning
         raise
     except Exception as error:  # whatever stands in people's samplers and datasets
         raise CannotSaveError(

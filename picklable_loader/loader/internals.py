@@ -48,6 +48,8 @@ class Internals:
         self.kept: weakref.ref[Any] | None = None
         #: one that was unpickled after its last batch: the next ``iter`` goes on from its end
         self.ended: Any = None
+        #: parts of the loader that were looked through for generators which no state holds
+        self.looked: set[str] = set()
         #: how the loader is pickled, and what was carried in a pickle without its dataset
         self.decision = Decision()
         self.sealed: Opened | None = None
@@ -99,22 +101,27 @@ class Internals:
         if spec.lives_on:
             self.driver, self.kept = iterator.driver, self.newest_ref
 
-    def abandon(self, spec: Spec, finished: bool = False) -> None:
-        """Retire workers that live on, if a pass that was left has changed their datasets.
-
-        No state holds what they have then; new ones begin with what a state holds.
+    def abandon(self, spec: Spec, resumes: bool = False) -> None:
+        """Retire workers that live on, if a pass has changed their datasets.
 
         Args:
             spec: how the loader is set up.
-            finished: also if the pass was not left.
+            resumes: the next pass goes on from a state, and they are to be as it has them; else
+                the changes of a pass that was left count, as no state holds them.
         """
-        run = self.history.run
-        used = run is not None and (finished or not run.finished)
-        changed = spec.stateful
-        if finished:  # they are to be as a state has them
+        if resumes:
             changed = spec.streamed or spec.options.seeding == "worker"
-        if self.driver is not None and used and changed:
+        else:
+            run = self.history.run
+            changed = run is not None and not run.finished and spec.stateful
+        if self.driver is not None and changed:
             self.driver.stop()
+
+    def refit(self, spec: Spec) -> None:
+        """See that the next epoch has as many streams as the loader says."""
+        if self.driver is not None and spec.lives_on:
+            self.driver.refit(spec.streams or (spec.workers if spec.pinned else 0))
+        self.history.refit(spec)
 
 
 class Owner(TorchDataLoader[_T]):

@@ -197,20 +197,18 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
 
     def begin(self, start: Saved | None, at_epoch_end: AtEpochEnd | None) -> None:
         """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
-        spec = spec_of(self.loader)
-        unmoved = self._run is None or self._run.unmoved is not None
-        if start is None and self._finished and unmoved:
-            # It was pickled after its last batch. Persistent workers would have gone on with what
-            # the epoch has left them, for example its base seed; new ones begin with its state.
-            start = self._next_epoch(live=True)
+        spec, inner = spec_of(self.loader), self.loader._pl
+        if start is None and (self._run is None or self._run.unmoved is not None):
+            start = self._after_unpickling()
         if start is None:
             self._leave()
-        self._resume(start, at_epoch_end or self.loader._pl.options.at_epoch_end)
+        self._resume(start, at_epoch_end or inner.options.at_epoch_end)
+        inner.abandon(spec, resumes=start is not None)
         if start is None:
             _check_kind(self.loader)
-            self.loader._pl.abandon(spec)
+            inner.refit(spec)
             self._fresh_run()
-        self.loader._pl.adopt(spec, self)
+        inner.adopt(spec, self)
         self.start()
 
     def _leave(self) -> None:
@@ -346,7 +344,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         run.unmoved = None
         self._history.ends(run.spec, run)
         self._finished = True
-        if not self.loader.persistent_workers:
+        if not run.spec.lives_on:
             self._driver.stop()
 
     def _come_to_rest(self, error: BaseException) -> None:
@@ -356,9 +354,11 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             self._deadly = error.step
         if run is not None:
             run.take_back(self._handed_over)
-        self._driver.stop()
-        if run is not None:
-            run.restart()
+        try:
+            self._driver.stop()
+        finally:  # a second Ctrl-C comes while workers are awaited
+            if run is not None:
+                run.restart()
 
 
 def _no_budget(finished: bool) -> UsageError:

@@ -30,7 +30,7 @@ from ..saving.states.tree import with_checksum
 from .display.describe import Portrait, describe, in_one_line
 from .display.html import card
 from .iterator import LoaderIterator
-from .pickling import Picklable, internals
+from .pickling import Picklable, internals, warn_of_generators
 from .setup import job_of, spec_of
 
 __all__ = ["DataLoader"]
@@ -243,7 +243,8 @@ class DataLoader(Picklable[_T]):
         lives_on = spec_of(self).lives_on
         kept = inner.kept() if lives_on and inner.kept is not None else None
         iterator: LoaderIterator[_T]
-        iterator = LoaderIterator(self, inner.driver) if kept is None else kept
+        driver = inner.driver if lives_on else None
+        iterator = LoaderIterator(self, driver) if kept is None else kept
         before = history.next_epoch, history.run, inner.newest_ref
         try:
             iterator.begin(history.resume, history.resume_at_end)
@@ -259,7 +260,7 @@ class DataLoader(Picklable[_T]):
 
         It reaches the sampler, the batch sampler and the dataset where they have ``set_epoch``,
         and the dataset's copies in persistent workers. A state that was loaded for this epoch
-        stays in force; one for another epoch is dropped.
+        stays in force, and so does one of a moment between two epochs; another one is dropped.
 
         Args:
             epoch: from 0.
@@ -276,11 +277,9 @@ class DataLoader(Picklable[_T]):
 
     def _set_epoch(self, epoch: int) -> None:
         spec, history = spec_of(self), self._pl.history
-        resume = history.resume
-        if resume is not None and resume.cursor.epoch != epoch:
-            if resume.cursor.step and spec.remaining(resume.cursor) != 0:
-                dropped_state(epoch, resume.cursor.epoch)
-            history.resume = None
+        dropped = history.drop_state_of_another(spec, epoch)
+        if dropped is not None:
+            dropped_state(epoch, dropped)
         if self._pl.newest is None:
             history.run = None  # a pass that was left, or is over
         history.choose(spec, epoch)
@@ -305,7 +304,7 @@ class DataLoader(Picklable[_T]):
                 ``seeding="worker"``, or an epoch whose random numbers are not known. Or there is
                 no batch, as all of its samples are skipped.
         """
-        with self._pl.turn.lock:
+        with self._pl.turn.rests():
             spec, history = spec_of(self), self._pl.history
             world = partial(Batch, self._pl.turn, history.source)
             job = job_of(self, spec)
@@ -334,7 +333,10 @@ class DataLoader(Picklable[_T]):
             CannotSaveError: see `LoaderIterator.state_dict`.
         """
         with self._pl.turn.still():
-            return with_checksum(self._pl.state(spec_of(self)))
+            spec = spec_of(self)
+            state = self._pl.state(spec)
+            warn_of_generators(self, spec, state, live=False)
+            return with_checksum(state)
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
@@ -360,7 +362,6 @@ class DataLoader(Picklable[_T]):
             accepted = history.accept(spec, state, strict=strict, at_epoch_end=at_epoch_end)
             history.resume = accepted
             history.resume_at_end = at_epoch_end
-            inner.abandon(spec, finished=True)
             history.run = None
             inner.newest_ref = None
 

@@ -15,6 +15,8 @@ from ..core.snapshot import differences
 from ..datasets.protocol import tell_epoch
 from ..epoch.history import History
 from ..epoch.options import Options
+from ..epoch.spec import Spec
+from ..epoch.unsaved import tell_of_generators
 from ..errors import Difference, StateMismatch, UsageError
 from ..rng.source import Source
 from ..saving.pickles.codecs import bare
@@ -24,7 +26,7 @@ from .copies import apart
 from .internals import Internals, Owner
 from .setup import packing_of, spec_of
 
-__all__ = ["Picklable", "internals"]
+__all__ = ["Picklable", "internals", "warn_of_generators"]
 
 _T = TypeVar("_T", covariant=True)
 
@@ -110,6 +112,12 @@ def internals(loader: Owner[Any], options: Options) -> Internals:
     return inner
 
 
+def warn_of_generators(loader: Owner[Any], spec: Spec, state: dict[str, Any], live: bool) -> None:
+    """See `tell_of_generators`."""
+    inner = loader._pl
+    tell_of_generators(spec, loader.collate_fn, inner.looked, state, live, inner.turn.foreign)
+
+
 def _in_slots(owner: Any) -> dict[str, Any]:
     """What a loader of somebody's class has in slots; of the class, their descriptors."""
     kind = owner if isinstance(owner, type) else type(owner)
@@ -157,6 +165,7 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
         loader.__dict__.update(before)
         raise StateMismatch(unlike, "Attach the dataset that it was saved with.")
     inner.sealed, inner.options, history.resume = None, options, resume
+    inner.looked = set()
     history.source.dataset = dataset
     if history.announced is not None:
         tell_epoch(dataset, history.announced)

@@ -13,8 +13,10 @@ from ..core.snapshot import from_plain, to_plain
 from ..epoch.driver import Driver
 from ..epoch.fits import check_fits
 from ..epoch.history import History
+from ..epoch.kept import kept_of
 from ..epoch.options import AtEpochEnd
 from ..epoch.run import Run
+from ..epoch.spec import Spec
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import packed_iterator
@@ -23,7 +25,7 @@ from ..saving.states.tree import with_checksum
 from .copies import alone, apart
 from .display.describe import Portrait, describe, in_one_line
 from .display.html import card
-from .pickling import Picklable
+from .pickling import Picklable, warn_of_generators
 from .setup import packing_of, spec_of
 
 __all__ = ["PicklableIterator"]
@@ -160,7 +162,9 @@ class PicklableIterator(Generic[_T]):
                 exactly; the text names the way out.
         """
         with self._turn.still():
-            return with_checksum(self._state_now())
+            state = self._state_now()
+            warn_of_generators(self.loader, self._spec(), state, live=False)
+            return with_checksum(state)
 
     def _state_now(self) -> dict[str, Any]:
         """The same without a checksum, for whoever holds the turn."""
@@ -189,9 +193,11 @@ class PicklableIterator(Generic[_T]):
 
     def __getstate__(self) -> dict[str, Any]:
         with self._turn.still():
+            state = self._snapshot(live=True)
+            warn_of_generators(self.loader, self._spec(), state, live=True)
             return {
                 "loader": self.loader,
-                "state": self._snapshot(live=True),
+                "state": state,
                 "finished": self._finished,
                 "newest": self.loader._pl.newest is self,
             }
@@ -272,9 +278,7 @@ class PicklableIterator(Generic[_T]):
         return history
 
     def _snapshot(self, live: bool) -> dict[str, Any]:
-        run = self._run
-        spec = spec_of(self.loader) if run is None else run.spec
-        return self._history.snapshot(spec, run, self._start, live)
+        return self._history.snapshot(self._spec(), self._run, self._start, live)
 
     def _resume(self, start: Saved | None, at_epoch_end: AtEpochEnd | None) -> None:
         self._run, self._start = None, start
@@ -298,6 +302,30 @@ class PicklableIterator(Generic[_T]):
         self._start = None
         if self.loader._pl.newest is self:
             history.begins(self._run)
+
+    def _spec(self) -> Spec:
+        return spec_of(self.loader) if self._run is None else self._run.spec
+
+    def _after_unpickling(self) -> Saved | None:
+        """The start of the next epoch, for an iterator that has not moved since it was unpickled.
+
+        Persistent workers would have gone on with what the epoch has left them, for example its
+        base seed; new ones begin with that. The epoch of a later set_epoch counts.
+        """
+        inner, history, start = self.loader._pl, self._history, self._start
+        spec = spec_of(self.loader)
+        if spec.lives_on and start is not None and start.cursor.base_seed is not None:
+            self._driver.kept = kept_of(start.cursor)
+        if not self._finished:
+            return None
+        wish = history.next_epoch, history.announced
+        if self._run is None:
+            self._build_run()
+        if wish != (history.next_epoch, history.announced):
+            self.loader.set_epoch(wish[0])
+        inner.refit(spec)
+        live_run = self._live_run()
+        return self._next_epoch(live=True) if wish[0] == live_run.epoch + 1 else None
 
     def _next_epoch(self, live: bool) -> Saved:
         if self._run is None:

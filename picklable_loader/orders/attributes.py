@@ -28,7 +28,7 @@ from ..rng.generators import generator_to_text, set_generator
 from ..rng.source import Source
 from ..saving.states.plain import SCALARS, NotPlain, alike, decode, encode, encode_state
 
-__all__ = ["Frozen", "Lists", "changed", "check_known", "freeze", "memory", "prepare", "thaw"]
+__all__ = ["Frozen", "changed", "check_known", "freeze", "memory", "prepare", "rngs_in", "thaw"]
 
 #: an attribute's path from the sampler -> [kind, plain value]
 Frozen = dict[str, list[Any]]
@@ -39,18 +39,8 @@ Lists = dict[str, tuple[list[Any] | None, list[Any] | None]]
 _OPAQUE = ("iterator", "members")
 
 #: what a sampler may refer to and is none of its own state
-_OTHERS = (
-    Dataset,
-    DataLoader,
-    torch.nn.Module,
-    type,
-    ModuleType,
-    FunctionType,
-    BuiltinFunctionType,
-    MethodType,
-    io.IOBase,
-    Enum,
-)
+_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+_OTHERS = (*_CODE, Dataset, DataLoader, torch.nn.Module, io.IOBase, Enum)
 
 
 def freeze(sampler: Any, other: Any = None, lists: Lists | None = None) -> Frozen:
@@ -112,13 +102,16 @@ def thaw(sampler: Any, frozen: Frozen) -> None:
 
 def look(sampler: Any, path: str) -> list[Any] | None:
     """What stands at a path now; None if nothing does that can be put back."""
-    target = sampler
     try:
-        for name in path.split("."):
-            target = _get(target, name)
+        return _encode(_at(sampler, path))
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         return None
-    return _encode(target)
+
+
+def rngs_in(sampler: Any, other: Any) -> set[int]:
+    """The ids of the generators that `freeze` sees in a sampler; ``other``: see there."""
+    frozen = freeze(sampler, other)
+    return {id(_at(sampler, path)) for path, form in frozen.items() if form[0] in _RNGS}
 
 
 def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> dict[str, Any]:
@@ -134,12 +127,15 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
         CannotSaveError: it has been iterated before, and keeps something from epoch to epoch that
             cannot be saved; or its state_dict holds more than plain values.
     """
-    if is_stateful(sampler):
-        return {"state": encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)}
     now = freeze(sampler, source.dataset, source.lists)
+    attributes = changed(now, source.origin)
+    if is_stateful(sampler):
+        state = encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)
+        # It may hold weights, and not the generator that the next epoch is drawn from.
+        rngs = {path: form for path, form in attributes.items() if form[0] in _RNGS}
+        return {"state": state, **({"attributes": rngs} if rngs else {})}
     if started:
         check_known(source.origin, now, sampler)
-    attributes = changed(now, source.origin)
     return {"attributes": attributes} if attributes else {}
 
 
@@ -260,37 +256,50 @@ def _is_container(value: Any) -> bool:
 def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
     """The named parts of an object or a container."""
     if isinstance(owner, list | tuple | deque):
-        yield from ((str(at), item) for at, item in enumerate(owner))
+        yield from ((str(at), item) for at, item in enumerate(_items(owner)))
     elif isinstance(owner, dict):
-        yield from ((key, item) for key, item in owner.items() if _is_name(key))
+        yield from ((name, dict.__getitem__(owner, key)) for name, key in _names(owner).items())
     else:
         yield from getattr(owner, "__dict__", {}).items()
         for kind in type(owner).__mro__:
             slots = vars(kind).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
+                if name.startswith("__") and not name.endswith("__"):
+                    name = f"_{kind.__name__.lstrip('_')}{name}"
                 if name not in ("__dict__", "__weakref__") and hasattr(owner, name):
                     yield name, getattr(owner, name)
 
 
-def _is_name(key: Any) -> bool:
-    return type(key) is str and "." not in key
+def _names(owner: dict[Any, Any]) -> dict[str, Any]:
+    """The keys of a dict by names without points: a tab stands for one, as no repr has a tab."""
+    keys = [key for key in dict.__iter__(owner) if type(key) in SCALARS]
+    plain = {k: k for k in keys if type(k) is str and "." not in k and k[:1] != "["}
+    return plain | {f"[{key!r}]".replace(".", "\t"): key for key in keys if key not in plain}
 
 
 def _items(container: Any) -> list[Any]:
-    return list(container.values() if isinstance(container, dict) else container)
+    """What is in it, whatever ``__iter__`` its class has: a sampler's own draws."""
+    kind: Any = next(kind for kind in (list, tuple, deque, dict) if isinstance(container, kind))
+    return list(kind.values(container) if kind is dict else kind.__iter__(container))
+
+
+def _at(owner: Any, path: str) -> Any:
+    for name in path.split("."):
+        owner = _get(owner, name)
+    return owner
 
 
 def _get(owner: Any, name: str) -> Any:
-    if isinstance(owner, list | tuple | deque):
-        return owner[int(name)]
-    return owner[name] if isinstance(owner, dict) else getattr(owner, name)
+    if isinstance(owner, dict):
+        return owner[_names(owner)[name] if name[:1] == "[" else name]
+    return owner[int(name)] if isinstance(owner, list | tuple | deque) else getattr(owner, name)
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
     if isinstance(owner, list | deque):
         owner[int(name)] = value
     elif isinstance(owner, dict):
-        owner[name] = value
+        owner[_names(owner)[name] if name[:1] == "[" else name] = value
     elif not isinstance(owner, tuple):  # what stands in a tuple cannot have changed
         setattr(owner, name, value)
 

@@ -62,8 +62,10 @@ class CustomOrder:
         self._iterator: Iterator[Any] | None = None
         #: of the first takes: whether they have changed what state_dict gives
         self._moves: list[bool] = []
-        #: what it gave after the newest of these
+        #: what it gave after the newest of these, or after a replay
         self._moved_to: Any = None
+        #: it then was given a state that no replay leads to
+        self._told = False
         #: the sampler's attributes after the last iter()
         self._opened: Frozen = {}
         self.record = Record() if self._saved is None else _read(self._saved)
@@ -213,9 +215,10 @@ class CustomOrder:
         state["sampler"] = changed(before, origin, now if live else before)
         if self.record.between:
             state["between"] = dict(self.record.between)
-        if self._moves and is_stateful(self._sampler):
+        if self._moved_to is not None and is_stateful(self._sampler):
             # No position, but what the program has changed in mid-epoch: weights, a curriculum.
-            if not all(self._moves) or not alike(self._moved_to, self._own_state()):
+            known = all(self._moves) and not self._told
+            if not (known and alike(self._moved_to, self._own_state())):
                 state["sampler_state"] = self._sampler_state(live)
 
     def _frozen(self) -> Frozen:
@@ -278,9 +281,11 @@ class CustomOrder:
         replay = Replay(self._sampler, record, world, world)
         replay.complete()
         self._iterator, record.checksum = replay.iterator, replay.checksum
+        self._moved_to = self._own_state()
         if "sampler_state" in saved:
             told = decode(saved["sampler_state"])
-            if not alike(self._own_state(), encode_any(told)):
+            self._told = not alike(self._moved_to, encode_any(told))
+            if self._told:
                 self._sampler.load_state_dict(told)
         if not record.taken:
             self._opened = self._frozen()

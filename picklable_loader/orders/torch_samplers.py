@@ -247,7 +247,9 @@ def data_of(sampler: Any) -> Any:
         sampler = sampler.weights
     if isinstance(sampler, range):
         return [sampler.start, sampler.stop, sampler.step]
-    return sampler if isinstance(sampler, list | tuple | torch.Tensor | np.ndarray) else None
+    if isinstance(sampler, list | tuple):  # an __iter__ of its own may draw, or change it
+        return sampler if is_known(sampler) else None
+    return sampler if isinstance(sampler, torch.Tensor | np.ndarray) else None
 
 
 #: a subclass that has one of these of its own may have another sequence

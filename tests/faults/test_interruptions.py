@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -20,6 +21,7 @@ import picklable_loader
 from picklable_loader import DataLoader
 from picklable_loader.core.order import SequenceOrder
 from picklable_loader.errors import UsageError
+from picklable_loader.fetching.engine.processes import PoolEngine
 from picklable_loader.loader.iterator import LoaderIterator
 from picklable_loader.orders.chunked import ChunkedOrder
 
@@ -111,6 +113,41 @@ def test_what_a_signal_handler_raises_at_any_line_loses_no_batch(
         assert found + lists(iterator) == expected, f"line {at}"
         at += 17 if workers else 3
     assert at > 60
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("transport", ["arena", "portable"])
+@pytest.mark.parametrize("dataset", [Numbers, Remembers, Stream])
+def test_a_second_ctrl_c_while_workers_are_awaited_loses_no_batch(
+    dataset: Any, transport: Any, persistent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The button is pressed again, as nothing seems to happen while a worker ends its sample."""
+
+    def pressed(_: Any) -> None:
+        monkeypatch.setattr("picklable_loader.fetching.pool.pool.retire", pressed_again)
+        raise KeyboardInterrupt
+
+    def pressed_again(_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"seed": 5, "num_workers": 2, "transport": transport}
+    expected = lists(DataLoader(dataset(), 3, **options))
+    iterator = iter(DataLoader(dataset(), 3, persistent_workers=persistent, **options))
+    found = lists(next(iterator) for _ in range(2))
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    monkeypatch.setattr(PoolEngine, "wait", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        list(iterator)
+    found += expected[2 : iterator.step]  # what was there already
+    for worker in workers:
+        worker.join(10)
+        assert worker.exitcode is not None
+    assert found + lists(pickle.loads(pickle.dumps(iterator))) == expected
+    assert found + lists(iterator) == expected
+    iterator.close()
 
 
 @pytest.mark.parametrize("workers", [0, 1])

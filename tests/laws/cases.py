@@ -161,6 +161,8 @@ ODD = [
     sampler("generators in a list", odd.ManyGenerators),
     sampler("a helper's state", odd.Helped),
     sampler("slots", odd.InSlots),
+    sampler("private slots", odd.InPrivateSlots),
+    sampler("a dict of generators by number", odd.ByKeys),
     sampler("frozen", odd.Frozen),
     sampler("read-only", odd.ReadOnly),
     sampler("knows its epoch only", odd.KnowsItsEpochOnly),

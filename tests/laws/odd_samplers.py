@@ -114,6 +114,41 @@ class InSlots:
             yield (index * 3 + self.epoch) % N
 
 
+class InPrivateSlots:
+    """Slots whose names Python changes."""
+
+    __slots__ = ("__epoch",)
+
+    def __init__(self) -> None:
+        self.__epoch = 0
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        self.__epoch += 1
+        for index in range(N):
+            yield (index * 3 + self.__epoch) % N
+
+
+class ByKeys(Sized):
+    """Generators and helpers in a dict by keys that are no names: numbers, texts with points."""
+
+    def __init__(self) -> None:
+        self.parts: dict[Any, Any] = {0: random.Random(1), None: Helper(), "a.b": random.Random(2)}
+        self.parts |= {
+            -1.5: random.Random(3),
+            "[0]": random.Random(4),
+            True: Helper(),
+            "": Helper(),
+        }
+
+    def __iter__(self) -> Iterator[int]:
+        for place in range(N):
+            part = list(self.parts.values())[place % len(self.parts)]
+            yield part.pick() if isinstance(part, Helper) else part.randrange(N)
+
+
 @dataclass(frozen=True)
 class Frozen:
     """Lets no one set its attributes."""

@@ -210,12 +210,14 @@ def _retire(
     if os.getpid() != owner:  # a forked copy: neither line nor children are its own
         return
     lifeline, lines, stacks, job = ends
-    lines.hang_up()
-    retire(processes)
-    remains.remove([process.pid for process in processes if process.exitcode])
-    processes.clear()
-    lifeline.cut()
-    if isinstance(job, Cargo):
-        job.close()
-    if stacks is not None:
-        stacks.close()
+    try:
+        lines.hang_up()
+        retire(processes)
+        remains.remove([process.pid for process in processes if process.exitcode])
+    finally:  # also if a second Ctrl-C comes while they are awaited: the system kills them
+        processes.clear()
+        lifeline.cut()
+        if isinstance(job, Cargo):
+            job.close()
+        if stacks is not None:
+            stacks.close()

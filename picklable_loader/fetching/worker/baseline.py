@@ -70,8 +70,6 @@ class Beginning:
             dataset: the one that was saved, in mid-epoch; or the program's.
             entries: a mark's.
         """
-        if "begun" not in entries:
-            return
         new, before = entries["begun"]
         for name in new:
             vars(dataset).pop(name, None)

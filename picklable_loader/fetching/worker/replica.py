@@ -114,17 +114,11 @@ class Replica:
             Exception: what the dataset raises.
         """
         self.enter()
+        self._tell(begin, self._announced)
         job = self._job
-        if begin.shared_seed is not None:
-            self._job = job = replace(job, dataset=seeded(job.dataset, begin.shared_seed))
-        if begin.announced not in (None, self._announced):
-            self._announced = begin.announced
-            if self._origin is None:
-                tell_epoch(job.dataset, begin.announced)
-            else:
-                self._origin.tell(begin.announced)
-        for name, state in (begin.states or {}).items():
-            RNGS[name].restore(state)
+        if place is None or place.mark is not None or not place.given:
+            for name, state in (begin.states or {}).items():
+                RNGS[name].restore(state)
         if not job.streamed:
             self._fetcher = make_fetcher(job, begin.base_seed)
             return
@@ -138,12 +132,32 @@ class Replica:
             by_value,
             self._shared,
             self._origin,
+            partial(self._tell, begin),
         )
         if place is None:
             opened = partial(self._marker.open, None)
             self._fetcher = make_fetcher(job, begin.base_seed, self._number, opened)
         else:
             self._go_on(begin, place)
+
+    def _tell(self, begin: Begin, announced: int | None = None) -> None:
+        """Tell the dataset what the epoch has for it.
+
+        Args:
+            begin: the epoch.
+            announced: the one that it knows of.
+        """
+        dataset = self._job.dataset
+        if begin.shared_seed is not None:
+            dataset = seeded(dataset, begin.shared_seed)
+            self._job = replace(self._job, dataset=dataset)
+        if begin.announced in (None, announced):
+            return
+        self._announced = begin.announced
+        if self._origin is None:
+            tell_epoch(dataset, begin.announced)
+        else:
+            self._origin.tell(begin.announced)
 
     def fetch(self, task: Task) -> Any:
         """A task's batch.

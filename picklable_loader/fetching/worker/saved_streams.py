@@ -73,6 +73,13 @@ def warn_of_drift(dataset: Any, places: Iterable[Place], known: Iterable[str] = 
         _drifted(type(dataset).__qualname__, sorted(names))
 
 
+def remembers(marks: Iterable[Any]) -> bool:
+    """They hold what a dataset keeps in itself, and not only where an iterator stands."""
+    return any(
+        type(mark) is bytes and (b"\x07dataset" in mark or b"\x05begun" in mark) for mark in marks
+    )
+
+
 def _savable(place: Place, stream: int, live: bool) -> Place:
     mark = place.mark
     if isinstance(mark, CannotSaveError):

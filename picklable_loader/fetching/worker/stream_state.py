@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import pickle
 import threading
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
@@ -44,6 +45,7 @@ class Marker:
         by_value: classes of ``__main__`` go along with an iterator that is pickled.
         shared: the dataset is the program's own, and is pickled as the iteration has changed it.
         origin: the dataset as it was given, if it lives on from epoch to epoch.
+        tell: tells it what the epoch has for it, once more.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Marker:
         by_value: bool = False,
         shared: bool = False,
         origin: Origin | None = None,
+        tell: Callable[[], None] = lambda: None,
     ) -> None:
         self._dataset = dataset
         self._stream = stream
@@ -63,6 +66,7 @@ class Marker:
         self._by_value = by_value
         self._shared = shared
         self._origin = origin
+        self._tell = tell
         #: of the epoch at hand: what has become of the dataset before
         self._reached: dict[str, Any] = {}
         #: the generators when it began; empty where they are known without
@@ -154,7 +158,9 @@ class Marker:
         return {} if self._origin is None else self._origin.reached()
 
     def _open(self, entries: dict[str, Any]) -> Any:
-        Beginning.put_back(self._dataset, entries)
+        if "begun" in entries:
+            Beginning.put_back(self._dataset, entries)
+            self._tell()  # the mark may be of the epoch before
         self._reached = self._now()
         beginning = Beginning(self._dataset, self._by_value) if self._shared else None
         if beginning is not None:

@@ -1,0 +1,42 @@
+"""Kept: what goes from one epoch to the next with workers that live on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.cursor import Cursor
+from ..core.schedule import Policy
+from ..rng.generators import Universe
+
+__all__ = ["Kept", "kept_of", "worker_states"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What goes from one epoch to the next with workers that live on."""
+
+    #: that of the epoch before
+    base_seed: int
+    #: that of the epoch in which they were started
+    worker_seed: int
+    #: the loader's when they were started; its later settings do not reach them. None: new ones
+    #: are to be started
+    policy: Policy | None
+    #: their generators at the end of the epoch before (``seeding="worker"``)
+    worker_states: Mapping[str, Any] = field(default_factory=dict)
+
+
+def kept_of(cursor: Cursor) -> Kept:
+    """What workers that had stood there would have gone on with."""
+    seed = cursor.base_seed or 0
+    worker_seed = seed if cursor.worker_seed is None else cursor.worker_seed
+    return Kept(seed, worker_seed, None, worker_states(cursor, None))
+
+
+def worker_states(cursor: Cursor | None, kept: Kept | None) -> dict[str, Any]:
+    """By worker, the states of its generators (``seeding="worker"``)."""
+    if cursor is None:
+        return {} if kept is None else dict(kept.worker_states)
+    return {worker: Universe.from_text(texts).states for worker, texts in cursor.workers.items()}

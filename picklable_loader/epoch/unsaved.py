@@ -1,0 +1,165 @@
+"""Unsaved: random generators of the program's own, in places that a state does not reach.
+
+A dataset, a collate_fn, or a closure in a sampler may hold one. What it draws then depends on what
+it drew before, and in a worker on which batches came there. It is found by a walk over attributes
+that calls nobody's code, and told of once, when a position is saved.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from types import (
+    BuiltinMethodType,
+    CellType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+)
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from ..datasets.protocol import is_stateful
+from ..orders.attributes import rngs_in
+from .spec import Spec
+from .warnings import unsaved_in_data, unsaved_in_sampler
+
+__all__ = ["tell_of_generators"]
+
+_GENERATORS = (
+    np.random.Generator,
+    np.random.RandomState,
+    np.random.BitGenerator,
+    random.Random,
+    torch.Generator,
+)
+#: the loader seeds these
+_GLOBAL: tuple[Any, ...] = (random._inst, np.random.mtrand._rand, torch.default_generator)
+#: nothing is looked for in them; a loader saves its own
+_CLOSED = (type, ModuleType, torch.Tensor, np.ndarray, TorchDataLoader)
+_ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None)})
+#: all that is of interest in some of Python's own things
+_PARTS: dict[type[Any], tuple[str, ...]] = {
+    FunctionType: ("__closure__", "__defaults__", "__kwdefaults__"),
+    BuiltinMethodType: ("__self__",),
+    CellType: ("cell_contents",),
+}
+#: how many things are looked into, how many of what is in one, and how far from the first
+_MOST_SEEN, _MOST_NEAR, _DEEPEST = 2000, 64, 8
+
+
+def tell_of_generators(
+    spec: Spec,
+    collate_fn: Any,
+    looked: set[str],
+    state: dict[str, Any],
+    live: bool,
+    foreign: bool,
+) -> None:
+    """Warn, once a loader, of generators that a saved position leaves out.
+
+    Args:
+        spec: how the loader is set up.
+        collate_fn: the loader's.
+        looked: the parts that were looked through before; those of this time are added.
+        state: the position.
+        live: it goes into a pickle, with the loader.
+        foreign: another thread moves the loader.
+    """
+    known = {id(spec.dataset), *map(id, _GLOBAL)}
+    given = {"dataset": spec.dataset, "collate_fn": collate_fn}
+    names = [name for name in _data_at_risk(spec, state, live, foreign) if name not in looked]
+    if names:
+        parts = {name: given[name] for name in names}
+        found = _found(parts, known - {id(parts.get("dataset"))})
+        if found:
+            unsaved_in_data(found)
+        looked.update(parts)
+    if not live and "sampler" not in looked and _sampler_at_risk(spec, state):
+        known.update(map(id, spec.generators.values()), rngs_in(spec.sampler, spec.dataset))
+        found = _found({"sampler": spec.sampler}, known)
+        if found:
+            unsaved_in_sampler(found)
+        looked.add("sampler")
+
+
+def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) -> list[str]:
+    """The parts whose generators have moved, or may have, and are not saved as they are."""
+    # A run gives each worker the same batches; and none has come from these workers yet.
+    alike = spec.workers < 2 or spec.pinned
+    unmoved = not state["epoch"] or (spec.workers and not spec.lives_on)
+    if spec.options.seed_hooks or (alike and unmoved and not state["step"]):
+        return []
+    # What another thread moves while it is pickled is not copied.
+    travels, parts = live and not spec.workers and not foreign, []
+    if not spec.streamed and not (travels and spec.options.pickle_dataset):
+        parts.append("dataset")  # of a stream, a mark holds it, or a replay moves it again
+    if spec.streamed or not travels:
+        parts.append("collate_fn")
+    return parts
+
+
+def _sampler_at_risk(spec: Spec, state: dict[str, Any]) -> bool:
+    """A program that is built anew begins with generators that no earlier epoch has moved."""
+    if not state["epoch"] or {"iterator_state", "sampler_state"} & (state["order"] or {}).keys():
+        return False
+    return not (spec.known or is_stateful(spec.sampler))
+
+
+def _found(parts: dict[str, Any], known: set[int]) -> str:
+    """Some generators in parts of a loader, each with path and type; "" if there is none."""
+    found = islice(_walk({f"loader.{name}": part for name, part in parts.items()}, known), 3)
+    kinds = [(path, type(generator)) for path, generator in found]
+    return ", ".join(f"{p} ({k.__module__.partition('.')[0]} {k.__qualname__})" for p, k in kinds)
+
+
+def _walk(parts: dict[str, Any], known: set[int]) -> Iterator[tuple[str, Any]]:
+    """The generators in some things, by path, the nearest first."""
+    ahead = deque((path, thing, 0) for path, thing in parts.items())
+    seen: set[int] = set()
+    while ahead and len(seen) < _MOST_SEEN:
+        path, thing, depth = ahead.popleft()
+        kind = type(thing)
+        if kind in _ATOMS or id(thing) in seen or id(thing) in known:
+            continue
+        seen.add(id(thing))
+        if issubclass(kind, _GENERATORS):
+            yield path, thing
+        elif depth < _DEEPEST and not issubclass(kind, _CLOSED):
+            ahead.extend((path + step, each, depth + 1) for step, each in _inside(thing, kind))
+
+
+def _inside(thing: Any, kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    """What a thing holds, each with what it is called there; nobody's code is called for it."""
+    for sequence in (list, tuple):
+        if issubclass(kind, sequence):
+            near = islice(sequence.__iter__(thing), _MOST_NEAR)
+            yield from ((f"[{at}]", each) for at, each in enumerate(near))
+    if issubclass(kind, dict):
+        for key, each in list(islice(dict.items(thing), _MOST_NEAR)):
+            yield f"[{key!r}]" if type(key) in _ATOMS else "[...]", each
+    for name in _PARTS.get(kind, ()):
+        with suppress(ValueError):  # a cell that is empty
+            yield f".{name}", getattr(thing, name)
+    for base in () if kind in _PARTS else kind.__mro__:
+        yield from _attributes(thing, base)
+
+
+def _attributes(thing: Any, kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in list(vars(kind).items()):
+        if issubclass(type(value), _GENERATORS):
+            yield f".__class__.{name}", value
+        elif name == "__dict__" and type(value) in (GetSetDescriptorType, MemberDescriptorType):
+            with suppress(AttributeError, TypeError):  # a class that is written in C has none now
+                held = list(dict.items(value.__get__(thing)))
+                yield from ((f".{name}", each) for name, each in held)
+        elif type(value) is MemberDescriptorType:
+            with suppress(AttributeError):  # a slot that is empty
+                yield f".{name}", value.__get__(thing)

@@ -1,0 +1,191 @@
+"""Epochs after a resume: their streams, and what set_epoch tells datasets that live on."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data.datapipes.iter import IterableWrapper
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import LoaderWarning
+
+
+class Told(IterableDataset[int]):
+    """A generator, whose samples say which epoch it was told."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for index in range(first, 12, step):
+            yield index + 100 * self.epoch
+
+
+class ToldMap(Dataset[int]):
+    """The same, map-style."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        return index + 100 * self.epoch
+
+
+class Counted(Told):
+    """A generator; the dataset has a state, which counts its passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        share = list(super().__iter__())
+        while self.at < len(share):
+            self.at += 1
+            yield share[self.at - 1] + 1000 * self.passes
+        self.passes, self.at = self.passes + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"passes": self.passes, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.passes, self.at = state["passes"], state["at"]
+
+
+class Reads(ToldMap):
+    """Map-style, with a state and noise."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads += 1
+        return [index, self.reads, torch.rand(()).item()]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"reads": self.reads}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.reads = state["reads"]
+
+
+def make(dataset: Any, num_workers: int, **more: Any) -> DataLoader[Any]:
+    more.setdefault("persistent_workers", num_workers > 0)
+    return DataLoader(dataset, batch_size=2, num_workers=num_workers, collate_fn=list, **more)
+
+
+def moved(iterator: Any, num_workers: int) -> Any:
+    """A pickled copy that goes on under so many workers."""
+    copied = pickle.loads(pickle.dumps(iterator))
+    copied.loader.num_workers = num_workers
+    copied.loader.prefetch_factor = 2 if num_workers else None
+    return copied
+
+
+@pytest.mark.parametrize("now", [0, 1, 3])
+@pytest.mark.parametrize("by_pickle", [False, True])
+def test_later_epochs_have_the_streams_of_their_loader(by_pickle: bool, now: int) -> None:
+    """Workers that live on have those of the state: samples were lost, or came twice."""
+    iterator = iter(make(Told(), 2, seed=1))
+    next(iterator)
+    if by_pickle:
+        copied = moved(iterator, now)
+        loader = copied.loader
+    else:
+        loader = make(Told(), now, seed=1)
+        loader.load_state_dict(iterator.state_dict())
+        copied = iter(loader)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LoaderWarning)  # that it is a replay
+        assert list(copied) == list(iterator)
+    for _ in range(2):
+        assert list(loader) == list(make(Told(), now, seed=1))
+
+
+def test_what_streams_keep_over_epochs_is_not_lost_without_a_word() -> None:
+    state = make(Counted(), 2, seed=1).state_dict()
+    loader = make(Counted(), 2, seed=1)
+    loader.load_state_dict(state)
+    iterator = iter(loader)
+    list(iterator)
+    copied = moved(iterator, 3)
+    assert list(copied) == []
+    with pytest.warns(LoaderWarning, match="2 streams, and is now read through 3"):
+        assert sorted(sum(copied.loader, [])) == list(range(12))
+
+
+@pytest.mark.parametrize("dataset", [Told, ToldMap, Counted])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("by_pickle", [False, True])
+@pytest.mark.parametrize("taken", [0, 2, 99])
+@pytest.mark.parametrize("epochs", [(0, 1, 2, 3), (3, 1, 4, 2)], ids=str)
+def test_a_dataset_knows_the_epoch_that_it_was_told_last(
+    dataset: Any, num_workers: int, by_pickle: bool, taken: int, epochs: Any
+) -> None:
+    """Saved in a later epoch, or behind it; the loop calls set_epoch for the next one."""
+    loader = make(dataset(), num_workers, seed=1)
+    for epoch in epochs[:2]:
+        loader.set_epoch(epoch)
+        list(loader)
+    loader.set_epoch(epochs[2])
+    iterator = iter(loader)
+    for _ in zip(range(taken), iterator):
+        pass
+    over = iterator.finished
+    if by_pickle:
+        copied: Any = pickle.loads(pickle.dumps(iterator))
+        other = copied.loader
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # no attribute has changed but by set_epoch
+            state = loader.state_dict()
+        other = make(dataset(), num_workers, seed=1)
+        other.load_state_dict(state)
+        if not over:
+            other.set_epoch(epochs[2])
+            copied = iter(other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LoaderWarning)  # that it is a replay
+        assert over or list(copied) == list(iterator)
+    for each in (loader, other):
+        each.set_epoch(epochs[3])
+    assert list(other) == list(loader)
+
+
+@pytest.mark.parametrize("taken", [0, 2])
+def test_datapipes_in_living_workers_are_seeded_for_the_epoch_at_hand(taken: int) -> None:
+    loader = make(IterableWrapper(range(12)).shuffle().sharding_filter(), 2, seed=1)
+    list(loader)
+    iterator = iter(loader)
+    for _ in range(taken):
+        next(iterator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LoaderWarning)  # that it is a replay
+        assert list(pickle.loads(pickle.dumps(iterator))) == list(iterator)
+
+
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_torchs_seeding_draws_again_what_is_fetched_again(every: int) -> None:
+    """Of map-style data with a state, before its first mark as well."""
+    for taken in range(5):
+        more: Any = {"seeding": "worker", "snapshot_every_n_steps": every, "seed": 1}
+        iterator = iter(make(Reads(), 2, **more))
+        for _ in range(taken):
+            next(iterator)
+        assert list(pickle.loads(pickle.dumps(iterator))) == list(iterator)

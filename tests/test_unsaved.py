@@ -1,0 +1,330 @@
+"""Generators that a dataset, a collate_fn or a sampler owns: saved exactly, or told of."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from laws.datasets import Noisy
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, default_collate
+from torture import zoo
+
+from picklable_loader import DataLoader, current_seed
+from picklable_loader.epoch.unsaved import _walk
+from picklable_loader.errors import LoaderWarning
+
+N, BATCH = 12, 4
+
+
+class Draws(Dataset[float]):
+    """Draws from whatever it is given."""
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> float:
+        return index + float(self.rng.random())
+
+
+class InSlots:
+    __slots__ = ("rng", "never_set")
+
+    def __init__(self) -> None:
+        self.rng = random.Random(3)
+
+    def random(self) -> float:
+        return self.rng.random()
+
+
+class ByTorch:
+    def __init__(self) -> None:
+        self.generators = {"train": [torch.Generator().manual_seed(3)]}
+
+    def random(self) -> float:
+        return torch.rand((), generator=self.generators["train"][0]).item()
+
+
+def jittered(samples: list[Any], rng: Any) -> Any:
+    return default_collate(samples) + rng.random()
+
+
+class Collates:
+    def __init__(self) -> None:
+        self.rng = np.random.RandomState(3)
+
+    def collate(self, samples: list[Any]) -> Any:
+        return jittered(samples, self.rng)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(N)
+
+
+def _map(**arguments: Any) -> dict[str, Any]:
+    return {"dataset": range(N), **arguments}
+
+
+KINDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "dataset": lambda: _map(dataset=Draws(np.random.default_rng(3))),
+    "nested": lambda: _map(dataset=ConcatDataset([Subset(Draws(random.Random(3)), range(N))])),
+    "slots": lambda: _map(dataset=Draws(InSlots())),
+    "containers": lambda: _map(dataset=Draws(ByTorch())),
+    "partial": lambda: _map(collate_fn=partial(jittered, rng=np.random.default_rng(3))),
+    "method": lambda: _map(collate_fn=Collates().collate),
+    "of a stream": lambda: _map(dataset=Stream(), collate_fn=Collates().collate),
+    "none": lambda: _map(dataset=Noisy(N)),
+}
+#: epoch and step; None: after StopIteration
+PLACES = [(0, 0), (0, 1), (0, None), (1, 1)]
+
+
+def _rest(loader: DataLoader[Any], iterator: Any, epochs: int) -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [batch.tolist() for batch in iterator]
+        return [found, *([batch.tolist() for batch in loader] for _ in range(epochs))]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("way", ["state_dict", "pickle"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_save_warns_where_and_only_where_a_resume_gives_something_else(
+    kind: str, way: str, workers: int
+) -> None:
+    def make() -> DataLoader[Any]:
+        schedule: Any = "round_robin"  # under the default one no two runs are alike
+        made = KINDS[kind]()
+        return DataLoader(**made, batch_size=BATCH, num_workers=workers, schedule=schedule, seed=1)
+
+    for epoch, step in PLACES:
+        loader = make()
+        for _ in range(epoch):
+            list(loader)
+        iterator = iter(loader)
+        for _ in range(N if step is None else step):
+            next(iterator, None)
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            saved = pickle.dumps(iterator if way == "pickle" else iterator.state_dict())
+        whole = _rest(loader, iterator, 1)
+        if way == "pickle":
+            again = pickle.loads(saved)
+            found = _rest(again.loader, again, 1)
+        else:
+            other = make()
+            other.load_state_dict(pickle.loads(saved))
+            found = _rest(other, iter(other) if step is not None else [], 1)
+        told = [str(warning.message) for warning in given]
+        if way == "pickle" and step is None and workers:
+            continue  # the next epoch's workers are new ones; the text says "if"
+        if kind == "of a stream" and found == whole:
+            continue  # what is fetched again depends on how often states are taken
+        assert bool(told) == (found != whole), f"at {epoch, step}: {told}"
+        assert len(told) < 2 and all("rng" in text or "train" in text for text in told)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
+def test_it_is_told_once_a_loader_with_the_place_in_the_program(kind: str) -> None:
+    loader = DataLoader(**KINDS[kind](), batch_size=BATCH)
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.warns(LoaderWarning, match=r"loader\.\S+ \(\w+ \w+\).*current_seed") as given:
+        loader.state_dict()
+    assert given[0].filename == __file__
+    loader.state_dict()  # warnings are errors
+    iterator.state_dict()
+    next(iterator)
+    loader.state_dict()
+
+
+def test_a_pickle_without_the_dataset_tells_and_so_does_one_that_has_it_again() -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(Draws(random.Random(3)), batch_size=BATCH, pickle_dataset=False)
+
+    iterator = iter(make())
+    next(iterator)
+    with pytest.warns(LoaderWarning, match="loader.dataset.rng"):
+        data = pickle.dumps(iterator)
+    again = pickle.loads(data)
+    again.attach(Draws(random.Random(3)))
+    with pytest.warns(LoaderWarning, match="loader.dataset.rng"):
+        pickle.dumps(again)
+
+
+class Saves(Draws):
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": repr(self.rng.getstate())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class PerSample(Draws):
+    def __getitem__(self, index: int) -> float:
+        return float(np.random.default_rng((current_seed(), index)).random())
+
+
+class HasLoader(Noisy):
+    def __init__(self) -> None:
+        super().__init__(N)
+        self.inner = DataLoader(Noisy(N), generator=torch.Generator().manual_seed(3))
+
+
+QUIET: dict[str, Callable[[], dict[str, Any]]] = {
+    "it has a state": lambda: _map(dataset=Saves(random.Random(3))),
+    "hooks": lambda: _map(dataset=Draws(random.Random(3)), seed_hooks=[lambda seed: None]),
+    "the global one": lambda: _map(dataset=Draws(random.random.__self__)),  # type: ignore
+    "numpy's global one": lambda: _map(dataset=Draws(np.random.mtrand._rand)),
+    "the module": lambda: _map(dataset=Draws(random)),
+    "for each sample": lambda: _map(dataset=PerSample(None)),
+    "a loader of its own": lambda: _map(dataset=HasLoader()),
+}
+
+
+@pytest.mark.parametrize("kind", QUIET)
+def test_what_the_loader_takes_care_of_is_not_told(kind: str) -> None:
+    loader = DataLoader(**QUIET[kind](), batch_size=BATCH)
+    next(iter(loader))
+    loader.state_dict()  # warnings are errors
+
+
+class Hostile:
+    """Whatever it is asked, it fails."""
+
+    __slots__ = ("held", "__dict__")
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "held", Mapped(rng=np.random.default_rng(3)))
+
+    @property
+    def trap(self) -> Any:
+        raise AssertionError("a property was asked")
+
+    @property
+    def __class__(self) -> Any:
+        raise AssertionError("its class was asked")
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was asked")
+
+    __iter__ = __len__ = __eq__ = __hash__ = __repr__ = trap  # type: ignore[assignment]
+
+
+class Mapped(dict):  # type: ignore[type-arg]
+    def items(self) -> Any:
+        raise AssertionError("it was asked")
+
+    values = keys = __iter__ = __len__ = __getitem__ = items
+
+
+class Proxy:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        raise AssertionError("it was asked")
+
+
+def test_nobodys_code_is_called() -> None:
+    found = list(_walk({"x": [Hostile(), Proxy()]}, set()))
+    assert [path for path, _ in found] == ["x[0].held['rng']"]
+
+
+def test_it_looks_at_a_part_of_what_is_large_and_comes_to_an_end_in_what_is_round() -> None:
+    large: Any = types.SimpleNamespace(rows=[[n] for n in range(10**5)], rng=random.Random(3))
+    large.rows.append(large.rows)
+    large.me = large
+    assert [path for path, _ in _walk({"x": large}, set())] == ["x.rng"]
+    far: Any = random.Random(3)
+    for _ in range(100):
+        far = [far]
+    assert not list(_walk({"x": far}, set()))
+
+
+HIDDEN = [zoo.by_method, zoo.by_lambda, zoo.by_partial, zoo.by_namespace, zoo.OfItsClass]
+
+
+@pytest.mark.parametrize("make", HIDDEN)
+def test_a_generator_hidden_in_a_sampler_is_told_of_from_the_second_epoch_on(make: Any) -> None:
+    loader = DataLoader(Noisy(), batch_size=BATCH, sampler=make())
+    iterator = iter(loader)
+    next(iterator)
+    loader.state_dict()  # so far a replay finds it as the program builds it
+    list(iterator)
+    with pytest.warns(LoaderWarning, match=r"loader\.sampler\.\S+ \(\w+ \w+\).*another order"):
+        loader.state_dict()
+    loader.state_dict()
+
+
+class Shared(zoo.Hidden):
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(3)
+        super().__init__(lambda count: self.rng.permutation(count))
+
+
+def test_a_generator_that_is_an_attribute_as_well_is_saved() -> None:
+    loader = DataLoader(Noisy(), batch_size=BATCH, sampler=Shared())
+    list(loader)
+    state = loader.state_dict()
+    whole = _seen(loader)
+    loader = DataLoader(Noisy(), batch_size=BATCH, sampler=Shared())
+    loader.load_state_dict(state)
+    assert _seen(loader) == whole
+
+
+def _seen(loader: DataLoader[Any]) -> list[Any]:
+    return [batch.tolist() for batch in loader]
+
+
+def test_another_thread_that_pickles_what_is_not_copied_tells() -> None:
+    iterator = iter(DataLoader(Draws(random.Random(3)), batch_size=BATCH))
+    next(iterator)
+    told: list[Any] = []
+
+    def save() -> None:
+        try:
+            pickle.dumps(iterator)
+        except LoaderWarning as warning:
+            told.append(warning)
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    thread.join()
+    assert "loader.dataset.rng" in str(told)
+
+
+class Weighs(zoo.Sized):
+    """Its state has the weights, and not the generator that it draws from by them."""
+
+    def __init__(self) -> None:
+        self.rng, self.weights = random.Random(6), [1.0] * zoo.N
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.rng.choices(range(zoo.N), self.weights, k=zoo.N)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": list(self.weights)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights = list(state["weights"])
+
+
+def test_between_epochs_a_sampler_with_a_state_keeps_its_generator_as_well() -> None:
+    loader = DataLoader(Noisy(), batch_size=BATCH, sampler=Weighs())
+    list(loader)
+    loader.sampler.weights[3] = 50.0  # type: ignore[attr-defined]
+    state, whole = loader.state_dict(), _seen(loader)
+    loader = DataLoader(Noisy(), batch_size=BATCH, sampler=Weighs())
+    loader.load_state_dict(state)
+    assert _seen(loader) == whole

@@ -13,8 +13,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_layers import rank
 
 ROOT = Path(__file__).parent.parent
+HOUSE = ROOT / "picklable_loader"
 _LIMIT_S = 120
 
 
@@ -63,16 +65,20 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", HOUSE / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_python_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     done = run(page, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if "://" in link:
@@ -81,6 +87,40 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_to_functions_and_classes_name_what_is_there(page: Path) -> None:
+    for name, path in re.findall(r"\[`([\w.]+)`\]\(([^)\s]+\.py)\)", page.read_text()):
+        if name.endswith(".py"):
+            continue
+        *_, last = name.split(".")
+        known = rf"^ *(?:def|class) {last}\b|^{last}\b.* = "
+        assert re.search(known, (page.parent / path).read_text(), re.MULTILINE), f"{name} in {path}"
+
+
+def tree() -> list[str]:
+    """The paths in the tree of the package's README."""
+    text = (HOUSE / "README.md").read_text().partition("## The tree")[2]
+    found: list[str] = []
+    folders: list[str] = []
+    for line in text.split("```")[1].splitlines():
+        if line:
+            depth = (len(line) - len(line.lstrip())) // 2
+            folders = [*folders[:depth], line.split()[0]]
+            found.append("".join(folders))
+    return found
+
+
+def test_the_tree_has_every_file_and_the_folders_in_their_order() -> None:
+    files = [path for path in tree() if path.endswith(".py")]
+    there = {str(path.relative_to(HOUSE)) for path in HOUSE.rglob("*.py")}
+    described = {path for path in there if not path.endswith("/__init__.py")}
+    assert sorted(set(files) - {"testing/__init__.py"}) == sorted(described)
+    assert len(files) == len(set(files))
+    names = [path.removesuffix(".py").replace("/", ".") for path in files]
+    ranks = [rank(name) for name in names if name not in ("__init__", "__main__")]
+    assert ranks == sorted(ranks)
 
 
 def test_readme_and_tutorial_show_python() -> None:

@@ -12,11 +12,13 @@ ABOUT_WORKERS := $(addprefix tests/,laws parity test_iterator.py test_state_dict
 BENCH ?=
 # Options of the torture, for example TORTURE="--minutes 5 --seed 7 --only shuffle weighted".
 TORTURE ?=
+# Options of the mutants, for example MUTANTS="--count 90 --seed 7".
+MUTANTS ?=
 # Options of the chaos run, for example CHAOS="--seed 7 --minutes 5 --only sampler generator".
 CHAOS ?=
 SOURCES := picklable_loader tests docs setup.py
 
-.PHONY: demo test lint types format bench chaos torture clean
+.PHONY: demo test quick lint types format bench chaos torture mutants clean
 
 demo: $(READY)
 	$(BIN)/python -m picklable_loader demo
@@ -31,6 +33,11 @@ test: lint types
 	$(BIN)/python -m pytest -q -n 3; tests=$$?; \
 	wait $$torture; tortured=$$?; cat $$log; rm $$log; exit $$((tests + tortured))
 	$(BIN)/python -m pytest -q -n 3 --portable $(ABOUT_WORKERS)
+
+# For the loop at the desk: the pure core, the structure, and a part of the laws; about a minute.
+quick: lint types
+	$(BIN)/python -m pytest -q -n 2 tests/core tests/golden tests/test_layers.py \
+		tests/test_exports.py tests/test_options.py tests/test_fitting.py tests/test_randomness.py
 
 lint: $(READY)
 	$(BIN)/black --check --line-length 100 $(SOURCES)
@@ -56,6 +63,10 @@ chaos: $(READY)
 # each failure, which fails by itself.
 torture: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m torture $(TORTURE)
+
+# Small faults planted in core/, one at a time: those that tests/core does not notice are listed.
+mutants: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .hypothesis demo_output bench_output

@@ -39,7 +39,6 @@ __all__ = [
     "CannotSaveError",
     "DamagedStateError",
     "Difference",
-    "SYMPTOMS",
     "EmptyEpochWarning",
     "ForeignStateError",
     "InvalidTransition",
@@ -56,7 +55,6 @@ __all__ = [
     "StateMismatch",
     "UsageError",
     "WorkerDied",
-    "stack_level",
 ]
 
 
@@ -340,18 +338,21 @@ class InvalidTransition(LoaderError, RuntimeError):
         phase: where the task stood.
         event: the event.
         step: the task's step.
+        past: the last events, that one included, as text; the newest comes last.
     """
 
-    def __init__(self, phase: str, event: str, step: int) -> None:
-        super().__init__(phase, event, step)
+    def __init__(self, phase: str, event: str, step: int, past: tuple[str, ...] = ()) -> None:
+        super().__init__(phase, event, step, past)
         self.phase = phase
         self.event = event
         self.step = step
+        self.past = past
 
     def __str__(self) -> str:
         return (
             f"step {self.step} is {self.phase} and cannot take {self.event}. This is a bug of "
             "picklable_loader: please report it with this text."
+            + "".join(f"\n  {event}" for event in self.past)
         )
 
 

@@ -469,7 +469,7 @@ def test_nothing_waits_for_room_when_the_head_itself_is_what_is_missing(gate: Ga
 )
 def test_bytes_may_be_given_as_text(text: str, count: int) -> None:
     iterator = iter(loader(range(3), prefetch_bytes=text))
-    assert iterator.run.schedule.bytes == count
+    assert iterator.run.schedule.policy.bytes == count
     assert list(iterator) == [0, 1, 2]
 
 

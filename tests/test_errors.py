@@ -18,7 +18,7 @@ from laws.samplers import CountsEpochs, Sized, from_torch
 from torch.utils.data import IterableDataset
 
 from picklable_loader import DataLoader, current_seed, errors
-from picklable_loader.core.events import Arrived
+from picklable_loader.core.events import Arrived, Budgeted
 from picklable_loader.core.schedule import Policy, Schedule
 from picklable_loader.core.streams import Place, StreamPlan
 from picklable_loader.epoch import warnings as warn
@@ -100,7 +100,10 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
         NoSampleError(1000, "step 5, index 3: OSError"),
         {"batches": 1000, "newest": "step 5, index 3: OSError"},
     ),
-    (InvalidTransition("sent", "Wanted", 7), {"phase": "sent", "event": "Wanted", "step": 7}),
+    (
+        InvalidTransition("sent", "Wanted", 7, ("Wanted()",)),
+        {"phase": "sent", "event": "Wanted", "step": 7, "past": ("Wanted()",)},
+    ),
 ]
 
 
@@ -382,6 +385,18 @@ def test_an_event_that_has_no_meaning_is_a_bug_of_ours() -> None:
     with pytest.raises(InvalidTransition) as raised:
         schedule.handle(Arrived(3))
     assert (raised.value.step, raised.value.event) == (3, "Arrived")
+
+
+def test_the_error_about_a_bug_of_ours_has_the_last_64_events_in_their_order() -> None:
+    schedule = Schedule(StreamPlan([Place()], None), Policy())
+    for most in range(100):
+        schedule.handle(Budgeted(1, most=most))
+    with pytest.raises(InvalidTransition) as raised:
+        schedule.handle(Arrived(3))
+    past = raised.value.past
+    assert len(past) == 64 and past[-1] == repr(Arrived(3))
+    assert list(past[:-1]) == [repr(Budgeted(1, most=most)) for most in range(37, 100)]
+    assert str(raised.value).endswith(f"\n  {past[-1]}")
 
 
 # --- warnings ------------------------------------------------------------------------------------

@@ -99,10 +99,21 @@ class Died:
     at_hand: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A signal handler's exception has left the consumer without a batch, and without workers.
+
+    Every task that is under way is done again, by workers that know nothing.
+    """
+
+    #: steps that were delivered when the consumer had got all of them, for example 3
+    handed_over: int
+
+
 #: what becomes of a task that was sent
 Answered = Union[Arrived, Failed, Emptied, Ended]
 
-Event = Union[Started, Wanted, Skipped, Budgeted, Answered, Died]
+Event = Union[Started, Wanted, Skipped, Budgeted, Answered, Died, Interrupted]
 
 
 # --- instructions --------------------------------------------------------------------------------
@@ -155,6 +166,13 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
+class Retract:
+    """Forget that a step was delivered: the consumer has not got its batch."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """Raise, in the consumer, what drawing from the user's sampler raised."""
 
@@ -166,4 +184,4 @@ class Finish:
     """The epoch is over."""
 
 
-Instruction = Union[Send, Deliver, Raise, Condemn, Pass, Drop, Fault, Finish]
+Instruction = Union[Send, Deliver, Raise, Condemn, Pass, Drop, Retract, Fault, Finish]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from operator import attrgetter
 
 from .order import Order
+from .streams import Place
 from .task import Task
 
 __all__ = ["MOST_ASIDE", "Grouping", "Plan", "Unit"]
@@ -102,6 +103,18 @@ class Plan:
         for task in sorted([*tasks, *self.backlog], key=_step):
             queues.setdefault(task.stream, deque()).append(task)
         self._queues = queues
+
+    def restart(self, tasks: Iterable[Task], places: Sequence[Place]) -> None:
+        """Go on after an interruption.
+
+        Args:
+            tasks: those that were drawn, and are to be drawn again.
+            places: see `StreamPlan`; here the order alone decides.
+        """
+        self.give_back(tasks)
+        if self.torn and self.order.seekable:
+            by_item = self.grouping.unit is Unit.BATCH
+            self.order.seek(self.next_step if by_item else self.position)
 
     def draw(self) -> Task:
         """The next task.

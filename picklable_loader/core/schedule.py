@@ -13,11 +13,12 @@ The *budget* is how many tasks the window may hold; it grows and falls back by i
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..errors import InvalidTransition
 from .budget import Budget, Policy
 from .events import (
     Answered,
@@ -34,8 +35,10 @@ from .events import (
     Fault,
     Finish,
     Instruction,
+    Interrupted,
     Pass,
     Raise,
+    Retract,
     Send,
     Skipped,
     Started,
@@ -50,6 +53,9 @@ from .task import Task
 from .window import Entry, Window
 
 __all__ = ["Policy", "Schedule"]
+
+#: events that a bug report shows
+_REMEMBERED = 64
 
 
 class Schedule:
@@ -71,8 +77,15 @@ class Schedule:
     ) -> None:
         self.plan = plan
         self.policy = policy
-        #: steps of this epoch that were delivered, skipped, or had no batch; `take_back` may
-        #: decrease it by one
+        #: the last events, for whoever reads a bug report
+        self._past: deque[Event] = deque(maxlen=_REMEMBERED)
+        self._begin(delivered, places)
+
+    def _begin(self, delivered: int, places: Sequence[Place]) -> None:
+        """Begin with nothing under way."""
+        policy, plan = self.policy, self.plan
+        #: steps of this epoch that were delivered, skipped, or had no batch; an interruption
+        #: may decrease it by one
         self.delivered = delivered
         #: the window's largest size; the policy's, until it grows or the user sets it
         self._budget = Budget(policy)
@@ -103,10 +116,16 @@ class Schedule:
         wait, and report the next event; the batch comes with the answer to a later one.
 
         Raises:
-            InvalidTransition: the event cannot happen to its task; nothing has changed.
+            InvalidTransition: the event cannot happen to its task; nothing has changed. It has the
+                last 64 events.
         """
         instructions: list[Instruction] = []
-        _HANDLERS[type(event)](self, event, instructions)
+        self._past.append(event)
+        try:
+            _HANDLERS[type(event)](self, event, instructions)
+        except InvalidTransition as error:
+            past = tuple(map(repr, self._past))
+            raise InvalidTransition(error.phase, error.event, error.step, past) from None
         return instructions
 
     def window(self) -> tuple[Task, ...]:
@@ -116,26 +135,6 @@ class Schedule:
     def awaits(self, step: int) -> bool:
         """The consumer is still to be given this step."""
         return step in self._window
-
-    def take_back(self, handed_over: int) -> int | None:
-        """The consumer was interrupted: what was delivered last has not reached it, perhaps.
-
-        Nothing but the window, the places and ``delivered`` can be relied on afterwards.
-
-        Args:
-            handed_over: what ``delivered`` was when it had got all that was delivered.
-
-        Returns:
-            The step that was delivered last, and is not any more; None if it has reached it.
-        """
-        if self._drawn is not None:
-            self._window.take_back(self._drawn)
-        if self._before is None or self._before[0] < handed_over:
-            return None
-        self.delivered, task, place = self._before
-        self._places.put_back(task.stream, place)
-        self._window.take_back(task)
-        return task.step
 
     def places(self) -> tuple[Place, ...]:
         """Where each stream stands; they do not move any more."""
@@ -153,11 +152,6 @@ class Schedule:
     def budget(self) -> int:
         """How many tasks the window may hold."""
         return self._budget.tasks
-
-    @property
-    def bytes(self) -> int | None:
-        """How many bytes of batches may wait for delivery; None: any number."""
-        return self.policy.bytes
 
     @property
     def under_way(self) -> int:
@@ -228,6 +222,18 @@ class Schedule:
         self._places.pass_over(self.delivered, passed)
         self.delivered += passed
         self._refill_eagerly(out)
+
+    def _interrupted(self, event: Interrupted, out: list[Instruction]) -> None:
+        if self._drawn is not None:
+            self._window.take_back(self._drawn)
+        if self._before is not None and self._before[0] >= event.handed_over:
+            self.delivered, task, place = self._before
+            self._places.put_back(task.stream, place)
+            self._window.take_back(task)
+            out.append(Retract(task.step))
+        places = self.places()
+        self.plan.restart(self._window.tasks(), places)
+        self._begin(self.delivered, places)
 
     # --- what they share -------------------------------------------------------------------------
 
@@ -389,4 +395,5 @@ _HANDLERS: dict[type[Any], Callable[[Schedule, Any, list[Instruction]], None]] =
     Emptied: Schedule._answered,
     Ended: Schedule._answered,
     Died: Schedule._died,
+    Interrupted: Schedule._interrupted,
 }

@@ -11,7 +11,7 @@ these are torch's batches, whichever stream ends when; steps of streams that hav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,6 +102,15 @@ class StreamPlan:
 
     def __init__(self, places: Sequence[Place], indices: Any) -> None:
         self._indices = indices
+        self.restart((), places)
+
+    def restart(self, tasks: Iterable[Task], places: Sequence[Place]) -> None:
+        """Begin where the streams are; tasks that were drawn are drawn again.
+
+        Args:
+            tasks: those; their streams know them.
+            places: the position of each stream.
+        """
         #: By stream, the number of its next batch. One that has ended is asked once more, so that
         #: its dataset is put where the next epoch finds it; but it is not replayed for that.
         self._next = {

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..core.cursor import Cursor, Saved
+from ..core.events import Interrupted, Retract
 from ..core.order import Order
 from ..core.plan import MOST_ASIDE, Plan, Unit
 from ..core.schedule import Policy, Schedule
@@ -227,32 +228,19 @@ class Run:
             self._states_before = answer.step, worker, self.worker_states.get(worker)
             self.worker_states[worker] = answer.states
 
-    def take_back(self, handed_over: int) -> None:
-        """The consumer was interrupted; see `Schedule.take_back`. Only a restart can follow.
+    def interrupted(self, handed_over: int) -> None:
+        """Have every task that is under way done again, by workers that know nothing.
 
         Args:
-            handed_over: the step when it had got all that was delivered.
+            handed_over: see `Interrupted`.
         """
-        step = self.schedule.take_back(handed_over)
-        if self._states_before is None or self._states_before[0] != step:
-            return
-        _, worker, states = self._states_before
-        if states is None:  # the batch was that worker's first
-            del self.worker_states[worker]
-        else:
-            self.worker_states[worker] = states
-
-    def restart(self) -> None:
-        """Have every task that is under way done again, by workers that know nothing."""
-        plan, places = self.schedule.plan, self.schedule.places()
-        if self.order is None:
-            plan = StreamPlan(places, self._wish())
-        else:
-            assert isinstance(plan, Plan), "an order has one"
-            plan.give_back(self.schedule.window())
-            if plan.torn:
-                self._seek(plan.next_step, plan.position)
-        self.schedule = Schedule(plan, self.schedule.policy, self.step, places)
+        retracted = self.schedule.handle(Interrupted(handed_over))
+        if self._states_before is not None and retracted == [Retract(self._states_before[0])]:
+            _, worker, states = self._states_before
+            if states is None:  # the batch was that worker's first
+                del self.worker_states[worker]
+            else:
+                self.worker_states[worker] = states
         self._goes_on = True
 
     # --- building --------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             self.start()
             if not self._driver.at_work:
                 raise _no_budget(self._finished)
-            self._driver.tell(Budgeted(tasks, self._live_run().schedule.bytes, most))
+            self._driver.tell(Budgeted(tasks, self._live_run().schedule.policy.bytes, most))
 
     def stats(self) -> Stats:
         """What workers and consumer did since the workers were started; or until they ended.
@@ -352,13 +352,11 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         run = self._run
         if isinstance(error, WorkerDied):
             self._deadly = error.step
-        if run is not None:
-            run.take_back(self._handed_over)
         try:
             self._driver.stop()
         finally:  # a second Ctrl-C comes while workers are awaited
             if run is not None:
-                run.restart()
+                run.interrupted(self._handed_over)
 
 
 def _no_budget(finished: bool) -> UsageError:

@@ -22,7 +22,9 @@ from picklable_loader.core.events import (
     Failed,
     Fault,
     Finish,
+    Interrupted,
     Raise,
+    Retract,
     Send,
     Skipped,
     Started,
@@ -117,10 +119,50 @@ def test_what_the_sampler_raises_waits_for_what_was_drawn_before() -> None:
 @pytest.mark.parametrize("event", [Arrived(0), Failed(0), Ended(0)])
 def test_an_event_of_a_task_that_is_gone_is_a_bug_and_changes_nothing(event: Any) -> None:
     schedule = Schedule(plan_of(3), Policy(lazy=True))
+    schedule._past.append(event)  # only the note of it changes
     before = pickle.dumps(schedule)
+    schedule._past.clear()
     with pytest.raises(InvalidTransition, match="gone"):
         schedule.handle(event)
     assert pickle.dumps(schedule) == before
+
+
+def delivered_by(schedule: Schedule, sent: list[Any], count: int) -> list[int]:
+    """The next steps that a schedule delivers, if each task is answered as soon as it is sent.
+
+    Args:
+        schedule: the schedule.
+        sent: instructions that were given before.
+        count: how many steps.
+    """
+    steps: list[int] = []
+    while len(steps) < count:
+        sent += schedule.handle(Wanted())
+        while sent:
+            instruction = sent.pop(0)
+            if isinstance(instruction, Send):
+                sent += schedule.handle(Arrived(instruction.task.step))
+            elif isinstance(instruction, Deliver):
+                steps.append(instruction.step)
+    return steps
+
+
+@pytest.mark.parametrize("policy", [Policy(lazy=True), Policy(workers=2, budget=3)], ids=str)
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("delivered", [1, 2, 4])
+def test_an_interruption_loses_no_step_and_repeats_none(
+    policy: Policy, lost: bool, delivered: int
+) -> None:
+    """The consumer has got all that was delivered, or all but the last batch."""
+    schedule = Schedule(plan_of(6), policy)
+    delivered_by(schedule, schedule.handle(Started()), delivered)
+    retracted = schedule.handle(Interrupted(delivered - lost))
+    assert retracted == ([Retract(delivered - 1)] if lost else [])
+    schedule.validate()
+    assert schedule.delivered == delivered - lost and not schedule.under_way
+    left = range(delivered - lost, 6)
+    assert delivered_by(schedule, schedule.handle(Started()), len(left)) == list(left)
+    assert schedule.handle(Wanted()) == [Finish()]
 
 
 def test_a_second_answer_for_a_task_that_waits_is_a_bug() -> None:

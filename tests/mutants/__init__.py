@@ -1,0 +1,1 @@
+"""Small faults planted in ``core/``: does ``tests/core`` alone notice each of them?"""

@@ -51,6 +51,8 @@ _PARTS: dict[type[Any], tuple[str, ...]] = {
     BuiltinMethodType: ("__self__",),
     CellType: ("cell_contents",),
 }
+#: dataset, collate_fn and sampler
+_MOST_PARTS = 3
 #: how many things are looked into, how many of what is in one, and how far from the first
 _MOST_SEEN, _MOST_NEAR, _DEEPEST = 2000, 64, 8
 
@@ -73,6 +75,8 @@ def tell_of_generators(
         live: it goes into a pickle, with the loader.
         foreign: another thread moves the loader.
     """
+    if len(looked) == _MOST_PARTS:
+        return
     known = {id(spec.dataset), *map(id, _GLOBAL)}
     given = {"dataset": spec.dataset, "collate_fn": collate_fn}
     names = [name for name in _data_at_risk(spec, state, live, foreign) if name not in looked]
@@ -82,7 +86,9 @@ def tell_of_generators(
         if found:
             unsaved_in_data(found)
         looked.update(parts)
-    if not live and "sampler" not in looked and _sampler_at_risk(spec, state):
+    if spec.known:
+        looked.add("sampler")
+    elif not live and "sampler" not in looked and _sampler_at_risk(spec, state):
         known.update(map(id, spec.generators.values()), rngs_in(spec.sampler, spec.dataset))
         found = _found({"sampler": spec.sampler}, known)
         if found:
@@ -110,7 +116,7 @@ def _sampler_at_risk(spec: Spec, state: dict[str, Any]) -> bool:
     """A program that is built anew begins with generators that no earlier epoch has moved."""
     if not state["epoch"] or {"iterator_state", "sampler_state"} & (state["order"] or {}).keys():
         return False
-    return not (spec.known or is_stateful(spec.sampler))
+    return not is_stateful(spec.sampler)
 
 
 def _found(parts: dict[str, Any], known: set[int]) -> str:

@@ -72,6 +72,15 @@ def test_the_window_is_filled_at_the_start_and_before_each_delivery() -> None:
     assert schedule.handle(Wanted()) == [Send(None, Task(2, [2], 2)), Deliver(0)]
 
 
+def test_what_remains_is_what_the_consumer_has_not_got_also_when_all_is_drawn() -> None:
+    schedule = Schedule(plan_of(3), Policy(workers=2, budget=5))
+    assert schedule.remaining() == 3
+    sent = schedule.handle(Started())
+    for left in (2, 1, 0):
+        delivered_by(schedule, sent, 1)
+        assert schedule.remaining() == left
+
+
 def test_a_batch_that_is_early_waits_for_the_head_of_the_line() -> None:
     schedule = Schedule(plan_of(2), Policy(workers=2, budget=2))
     schedule.handle(Started())

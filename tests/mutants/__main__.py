@@ -20,8 +20,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: faults that mean the same as the code itself, as ``file:line text``
-SAME: set[str] = set()
+#: faults that mean the same as the code itself
+SAME = {
+    # a task that is taken back is in no window, so that the steps are never equal
+    "window.py: next(reversed(self.entries)) < task.step -> "
+    "next(reversed(self.entries)) <= task.step",
+}
 
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -85,8 +89,8 @@ def survives(copied: Path, module: Path, number: int) -> str | None:
     target = copied / module.relative_to(ROOT)
     source = module.read_text()
     faulty, text = planted(source, number)
-    name = f"{module.name}:{text}"
-    if name in SAME:
+    line, _, what = text.partition(" ")
+    if f"{module.name}: {what}" in SAME:
         return None
     target.write_text(faulty)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/core"]
@@ -100,7 +104,7 @@ def survives(copied: Path, module: Path, number: int) -> str | None:
         return None  # it runs for ever, which a time limit notices
     finally:
         target.write_text(source)
-    return name if run.returncode == 0 else None
+    return f"{module.name}:{line}: {what}" if run.returncode == 0 else None
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from zlib import adler32, crc32
 import numpy as np
 import torch
 
-__all__ = ["BEGINNING", "checksum"]
+__all__ = ["BEGINNING", "checksum", "text_checksum"]
 
 #: the checksum of no index
 BEGINNING = format(adler32(b""), "016x")
@@ -41,6 +41,12 @@ def checksum(indices: Iterable[Any], before: str = BEGINNING) -> str:
     """
     data, found = _written(indices), int(before, 16)
     return format(crc32(data, found >> 32) << 32 | adler32(data, found & 0xFFFFFFFF), "016x")
+
+
+def text_checksum(text: str) -> str:
+    """The checksum of one text: ``checksum([text])`` in half the time, which each save takes."""
+    data = _text(text)
+    return format(crc32(data) << 32 | adler32(data), "016x")
 
 
 def _written(indices: Iterable[Any]) -> bytes:
@@ -109,11 +115,15 @@ def _array(item: Any) -> bytes:
     return _framed(b"a", f"{little.dtype.str}{found.shape}".encode() + little.tobytes())
 
 
+def _text(item: str) -> bytes:
+    return _framed(b"s", item.encode("utf-8", "surrogatepass"))
+
+
 #: the first that an index is an instance of; whole numbers of any kind come last
 _WRITERS: list[tuple[Any, Callable[[Any], bytes]]] = [
     (Enum, lambda item: _named(item, [item.name])),
     (int, _whole),
-    (str, lambda item: _framed(b"s", item.encode("utf-8", "surrogatepass"))),
+    (str, _text),
     (float, lambda item: _framed(b"f", struct.pack("<d", item))),
     (torch.Tensor | np.ndarray | np.generic, _array),
     (bytes | bytearray, lambda item: _framed(b"b", bytes(item))),

@@ -17,7 +17,7 @@ import torch
 
 from ...errors import CannotSaveError, DamagedStateError
 from .arrays import whole
-from .checksum import checksum
+from .checksum import checksum, text_checksum
 from .plain import DEEPEST, SCALARS
 
 __all__ = ["check_checksum", "copied", "with_checksum"]
@@ -130,13 +130,15 @@ _CHANGED = (
 def _checksum(state: dict[str, Any]) -> str:
     rest = {name: part for name, part in state.items() if name != "checksum"}
     try:
-        return checksum([_WRITER.encode(_filled(rest))])
+        return text_checksum(_WRITER.encode(_filled(rest)))
     except ValueError:  # a number of thousands of digits
-        return checksum([_WRITER.encode(_in_hexadecimal(_filled(rest)))])
+        return text_checksum(_WRITER.encode(_in_hexadecimal(_filled(rest))))
 
 
 def _filled(part: dict[str, Any]) -> dict[str, Any]:
     """Without empty dicts, see `_OFTEN_EMPTY`."""
+    if dict not in map(type, part.values()):
+        return part
     filled = {n: _filled(each) if type(each) is dict else each for n, each in part.items()}
     return {n: each for n, each in filled.items() if type(each) is not dict or each}
 

@@ -117,6 +117,10 @@ class DataLoader(Picklable[_T]):
         pickle_mapped: False: arrays and tensors over a mapped file (``numpy.memmap``,
             ``torch.load(mmap=True)``) are pickled as the file's name and their place in it.
 
+    Each argument is an attribute as well. An option of ours that is set later counts from the next
+    ``iter``. ``seed`` and ``num_streams`` cannot be set later, nor can options that workers were
+    started with, while persistent workers live: ValueError.
+
     Raises:
         ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
             value is not one of those above, or if ``generator`` is given together with ``seed``.

@@ -1,5 +1,5 @@
-"""What a loader is to do and where it stands: values and one state machine, nothing that acts.
+"""The plan and the position of a pass, as values and one state machine. Nothing in here acts.
 
 No torch, process, clock, thread or global random number generator in here (`tests/test_layers.py`).
-Later modules know earlier ones only: events, seeds, order, plan, cursor, schedule, snapshot.
+A module imports only earlier ones of: events, seeds, order, plan, cursor, schedule, snapshot.
 """

@@ -1,13 +1,13 @@
-"""Budget: how far ahead of the consumer is fetched, in tasks and in bytes.
+"""The prefetch budget: how far workers fetch ahead of the consumer, in tasks and in bytes.
 
-In-order delivery needs a deep window: while the head of the line is slow, everybody else works on
-what comes after it, and stands idle once the window is full. So the budget may grow (``most``)
-whenever that is seen to happen. Where batches are so small that a deep window costs nothing, it
-also grows when a worker was idle for another reason: the consumer is fast, but not awake at once.
+In-order delivery needs a deep window. While the first task is slow, the other workers fetch later
+tasks, and idle once the window is full. The schedule then lets the budget grow, up to ``most``.
+If batches are so small that a deep window costs nothing, any other idle worker also makes it grow:
+the consumer is fast, but does not wake up at once.
 
-What has grown for either reason counts only as far as that many batches, each as large as the
-largest so far, keep to a bound of that reason: when batches turn out to be larger later, the budget
-falls back.
+Each reason has a bound in bytes: 512 MiB for a slow first task, 16 MiB for any other idle worker.
+A grown budget, times the largest batch so far, stays within the bound. When later batches turn out
+to be larger, the budget falls back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Budget", "Policy"]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How tasks are handed out and batches delivered; none of it changes what a batch holds."""
+    """How tasks are sent and batches delivered. No field changes the contents of a batch."""
 
     #: how many workers there are, from 1
     workers: int = 1
@@ -51,7 +51,7 @@ class Budget:
     """How many tasks the window may hold.
 
     Args:
-        policy: what it begins with, and how far it may grow.
+        policy: the first budget, and how far it may grow.
         largest: bytes of the largest batch so far; 0: none has come.
     """
 
@@ -63,18 +63,18 @@ class Budget:
         self._grown: dict[int, int] = {}
 
     def note(self, size: int) -> None:
-        """A batch of so many bytes has come."""
+        """Take note that a batch of ``size`` bytes has arrived."""
         if size > self.largest:
             self.largest = size
             fitting = [min(grown, bound // size) for bound, grown in self._grown.items()]
             self.tasks = max(self._policy.budget, *fitting, 0)
 
     def grow_behind_a_head(self) -> bool:
-        """Workers idle, the window being full and its head slow. Tells whether that changed it."""
+        """Grow because workers idle: the window is full and its first task slow. True if grown."""
         return self._grow(_SLOW_HEAD)
 
     def grow_for_an_idler(self) -> bool:
-        """A worker has idled for any other reason."""
+        """Grow because a worker has idled for any other reason. True if grown."""
         return self._grow(_IDLE)
 
     def _grow(self, bound: int) -> bool:
@@ -85,11 +85,11 @@ class Budget:
         return True
 
     def has_room(self, held: int, under_way: int) -> bool:
-        """Another task keeps to the bound in bytes: one batch a worker above it at most.
+        """Whether another task keeps to the bound in bytes: one batch a worker above it at most.
 
-        Nobody knows how large the batches are that are under way. Each worker may have one, as long
-        as there is room at all. More, which wait for their workers, may be only if they all fit,
-        though they were a few times as large as the largest so far.
+        The sizes of batches under way are unknown. Each worker may have one task, as long as the
+        ``held`` bytes are below the bound. Further tasks wait for their workers. They are allowed
+        only if they all fit at four times the size of the largest batch so far.
         """
         most = self._policy.bytes
         if most is None:

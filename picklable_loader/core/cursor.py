@@ -1,4 +1,4 @@
-"""Cursor: where a loader stands, as a small frozen value."""
+"""The position of a loader, as a small frozen value. `snapshot` writes it as a plain dict."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["Cursor", "Saved"]
 
 @dataclass(frozen=True)
 class Cursor:
-    """Everything that a loader of the same making needs in order to go on exactly."""
+    """Everything that a loader with the same settings needs in order to go on exactly."""
 
     #: number of the epoch, from 0
     epoch: int = 0
-    #: steps of this epoch that the consumer has left behind: delivered batches, batches that
+    #: steps of this epoch that the consumer has passed: delivered batches, batches that
     #: raised, skipped ones, and steps that had no batch, since all of their samples were bad
     step: int = 0
     #: the order goes on with this task; every earlier one was delivered or is in the window
@@ -28,25 +28,24 @@ class Cursor:
     #: these tasks are then simply drawn again, and ``next_step == step``. Indices are None where
     #: the order gives them again.
     window: tuple[Task, ...] = ()
-    #: what the tasks' seeds derive from; None while it is not drawn
+    #: the seed that the tasks' seeds derive from; None while it is not drawn
     base_seed: int | None = None
     #: the order's own state; None while it has none
     order: dict[str, Any] | None = None
-    #: what a custom sampler is like before its iteration begins; empty where that is not needed
+    #: a custom sampler's state before its iteration begins; empty where that is not needed
     sampler: dict[str, Any] = field(default_factory=dict)
     #: states of the random number generators that later draws come from, by name
     rng: dict[str, Any] = field(default_factory=dict)
     #: states of the workers' random number generators, by worker (``seeding="worker"`` only)
     workers: dict[str, Any] = field(default_factory=dict)
-    #: where the streams stand; empty where there are none, or they begin the epoch
+    #: the position of each stream; empty where there are none, or they begin the epoch
     streams: tuple[Place, ...] = ()
-    #: the epoch that ``set_epoch`` has last told the dataset; None if it was never called
+    #: the epoch that ``set_epoch`` has last set on the dataset; None if it was never called
     announced: int | None = None
     #: the rank that this belongs to and the number of ranks, (0, 2), where ranks may differ: it
     #: holds indices, or a checksum of them; None: any rank can go on from it
     rank: tuple[int, int] | None = None
-    #: what persistent workers were seeded with when they were started, in an earlier epoch; None:
-    #: with ``base_seed``
+    #: the seed that persistent workers were started with, in an earlier epoch; None: ``base_seed``
     worker_seed: int | None = None
 
 

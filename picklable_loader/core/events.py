@@ -1,6 +1,7 @@
-"""The vocabulary of the schedule: what happened (events), what is to be done (instructions).
+"""Events, which the schedule takes, and instructions, which it returns. The driver carries them.
 
-All are values: they compare with ``==`` and pickle.
+All are values: they compare with ``==`` and pickle. Example: ``Arrived(step=3)`` may lead to
+``Deliver(step=3)``.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Send:
     #: None: to whichever is idle first
     worker: int | None
     task: Task
-    #: where its stream goes on, which was at another worker before
+    #: the position at which its stream goes on, if another worker has read it before
     place: Place | None = None
 
 

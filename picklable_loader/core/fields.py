@@ -1,6 +1,6 @@
-"""Fields: the table of all that a state may hold, and the check that it holds nothing else.
+"""Table of all fields that a saved state may have, and the check that it has no others.
 
-Whoever adds a field to a state adds it here, and to docs/state.md with an example value.
+A new field of a state is added here, and to docs/state.md with an example value.
 """
 
 from __future__ import annotations

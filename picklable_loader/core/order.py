@@ -1,4 +1,4 @@
-"""Order: a sampler's sequence of indices, as something one can take from and, mostly, seek in."""
+"""A sampler's sequence of indices, as the plan takes from it and, in most orders, seeks in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Order(Protocol):
     """The sequence of one epoch.
 
     A *seekable* order is restored from its ``state()`` and a position. Any other is restored from
-    its ``state()`` alone, which then stands for everything taken so far.
+    its ``state()`` alone, which then covers everything taken so far.
     """
 
     seekable: bool
@@ -31,10 +31,10 @@ class Order(Protocol):
         """How many indices the epoch has; None where the sampler does not say."""
 
     def state(self, live: bool) -> dict[str, Any] | None:
-        """What restores it; None while nothing was taken and nothing is to be remembered.
+        """The state that restores it; None while nothing was taken or is to be remembered.
 
         Args:
-            live: objects that only pickle can save may stand in the state.
+            live: the state may hold objects that only pickle can save.
         """
 
 

@@ -1,4 +1,4 @@
-"""Phases: where a task stands between being drawn and being gone, and what may happen to it there.
+"""The phases of a task from being drawn to being gone, and the events that each phase allows.
 
 The table ``TRANSITIONS`` is all there is; anything else is a bug.
 """

@@ -1,12 +1,12 @@
-"""Homes: which worker reads each stream, and when a stream moves to another one.
+"""Assignment of streams to workers, and when a stream moves to another worker.
 
-Every stream has a home, at first worker ``stream % workers`` as under torch. With more streams than
-workers some homes may turn out to have more to do than others. Then a stream may move, by its
-state, if that makes the fullest home's work less by a tenth at least.
+Every stream is assigned to a worker, at first to ``stream % workers`` as under torch. With more
+streams than workers, some workers may have more to do than others. The schedule may then move a
+stream, by its state, if that lessens the busiest worker's work by a tenth at least.
 
-To move costs time: the state is sent, and the dataset is opened there. How much, nobody knows
-beforehand. So the *patience* that a move takes doubles with each one: there are few of them,
-however costly, and what they settle on stays.
+Moving a stream has an unknown cost: its state is sent, and the other worker opens the dataset.
+So each move doubles the number of answers to observe before the next one (the *patience*). The
+number of moves is therefore logarithmic in the number of batches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Homes"]
 #: at first, how many batches of each stream are looked at before one may move
 _PATIENCE = 4
 
-#: what is left of the fullest home's work, at most, for a move to be worth it
+#: the busiest worker's share of its work after a move, at most, for the move to be worth it
 _WORTH = 0.9
 
 #: batches over which the cost of a stream's is averaged
@@ -26,7 +26,7 @@ _RECENT = 16
 
 
 class Homes:
-    """Which worker reads each stream.
+    """The worker that each stream is assigned to.
 
     Args:
         workers: how many there are, from 1.
@@ -38,9 +38,9 @@ class Homes:
         self.moving = moving and streams > workers
         self._workers = workers
         self._streams = streams
-        #: streams that do not live where torch has them
+        #: streams that have moved, each with the worker that reads it now
         self._moved: dict[int, int] = {}
-        #: by stream, tasks under way; kept only if streams may move
+        #: by stream, tasks under way; counted only if streams may move
         self._under_way: Counter[int] = Counter()
         #: by stream, what a batch costs, and how many have come
         self._costs: dict[int, float] = {}
@@ -48,7 +48,7 @@ class Homes:
         #: answers since the last move, and how many it takes to the next
         self._answers = 0
         self._patience = _PATIENCE * streams
-        #: the stream that is to move, and where to, as soon as that is possible
+        #: the stream that is to move as soon as possible, and the worker it goes to
         self._wish: tuple[int, int] | None = None
 
     def of(self, stream: int) -> int:
@@ -60,7 +60,7 @@ class Homes:
         self._under_way[stream] += 1
 
     def answered(self, stream: int, cost: float) -> None:
-        """A task of a stream has come, which cost its worker that much; 0: it is not known."""
+        """A task of a stream has come; ``cost`` is its worker's time, 0 if not known."""
         self._under_way[stream] -= 1
         if cost:
             self._came[stream] += 1
@@ -82,15 +82,15 @@ class Homes:
                 self._under_way[stream] = 0
 
     def has_room(self, stream: int) -> bool:
-        """A stream's home may be given its next task: a stream moves between two tasks."""
+        """Whether the stream's next task may be sent: a stream moves between two tasks."""
         return not (self._is_to_move(stream) and self._under_way[stream])
 
     def may_move(self, stream: int) -> bool:
-        """A stream would be better off elsewhere, and none of its tasks is under way."""
+        """Whether the stream is to move to another worker, with none of its tasks under way."""
         return self._is_to_move(stream) and not self._under_way[stream]
 
     def move(self, stream: int) -> None:
-        """A stream goes where it is better off."""
+        """Assign a stream to the less busy worker that was chosen for it."""
         assert self._wish is not None and self._wish[0] == stream, "it may not move"
         self._moved[stream] = self._wish[1]
         self._wait_longer()

@@ -1,4 +1,4 @@
-"""Plan: order + batch size + drop_last -> tasks."""
+"""The plan makes tasks from an order, a batch size and drop_last; the schedule draws them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_ASIDE = 10_000
 
 
 class Unit(Enum):
-    """What one item of the order is."""
+    """The kind of one item of the order."""
 
     SAMPLE_OF_BATCH = "sample of a batch"  # indices are gathered into batches
     SAMPLE = "sample"  # each index is a task of its own (batch_size=None)
@@ -47,7 +47,7 @@ class Plan:
     """The tasks of one epoch, drawn one after the other.
 
     Args:
-        order: the sequence of indices; stands at ``position`` already.
+        order: the sequence of indices; it is at ``position`` already.
         grouping: how its items become tasks.
         next_step: number of the next task.
         position: samples before the next task.

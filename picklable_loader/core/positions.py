@@ -1,4 +1,4 @@
-"""Places: where all streams stand, and where one that nobody reads is to be opened again."""
+"""Positions of all streams, and the position at which a worker reopens a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Places"]
 
 
 class Places:
-    """Where the streams of an epoch stand. They move when a batch is delivered or passed over.
+    """Positions of an epoch's streams. They move when a batch is delivered or skipped.
 
     Args:
         places: one for each stream; none where streams have no states.
@@ -32,13 +32,13 @@ class Places:
         self._remember = remember
         #: streams whose worker has died; they are opened again with their next task
         self._astray: set[int] = set()
-        #: streams that have no more data, each with what its worker has said last
+        #: streams that have no more data, each with the last mark from its worker
         self._over: dict[int, Any] = {}
 
     # --- reading ---------------------------------------------------------------------------------
 
     def now(self) -> tuple[Place, ...]:
-        """Where each stream stands; they do not move any more."""
+        """The position of each stream, as copies that do not move any more."""
         over = self._over.keys() - self._window.waiting_streams()
         return tuple(
             place.over(self._over[stream]) if stream in over else place.copy()
@@ -46,59 +46,59 @@ class Places:
         )
 
     def copy_of(self, stream: int | None) -> Place | None:
-        """Where a stream stands; None where it has no place."""
+        """A stream's position; None where streams have no states."""
         return self._places[stream].copy() if self._places and stream is not None else None
 
     def astray(self) -> dict[int, Place]:
-        """Where the streams stand whose workers have died and that were not opened again."""
+        """Positions of the streams whose workers have died and that were not opened again."""
         return {stream: self._beyond(stream) for stream in sorted(self._astray)}
 
     def last_marks(self) -> dict[int, Any]:
-        """By stream, the state that the next epoch finds its dataset in, if that was told."""
+        """By stream, the state in which the next epoch finds its dataset, if a worker sent it."""
         return {stream: mark for stream, mark in self._over.items() if mark is not None}
 
     # --- moving ----------------------------------------------------------------------------------
 
     def begin(self, marks: Mapping[int, Any]) -> None:
-        """The streams' states at the epoch's beginning, where they are known, are these.
+        """Set the streams' states at the epoch's beginning, where they are known.
 
-        One of which a later state is known has no need of it.
+        A stream with a later state does not need it.
         """
         for stream, mark in marks.items():
             if self._places and not self._places[stream].marked:
                 self._places[stream].mark = mark
 
     def deliver(self, task: Task, mark: Any) -> None:
-        """A batch was delivered, after which its stream has that mark."""
+        """A batch was delivered; ``mark`` is its stream's state after it."""
         if self._places and task.stream is not None:
             self._places[task.stream].deliver(task, mark, self._remember)
 
     def pass_over(self, step: int, count: int) -> None:
-        """So many steps are skipped, from this one on: their streams never hear of them."""
+        """Skip ``count`` steps, beginning with ``step``. Workers are not notified."""
         if self._places and self._remember:
             for passed in range(step, step + count):
                 self._places[passed % len(self._places)].given += 1
 
     def put_back(self, stream: int | None, place: Place | None) -> None:
-        """A stream stands where it stood before."""
+        """Set a stream's position to an earlier one."""
         if place is not None and stream is not None:
             self._places[stream] = place
 
     def end(self, stream: int, mark: Any) -> None:
-        """A stream has no more data; its worker has said that of its state."""
+        """A stream has no more data; ``mark`` is the last state that its worker has sent."""
         self._over.setdefault(stream, mark)
         self._homes.ended(stream)
 
     def died(self, worker: int) -> None:
-        """Nobody reads the streams any more that a worker has read."""
+        """A worker has died: nobody reads its streams any more."""
         streams = range(len(self._places))
         self._astray.update(stream for stream in streams if self._homes.of(stream) == worker)
         self._homes.died(worker)
 
     def open_again(self, stream: int) -> Place | None:
-        """Where a stream's home is to open it with its next task; None: it is read there already.
+        """The position at which the worker opens a stream with its next task; None: it has it open.
 
-        It has a new home if it is better off elsewhere.
+        Moves the stream to another worker first, if that has less to do.
         """
         if stream in self._astray:
             self._astray.discard(stream)
@@ -118,5 +118,5 @@ class Places:
         return place.replayable()
 
     def validate(self) -> None:
-        """Raise AssertionError unless no place is behind its mark and its tasks."""
+        """Raise AssertionError unless no position is behind its mark and its tasks."""
         assert all(place.marked + len(place.since) <= place.given for place in self._places)

@@ -1,9 +1,9 @@
-"""Schedule: events in, instructions out, through one method.
+"""The state machine of a pass: it takes events and returns instructions, through one method.
 
-A task is *drawn* from the plan and sent to a worker, in one go unless its stream may have to move
-first; from then on it stands in the *window* until it is delivered. What may happen to it there is
-the table in ``phases``; anything else is a bug and raises before anything has changed. The batch
-itself never comes in here: the engine keeps it, the schedule only knows that the step has arrived.
+The schedule *draws* a task from the plan and sends it to a worker, at once unless its stream may
+have to move first. From then on the task is in the *window* until it is delivered. The table in
+``phases`` lists the events that it may meet there. Any other event is a bug, and raises before
+anything has changed. The engine holds the batch; the schedule only knows that the step has arrived.
 
 One schedule serves any number of workers, none included: ``num_workers=0`` is one worker that is
 given a task only when the consumer asks (``lazy``).

@@ -1,7 +1,7 @@
-"""Seeds as pure functions of what they belong to.
+"""Seeds of orders, batches, samples and streams, as pure functions of their numbers.
 
-Every seed is a hash of a purpose and a few integers, so that no state of a random number generator
-has ever to be saved: any worker can do any task, and a task can be done again.
+Every seed is a hash of a purpose and a few integers. So no generator's state has to be saved: any
+worker can do any task, and a task can be done again.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ def next_base_seed(base: int) -> int:
 
 
 def order_seed(seed: int, epoch: int) -> int:
-    """What seeds the order of an epoch, for a loader that was given ``seed=``."""
+    """The seed of the order of an epoch, for a loader that was given ``seed=``."""
     return _hash(b"order", seed, epoch)
 
 
 def batch_seed(base: int, step: int) -> int:
-    """What seeds the random number generators before a batch is fetched."""
+    """The seed that a worker sets on the generators before it fetches a batch."""
     return _hash(b"batch", base, step)
 
 
 def sample_seed(base: int, position: int) -> int:
-    """What seeds them before one sample is fetched; ``position`` is its place in the order."""
+    """The seed before one sample is fetched; ``position`` counts samples of the order, from 0."""
     return _hash(b"sample", base, position)
 
 
 def stream_seed(base: int, stream: int, ordinal: int) -> int:
-    """What seeds them before the ``ordinal``-th batch of a stream (iterable-style data)."""
+    """The seed before the ``ordinal``-th batch of a stream (iterable-style data)."""
     return _hash(b"stream", base, stream, ordinal)
 
 
 def mixing_seed(purpose: str, seed: int, epoch: int, place: int) -> int:
-    """What a wrapper of iterable-style data draws from, in one iteration at one place."""
+    """The seed of a wrapper of iterable-style data, for one iteration in one stream."""
     return _hash(b"mix " + purpose.encode(), seed, epoch, place)
 
 

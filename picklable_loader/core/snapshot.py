@@ -1,4 +1,4 @@
-"""Snapshot: the cursor as a versioned plain dict, and back, with everything checked on the way.
+"""Writes a cursor as a versioned plain dict, the saved state, and reads it with all its checks.
 
 The format is described in docs/state.md; golden files under tests/golden/ hold it in place.
 """

@@ -1,10 +1,10 @@
-"""Streams: replicas of a dataset that stand somewhere, each at a place of its own.
+"""Positions of streams, and the plan that draws tasks from them in torch's order.
 
 A stream is one replica of an iterable-style dataset with its iteration, or of a map-style dataset
-that has a state. It is tied to no process. The schedule moves its place when a batch of it is
-delivered, and only then; what the worker has said of its state by that time is the *mark*.
+that has a state. It belongs to no process. The schedule moves its position when one of its batches
+is delivered, and only then. The *mark* is the stream's state that its worker has sent by that time.
 
-Torch takes the batches of an iterable-style dataset from its workers in turn, and passes over those
+Torch takes the batches of an iterable-style dataset from its workers in turn, and skips workers
 that have no more. Batch ``n`` of stream ``s`` is step ``n * streams + s`` here. In ascending order
 these are torch's batches, whichever stream ends when; steps of streams that have ended are void.
 """
@@ -20,13 +20,13 @@ from .task import Task
 
 __all__ = ["Marks", "Place", "StreamPlan"]
 
-#: states of streams, by their numbers; what they are is no matter of the core's
+#: states of streams, by their numbers; the core never looks into one
 Marks = dict[int, Any]
 
 
 @dataclass(slots=True)
 class Place:
-    """Where a stream stands."""
+    """The position of a stream."""
 
     #: batches that were delivered from it in this epoch; one that raised counts
     given: int = 0
@@ -34,16 +34,16 @@ class Place:
     ended: bool = False
     #: its state after ``marked`` of them; None: it is to begin the epoch anew
     mark: Any = None
-    #: at most ``given``; what comes in between is fetched again by whoever goes on
+    #: at most ``given``; the batches in between are fetched again after a resume
     marked: int = 0
     #: map-style: the tasks in between
     since: list[Task] = field(default_factory=list)
 
     def deliver(self, task: Task, mark: Any, remember: bool) -> None:
-        """A batch of it was delivered.
+        """A batch of the stream was delivered.
 
         Args:
-            task: which.
+            task: the batch's.
             mark: the stream's state after it; None if it was not taken.
             remember: the task is needed to fetch the batch again.
         """
@@ -60,18 +60,18 @@ class Place:
 
     @property
     def exact(self) -> bool:
-        """Its state is known where it stands: nothing has to be fetched again."""
+        """Whether the state at this very position is known: nothing has to be fetched again."""
         known = self.mark is not None and not isinstance(self.mark, CannotSaveError)
         return known and self.marked == self.given
 
     def replayable(self) -> Place:
-        """The same place, from the start if its state could not be saved."""
+        """The same position, reached from the start if the state could not be saved."""
         if not isinstance(self.mark, CannotSaveError):
             return self
         return self.copy(mark=None, marked=0)
 
     def over(self, mark: Any) -> Place:
-        """The same place, now that it is known to be the last one.
+        """The same position, now that it is known to be the last one.
 
         Args:
             mark: the stream's state at its end; None if it was not taken.
@@ -81,7 +81,7 @@ class Place:
         return Place(self.given, True, mark, self.given)
 
     def copy(self, **changes: Any) -> Place:
-        """One that does not move with this one."""
+        """A position that does not move with this one."""
         return replace(self, **{"since": list(self.since), **changes})
 
 
@@ -89,15 +89,15 @@ class StreamPlan:
     """The tasks of an epoch of iterable-style data.
 
     Args:
-        places: where each stream stands.
-        indices: what every task asks for.
+        places: the position of each stream.
+        indices: the wish of every task, for example ``[None, None]`` for two samples.
     """
 
     #: no code of the user's gives the order
     custom = False
     #: each stream has a number of its own for its next batch
     draws_ahead = True
-    #: nothing is ever given back: whoever goes on begins with the places
+    #: nothing is ever given back: a resume begins with the positions
     backlog: tuple[Task, ...] = ()
 
     def __init__(self, places: Sequence[Place], indices: Any) -> None:
@@ -105,14 +105,14 @@ class StreamPlan:
         self.restart((), places)
 
     def restart(self, tasks: Iterable[Task], places: Sequence[Place]) -> None:
-        """Begin where the streams are; tasks that were drawn are drawn again.
+        """Begin at the streams' positions; tasks that were drawn are drawn again.
 
         Args:
-            tasks: those; their streams know them.
+            tasks: tasks that were drawn; ignored, since the positions give them again.
             places: the position of each stream.
         """
-        #: By stream, the number of its next batch. One that has ended is asked once more, so that
-        #: its dataset is put where the next epoch finds it; but it is not replayed for that.
+        #: By stream, the number of its next batch. One that has ended is asked once more, which
+        #: gives its dataset the state for the next epoch; but it is not replayed for that.
         self._next = {
             at: place.given
             for at, place in enumerate(places)

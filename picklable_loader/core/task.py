@@ -1,4 +1,4 @@
-"""Task: one batch that is to be fetched. All that workers see of the core, besides seeds."""
+"""One batch that is to be fetched, as the schedule sends it to a worker."""
 
 from __future__ import annotations
 

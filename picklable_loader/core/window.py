@@ -1,6 +1,6 @@
-"""Window: the tasks that were drawn and are not delivered, each in its phase.
+"""The tasks that were drawn and are not delivered, each in its phase.
 
-Nothing is decided here.
+The window only records; the schedule decides.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Window:
     def __init__(self) -> None:
         #: by step, ascending; others only look at it
         self.entries: dict[int, Entry] = {}
-        #: skipped while a worker had them; disjoint from the entries
+        #: tasks that were skipped while a worker had them; disjoint from the entries
         self._forgotten: dict[int, Entry] = {}
         #: steps of entries that arrived, failed or have no batch, in that order
         self._ready: list[int] = []
@@ -52,7 +52,7 @@ class Window:
         self.under_way = 0
         #: entries that are HELD
         self.held = 0
-        #: what the batches that have arrived take together
+        #: bytes that the batches that have arrived take together
         self.bytes = 0
 
     def __contains__(self, step: int) -> bool:
@@ -66,11 +66,11 @@ class Window:
         return len(self._ready)
 
     def tasks(self) -> tuple[Task, ...]:
-        """In order of their steps."""
+        """The tasks, in order of their steps."""
         return tuple(entry.task for entry in tuple(self.entries.values()))
 
     def task(self, step: int) -> Task:
-        """The task of a step, which is here."""
+        """The task of a step, which must be in the window."""
         return self.entries[step].task
 
     def head(self) -> Entry:
@@ -78,7 +78,7 @@ class Window:
         return next(iter(self.entries.values()))
 
     def next_ready(self, in_order: bool) -> int | None:
-        """The step to deliver next, if it is here."""
+        """The step to deliver next, if its batch is here."""
         if not self._ready:
             return None
         if not in_order:
@@ -110,10 +110,10 @@ class Window:
         return {self.entries[step].task.stream for step in self._ready}
 
     def beyond(self, place: Place, stream: int, remember: bool) -> Place:
-        """Where a stream will stand once all of its batches that are here are delivered.
+        """A stream's position once all of its batches that are here are delivered.
 
         Args:
-            place: where it stands now.
+            place: its position now.
             stream: its number.
             remember: see `Place.deliver`.
         """
@@ -172,10 +172,10 @@ class Window:
         return entry, forgotten
 
     def take(self, step: int) -> tuple[Entry, Phase]:
-        """A step whose turn has come is left behind.
+        """Remove the entry of a step whose turn has come.
 
         Returns:
-            Its entry, and in what phase it was.
+            The entry, and the phase that it was in.
         """
         entry = self.entries.pop(step)
         was, entry.phase = entry.phase, follow(entry.phase, _WANTED, step)
@@ -183,10 +183,10 @@ class Window:
         return entry, was
 
     def skip(self, event: Skipped) -> tuple[int, list[int]]:
-        """The first tasks are passed over.
+        """Skip the first tasks.
 
         Returns:
-            How many, and the steps of those whose batches are here.
+            The number of them, and the steps of those whose batches are here.
         """
         steps, here = list(self.entries)[: event.count], []
         for step in steps:
@@ -202,7 +202,7 @@ class Window:
         return len(steps), here
 
     def lose(self, event: Died, most_deaths: int) -> None:
-        """A worker has died: what it owed is to be done again, unless it dies of that."""
+        """A worker has died: its tasks are to be done again, unless too many workers die of one."""
         for step in sorted(event.lost):
             entry = self.entries.get(step) or self._forgotten.pop(step)
             entry.deaths += step == event.at_hand

@@ -1,8 +1,8 @@
-"""Soundness: what a state must be, beyond its form and its fingerprint, to be gone on from.
+"""Checks of a saved state, beyond its form and its fingerprint, before a loader goes on from it.
 
-All that can be told without the data is looked at before anything of the loader changes. What only
-people's code can tell, a sampler that is replayed or a dataset that is given its state back, comes
-out at the first ``next``, as `DamagedStateError` or `StreamError`.
+Everything that needs no data is checked before the loader changes. Some damage shows only in
+people's code: a sampler that is replayed, or a dataset that gets its state back. The first ``next``
+raises it, as `DamagedStateError` or `StreamError`.
 """
 
 from __future__ import annotations

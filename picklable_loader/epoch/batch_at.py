@@ -1,4 +1,4 @@
-"""A batch of the past (or future) again: ``DataLoader.batch_at``."""
+"""Fetches one batch of the past (or future) once more, for ``DataLoader.batch_at``."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def batch_at(
 
 
 def _of_epoch(job: Job, announced: int | None, epoch: int) -> Job:
-    """What to do with the task; a copy of the dataset gets the epoch, if it is another one."""
+    """The job for an epoch; a copy of the dataset gets the epoch, if it is another one."""
     if announced in (None, epoch):
         return job
     dataset = copy.copy(job.dataset)
@@ -171,7 +171,7 @@ def _check_repeatable(spec: Spec) -> None:
 
 
 def _no_batch(step: int, skipped: Bad) -> UsageError:
-    """Of a step whose samples are all bad."""
+    """The error for a step whose samples are all bad."""
     index, error = skipped[0]
     return UsageError(
         f"step {step} has no batch: all of its samples are skipped, the first of them at index "

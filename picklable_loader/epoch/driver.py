@@ -1,4 +1,4 @@
-"""Driver: runs a run's schedule over an engine, instruction by instruction."""
+"""Runs the schedule of a pass over an engine, instruction by instruction, for an iterator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MOST_EMPTY = 1000
 
 
 class Driver:
-    """What an iterator has besides its position: an engine at work, and what it is still to do.
+    """The working half of an iterator: an engine at work, and instructions still to carry out.
 
     Nothing in here is ever saved.
     """
@@ -52,7 +52,7 @@ class Driver:
         self._engine: Engine | None = None
         #: how many streams its workers have
         self._streams = 0
-        #: the run that the engine was told of; None before that
+        #: the run that the engine has begun; None before that
         self._run: Run | None = None
         self._todo: deque[Instruction] = deque()
         #: how long the consumer has waited for them
@@ -163,7 +163,7 @@ class Driver:
         self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy)
 
     def stats(self) -> Stats:
-        """What was counted since the workers were started, or until they were retired."""
+        """Figures counted since the workers were started, or until they were retired."""
         engine, run = self._engine, self._run
         if engine is None:
             return self.skips.beside(self._last)

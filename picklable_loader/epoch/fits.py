@@ -1,4 +1,4 @@
-"""Fitting: whether a saved state belongs to a loader, and what is taken of one that does not."""
+"""Whether a saved state belongs to a loader, and what is taken over from one that does not."""
 
 from __future__ import annotations
 

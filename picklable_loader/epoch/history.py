@@ -1,4 +1,4 @@
-"""History: what passes change in a loader, and the next pass begins with."""
+"""The only part of a loader that changes between passes, and that the next pass begins with."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SAVED = ("next_epoch", "announced", "resume", "resume_at_end", "carried")
 
 
 class History:
-    """What changes between the passes of one loader. Each change is one method.
+    """State of one loader that changes between its passes. Each change is one method.
 
     Args:
         source: of the loader's random draws.

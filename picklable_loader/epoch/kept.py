@@ -1,4 +1,4 @@
-"""Kept: what goes from one epoch to the next with workers that live on."""
+"""Seeds, policy and generators that persistent workers carry from one epoch to the next."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Kept", "kept_of", "worker_states"]
 
 @dataclass(frozen=True)
 class Kept:
-    """What goes from one epoch to the next with workers that live on."""
+    """Values that persistent workers carry from one epoch to the next."""
 
-    #: that of the epoch before
+    #: the base seed of the epoch before
     base_seed: int
-    #: that of the epoch in which they were started
+    #: the base seed of the epoch in which they were started
     worker_seed: int
-    #: the loader's when they were started; its later settings do not reach them. None: new ones
+    #: the loader's when they were started; its later settings do not reach them. None: new workers
     #: are to be started
     policy: Policy | None
     #: their generators at the end of the epoch before (``seeding="worker"``)
@@ -29,7 +29,7 @@ class Kept:
 
 
 def kept_of(cursor: Cursor) -> Kept:
-    """What workers that had stood there would have gone on with."""
+    """The values with which persistent workers at the cursor would have gone on."""
     seed = cursor.base_seed or 0
     worker_seed = seed if cursor.worker_seed is None else cursor.worker_seed
     return Kept(seed, worker_seed, None, worker_states(cursor, None))

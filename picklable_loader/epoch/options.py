@@ -1,4 +1,4 @@
-"""Options: what our loader takes beyond torch's arguments, checked once."""
+"""The arguments of our loader beyond torch's, as one frozen value that is checked once."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def check_codec(codec: Any) -> None:
 
 
 def count_bytes(text: Any) -> int | None:
-    """What ``prefetch_bytes`` says: a number, or text such as "512MiB"; None for None.
+    """The bytes that ``prefetch_bytes`` asks for: a number or text such as "512MiB"; None for None.
 
     Raises:
         ValueError: it is negative, or no such text.

@@ -1,6 +1,6 @@
-"""Run: one pass over a loader's data, as far as it can be saved.
+"""One pass over a loader's data, as far as it can be saved.
 
-It joins the pure parts (order, plan, schedule) with the loader's sampler and the source of its
+A run joins the pure parts (order, plan, schedule) with the loader's sampler and the source of its
 draws, and makes a snapshot of them at any moment. It knows of no process and holds no batch.
 """
 
@@ -303,7 +303,7 @@ class Run:
         return [Place(each + (at < more)) for at in range(streams)]
 
     def _wish(self) -> Any:
-        """What each task of iterable-style data asks for."""
+        """The indices of each task of iterable-style data, for example ``[None, None]``."""
         grouping = self.spec.grouping
         return None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
 

@@ -1,4 +1,4 @@
-"""Spec: how a loader is set up, as far as its order, its position and its state depend on it."""
+"""The settings of a loader, as far as its order, its position and its state depend on them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Spec:
 
     @property
     def sampler(self) -> Any:
-        """What gives the indices; None for iterable-style data."""
+        """The sampler that gives the indices; None for iterable-style data."""
         return self._opened[0]
 
     @property

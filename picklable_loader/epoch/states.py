@@ -1,4 +1,4 @@
-"""A state that a loader was given, and that is saved again before the loader has moved."""
+"""Saves a loaded state again, before the loader has moved on from it."""
 
 from __future__ import annotations
 

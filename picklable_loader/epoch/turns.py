@@ -1,8 +1,8 @@
-"""Turns: one thread at a time moves a loader's iterators, or saves them.
+"""The lock with which one thread at a time moves a loader's iterators, or saves them.
 
 All iterators of a loader share its sampler and its generators, so they share one `Turn`. A thread
 that saves waits for a batch that another thread is fetching. A save within ``next`` of the same
-thread (from the dataset, or from a signal handler) cannot wait: it is exact where the position is
+thread (from the dataset, or from a signal handler) cannot wait. It is exact where the position is
 whole, and refused elsewhere.
 """
 

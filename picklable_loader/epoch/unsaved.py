@@ -1,8 +1,8 @@
-"""Unsaved: random generators of the program's own, in places that a state does not reach.
+"""Finds random generators of the program's own that a state does not reach, and warns of them.
 
-A dataset, a collate_fn, or a closure in a sampler may hold one. What it draws then depends on what
-it drew before, and in a worker on which batches came there. It is found by a walk over attributes
-that calls nobody's code, and told of once, when a position is saved.
+A dataset, a collate_fn, or a closure in a sampler may hold one. Its next draws depend on its
+earlier ones, and in a worker on the batches that came there. A walk over attributes, which calls
+nobody's code, finds it. The loader warns once, when a position is saved.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _walk(parts: dict[str, Any], known: set[int]) -> Iterator[tuple[str, Any]]:
 
 
 def _inside(thing: Any, kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    """What a thing holds, each with what it is called there; nobody's code is called for it."""
+    """The parts of a thing, each with its step of a path; nobody's code is called for it."""
     for sequence in (list, tuple):
         if issubclass(kind, sequence):
             near = islice(sequence.__iter__(thing), _MOST_NEAR)

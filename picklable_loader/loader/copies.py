@@ -17,7 +17,7 @@ __all__ = ["alone", "apart"]
 
 
 def alone(iterator: Any) -> dict[str, Any]:
-    """What an iterator is pickled as, with a loader of its own that shares what cannot change.
+    """The pickled form of an iterator, with a loader of its own that shares what cannot change.
 
     Two iterators of one loader draw from the same generators and the same sampler; a copy of an
     iterator is to go on undisturbed, so that it has copies of these.
@@ -29,10 +29,10 @@ def alone(iterator: Any) -> dict[str, Any]:
 
 
 def apart(owner: Any) -> Any:
-    """What a thread pickles of a loader, or of an iterator, that another thread moves meanwhile.
+    """A copy of a loader, or of an iterator's state, to pickle while another thread moves it.
 
     Pickle reads sampler, generators and dataset one after the other, long after it has asked for
-    them. So it is given copies, which nobody moves.
+    them. So it gets copies, which nobody moves.
 
     Args:
         owner: a loader, of which this is a copy; or an iterator, of which this is the state.

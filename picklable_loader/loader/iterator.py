@@ -1,4 +1,4 @@
-"""LoaderIterator: what ``iter(loader)`` gives; an ordinary value, picklable at any step."""
+"""The iterator that ``iter(loader)`` gives; an ordinary value, picklable at any step."""
 
 from __future__ import annotations
 
@@ -160,9 +160,9 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             self._driver.tell(Budgeted(tasks, self._live_run().schedule.policy.bytes, most))
 
     def stats(self) -> Stats:
-        """What workers and consumer did since the workers were started; or until they ended.
+        """Figures of workers and consumer since the workers were started, or until they ended.
 
-        What was skipped is counted over all of the iterator's life.
+        Skipped samples are counted over all of the iterator's life.
         """
         return self._driver.stats()
 
@@ -360,7 +360,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
 
 
 def _no_budget(finished: bool) -> UsageError:
-    """Of an iterator that fetches nothing (any more)."""
+    """The error of an iterator that fetches nothing (any more)."""
     state = "finished" if finished else "closed"
     return UsageError(
         f"this iterator is {state} and fetches nothing, so that it has no prefetch_budget: use the "

@@ -1,4 +1,4 @@
-"""Pickling: a loader as a value: saved, copied, and given its dataset back."""
+"""Pickles and copies a loader as a value, and attaches its dataset again."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def warn_of_generators(loader: Owner[Any], spec: Spec, state: dict[str, Any], li
 
 
 def _in_slots(owner: Any) -> dict[str, Any]:
-    """What a loader of somebody's class has in slots; of the class, their descriptors."""
+    """The slots' values of a loader of somebody's class; of the class, their descriptors."""
     kind = owner if isinstance(owner, type) else type(owner)
     names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]
     return {name: getattr(owner, name) for name in names if hasattr(owner, name)}
@@ -127,7 +127,7 @@ def _in_slots(owner: Any) -> dict[str, Any]:
 
 @cache
 def _torchs_own() -> dict[str, Any]:
-    """What torch's loader has at least: another version of it, which has pickled one, had less."""
+    """The attributes of torch's loader: a pickle from another version of torch may have fewer."""
     whole = vars(TorchDataLoader([None]))  # type: ignore[arg-type]
     return {name: value for name, value in whole.items() if name not in _GIVEN}
 

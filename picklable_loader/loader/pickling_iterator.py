@@ -97,7 +97,7 @@ class PicklableIterator(Generic[_T]):
 
     @property
     def driver(self) -> Driver:
-        """What has the workers."""
+        """The driver, which holds the engine and its workers."""
         return self._driver
 
     @property

@@ -1,4 +1,4 @@
-"""Pinned memory: as torch's loader gives it, where there is an accelerator."""
+"""Copies batches to pinned memory, as torch's loader does, where there is an accelerator."""
 
 from __future__ import annotations
 

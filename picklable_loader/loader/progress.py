@@ -1,4 +1,4 @@
-"""Bars: tqdm over a pass that knows where the pass stands."""
+"""A tqdm bar over a pass, which begins at the pass's own step."""
 
 from __future__ import annotations
 

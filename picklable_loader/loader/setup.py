@@ -36,7 +36,7 @@ def spec_of(loader: Owner[Any]) -> Spec:
 
 
 def job_of(loader: Owner[Any], spec: Spec) -> Job:
-    """What is to be done with tasks."""
+    """The job that workers do for each task of a loader."""
     options, every = spec.options, spec.options.snapshot_every_n_steps
     return Job(
         dataset=spec.dataset,

@@ -1,10 +1,12 @@
-"""Source: where the draws of one loader come from.
+"""The random draws of one loader: from its seed, its generator, or the global generators.
 
-Torch's loader draws the base seed of an epoch and, through its samplers, the order from a
-generator that it was given or from torch's global one. So does ours, in the same places. Two
-things differ: with ``seed=`` nothing is drawn at all, and a loader that was resumed without seed
-or generator goes on with a private copy of the global states of the moment of saving, while it
-still moves the global generator as torch would.
+Torch's loader draws the base seed of an epoch and, through its samplers, the order. It draws from
+its ``generator`` or from torch's global one. So does ours, at the same moments. With ``seed=`` it
+draws nothing at all.
+
+After a resume without ``seed=`` or ``generator=`` the loader draws from a private copy of the
+global generators, as they were when the state was saved. It still moves the global generator by the
+same draws, as torch would, so that dropout in the model is not shifted.
 """
 
 from __future__ import annotations
@@ -267,7 +269,7 @@ def _clone(generator: torch.Generator) -> torch.Generator:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the order of one epoch is made from, besides the sampler."""
+    """Inputs for the order of one epoch, besides the sampler."""
 
     source: Source
     epoch: int = 0

@@ -1,4 +1,4 @@
-"""Words: states of random number generators as text, for snapshots."""
+"""States of random number generators as text, for snapshots: ``"low:..."`` or ``"raw:..."``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pack_words(data: bytes) -> str:
 
 
 def unpack_words(text: str) -> bytes:
-    """What ``pack_words`` was given.
+    """The bytes that ``pack_words`` was given.
 
     Raises:
         ValueError: the text is damaged.

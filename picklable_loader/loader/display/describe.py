@@ -1,7 +1,7 @@
-"""Portrait: what there is to say of a loader or an iterator, and that in one line.
+"""Description of a loader or an iterator: as a `Portrait` of fields, and as one line of text.
 
 People print things at any moment, debuggers at every step. A portrait starts and draws nothing,
-takes some milliseconds at most, and never raises: what cannot be found out is left out.
+takes some milliseconds at most, and never raises: a field that cannot be found out is None.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Portrait:
-    """What there is to say; None wherever it cannot be said.
+    """Fields that describe a loader or an iterator; None wherever one is not known.
 
     Attributes:
         name: of the class.
@@ -35,10 +35,10 @@ class Portrait:
         epoch: the epoch at hand, from 0.
         step: batches delivered in it.
         total: batches in the whole epoch.
-        settings: names and values, of what somebody would want to know of a loader.
+        settings: names and values of a loader's settings that people would want to know.
         workers: num_workers.
-        stats: what workers and consumer did; of an iterator only.
-        weight: what a pickle would take.
+        stats: figures of workers and consumer; of an iterator only.
+        weight: the size that a pickle would have.
     """
 
     name: str

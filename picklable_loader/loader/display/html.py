@@ -1,8 +1,8 @@
-"""Card: a portrait as HTML, for notebooks.
+"""Shows a portrait as HTML, for notebooks.
 
-One element with its own style: no script, nothing from elsewhere, and no table, which notebooks
-dress in their own way. It takes the colour of the text around it, and so is at home on light pages
-and on dark ones.
+The HTML is one element with its own style: no script, nothing loaded, and no table, which notebooks
+style in their own way. It takes the colour of the text around it, and so suits light and dark
+pages.
 """
 
 from __future__ import annotations

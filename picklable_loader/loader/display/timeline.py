@@ -1,4 +1,4 @@
-"""Timeline: when workers were busy and when the consumer waited, as bars, and as a picture."""
+"""Shows when workers were busy and when the consumer waited, as bars, and as a picture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BUSY, _WAITING = "#3d85d8", "#e08a2e"
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What was done and when, in seconds from the first that is shown.
+    """Work and waiting times, in seconds from the first that is shown.
 
     Attributes:
         workers: by worker, start and length of each batch's making.
@@ -52,14 +52,14 @@ class Timeline:
 
 
 def timeline(record: Record, workers: int, batches: int) -> Timeline:
-    """What a record tells.
+    """The timeline of a record.
 
-    Workers say for how long they were busy with a batch, and idle before it, by clocks that nobody
-    has set; the consumer knows when it saw each batch, which may be much later. A batch was ready
-    when it was seen, at the latest, and so long before the worker's next one as that has said.
+    Workers report how long they were busy with a batch, and idle before it, by clocks that are not
+    synchronized. The consumer knows when it saw each batch, which may be much later. A batch was
+    ready when it was seen, at the latest, and as long before the next one as its worker reports.
 
     Args:
-        record: what was noted.
+        record: answers and waits, as they were noted.
         workers: how many there are, from 1.
         batches: the last so many are shown, from 1.
     """

@@ -1,1 +1,1 @@
-"""All that acts: tasks become batches here. Nothing of it is ever in a pickle."""
+"""Turns tasks into batches, in this process or in workers. None of it is ever in a pickle."""

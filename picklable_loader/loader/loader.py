@@ -1,4 +1,4 @@
-"""The public `DataLoader`: torch's signature and attributes, and a state of its own."""
+"""DataLoader: torch's signature and attributes, and a state of its own."""
 
 from __future__ import annotations
 

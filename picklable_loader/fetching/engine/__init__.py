@@ -1,1 +1,1 @@
-"""Who fetches the batches: this process, or workers."""
+"""Engines, which fetch batches in this process or in workers."""

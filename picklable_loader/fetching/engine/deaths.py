@@ -1,4 +1,4 @@
-"""Restarts: how workers have died so far, and when there have been enough of them."""
+"""Counts the deaths of an engine's workers, and raises when there have been too many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IN_VAIN = 3
 
 
 class Restarts:
-    """What is known of an engine's dead workers.
+    """The deaths of an engine's workers so far.
 
     Args:
         most_deaths: workers that may die of a task, from 1.
@@ -66,7 +66,7 @@ class Restarts:
         _warn(str(death), cause, lost, death.stack)
 
     def condemn(self, task: Task) -> WorkerDied:
-        """What to raise for a task that workers die of."""
+        """The error to raise for a task that workers die of."""
         return _died(task, self._by_step[task.step])
 
 

@@ -1,4 +1,4 @@
-"""Engine: what carries out the schedule's instructions: inline, or over a pool of workers."""
+"""The interface through which the driver has batches fetched: inline, or by a pool of workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Engine", "Setup", "make_engine"]
 
 
 class Engine(Protocol):
-    """What fetches batches."""
+    """A fetcher of batches, in this process or in workers."""
 
     #: the time was up in ``wait``, and its workers are at work as before
     timed_out: bool
@@ -48,7 +48,7 @@ class Engine(Protocol):
         Args:
             begin: the epoch.
             states: the workers' generators, by worker, to go on with (``seeding="worker"``).
-            places: by stream, where it goes on; the others begin the epoch.
+            places: by stream, the position it goes on from; the others begin the epoch.
 
         Returns:
             By stream, its state at the epoch's beginning, where that is known at once.
@@ -61,42 +61,43 @@ class Engine(Protocol):
         """Have a worker fetch a task.
 
         Args:
-            worker: which; None: whichever is idle first.
+            worker: its number; None: whichever is idle first.
             task: the task.
-            place: where its stream goes on, if another worker has read it before.
+            place: the position of its stream, if another worker has read it before.
         """
 
     def wait(self) -> Answered | Died:
-        """What happens next.
+        """Wait for the next event: a task was answered, or a worker has died.
 
         Raises:
             RuntimeError: the time is up, or a worker has died and none takes its place.
         """
 
     def look(self) -> Sequence[Answered]:
-        """What has come already and ``wait`` has not told yet; waits for nothing."""
+        """Answers that have come already and that ``wait`` has not returned yet; never waits."""
 
     def take(self, step: int) -> Answer:
-        """What came for a step; it is forgotten here."""
+        """The answer for a step; the engine forgets it."""
 
     def condemn(self, task: Task) -> Exception:
-        """What to raise for a task that workers die of; the engine does not go on."""
+        """The error to raise for a task that workers die of; the engine does not go on."""
 
     def last_marks(self, astray: dict[int, Place]) -> Marks | Answered | Died:
-        """By stream, what the next epoch finds its dataset in, where it can be said.
+        """Ask workers for the states in which the next epoch finds the streams' datasets.
 
         Args:
-            astray: by stream, where those stand that nobody reads any more.
+            astray: by stream, the positions of streams whose worker has died.
 
         Returns:
-            What has happened instead, of which the schedule is to be told; then ask again.
+            The states by stream, where known. Or an event that came first: pass it to the schedule
+            and call again.
         """
 
     def worker_states(self) -> dict[str, Any]:
         """The workers' generators after all that they have answered (``seeding="worker"``)."""
 
     def workers(self) -> tuple[WorkerStats, ...]:
-        """What each worker did."""
+        """Figures of each worker."""
 
     def answers(self) -> tuple[tuple[int, int, int, int], ...]:
         """The last answers, and when they came; see `Record`."""
@@ -179,7 +180,7 @@ def _pool_engine(setup: Setup) -> Engine:
 
 
 def _cargo(job: Job, init: Any, wish: Any) -> Cargo:
-    """What new processes are given: what they are to do, and worker_init_fn.
+    """The payload of new processes: their job, and worker_init_fn.
 
     Raises:
         CannotSaveError: no codec takes a part of it.
@@ -216,5 +217,5 @@ def _lines(wish: str, pinned: bool) -> Lines:
 
 
 def default_transport() -> str:
-    """What ``transport="auto"`` means on this system."""
+    """The transport that ``transport="auto"`` selects on this system."""
     return "arena" if packets_work_here() else "portable"

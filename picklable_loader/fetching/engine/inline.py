@@ -1,4 +1,4 @@
-"""Inline: an engine that fetches in this process (``num_workers=0``)."""
+"""The engine that fetches in this process (``num_workers=0``)."""
 
 from __future__ import annotations
 

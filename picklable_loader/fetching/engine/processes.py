@@ -1,4 +1,4 @@
-"""Pooled: an engine that has worker processes fetch."""
+"""The engine that has worker processes fetch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _IDLE_PART = 8
 
 @dataclass(frozen=True)
 class Care:
-    """What is done about workers that are late, or die."""
+    """Settings for workers that are late, or die."""
 
     #: seconds to wait for an answer; 0: for ever
     timeout_s: float
@@ -339,7 +339,7 @@ def _with_states(begin: Begin | None, states: Any) -> Begin | None:
 
 
 def _forked() -> UsageError:
-    """Of workers that are another process's."""
+    """The error of an iterator whose workers belong to another process."""
     return UsageError(
         "this process is a fork of the one that has this iterator's workers. Call next again: the "
         "iterator then goes on here, from the same place, with workers of its own"
@@ -347,7 +347,7 @@ def _forked() -> UsageError:
 
 
 def _unsent(step: int, error: Exception) -> UsageError:
-    """Of the indices of a step, which no worker was sent."""
+    """The error of a step whose indices could not be sent to a worker."""
     way_out = "give such as can be pickled, for example numbers, or use num_workers=0"
     if isinstance(error, ArenaFull):
         way_out = 'free some shared memory, or use transport="portable", which needs none'

@@ -1,4 +1,4 @@
-"""Stats: what the workers and the consumer of an iterator did, in figures."""
+"""Figures of the workers and the consumer of an iterator: busy and waiting times, bytes, tasks."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Skips:
 
 
 class _Clock:
-    """What is counted of a worker."""
+    """Counters of one worker."""
 
     __slots__ = ("arena_bytes", "began_ns", "busy_ns", "since_ns", "tasks", "under_way")
 
@@ -151,7 +151,7 @@ class _Clock:
 
 
 class Clocks:
-    """What is counted of all workers.
+    """Counters of all workers.
 
     Which worker has taken a task that was for anybody is known when it answers. But nobody is idle
     while as many of these are under way as there are workers.
@@ -203,7 +203,7 @@ class Clocks:
         self._clocks[worker].since_ns = time.perf_counter_ns()
 
     def lost(self, tasks: int) -> None:
-        """So many tasks for anybody are under way no more."""
+        """Take note that ``tasks`` tasks for anybody are under way no more."""
         self._under_way -= tasks
 
     def answers(self) -> tuple[tuple[int, int, int, int], ...]:

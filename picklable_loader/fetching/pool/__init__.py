@@ -1,1 +1,1 @@
-"""Lifetimes of worker processes, and nothing else."""
+"""Starts, watches and ends worker processes, and does nothing else."""

@@ -1,4 +1,4 @@
-"""Deaths: how a worker has ended, and what may have been the cause."""
+"""Explains how a worker process has ended, and the likely cause, for error messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Death:
 
 
 def unexpected(deaths: Sequence[Death]) -> RuntimeError:
-    """What torch's loader raises when workers have died."""
+    """The error that torch's loader raises when workers have died."""
     pids = ", ".join(str(death.pid) for death in deaths)
     causes = "; ".join(map(str, deaths))
     return RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly: {causes}")

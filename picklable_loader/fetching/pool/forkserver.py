@@ -1,7 +1,7 @@
-"""Preload: what is to be there before the first worker is started.
+"""Preparations before the first worker is started.
 
-It is a fork server that has imported torch, above all: importing that takes more than a second,
-which under ``forkserver`` each worker would spend anew.
+Above all, the fork server imports torch. That takes more than a second, which each worker would
+spend anew under ``forkserver``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Lifeline: whoever dies of whatever, its workers go with it, at once.
+"""A pipe by which workers die at once with the loader's process, whatever that dies of.
 
-A worker sees the end of its line only when it asks for the next task, which may be never. So it
-has an end of a pipe as well that nobody writes to: when the loader is gone, the system closes the
-other end, and kills the worker by that. Unlike a "parent death signal" this does not depend on the
-thread that has started the worker, and it reaches workers that are a fork server's children.
+A worker sees the end of its channel only when it asks for the next task, which may be never. So it
+also holds an end of a pipe that nobody writes to. When the loader's process ends, the system closes
+the other end, and that kills the worker. Unlike a "parent death signal", this does not depend on
+the thread that has started the worker. It also reaches workers that are a fork server's children.
 
 Where a system cannot do that, workers end when they next ask for a task.
 """
@@ -30,7 +30,7 @@ class Lifeline:
         loaders_ends.add(self._ours)
 
     def cut(self) -> None:
-        """Whoever still holds on to it dies."""
+        """Close the pipe; processes that still hold its other end die."""
         with guard:
             self._ours.close()
             self.end.close()

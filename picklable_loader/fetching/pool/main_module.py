@@ -1,8 +1,8 @@
-"""Mains: the program's ``__main__``, which new processes may, or may not, import again.
+"""Tells whether new processes can import the program's ``__main__`` again.
 
 Under spawn and forkserver ``multiprocessing`` has every process run the program's file once more,
-so that it knows what is defined there. A notebook, a prompt or ``python -c`` has no such file. And
-a script without ``if __name__ == "__main__"`` would start its workers in each of its workers.
+which defines its classes and functions there. A notebook, a prompt or ``python -c`` has no such
+file. A script without ``if __name__ == "__main__"`` would start its workers in each of its workers.
 """
 
 from __future__ import annotations

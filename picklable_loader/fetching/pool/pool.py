@@ -1,4 +1,4 @@
-"""Pool: the worker processes of one loader, and one wait over all of them."""
+"""The worker processes of one loader, and one wait over all of them."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Pool:
             return []  # a forked copy of the program, whose lines are closed
 
     def read(self, worker: int, frame: bytes) -> Answer:
-        """What a worker's answer says."""
+        """A worker's answer, read from its message."""
         return self._lines.read(worker, frame)
 
     # --- deaths ----------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Pool:
         self._lines.recall()
 
     def last_words(self, worker: int) -> Frames:
-        """What a dead worker has answered and nobody has taken in; its line is closed."""
+        """Answers of a dead worker that nobody has read yet; closes its channel."""
         return self._lines.close(worker)
 
     def replace(self, worker: int, post: Post) -> None:

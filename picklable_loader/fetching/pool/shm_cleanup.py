@@ -1,4 +1,4 @@
-"""Remains: what killed processes leave of torch's shared memory."""
+"""Removes blocks of torch's shared memory that killed processes have not removed."""
 
 from __future__ import annotations
 

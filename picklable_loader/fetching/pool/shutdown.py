@@ -1,4 +1,4 @@
-"""How processes are brought to an end: ask -> join -> terminate -> kill."""
+"""Ends worker processes, with more and more force: ask -> join -> terminate -> kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks: where workers are stuck, told by themselves before they are killed for it."""
+"""Stack dumps that stuck workers write before the loader kills them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Stacks:
         self._told[worker] = text.decode(errors="replace") or _SILENT
 
     def take(self, worker: int) -> str:
-        """What a worker has told; it is forgotten here."""
+        """The stack dump of a worker; it is forgotten here."""
         return self._told.pop(worker, "")
 
     def close(self) -> None:

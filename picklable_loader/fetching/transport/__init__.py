@@ -1,1 +1,1 @@
-"""Bytes: what goes between a loader and its workers. Knows tasks, not schedules."""
+"""Moves messages and batches between a loader and its workers. Knows tasks, not schedules."""

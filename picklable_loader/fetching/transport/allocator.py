@@ -1,7 +1,7 @@
-"""Blocks: which bytes of a growing stretch of memory are in use. Pure book-keeping, no memory.
+"""Allocator that records which bytes of an arena are in use. Pure book-keeping, no memory.
 
-First fit from the lowest address: what is in use stays together, and what was used before, whose
-pages are warm, is used again first.
+It takes the first fit from the lowest address. So used bytes stay together, and bytes that were
+used before, whose pages are warm, are used again first.
 """
 
 from __future__ import annotations

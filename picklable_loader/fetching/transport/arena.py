@@ -1,10 +1,10 @@
-"""Arena: memory that one process writes batches to and another one reads them from.
+"""Shared memory that a worker writes batches to and the loader reads them from.
 
-It is one file in memory (``memfd``), mapped by both sides and grown in segments. The *writer* puts
-a batch's large buffers into *regions* of it, and the message that follows names them. The *reader*
-makes arrays over them; when the last thing that can see one is gone, it says so in the *ledger*, a
-byte for each region at the file's beginning, and the writer uses the region again: its pages are
-warm, so that neither side pays for a page fault.
+An arena is one file in memory (``memfd``), mapped by both sides and grown in segments. The *writer*
+puts a batch's large buffers into *regions*, and the message that follows names them. The *reader*
+makes arrays over them. When the last object that can see a region is gone, the reader sets a byte
+in the *ledger*, which has one for each region at the file's beginning. The writer then uses the
+region again: its pages are warm, so that neither side pays for a page fault.
 
 The ledger ends with a *note*, two numbers that outlive the writer.
 """
@@ -286,7 +286,7 @@ class ArenaReader:
         return array
 
     def noted(self) -> tuple[int, int]:
-        """What the writer has noted last; zeros if it has not."""
+        """The two numbers that the writer has noted last; zeros if it has not."""
         if self._ledger is None:
             self._ledger = mmap.mmap(self._fd, _LEDGER)
         one, other = _NOTE.unpack_from(self._ledger, _SLOTS)

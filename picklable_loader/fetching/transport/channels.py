@@ -1,7 +1,7 @@
-"""Lines: what connects a loader with its workers.
+"""The channels between a loader and its workers, as protocols.
 
-There are two kinds: `PipeLines`, which any system has, and `PacketLines`, with a queue that the
-kernel keeps and an arena for each worker.
+There are two kinds: `PipeLines`, which any system has, and `PacketLines`, with a queue in the
+kernel and an arena for each worker.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Channel(Protocol):
 
 
 class WorkersEnd(Protocol):
-    """What a worker is given when it is started; pickles on the way to a process."""
+    """The worker's end of a channel, given to it at its start; pickled on the way to a process."""
 
     def open(self) -> Channel:
         """The channel; called in the worker."""
@@ -79,7 +79,7 @@ class Lines(Protocol):
         """
 
     def read(self, worker: int, frame: bytes) -> Answer:
-        """What a worker's answer says."""
+        """A worker's answer, read from its message."""
 
     def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
         """The step that a worker has taken last, in this run; None if there is none, or no telling.

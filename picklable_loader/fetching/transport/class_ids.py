@@ -1,8 +1,8 @@
-"""Classes: how a message refers to one that stands under no name, and that both sides know.
+"""Numbers by which messages refer to classes that no module has under their name.
 
-cloudpickle gives a number to each class that it writes, and makes one of that number once in a
-process. Workers have them from a fork, or from their cargo; so the number says which class is
-meant. A class that a notebook has typed in, and that was loaded elsewhere, is one.
+cloudpickle gives a number to each class that it writes, and makes a class of that number once in a
+process. Workers have such classes from a fork, or from their payload, so both sides know the
+number. One example is a class from a notebook cell that was loaded elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["numbered"]
 
 
 def numbered(kind: type[Any]) -> Any:
-    """What pickles as a class that both sides know by its number; None for all others."""
+    """The pickled form of a class that both sides know by its number; None for all others."""
     tracker = sys.modules.get("cloudpickle.cloudpickle")
     if tracker is None:  # then nobody has given it one
         return None

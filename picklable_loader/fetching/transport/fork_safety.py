@@ -1,11 +1,12 @@
-"""Forks: what a process that is forked from this one may see, and what it must let go of.
+"""Keeps shared memory and channels safe when the loader's process is forked.
 
-A forked child shares the mappings, and so everything that its parent held at that moment. It has
-one end of a pipe as well, which the system closes when it ends (or executes another program): as
-long as nobody has, what it can see must not be written to.
+A forked child shares the mappings, and so everything that its parent held at that moment. It also
+has one end of a pipe, which the system closes when the child ends (or executes another program).
+Until then nobody may write to memory that the child can see.
 
-It also has copies of the loader's ends of all lines. Unless it closes them, a worker cannot see
-that its loader is gone. And it has those of the arenas' files, which would use up its descriptors.
+The child also has copies of the loader's ends of all channels. It closes them; otherwise a worker
+could not see that its loader is gone. It closes the arenas' files too, which would use up its
+descriptors.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class _Children:
 
 
 class Forks:
-    """What forked children can see of a set of slots.
+    """The slots of a set that forked children can see.
 
     Args:
         held: the slots that can be seen at present; looked at whenever the process forks.

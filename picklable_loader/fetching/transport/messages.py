@@ -1,8 +1,8 @@
-"""Frames: a message as one string of bytes.
+"""Requests and answers between a loader and its workers, each written as one string of bytes.
 
-An answer has a fixed header before its pickled body, so that a body that cannot be unpickled (a
-class that does not exist on this side) still says which step failed. Buffers that stand in an arena
-are listed in between.
+An answer is a fixed header (`_HEADER`), the list of its regions in the arena, and a pickled body.
+If the body cannot be unpickled (a class that does not exist on this side), the header still says
+which step failed.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Request:
 
 @dataclass(slots=True)  # frozen ones take several times as long to make
 class Answer:
-    """What became of a task."""
+    """A worker's answer to a task: a batch, an error, or the end of a stream."""
 
-    #: which run of the loader asked; an answer to an earlier run is not awaited any more
+    #: the number of the run that asked; an answer to an earlier run is not awaited any more
     run: int
     step: int
     worker: int
@@ -210,11 +210,11 @@ def unpack_region(data: bytes | memoryview) -> Region:
 
 
 def _encode(content: Any, arena: Arena | None) -> tuple[bool, int, int, bytes]:
-    """What follows the header.
+    """The bytes that follow the header.
 
     Returns:
-        Whether it stands in the arena; how many regions it lists; how much memory all takes; and
-        it, or the region where it is.
+        Whether they are in the arena; how many regions they list; how much memory all takes; and
+        the bytes, or the region where they are.
     """
     regions: list[Region] = []
     try:
@@ -258,7 +258,7 @@ def _dump(content: Any, arena: Arena | None, regions: list[Region]) -> tuple[byt
 
 
 def _failure(answer: Answer) -> ExceptionWrapper:
-    """What is told instead of a payload that cannot be pickled."""
+    """The failure to send instead of a payload that cannot be pickled."""
     if answer.outcome not in (Outcome.FAILED, Outcome.UNSTARTED):
         return ExceptionWrapper(where="while a DataLoader worker pickled a batch")
     # An exception of a class that only exists in the worker: keep its text.

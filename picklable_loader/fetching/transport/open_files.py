@@ -1,4 +1,4 @@
-"""Limits: what a program is told that may not open any more files."""
+"""The error for a program that may not open any more files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def lacks_descriptors(error: OSError) -> bool:
 
 
 def explained(error: OSError, what: str) -> OSError:
-    """What to raise instead of the system's error for want of descriptors.
+    """The error to raise instead of the system's when descriptors have run out.
 
     Args:
         error: the system's.

@@ -1,9 +1,9 @@
-"""Cargo: what all workers of a loader are given when processes are started afresh.
+"""The payload of freshly started worker processes: the dataset and the rest of their job.
 
-It is written once, however many workers there are: its large buffers into memory that each of them
-maps, so that the system keeps one copy of them as long as nobody changes his. What only the way to
-a process can take, tensors in torch's shared memory, locks and queues of ``multiprocessing``, goes
-along beside it.
+The loader writes it once, however many workers there are. Its large buffers go into memory that
+each worker maps, so that the system has one copy of them until a worker changes its own. Some
+objects travel only when a process is started: tensors in torch's shared memory, and locks and
+queues of ``multiprocessing``. They are sent with it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Packer:
 
 
 def of_main(name: str) -> Any:
-    """What the new process's ``__main__`` defines under that name."""
+    """The object that the new process's ``__main__`` defines under that name."""
     return getattr(sys.modules["__main__"], name)
 
 

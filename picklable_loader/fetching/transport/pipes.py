@@ -1,4 +1,4 @@
-"""PipeLines: a two-way pipe for each worker; on every system."""
+"""Channels over a two-way pipe for each worker; they work on every system."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PipeChannel:
 
 
 class PipeEnd:
-    """What a worker is given."""
+    """The worker's end of a pipe."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection

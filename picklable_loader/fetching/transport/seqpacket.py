@@ -1,13 +1,13 @@
-"""PacketLines: a task queue that the kernel keeps, and an arena for each worker.
+"""Channels over packet sockets: a task queue in the kernel, and an arena for each worker.
 
 The queue is one pair of sockets whose reading end all workers share. Reading takes exactly one
-whole message, so that idle workers pull tasks: there is no lock that a dead worker could hold, no
-thread that feeds it, and the load is balanced by itself. Each worker answers over a socket of its
-own, over which it is given the tasks that are for it alone.
+whole message, so idle workers pull tasks and balance the load by themselves. There is no lock that
+a dead worker could hold, and no thread that feeds the queue. Each worker answers over a socket of
+its own, which also brings the tasks that are for it alone.
 
-No message is longer than a few dozen kilobytes: what is longer stands in an arena. So a worker
-never waits for long in the middle of a message, and the loader, which does not wait at all when it
-sends, keeps what a full socket does not take.
+No message is longer than a few dozen kilobytes: longer contents go into an arena. So a worker never
+waits for long in the middle of a message. The loader never waits when it sends: it holds back
+messages that a full socket does not take.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class PacketChannel:
 
 
 class PacketEnd:
-    """What a worker is given."""
+    """The worker's end: task queue, own socket, and descriptors of the arenas."""
 
     def __init__(
         self, tasks: socket.socket, line: socket.socket, arena: int, requests: int

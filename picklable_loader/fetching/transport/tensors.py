@@ -1,9 +1,9 @@
 """Tensors and arrays in messages: small ones within the message, large ones where they fit best.
 
 Torch makes a file of shared memory for every storage and hands its descriptor over a socket:
-about 330 µs each. Below a few dozen kilobytes copying the bytes twice is much cheaper; above, they
-stand in the worker's arena, where it has one, and otherwise travel in torch's way. So does what is
-no plain memory: sparse and quantised tensors, those on other devices.
+about 330 µs each. Below a few dozen kilobytes, copying the bytes twice is much cheaper. Larger ones
+go into the worker's arena, where it has one, and otherwise torch sends them. Torch also sends
+tensors that are no plain memory: sparse and quantised ones, and tensors on other devices.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def dump(
 
 
 class _Known:
-    """What passes over an object have learned of its storages.
+    """Facts about an object's storages, as passes over it have learned them.
 
     A storage of which more is seen than its first tensor was pickled with makes a pass void. It
     goes on, and sends no more tensors, to learn of all others as well: two passes do. More are
@@ -88,7 +88,7 @@ class _Known:
         self.too_late = True
 
     def note_torchs(self, key: int, sent: bool) -> None:
-        """Of something in torch's way; its storage may have been sent in ours."""
+        """Take note of a storage that torch sends, and that may have been sent by us before."""
         self.by_torch.add(key)
         if sent and self.passes < self._LAST:
             self.too_late = True

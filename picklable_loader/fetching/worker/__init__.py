@@ -1,1 +1,1 @@
-"""What runs where the data is: seed, fetch, collate, answer. It can be called without a process."""
+"""The work on a task: seed, fetch, collate, answer. It runs in a worker, or in this process."""

@@ -1,9 +1,9 @@
-"""Beginning: what a dataset was before an epoch, for streams that can only be replayed.
+"""The attributes of a dataset before an epoch, for streams that can only be replayed.
 
 A replay needs the dataset as it was when the epoch began. With ``num_workers=0`` a pickle holds the
-program's own as it stands in mid-epoch: `Beginning` undoes what the iteration has changed. A worker
-that lives on has a copy that earlier epochs have changed, and whoever replays begins with the
-program's: `Origin` says what has become of the copy.
+program's own dataset in mid-epoch: `Beginning` undoes the changes of the iteration. A persistent
+worker has a copy that earlier epochs have changed, but a replay begins with the program's own:
+`Origin` holds the changes of the copy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Beginning:
         self._together = self._small(known, len(known) * _MOST_BYTES)
 
     def changes(self) -> bytes | None:
-        """A mark of what is to be undone before a replay; None: nothing is."""
+        """A mark with the changes to undo before a replay; None: there are none."""
         now = attributes_of(self._dataset)
         new = sorted(now.keys() - self._names)
         changed = {
@@ -64,7 +64,7 @@ class Beginning:
 
     @staticmethod
     def put_back(dataset: Any, entries: dict[str, Any]) -> None:
-        """Make of a dataset what it was when an epoch began.
+        """Set a dataset's attributes to their values at the beginning of an epoch.
 
         Args:
             dataset: the one that was saved, in mid-epoch; or the program's.
@@ -76,7 +76,7 @@ class Beginning:
         vars(dataset).update(loads(before, dataset))
 
     def _form(self, value: Any) -> bytes | None:
-        """Tells whether a value has changed; None: it is large, or has no pickle."""
+        """A digest that shows whether a value has changed; None: it is large, or has no pickle."""
         small = self._small(value, _MOST_BYTES, to_compare=True)
         return None if small is None else blake2b(small, digest_size=16).digest()
 
@@ -90,15 +90,15 @@ class Beginning:
 
 
 class Origin(Beginning):
-    """A dataset that lives on from epoch to epoch, as it was before the first."""
+    """The attributes of a dataset before its first epoch; it lives on from epoch to epoch."""
 
     def __init__(self, dataset: Any, by_value: bool = False) -> None:
         super().__init__(dataset, by_value)
-        #: attributes that set_epoch changes: whoever resumes calls it again
+        #: attributes that set_epoch changes: a resume calls it again
         self._told: set[str] = set()
 
     def tell(self, epoch: int) -> None:
-        """Tell the dataset the epoch."""
+        """Call the dataset's ``set_epoch``, and note the attributes that it changes."""
         before = self._forms()
         tell_epoch(self._dataset, epoch)
         after = self._forms()
@@ -108,7 +108,7 @@ class Origin(Beginning):
         return {name: self._form(value) for name, value in attributes_of(self._dataset).items()}
 
     def reached(self) -> dict[str, Any]:
-        """A mark's entries that make of another copy what this one is now."""
+        """A mark's entries, which bring another copy to the attributes of this one."""
         if is_stateful(self._dataset):
             return {}
         now = attributes_of(self._dataset)

@@ -1,7 +1,7 @@
-"""Collate: torch's default, which in a worker stacks samples straight into the memory of a batch.
+"""Torch's default collate_fn, which in a worker stacks samples straight into a batch's memory.
 
-Torch's own makes a file of shared memory for each tensor. Here a large tensor stands in the
-worker's arena from its beginning, and a small one in ordinary memory.
+Torch's own makes a file of shared memory for each tensor. Here a large tensor is made in the
+worker's arena, and a small one in ordinary memory.
 """
 
 from __future__ import annotations

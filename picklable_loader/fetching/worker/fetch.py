@@ -1,4 +1,4 @@
-"""Fetch: a task's indices -> samples -> a batch."""
+"""Makes a batch of a task: its indices -> samples -> a batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StreamEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be done with tasks; the same for all workers and epochs of a loader."""
+    """The work to do for each task; the same for all workers and epochs of a loader."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any]

@@ -1,4 +1,4 @@
-"""The worker: takes tasks from a channel, answers each one, until the channel ends."""
+"""The loop of a worker: it takes tasks from a channel and answers each, until the channel ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Gather: the samples of a batch, whatever the dataset raises for some of them (``on_error``).
+"""Gathers the samples of a batch, whatever the dataset raises for some of them (``on_error``).
 
-A *bad* sample is one that the dataset raises an exception for. It is skipped, or another one takes
-its place.
+A *bad* sample is one that the dataset raises an exception for. It is skipped, or replaced by
+another one.
 """
 
 from __future__ import annotations

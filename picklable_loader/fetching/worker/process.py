@@ -1,4 +1,4 @@
-"""What a worker process runs."""
+"""The main function of a worker process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Replica: one copy of the dataset, in the place that one of torch's workers would have.
+"""One copy of the dataset, which serves a stream as one of torch's workers would.
 
-A worker has one, or several if there are more streams than workers; ``num_workers=0`` has one as
-well. People's code in it finds the number of its stream, and of all of them, in torch's
-``get_worker_info()``.
+A worker has one replica, or several if there are more streams than workers; ``num_workers=0`` has
+one as well. People's code in it finds the number of its stream, and the number of streams, in
+torch's ``get_worker_info()``.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Replica:
         return self._marker.beginning if mark is None and self._marker is not None else mark
 
     def last_mark(self) -> Any:
-        """What the next epoch finds the dataset in."""
+        """The state in which the next epoch finds the dataset."""
         return self._mark(over=True)
 
     def _mark(self, over: bool) -> Any:

@@ -1,20 +1,20 @@
-"""Marks: what workers have said of their streams' states, as saved states hold it.
+"""The states of streams (marks), as workers send them and as saved states hold them.
 
-A worker gives a mark as bytes, a pickle of a dict with these entries, or as the error that says why
-the state cannot be had:
+A worker sends a mark as bytes, a pickle of a dict with these entries, or as the error that says why
+there is no state:
 
 * ``"dataset"``, ``"iterator"``: what their ``state_dict`` returned;
 * ``"pickled"``: a pickle of the iterator, instead of these;
-* ``"begun"``: what the dataset was at its beginning, for a replay (`Beginning`; while the epoch
-  lasts, that itself is the mark);
+* ``"begun"``: the dataset at its beginning, for a replay (`Beginning`; while the epoch lasts, that
+  itself is the mark);
 * ``"drift"``: names of the attributes that earlier epochs have changed;
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
-* ``"first_rng"``: these when the epoch began, beside ``"pickled"``, if the worker lives on;
+* ``"first_rng"``: these when the epoch began, with ``"pickled"``, if the worker is persistent;
 * ``"over"``: the epoch has ended there, and the next one is to begin.
 
 A pickle of a loader's iterator holds these bytes, as `Pickled`, and only that type is ever opened
-as a pickle. A ``state_dict`` holds plain values: `read` makes a mark of our own of them. What is
-pickled is left out there; its stream begins anew and is replayed.
+as a pickle. A ``state_dict`` holds plain values: `read` makes a mark of our own of them. It has no
+pickled iterator: such a stream begins anew and is replayed.
 """
 
 from __future__ import annotations

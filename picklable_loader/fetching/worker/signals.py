@@ -1,4 +1,4 @@
-"""Ties: what a worker owes to the loader's life: it ends with it, and tells where it is stuck."""
+"""Signals of a worker: it dies with the loader, ignores Ctrl-C, and dumps its stacks when asked."""
 
 from __future__ import annotations
 

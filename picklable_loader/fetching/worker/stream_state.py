@@ -1,12 +1,12 @@
-"""Mark: what is to be known of a stream so that another process can go on with it.
+"""The state of a stream (its mark), from which another process can go on with it.
 
-It is had in the first of these ways that a dataset allows:
+A worker takes it in the first of these ways that a dataset allows:
 
 1. by ``state_dict`` of the dataset, of its iterator, or of both;
 2. by pickle of the iterator, with the dataset by reference: of its attributes only those go along
    that the iteration has changed;
-3. not at all (generators): the stream is replayed from its start. Where that has changed the
-   program's own dataset (``num_workers=0``), what this was at the `Beginning` is its mark.
+3. not at all (generators): the stream is replayed from its start. Where the iteration has changed
+   the program's own dataset (``num_workers=0``), its mark is the dataset at the `Beginning`.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Marker:
         return self._origin is not None and not self._shared
 
     def _now(self) -> dict[str, Any]:
-        """What has become of the dataset by now."""
+        """The dataset's changes by now, as entries of a mark."""
         return {} if self._origin is None else self._origin.reached()
 
     def _open(self, entries: dict[str, Any]) -> Any:

@@ -195,7 +195,7 @@ class InterleaveIterator(Iterator[Any]):
         return f"<InterleaveIterator: {self.given} given, {names or 'nothing'} left>"
 
     def _settings(self) -> dict[str, Any]:
-        """What a state depends on."""
+        """The settings that a state depends on."""
         wrapper = self._wrapper
         weights = None if wrapper.weights is None else wrapper.weights.copy()
         return {"datasets": len(wrapper.datasets), "weights": weights, "stop": wrapper.stop}

@@ -197,7 +197,7 @@ class ShuffleIterator(Iterator[Any]):
                 self._ended = True
 
     def _read(self) -> Any:
-        """What the buffer holds of the dataset's next sample."""
+        """The buffer's item for the dataset's next sample."""
         raise NotImplementedError
 
     def _save(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def unit(seed: int, number: int) -> float:
 
 
 def seed_of_iteration(purpose: str, seed: int, epoch: int) -> int:
-    """What an iteration draws from that begins here and now.
+    """The seed of an iteration that begins here and now.
 
     Under our loader the seed of the stream tells streams and epochs apart. Under torch's own, its
     workers would all make the same choices but for their number.
@@ -95,7 +95,7 @@ def reopen(dataset: Any, states: dict[str, Any]) -> Any:
 
 
 def name_of(dataset: Any) -> str:
-    """What a dataset is called in texts: a wrapper in full, others by their class."""
+    """The name of a dataset in texts: a wrapper in full, others by their class."""
     kind: Any = type(dataset)
     # By default an object shows where it lies in memory, and a list all that it holds.
     plain = kind.__repr__ is object.__repr__ or not isinstance(dataset, IterableDataset)

@@ -1,4 +1,4 @@
-"""DataLoader: torch's signature and attributes, and a state of its own."""
+"""The public `DataLoader`: torch's signature and attributes, and a state of its own."""
 
 from __future__ import annotations
 

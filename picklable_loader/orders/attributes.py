@@ -1,4 +1,4 @@
-"""What a sampler was like before its iteration began.
+"""The attributes of a sampler before its iteration began.
 
 A sampler may change itself while it is iterated (an epoch counter, a list shuffled in place, a
 generator of its own). Replaying it from the start needs its attributes as they were: `freeze`
@@ -101,7 +101,7 @@ def thaw(sampler: Any, frozen: Frozen) -> None:
 
 
 def look(sampler: Any, path: str) -> list[Any] | None:
-    """What stands at a path now; None if nothing does that can be put back."""
+    """The form of the value at a path; None if there is none that can be put back."""
     try:
         return _encode(_at(sampler, path))
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
@@ -115,11 +115,11 @@ def rngs_in(sampler: Any, other: Any) -> set[int]:
 
 
 def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> dict[str, Any]:
-    """What a sampler is like before its iteration, as far as the program would not rebuild it.
+    """A sampler's state before its iteration, as far as the program would not rebuild it.
 
     Args:
         sampler: the sampler.
-        source: what its draws come from.
+        source: the source of its draws.
         started: it has been iterated before.
         live: for a pickle, which may hold objects.
 
@@ -278,7 +278,7 @@ def _names(owner: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _items(container: Any) -> list[Any]:
-    """What is in it, whatever ``__iter__`` its class has: a sampler's own draws."""
+    """The items of a container, whatever ``__iter__`` its class has: a sampler's own draws."""
     kind: Any = next(kind for kind in (list, tuple, deque, dict) if isinstance(container, kind))
     return list(kind.values(container) if kind is dict else kind.__iter__(container))
 

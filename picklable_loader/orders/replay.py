@@ -27,7 +27,7 @@ _MOST_OPENS = 8
 
 @dataclass
 class Record:
-    """What a sampler has done in an epoch, as far as it must be known to have it done again."""
+    """The progress of a sampler in an epoch, as far as a replay needs it."""
 
     #: times that iter(sampler) was called
     opens: int = 0

@@ -213,7 +213,7 @@ def is_known(sampler: Any) -> bool:
 
 
 def describe(sampler: Any) -> str:
-    """What kind of order a sampler has, in words that a fingerprint can hold."""
+    """The kind of order that a sampler has, as text for a fingerprint."""
     name = type(sampler).__qualname__
     if isinstance(sampler, RandomSampler) and sampler.replacement:
         return f"{name}(replacement=True)"

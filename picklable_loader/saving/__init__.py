@@ -1,1 +1,1 @@
-"""Forms in which values are saved. Nothing here knows a loader."""
+"""Writes and reads saved values: states, pickles and files. Nothing here knows a loader."""

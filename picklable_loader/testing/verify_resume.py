@@ -59,7 +59,7 @@ class ResumeError(AssertionError):
 
 @dataclass(frozen=True)
 class Report:
-    """What `verify_resume` has compared.
+    """The comparisons that `verify_resume` has made.
 
     Attributes:
         batches: batches of an uninterrupted epoch.

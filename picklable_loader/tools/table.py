@@ -1,4 +1,4 @@
-"""What the commands show: tables for people, in colours if rich is there; JSON for programs."""
+"""The output of the commands: tables for people, in colours if rich is there; JSON for programs."""
 
 from __future__ import annotations
 

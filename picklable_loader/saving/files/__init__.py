@@ -1,1 +1,1 @@
-"""Files: checkpoints, and a look into them that runs nothing."""
+"""Writes and reads checkpoint files, and looks into them without running code."""

@@ -1,8 +1,8 @@
-"""Archive: a file of ``torch.save``, looked at before anything in it is built.
+"""Checks a file of ``torch.save`` before anything in it is built.
 
-It is a zip archive: nothing in it is compressed, no two parts share bytes, and no two have one
-name, so that what is read of it is never larger than the file, and everybody reads the same. Any
-other one is refused here. A checksum does not help: whoever makes up a file makes up its checksum.
+It is a zip archive in which nothing is compressed, no two parts share bytes, and no two have one
+name. So the parts are never larger than the file, and every reader reads the same. Any other
+archive is refused here. A checksum does not help: a forger can make up the checksum as well.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Archive:
         return "constants.pkl" in self._parts
 
     def trace(self) -> Trace:
-        """What its pickle would do.
+        """The trace of its pickle.
 
         Raises:
             DamagedStateError: it is none.

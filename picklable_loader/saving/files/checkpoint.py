@@ -1,4 +1,4 @@
-"""Files: checkpoints that are whole or not there, and are checked before anything is unpickled.
+"""Checkpoint files, which are whole or absent, and are checked before anything is unpickled.
 
 A checkpoint is a header and a body; numbers are big-endian::
 
@@ -9,9 +9,9 @@ A checkpoint is a header and a body; numbers are big-endian::
     digest   32           SHA-256 of the body
     body                  what torch.save writes
 
-It is written under a name of its own beside the target, with zeros for a header until the body is
-complete, and takes the target's name when it is on the disk. Whoever looks at the target, after a
-crash at any moment, finds the old file or the new one.
+It is written under a name of its own in the target's folder, with zeros for a header until the body
+is complete, and takes the target's name when it is on the disk. After a crash at any moment, the
+target is the old file or the new one.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ class _Body(io.RawIOBase):
 
 
 class _Header(NamedTuple):
-    """What a body should be like."""
+    """The length and digest that a body should have."""
 
     length: int
     digest: bytes

@@ -1,4 +1,4 @@
-"""Built by torch: what its safe reader builds by itself, from 2.6 on: values, and nothing else."""
+"""Names that torch's safe reader builds by itself, from 2.6 on: values, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nesting: pickles within pickles, and what all of them import."""
+"""Finds pickles within pickles, and the names that all of them import."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _MOST_LEVELS = 8
 
 
 def names_of(found: Iterable[Trace]) -> frozenset[str]:
-    """What pickles import, those within them included; `_CODE_WITHIN` if that is not known.
+    """The names that pickles import, nested ones included; `_CODE_WITHIN` if that is not known.
 
-    Each byte is read once for each pickle that it stands in, and `_MOST_LEVELS` times at most.
+    Each byte is read once for each pickle that contains it, and `_MOST_LEVELS` times at most.
     """
     names: set[str] = set()
     seen: dict[int, Nested] = {}  # also holds the bytes, so that no other ones have their id

@@ -1,4 +1,4 @@
-"""Costs: what a pickle costs whoever builds it, beside reading its bytes.
+"""Limits on the time and memory that building a pickle takes, besides reading its bytes.
 
 A few bytes can ask for a copy of a large list, again and again; for keys that take for ever to be
 hashed; or for memory of any size.

@@ -1,4 +1,4 @@
-"""Nodes: what stands in the tree of a file for things that are not built, or are compared."""
+"""Nodes in the tree of a file, for objects that are not built, or that are compared."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Tracing: what a pickle would build, as a tree, without building or importing anything.
+"""Reads a pickle as a tree of its parts, without building or importing anything.
 
-The reader is a machine with a stack, as pickle's own, to which a call is a `Built`: the name of
-what would be called, and its arguments. It reads each byte once, and no operation costs more than
-what it reads. Parts of a tree may be shared, so that a small pickle holds an endless tree: code
+The reader is a machine with a stack, as pickle's own. A call becomes a `Built`: the name of the
+callable, and its arguments. The reader reads each byte once, and no operation costs more than the
+bytes that it reads. Parts of a tree may be shared, so a small pickle may hold an endless tree: code
 that walks one visits each part once.
 """
 
@@ -40,12 +40,12 @@ class Nested:
 
 @dataclass
 class Trace:
-    """What a pickle would do.
+    """The effects that building a pickle would have.
 
     Attributes:
-        tree: what it would build: Python's own values, and `Built`, `Stored` and `Tensor` for
-            anything else.
-        names: all that it would import on the way, whatever becomes of it; module and name.
+        tree: the object that it would build: Python's own values, and `Built`, `Stored` and
+            `Tensor` for anything else.
+        names: all that it would import on the way, even if unused; module and name.
         nested: pickles within it. They are not read here: see `names_of`.
         stored: all data beside the pickle that it asks for.
         tensors: all tensors that it would build.
@@ -62,10 +62,10 @@ class Trace:
 
 
 def trace(data: bytes | BinaryIO) -> Trace:
-    """What a pickle would do.
+    """Read a pickle without building anything.
 
     Args:
-        data: the pickle; what follows it is passed over. A file stands behind it afterwards.
+        data: the pickle; bytes after it are ignored. A file is positioned behind it afterwards.
 
     Raises:
         NotPickle: the bytes are none.
@@ -188,7 +188,7 @@ class _Machine:
         self.stack.append(self.called(called, tuple(arguments)))
 
     def called(self, called: Any, arguments: Any) -> Any:
-        """What a call makes."""
+        """The node for the result of a call."""
         name = called.name if isinstance(called, Built) else f"a {type(called).__name__}"
         few = type(arguments) is tuple and len(arguments) <= MOST_ARGUMENTS
         self.trace.work += self.costs.of_call(name, arguments)
@@ -332,7 +332,7 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 
 
 def _key(key: Any) -> Any:
-    """What stands for a key. Tuples of tuples may take for ever to be hashed, or shown."""
+    """The node for a key. Tuples of tuples may take for ever to be hashed, or shown."""
     flat = key if type(key) is tuple else (key,)
     if len(flat) > MOST_IN_A_KEY or not all(type(part) in _FLAT for part in flat):
         return Built("a key", (key,))

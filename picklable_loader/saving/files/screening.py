@@ -1,4 +1,4 @@
-"""Screening: a checkpoint's body, read without running code, with an error that has a name."""
+"""Loads a checkpoint's body without running code, and explains the failures of torch's reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["load_screened"]
 
 
 def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
-    """What is in a body, read without running code.
+    """Load the contents of a body without running code.
 
     Args:
         body: of a file.

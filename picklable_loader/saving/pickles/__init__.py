@@ -1,1 +1,1 @@
-"""Pickles of loaders and iterators: what is written how, and how large it is."""
+"""Pickles of loaders and iterators: the codec of each part, and the size of the whole."""

@@ -1,4 +1,4 @@
-"""Referring: pickles of what belongs to a dataset, which refer to it and do not hold it."""
+"""Pickles of objects that belong to a dataset; they refer to the dataset and do not hold it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Path = tuple[Any, ...]
 
 
 def attributes_of(dataset: Any) -> dict[str, Any]:
-    """Those in its ``__dict__``."""
+    """The dataset's attributes, as a copy of its ``__dict__``."""
     return dict(getattr(dataset, "__dict__", {}))
 
 
@@ -95,7 +95,7 @@ def dumps(
 
 
 def loads(pickled: bytes, dataset: Any) -> Any:
-    """What was pickled beside a dataset; it belongs to this one now."""
+    """Unpickle an object that refers to a dataset; it refers to this one now."""
     return _Unpickler(io.BytesIO(pickled), dataset).load()
 
 

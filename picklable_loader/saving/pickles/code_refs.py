@@ -1,4 +1,4 @@
-"""Held: what functions and classes refer to, which goes along when they are carried by value."""
+"""The objects that functions and classes refer to, which a codec carries along with their code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["held_by_code"]
 
 
 def held_by_code(code: Any) -> Iterator[tuple[str, Any]]:
-    """What a function, a method or a class refers to, each with its step of a path."""
+    """The objects that a function, method or class refers to, each with its step of a path."""
     if isinstance(code, type):
         yield from _held_by_class(code)
     elif isinstance(code, MethodType):

@@ -1,9 +1,9 @@
-"""Codecs: pickle, cloudpickle and dill behind one protocol, and what one of them carries.
+"""Pickle, cloudpickle and dill behind one protocol, and the parts that one of them carries.
 
-What pickle takes is left to whoever pickles the loader: he shares it with what stands beside it,
-and ``torch.save`` finds its storages there. What pickle refuses (lambdas, local classes) is
-*carried*: a codec writes it as bytes. Whatever pickle takes of that after all, tensors, arrays and
-the loader's other parts, stands *beside* those bytes, which refer to it by its number.
+Parts that pickle accepts are pickled normally. So they share their memo and tensor storages with
+the rest of the file, and ``torch.save`` finds the storages. Parts that it rejects (lambdas, local
+classes) are *carried*: a codec writes them as bytes. Tensors, arrays and the loader's other parts
+inside them are not copied: the bytes hold numbers into a list, ``beside``, pickled normally.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Carried:
 
 
 class _Beside:
-    """What bytes refer to, in the order of its numbers."""
+    """The objects that bytes refer to by number, in the order of their numbers."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _Beside:
 
 
 def _dumped(codec: Codec, obj: Any) -> bytes:
-    """What somebody's own codec makes of an object.
+    """An object as bytes, written by somebody's own codec.
 
     Raises:
         CannotSaveError: it raises something, or makes no bytes.

@@ -1,7 +1,7 @@
-"""Dtypes: tensors of types that come out of no pickle, such as ``torch.uint16``.
+"""Pickles tensors of types that torch cannot unpickle, such as ``torch.uint16``.
 
 Torch writes them, and raises AttributeError when it reads them again (2.13 does); ``torch.save``
-has no such trouble. Here they are written as bytes, with the type beside.
+has no such trouble. Here they are written as bytes and the name of the type.
 """
 
 from __future__ import annotations

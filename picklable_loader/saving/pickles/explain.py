@@ -1,7 +1,7 @@
-"""Explanation: what a pickle is made of, what each part of it weighs, and what cannot be saved.
+"""Explains a pickle: its parts, the size of each, and the parts that cannot be saved.
 
-A pickler of Python's own, which is written in Python, walks through an object as any pickler does;
-only nothing is written, and what a part would take is counted.
+Python's own pickler that is written in Python walks through an object as any pickler does. It
+writes nothing, and counts the bytes that each part would take.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Part:
 
 
 def explain(obj: Any) -> Part:
-    """What an object's pickle is made of: a tree of its parts with their sizes.
+    """The parts of an object's pickle, as a tree with their sizes.
 
-    Nothing is changed, and nothing is copied but what a codec carries. It takes its time: about a
-    second for a million objects (a tensor is one).
+    Nothing is changed, and only carried parts are copied. It takes about a second for a million
+    objects (a tensor is one).
 
     Args:
         obj: an iterator, a loader, a dataset, or anything else.
@@ -234,7 +234,7 @@ class _Walker(_InPython):  # type: ignore[misc]
         return bool(part.problems)
 
     def _refer(self, obj: Any) -> tuple[Any, ...] | None:
-        """What a closure holds and is counted elsewhere."""
+        """Leave out objects in a closure that are counted elsewhere."""
         if is_data(obj) and id(obj) not in self._met:
             self._weigh(Part("", ""), obj)
         return (int, ()) if id(obj) in self._met and obj is not self._carrying else None
@@ -310,7 +310,7 @@ _HELD = (*BOUND_TO_PROCESS, socket.socket, type(threading.Lock()), type(threadin
 
 
 def _advice(obj: Any, codecs: tuple[str, ...]) -> str:
-    """What to do about something that no codec takes."""
+    """The advice for an object that no codec takes."""
     others = [codec for codec in STOCK if codec not in codecs]
     if any(written(codec, obj, lambda _: None) is not None for codec in others):
         return 'codec="auto" carries it; or let it stand at the top level of a module'

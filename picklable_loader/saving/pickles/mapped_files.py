@@ -1,8 +1,8 @@
-"""Mapped files: arrays and tensors over a file are saved by its name, if that is asked for.
+"""Saves arrays and tensors over a mapped file by the file's name, if that is asked for.
 
-Which file stands behind memory, and where in it, the system tells: so it makes no difference who
-has mapped it, ``numpy.memmap``, ``torch.from_file`` or ``torch.load(mmap=True)``, nor how it was
-sliced since.
+The system tells which file is mapped at an address, and at which offset. So it makes no difference
+whether ``numpy.memmap``, ``torch.from_file`` or ``torch.load(mmap=True)`` has mapped it, or how it
+was sliced since.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def open_carried(
     buffers: Any = None,
     python: tuple[int, ...] = (),
 ) -> Any:
-    """What was carried. Opening it runs the code in it.
+    """Open a part that a codec carried. This runs the code in it.
 
     Raises:
         CannotLoadError: another Python wrote it, or something that it needs is not there.
@@ -122,7 +122,7 @@ def moved(what: str, error: Exception) -> CannotLoadError:
 
 
 def load_with(codec: Any, data: Any, buffers: Any, beside: list[Any]) -> Any:
-    """What `dump_with` has written."""
+    """Load an object that `dump_with` has written."""
     with _standing_beside(beside):
         return _loads(codec, data, buffers)
 
@@ -131,7 +131,7 @@ _BESIDE: ContextVar[list[Any]] = ContextVar("picklable_loader.beside")
 
 
 def standing_beside(number: int, name: str | None) -> Any:
-    """What bytes that are being opened refer to; their pickle calls this."""
+    """The object that bytes being opened refer to by number; their pickle calls this."""
     thing = _BESIDE.get()[number]
     if name is None:
         return thing
@@ -234,7 +234,7 @@ _PROTOCOL = ("state_dict", "load_state_dict", "set_epoch")
 
 
 class _Absent:
-    """What is known of a dataset that was not saved.
+    """The placeholder of a dataset that was not saved.
 
     Args:
         name: its class.

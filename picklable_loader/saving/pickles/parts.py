@@ -1,8 +1,8 @@
-"""Packing: how a loader, and its iterator, are pickled: which of their parts a codec carries.
+"""Decides which parts of a loader, or of its iterator, a codec carries, and pickles them so.
 
-It is decided once for a loader, and again when one of its parts has another look: pickle is tried
-on each part, then cloudpickle, then dill, without keeping what they write. Ordinary parts stay
-where they are, so that nothing changes for a loader that has no others.
+The decision is made once for a loader, and again when one of its parts looks different. It tries
+pickle on each part, then cloudpickle, then dill, and discards the bytes. Parts that pickle accepts
+are pickled normally, so nothing changes for a loader that has no others.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Packing:
 
 
 class Decision:
-    """What was decided for a loader; it stays in the program."""
+    """The codecs that were decided for a loader's parts; never pickled."""
 
     def __init__(self, ways: Ways | None = None) -> None:
         self._look: Any = None
@@ -155,7 +155,7 @@ def packed_iterator(how: Packing, decision: Decision, kept: Parts, iterator: Any
 
 
 def _held(owner: object, plain: Parts) -> dict[int, Any]:
-    """What the ordinary parts of a loader hold: parts that are carried refer to it there."""
+    """The objects in a loader's ordinary parts: carried parts refer to them there."""
     things = reached(plain, _refer({id(owner)}))
     things.pop(id(standing_beside), None)  # it is how they refer
     return things
@@ -217,7 +217,7 @@ def _parts(kept: Parts) -> Parts:
 
 
 def _look(part: Any) -> list[Any]:
-    """What tells whether a part is what it was, without looking far into it: it is asked often."""
+    """Signs of whether a part has changed. It does not look far into it: it is asked often."""
     near = list(getattr(part, "__dict__", {}).values())
     look = [type(each) if isinstance(each, _ATOMS) or is_data(each) else id(each) for each in near]
     # Farther away only kinds count, and functions: what a dataset collects is no other decision.

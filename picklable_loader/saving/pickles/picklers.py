@@ -1,4 +1,4 @@
-"""Picklers: how each codec writes, and what it refuses."""
+"""The pickler of each codec, and the reasons why it refuses an object."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def written(codec: str, obj: Any, refer: Refer) -> int | None:
 
 
 def reached(obj: Any, refer: Refer) -> dict[int, Any]:
-    """What pickle writes of an object, but for texts and numbers, by ``id``.
+    """The objects that pickle writes for an object, but for texts and numbers, by ``id``.
 
     The values prevent that an ``id`` is used again.
     """

@@ -1,4 +1,4 @@
-"""Absent datasets: what stands in a loader that was saved without its dataset."""
+"""Placeholders for the datasets of loaders that were saved without them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["absent", "check_present", "is_absent", "name_of"]
 
 
 def absent(dataset: Any, fits: dict[str, Any]) -> Any:
-    """What stands for a dataset, in a loader with that fingerprint."""
+    """The placeholder for a dataset, in a loader with that fingerprint."""
     if is_absent(dataset):
         return dataset
     try:
@@ -24,7 +24,7 @@ def absent(dataset: Any, fits: dict[str, Any]) -> Any:
 
 
 def is_absent(dataset: Any) -> bool:
-    """It only stands for a dataset."""
+    """Whether it is only a placeholder for a dataset."""
     return isinstance(dataset, AbsentDataset | AbsentIterable)
 
 
@@ -34,6 +34,6 @@ def name_of(dataset: Any) -> str:
 
 
 def check_present(dataset: Any) -> None:
-    """Raise UsageError if it only stands for a dataset."""
+    """Raise UsageError if it is only a placeholder for a dataset."""
     if is_absent(dataset):
         dataset.missing()

@@ -1,8 +1,8 @@
-"""Weight: what a pickle of an iterator or a loader would take, without making one.
+"""Estimates the size of a pickle of an iterator or a loader, without making one.
 
 The dataset may be of many gigabytes, and people's objects may do anything when they are pickled.
-So nothing of theirs is: it is left out, and named. What is torch's, numpy's and ours is pickled
-into nothing; tensors, arrays and long texts are taken at their size.
+So none of them is pickled: the result names their classes. Objects of torch, numpy and ours are
+pickled without storing the bytes; tensors, arrays and long texts count with their size.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _PASSING = frozenset({"_pl", "_iterator", "_DataLoader__multiprocessing_context"
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """What a pickle would take.
+    """The size of a pickle.
 
     Attributes:
         bytes: of all that is not left out.
         more: there is more than could be looked at.
-        left_out: the classes of what was not weighed, the dataset's first.
+        left_out: the classes of objects that were not weighed, the dataset's first.
     """
 
     bytes: int

@@ -1,1 +1,1 @@
-"""States: plain values, their types, checks and JSON."""
+"""Saved states as plain values: their types, checks and JSON."""

@@ -1,7 +1,7 @@
-"""Arrays: NumPy's arrays as values of a state, rebuilt from a description that is checked.
+"""NumPy's arrays as values of a state, rebuilt from a description that is checked.
 
-A description names each type by NumPy's own short name, ``"<i8"``; so none is of objects, and no
-module is imported by a name in it.
+A description names each type by NumPy's own short name, ``"<i8"``. So no array is of objects, and
+no module is imported by a name in it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A running checksum of indices: 64 bits that tell one order from another.
 
 Equal indices have equal checksums in every process and under every version of Python, and however
-the sequence was cut into lists. What it costs decides how: 20 ns for an int, a microsecond or so
-for anything else.
+the sequence was cut into lists. Its cost decides how it is made: 20 ns for an int, a microsecond or
+so for anything else.
 """
 
 from __future__ import annotations

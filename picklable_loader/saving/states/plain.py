@@ -1,7 +1,7 @@
-"""Plain: values as any saved state may hold them, and back with their types.
+"""Encodes values as plain ones that a saved state may hold, and decodes them with their types.
 
-Numbers, text, None and lists of them stand for themselves; anything else is a dict that says what
-it is, for example ``{"as": "tuple", "value": [1, 2]}``. So a state is JSON, and tensors, which
+Numbers, text, None and lists of them are written as they are. Anything else is a dict that names
+its type, for example ``{"as": "tuple", "value": [1, 2]}``. So a state is JSON, and tensors, which
 ``torch.save`` and pickle hold. No other object is ever in one.
 """
 

@@ -1,7 +1,7 @@
-"""Ahead: a saved state moved on by a number of batches, without its loader and its data.
+"""Moves a saved state on by a number of batches, without its loader and its data.
 
 That is exact where the order can be sought in: with torch's samplers and batches that are seeded
-by their number. In any other case it is refused, and the text says what to do instead.
+by their number. In any other case it is refused, and the error says what to do instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Readable: states as JSON that people read, compare and edit, and that comes back bit for bit.
+"""Writes states as JSON that people read, compare and edit, and reads them back bit for bit.
 
-Numbers, text, lists and dicts stand for themselves. What JSON has no word for is a dict that says
-what it is under ``"$type"``: bytes and tensors as base64, tuples, infinite numbers, dicts whose
-keys are not text. Every state is led by ``"$skip": 0``: the number to edit to move it on.
+Numbers, text, lists and dicts are written as they are. A value that JSON does not have is a dict
+that names its type under ``"$type"``: bytes and tensors as base64, tuples, infinite numbers, dicts
+whose keys are not text. Every state begins with ``"$skip": 0``: the number to edit to move it on.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ _MOST_TIMES, _FREE_PARTS = 100, 10**5
 
 
 def _form(value: Any, path: _Path) -> Any:
-    """What stands for a value, in words that JSON has."""
+    """The JSON form of a value."""
     kind = type(value)
     if kind in (bool, type(None)):
         return value

@@ -1,4 +1,4 @@
-"""Tree: a state as somebody gives it, looked through before anything else is done with it.
+"""Checks a state as somebody gives it, before anything else is done with it.
 
 `copied` looks at the types, and `check_checksum` at whether anything has changed since the save.
 
@@ -77,7 +77,7 @@ def _with_empty(state: Any) -> Any:
 
 
 def _identity(tensor: torch.Tensor, path: Any) -> Any:
-    """What two tensors have in common that share memory."""
+    """The identity of a tensor's memory: equal for two tensors that share it."""
     try:
         whole(tensor)
     except ValueError as error:
@@ -152,7 +152,7 @@ def _in_hexadecimal(part: Any) -> Any:
 
 
 def _tensor(tensor: torch.Tensor) -> Any:
-    """What the checksum has of a tensor, whatever device it is on."""
+    """The form of a tensor in the checksum, whatever device it is on."""
     if type(tensor) is not torch.Tensor:
         raise TypeError(f"a {type(tensor).__qualname__}")
     return [str(tensor.dtype), list(tensor.shape), checksum([tensor])]

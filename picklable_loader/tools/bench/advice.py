@@ -19,11 +19,11 @@ _USUAL = 2
 
 @dataclass(frozen=True)
 class Advice:
-    """What to set.
+    """The advised settings.
 
     Attributes:
         num_workers: the smallest number that is about as fast as the fastest.
-        prefetch_budget: what it grew to; None without workers.
+        prefetch_budget: the budget that it grew to; None without workers.
         prefetch_bytes: memory that this takes, if all batches are as large as the first one.
         reasons: sentences.
     """
@@ -35,7 +35,7 @@ class Advice:
 
 
 def advise(study: Study) -> Advice:
-    """What the trials suggest."""
+    """The advice that the trials suggest."""
     trials = study.by_workers
     best = max(trial.rate for trial in trials.values())
     number = min(n for n, trial in trials.items() if trial.rate >= _ENOUGH * best)

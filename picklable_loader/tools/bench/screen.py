@@ -1,4 +1,4 @@
-"""What was found: one screen of text, or JSON."""
+"""Shows the results of a bench: one screen of text, or JSON."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _NOTHING = object()
 
 @dataclass(frozen=True)
 class Trial:
-    """What one loader did.
+    """The measurements of one loader.
 
     Attributes:
         num_workers: how many it had.
@@ -153,7 +153,7 @@ class _Pass:
         return batches
 
     def figures(self) -> _Figures | None:
-        """What its iterator and the system say at this moment; None if the iterator is torch's."""
+        """Figures of its iterator and the system by now; None if the iterator is torch's."""
         iterator = self._iterator
         if not isinstance(iterator, LoaderIterator):
             return None
@@ -194,7 +194,7 @@ def _processor_s(pid: int | None) -> float:
 
 
 def _told(before: _Figures | None, after: _Figures | None, seconds: float) -> dict[str, Any]:
-    """What the figures say of that time; nothing where the workers were exchanged."""
+    """Shares of that time, by the figures; none where the workers were exchanged."""
     if before is None or after is None or before.pids != after.pids or not after.pids:
         return {}
     workers = zip(before.stats.workers, after.stats.workers)

@@ -32,16 +32,16 @@ class NotRead(Exception):
 
 @dataclass
 class Contents:
-    """What is in a file.
+    """The contents of a file.
 
     Attributes:
         path: of the file.
         kind: ``"checkpoint"`` (of `picklable_loader.save`), ``"torch.save"``, ``"pickle"`` or
             ``"JSON"``.
         bytes: size of the file.
-        tree: what would be built; see `Trace`.
-        notes: what else the file says of itself: versions, checksum.
-        names: what whoever runs its code would import, module and name.
+        tree: the object that would be built; see `Trace`.
+        notes: other facts about the file: versions, checksum.
+        names: all that running its code would import, module and name.
         archive: the file's parts, where it is one of ``torch.save``.
     """
 
@@ -65,7 +65,7 @@ class Contents:
 
 @contextmanager
 def reading(path: str) -> Iterator[Contents]:
-    """What is in a file, which is open in the block.
+    """The contents of a file, which is open in the block.
 
     Args:
         path: of a checkpoint of ours, a file of ``torch.save``, a pickle, or a state as JSON.
@@ -101,7 +101,7 @@ def _contents(path: str, kind: str, size: int, file: BinaryIO) -> Contents:
 
 
 def kind_of(path: str) -> str:
-    """What has written a file, as far as its first bytes tell; see `Contents`.
+    """The kind of a file, by its first bytes; see `Contents`.
 
     Raises:
         OSError: it cannot be read.

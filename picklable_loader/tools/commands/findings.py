@@ -94,7 +94,7 @@ def is_container(node: Any) -> bool:
 
 
 def parts_of(node: Any) -> Iterator[tuple[Any, Callable[[], str], Any]]:
-    """What stands directly in a part of a tree: its key, how to call it, and the part."""
+    """The direct parts of a part of a tree, each with its key and a function for its label."""
     if isinstance(node, dict):
         yield from _entries("key", _at_key, node)
         if isinstance(node, Ordered) and node.state is not None:
@@ -116,7 +116,7 @@ def parts_of(node: Any) -> Iterator[tuple[Any, Callable[[], str], Any]]:
 def _entries(
     kind: str, label: Callable[[Any], str], node: dict[Any, Any]
 ) -> Iterator[tuple[Any, Callable[[], str], Any]]:
-    """What is in a dict. Keys that are built have parts as well, and are told apart by number."""
+    """The entries of a dict. Keys that are built have parts as well, and differ by a number."""
     counts: Counter[Any] = Counter()
     for key, value in node.items():
         held = key.value if isinstance(key, Key) else key
@@ -229,7 +229,7 @@ def _is_iterator(node: Built) -> bool:
 
 
 class _Rows:
-    """What there is to say of iterators and states.
+    """Rows that describe iterators and states.
 
     Args:
         tasks: in the windows of all states together, which are counted to tell progress.
@@ -309,7 +309,7 @@ class _Rows:
         return f"{how}, after {marked} of them"
 
     def _opened(self, mark: bytes) -> Any:
-        """What a mark holds. Many streams may have the same bytes, which are read once."""
+        """The contents of a mark. Many streams may have the same bytes, which are read once."""
         if id(mark) not in self._marks:
             try:
                 tree = trace(mark).tree

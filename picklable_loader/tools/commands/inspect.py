@@ -85,7 +85,7 @@ def _rows(finding: Finding) -> list[tuple[Any, ...]]:
 
 
 def _parts(tree: Any) -> list[tuple[str, str, int]]:
-    """What stands directly in the file, with its kind and its size; of what is shared once."""
+    """The file's direct parts, each with its kind and size; shared memory counts once."""
     if not isinstance(tree, dict):
         return [("(the file itself)", _kind(tree), weigh(tree))]
     seen: set[Any] = set()
@@ -104,7 +104,7 @@ def _kind(node: Any) -> str:
 
 
 def _code(names: frozenset[str]) -> list[str]:
-    """Of what a file would import, what is not known to make values and nothing else."""
+    """Names that a file would import and that may do more than make values."""
     return sorted(names - BUILT_BY_TORCH - {OPENED})  # what that opens is among the names
 
 

@@ -1,4 +1,4 @@
-"""What the runs have shown, in numbers."""
+"""The results of the demo's runs, in numbers."""
 
 from __future__ import annotations
 

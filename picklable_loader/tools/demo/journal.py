@@ -1,4 +1,4 @@
-"""What a training run has done, step by step, on disk at once: SIGKILL cannot take it away."""
+"""The journal of a training run, on disk after each step, so that SIGKILL cannot lose it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo's processes have agreed upon: who trains, for how long, and when the blow falls."""
+"""The plan that the demo's processes share: who trains, for how long, and when SIGKILL comes."""
 
 from __future__ import annotations
 

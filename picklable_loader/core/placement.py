@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-__all__ = ["Homes"]
+__all__ = ["Placement"]
 
 #: at first, how many batches of each stream are looked at before one may move
 _PATIENCE = 4
@@ -25,7 +25,7 @@ _WORTH = 0.9
 _RECENT = 16
 
 
-class Homes:
+class Placement:
     """The worker that each stream is assigned to.
 
     Args:

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .placement import Homes
+from .placement import Placement
 from .streams import Place
 from .task import Task
 from .window import Window
 
-__all__ = ["Places"]
+__all__ = ["Positions"]
 
 
-class Places:
+class Positions:
     """Positions of an epoch's streams. They move when a batch is delivered or skipped.
 
     Args:
         places: one for each stream; none where streams have no states.
-        homes: which worker reads each of them.
+        placement: which worker reads each of them.
         window: the tasks that were drawn and are not delivered.
         remember: tasks are needed to fetch their batches again.
     """
 
     def __init__(
-        self, places: Iterable[Place], homes: Homes, window: Window, remember: bool
+        self, places: Iterable[Place], placement: Placement, window: Window, remember: bool
     ) -> None:
         self._places = [place.copy() for place in places]
-        self._homes = homes
+        self._placement = placement
         self._window = window
         self._remember = remember
         #: streams whose worker has died; they are opened again with their next task
@@ -87,13 +87,13 @@ class Places:
     def end(self, stream: int, mark: Any) -> None:
         """A stream has no more data; ``mark`` is the last state that its worker has sent."""
         self._over.setdefault(stream, mark)
-        self._homes.ended(stream)
+        self._placement.ended(stream)
 
     def died(self, worker: int) -> None:
         """A worker has died: nobody reads its streams any more."""
         streams = range(len(self._places))
-        self._astray.update(stream for stream in streams if self._homes.of(stream) == worker)
-        self._homes.died(worker)
+        self._astray.update(stream for stream in streams if self._placement.of(stream) == worker)
+        self._placement.died(worker)
 
     def open_again(self, stream: int) -> Place | None:
         """The position at which the worker opens a stream with its next task; None: it has it open.
@@ -103,12 +103,12 @@ class Places:
         if stream in self._astray:
             self._astray.discard(stream)
             return self._beyond(stream)
-        if stream in self._over or not self._homes.may_move(stream):
+        if stream in self._over or not self._placement.may_move(stream):
             return None
         place = self._beyond(stream)
         if not place.exact:
             return None
-        self._homes.move(stream)
+        self._placement.move(stream)
         return place
 
     def _beyond(self, stream: int) -> Place:

@@ -6,9 +6,8 @@ have to move first. From then on the task is in the *window* until it is deliver
 anything has changed. The engine holds the batch; the schedule only knows that the step has arrived.
 
 One schedule serves any number of workers, none included: ``num_workers=0`` is one worker that is
-given a task only when the consumer asks (``lazy``).
-
-The *budget* is how many tasks the window may hold; it grows and falls back by itself.
+given a task only when the consumer asks (``lazy``). The *budget* is how many tasks the window may
+hold; it grows and falls back by itself.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ from .events import (
     Wanted,
 )
 from .phases import Phase
-from .placement import Homes
+from .placement import Placement
 from .plan import Plan
-from .positions import Places
+from .positions import Positions
 from .streams import Place, StreamPlan
 from .task import Task
 from .window import Entry, Window
@@ -91,10 +90,10 @@ class Schedule:
         self._budget = Budget(policy)
         #: drawn and not delivered; never more than the budget once drawn
         self._window = Window()
-        self._homes = Homes(policy.workers, len(places), policy.moving)
-        self._places = Places(places, self._homes, self._window, remember=type(plan) is Plan)
+        self._placement = Placement(policy.workers, len(places), policy.moving)
+        self._places = Positions(places, self._placement, self._window, remember=type(plan) is Plan)
         #: no task is ever held: no stream may move, and no worker has died
-        self._sends_at_once = not self._homes.moving
+        self._sends_at_once = not self._placement.moving
         #: tasks are drawn in order of their steps; otherwise each for the worker with fewest
         self._in_turn = policy.in_order or not plan.draws_ahead
         #: the consumer waits for a batch
@@ -187,8 +186,8 @@ class Schedule:
 
     def _answered(self, event: Answered, out: list[Instruction]) -> None:
         entry, forgotten = self._window.answer(event)
-        if self._homes.moving:
-            self._homes.answered(_stream_of(entry.task), getattr(event, "cost_ns", 0))
+        if self._placement.moving:
+            self._placement.answered(_stream_of(entry.task), getattr(event, "cost_ns", 0))
         if type(event) is Ended:
             self._places.end(_stream_of(entry.task), event.mark)
             self.plan.end(_stream_of(entry.task))
@@ -331,18 +330,18 @@ class Schedule:
 
     def _stream_to_serve(self, steps: dict[int, int]) -> int | None:
         """The stream to draw from, of those that have a next step; None: no worker has room."""
-        home, stuck = self._homes.of, self._window.stuck()
+        worker_of, stuck = self._placement.of, self._window.stuck()
         owed: Counter[int] = Counter()
         for stream, count in self._window.owed().items():
             if stream is not None and stream not in stuck:
-                owed[home(stream)] += count
-        share = max(1, self.budget // len(set(map(home, steps))))
-        found = [(owed[home(s)], step, s) for s, step in steps.items() if s not in stuck]
+                owed[worker_of(stream)] += count
+        share = max(1, self.budget // len(set(map(worker_of, steps))))
+        found = [(owed[worker_of(s)], step, s) for s, step in steps.items() if s not in stuck]
         fewest, _, stream = min(found, default=(share, 0, None))
         return stream if fewest < share else None
 
     def _hand_out(self, out: list[Instruction]) -> None:
-        """Send the tasks that are held, each to its stream's home, which may be a new one."""
+        """Send the tasks that are held, each to its stream's worker, which may be a new one."""
         full: set[int] = set()
         for entry in self._window.held_back():
             stream = entry.task.stream
@@ -350,7 +349,7 @@ class Schedule:
                 self._send(entry, out)
             elif stream not in full:
                 place = self._places.open_again(stream)
-                if place is not None or self._homes.has_room(stream):
+                if place is not None or self._placement.has_room(stream):
                     self._send(entry, out, place)
                 else:
                     full.add(stream)
@@ -358,8 +357,8 @@ class Schedule:
     def _send(self, entry: Entry, out: list[Instruction], place: Place | None = None) -> None:
         send = Send(self._worker_of(entry.task), entry.task, place)
         self._window.send(entry, send)
-        if self._homes.moving:
-            self._homes.sent(_stream_of(entry.task))
+        if self._placement.moving:
+            self._placement.sent(_stream_of(entry.task))
         out.append(send)
 
     def _has_room(self) -> bool:
@@ -367,7 +366,7 @@ class Schedule:
         return not self._window.entries or self._budget.has_room(self._window.bytes, fetched)
 
     def _worker_of(self, task: Task) -> int | None:
-        return None if task.stream is None else self._homes.of(task.stream)
+        return None if task.stream is None else self._placement.of(task.stream)
 
     # --- the invariants once more, as a check ----------------------------------------------------
 
@@ -379,7 +378,7 @@ class Schedule:
 
 
 def _stream_of(task: Task) -> int:
-    assert task.stream is not None, "only streams have homes"
+    assert task.stream is not None, "only streams are assigned to a worker"
     return task.stream
 
 

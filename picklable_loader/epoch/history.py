@@ -13,7 +13,7 @@ from ..core.snapshot import check_origin, from_plain, to_plain
 from ..core.streams import Place
 from ..datasets.datapipes import SharedSeeds
 from ..datasets.protocol import tell_epoch
-from ..fetching.worker.baseline import Origin
+from ..fetching.worker.baseline import FirstBaseline
 from ..fetching.worker.saved_streams import remembers, savable, warn_of_drift
 from ..orders.attributes import prepare
 from ..rng.source import Source
@@ -54,7 +54,7 @@ class History:
         #: the newest run, which state_dict reports even when its iterator is gone
         self.run: Run | None = None
         #: see `origin`; None before the first epoch
-        self.origin_known: Origin | None = None
+        self.origin_known: FirstBaseline | None = None
         self.shared_seeds = SharedSeeds(source)
 
     # --- saving ----------------------------------------------------------------------------------
@@ -78,10 +78,10 @@ class History:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def origin(self, spec: Spec) -> Origin | None:
+    def origin(self, spec: Spec) -> FirstBaseline | None:
         """An iterable-style dataset as it was before the loader's first epoch in this process."""
         if self.origin_known is None and spec.iterable and not spec.stateful:
-            self.origin_known = Origin(spec.dataset, spec.options.codec == "cloudpickle")
+            self.origin_known = FirstBaseline(spec.dataset, spec.options.codec == "cloudpickle")
         return self.origin_known
 
     def _drift(self, spec: Spec) -> list[str]:

@@ -24,7 +24,7 @@ from ..transport.messages import Answer, Begin
 from ..transport.payload import Cargo
 from ..transport.pipes import PipeLines
 from ..transport.seqpacket import PacketLines, packets_work_here
-from ..worker.baseline import Origin
+from ..worker.baseline import FirstBaseline
 from ..worker.fetch import Job
 from ..worker.replica import Post
 from .inline import InlineEngine
@@ -135,7 +135,7 @@ class Setup:
     #: a pickle of the loader holds the dataset
     dataset_saved: bool
     #: the dataset as it was before the first epoch
-    origin: Origin | None
+    origin: FirstBaseline | None
 
 
 def make_engine(setup: Setup) -> Engine:

@@ -17,7 +17,7 @@ from ...core.task import Task
 from ...rng.current import set_current
 from ...rng.generators import capture_all, restore_all
 from ..transport.messages import Answer, Begin, Outcome
-from ..worker.baseline import Origin
+from ..worker.baseline import FirstBaseline
 from ..worker.fetch import Job, StreamEnded
 from ..worker.on_error import NothingLeft
 from ..worker.replica import Copies, Post, Replica
@@ -47,7 +47,7 @@ class InlineEngine:
         post: Post,
         world: Callable[[], AbstractContextManager[Any]],
         saved: bool = True,
-        origin: Origin | None = None,
+        origin: FirstBaseline | None = None,
     ) -> None:
         self._world = world
         self._stateful, self._iterable = job.stateful, job.iterable

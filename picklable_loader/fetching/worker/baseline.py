@@ -1,9 +1,9 @@
 """The attributes of a dataset before an epoch, for streams that can only be replayed.
 
 A replay needs the dataset as it was when the epoch began. With ``num_workers=0`` a pickle holds the
-program's own dataset in mid-epoch: `Beginning` undoes the changes of the iteration. A persistent
+program's own dataset in mid-epoch: `Baseline` undoes the changes of the iteration. A persistent
 worker has a copy that earlier epochs have changed, but a replay begins with the program's own:
-`Origin` holds the changes of the copy.
+`FirstBaseline` holds the changes of the copy.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from ...datasets.protocol import is_stateful, tell_epoch
 from ...saving.pickles.by_reference import attributes_of, dumps, large_leaves, loads
 
-__all__ = ["Beginning", "Origin"]
+__all__ = ["Baseline", "FirstBaseline"]
 
 #: an attribute that is larger when pickled, large tensors and arrays in it aside, is not carried
 _MOST_BYTES = 1 << 24
 
 
-class Beginning:
+class Baseline:
     """A dataset's attributes, as they are now. What they refer to in common stays common.
 
     Large tensors and arrays are referred to, at any depth.
@@ -89,7 +89,7 @@ class Beginning:
             return None
 
 
-class Origin(Beginning):
+class FirstBaseline(Baseline):
     """The attributes of a dataset before its first epoch; it lives on from epoch to epoch."""
 
     def __init__(self, dataset: Any, by_value: bool = False) -> None:

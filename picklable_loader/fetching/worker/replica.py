@@ -27,7 +27,7 @@ from ...errors import StreamError, UsageError
 from ...rng.current import set_current
 from ...rng.generators import RNGS
 from ..transport.messages import Begin
-from .baseline import Origin
+from .baseline import FirstBaseline
 from .fetch import Fetcher, Job, StreamEnded, make_fetcher
 from .on_error import NothingLeft
 from .stream_state import Cadence, Marker
@@ -71,7 +71,7 @@ class Replica:
         number: int,
         bare: bool = False,
         shared: bool = False,
-        origin: Origin | None = None,
+        origin: FirstBaseline | None = None,
     ) -> None:
         if post.shared_seed is not None:
             job = replace(job, dataset=seeded(job.dataset, post.shared_seed))
@@ -104,7 +104,7 @@ class Replica:
             self._post.worker_init_fn(self._number)
         job = self._job
         if job.lives_on and job.iterable:
-            self._origin = Origin(job.dataset, job.by_value)
+            self._origin = FirstBaseline(job.dataset, job.by_value)
 
     def begin(self, begin: Begin, place: Place | None) -> None:
         """An epoch begins, or goes on from a place.

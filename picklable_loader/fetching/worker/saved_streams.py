@@ -5,7 +5,7 @@ there is no state:
 
 * ``"dataset"``, ``"iterator"``: what their ``state_dict`` returned;
 * ``"pickled"``: a pickle of the iterator, instead of these;
-* ``"begun"``: the dataset at its beginning, for a replay (`Beginning`; while the epoch lasts, that
+* ``"begun"``: the dataset at its beginning, for a replay (`Baseline`; while the epoch lasts, that
   itself is the mark);
 * ``"drift"``: names of the attributes that earlier epochs have changed;
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
@@ -30,7 +30,7 @@ from ...rng.generators import RNGS, Universe
 from ...saving.pickles.dtypes import dumps
 from ...saving.pickles.opened import Pickled
 from ...saving.states.plain import decode, encode_state
-from .baseline import Beginning
+from .baseline import Baseline
 
 __all__ = ["read", "replayed", "savable", "warn_of_drift"]
 
@@ -61,7 +61,7 @@ def warn_of_drift(dataset: Any, places: Iterable[Place], known: Iterable[str] = 
     """
     known, names = list(known), set()
     for mark in (place.mark for place in places):
-        if isinstance(mark, Beginning):
+        if isinstance(mark, Baseline):
             names.update(mark.drift)
         elif type(mark) is bytes and (known or b"drift" in mark):
             entries = pickle.loads(mark)
@@ -84,7 +84,7 @@ def _savable(place: Place, stream: int, live: bool) -> Place:
     mark = place.mark
     if isinstance(mark, CannotSaveError):
         raise mark
-    if isinstance(mark, Beginning):
+    if isinstance(mark, Baseline):
         mark = mark.changes() if live else None
     if mark is None or type(mark) is dict:  # of a state that was loaded
         return place.copy(mark=mark)

@@ -6,7 +6,7 @@ A worker takes it in the first of these ways that a dataset allows:
 2. by pickle of the iterator, with the dataset by reference: of its attributes only those go along
    that the iteration has changed;
 3. not at all (generators): the stream is replayed from its start. Where the iteration has changed
-   the program's own dataset (``num_workers=0``), its mark is the dataset at the `Beginning`.
+   the program's own dataset (``num_workers=0``), its mark is the dataset at the `Baseline`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ...errors import CannotSaveError
 from ...rng.generators import RNGS, capture_all
 from ...saving.pickles.by_reference import attributes_of, dumps, loads
 from ...saving.pickles.dtypes import dump
-from .baseline import Beginning, Origin
+from .baseline import Baseline, FirstBaseline
 
 __all__ = ["Cadence", "Marker"]
 
 
-Mark = bytes | Beginning | CannotSaveError | None
+Mark = bytes | Baseline | CannotSaveError | None
 
 
 class Marker:
@@ -56,7 +56,7 @@ class Marker:
         seeding: str,
         by_value: bool = False,
         shared: bool = False,
-        origin: Origin | None = None,
+        origin: FirstBaseline | None = None,
         tell: Callable[[], None] = lambda: None,
     ) -> None:
         self._dataset = dataset
@@ -73,7 +73,7 @@ class Marker:
         self._first_rng: dict[str, Any] = {}
         self._by_pickle: _ByPickle | None = None
         #: what the dataset was before the epoch, if that is needed to go on
-        self.beginning: Beginning | None = None
+        self.beginning: Baseline | None = None
         #: where marks are pickled: memory that is kept is written to several times as fast
         self._buffer = io.BytesIO()
         #: the stream was opened where it has no more to give
@@ -92,7 +92,7 @@ class Marker:
         """
         if isinstance(mark, CannotSaveError):
             raise mark
-        if isinstance(mark, Beginning):
+        if isinstance(mark, Baseline):
             mark = mark.changes()
         entries = {} if mark is None else pickle.loads(mark)
         self.over = "over" in entries and begun
@@ -159,10 +159,10 @@ class Marker:
 
     def _open(self, entries: dict[str, Any]) -> Any:
         if "begun" in entries:
-            Beginning.put_back(self._dataset, entries)
+            Baseline.put_back(self._dataset, entries)
             self._tell()  # the mark may be of the epoch before
         self._reached = self._now()
-        beginning = Beginning(self._dataset, self._by_value) if self._shared else None
+        beginning = Baseline(self._dataset, self._by_value) if self._shared else None
         if beginning is not None:
             beginning.drift = self._reached.get("drift", [])
         if self._with_rng and self._lives_on:

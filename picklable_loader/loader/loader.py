@@ -378,11 +378,10 @@ class DataLoader(Picklable[_T]):
         return self._pl.position(spec_of(self))
 
     def _portrait(self) -> Portrait:
-        history = self._pl.history
         return describe(
             self,
             self,
-            doing=lambda: None if history.resume is None else "goes on from a state",
+            doing=lambda: None if self._pl.history.resume is None else "goes on from a state",
             position=self._position,
             weight=lambda: weigh(self.__dict__, self.dataset, self._pl.saved()),
         )

@@ -30,7 +30,7 @@ from ..fetching.engine.engine import Engine
 from ..fetching.engine.stats import KEPT, Record, SkippedSample, Skips, Stats
 from ..fetching.transport.messages import Answer
 from ..fetching.worker.on_error import Bad
-from .kept import Kept
+from .carryover import Carryover
 from .run import Run
 from .turns import MOVING, SAVABLE, Turn
 
@@ -69,7 +69,7 @@ class Driver:
         #: what `advance` has raised leaves nothing half done: it was its own to raise
         self.settled = False
         #: what the next epoch has from this one; None where there are no workers
-        self.kept: Kept | None = None
+        self.kept: Carryover | None = None
         #: that of the loader whose workers these are; None without workers
         self._pooled: Turn | None = None
 
@@ -105,7 +105,7 @@ class Driver:
             new_workers = workers > 0
         else:
             new_workers = self._engine.renewed
-        self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy)
+        self.kept = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
         self._pooled = turn if workers else None
         self._todo.clear()
         marks = self._engine.begin(run.begin(), run.worker_states, run.openings(new_workers))
@@ -160,7 +160,7 @@ class Driver:
         self._todo.extend(self._run.schedule.handle(event))
         self._carry_out()
         run = self._run
-        self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy)
+        self.kept = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
 
     def stats(self) -> Stats:
         """Figures counted since the workers were started, or until they were retired."""
@@ -300,4 +300,4 @@ class Driver:
         if run.spec.has_worker_states:
             run.worker_states.update(engine.worker_states())
         states = dict(run.worker_states)
-        self.kept = Kept(run.base_seed, run.worker_seed, run.schedule.policy, states)
+        self.kept = Carryover(run.base_seed, run.worker_seed, run.schedule.policy, states)

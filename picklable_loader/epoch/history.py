@@ -19,8 +19,8 @@ from ..orders.attributes import prepare
 from ..rng.source import Source
 from ..saving.states.tree import check_checksum, copied
 from .accept import check
+from .carryover import Carryover
 from .fits import fit
-from .kept import Kept
 from .options import AtEpochEnd
 from .run import Run
 from .spec import Spec
@@ -174,7 +174,7 @@ class History:
         self.resume = None
         return cursor.epoch if cursor.step and spec.remaining(cursor) != 0 else None
 
-    def fresh_run(self, spec: Spec, kept: Kept | None) -> Run:
+    def fresh_run(self, spec: Spec, kept: Carryover | None) -> Run:
         """Begin the next epoch; with ``seed=`` the sampler follows."""
         if spec.options.seed is not None:
             spec.tell_samplers(self.next_epoch)
@@ -184,7 +184,7 @@ class History:
         self.begins(run)
         return run
 
-    def resumed_run(self, spec: Spec, cursor: Cursor, kept: Kept | None) -> Run:
+    def resumed_run(self, spec: Spec, cursor: Cursor, kept: Carryover | None) -> Run:
         """Go on from a saved position."""
         self.source.generators = spec.generators
         self.source.restore(cursor.rng)

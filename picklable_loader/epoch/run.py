@@ -25,8 +25,8 @@ from ..orders.torch_samplers import make_order
 from ..rng.generators import RNGS, Universe
 from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode, encode_state
+from .carryover import Carryover, worker_states
 from .fits import rank_and_world
-from .kept import Kept, worker_states
 from .spec import Spec
 
 __all__ = ["Run"]
@@ -54,7 +54,7 @@ class Run:
         epoch: int = 0,
         announced: int | None = None,
         cursor: Cursor | None = None,
-        kept: Kept | None = None,
+        kept: Carryover | None = None,
     ) -> None:
         self.spec = spec
         self._source = source
@@ -254,7 +254,7 @@ class Run:
             order.open()
         return order
 
-    def _base_seed(self, cursor: Cursor | None, kept: Kept | None) -> int:
+    def _base_seed(self, cursor: Cursor | None, kept: Carryover | None) -> int:
         if cursor is not None and cursor.base_seed is not None:
             return cursor.base_seed
         if self._source.seed is not None:
@@ -264,13 +264,13 @@ class Run:
             return next_base_seed(kept.base_seed)
         return self._source.draw("loader", random_int64)
 
-    def _worker_seed(self, cursor: Cursor | None, kept: Kept | None) -> int:
+    def _worker_seed(self, cursor: Cursor | None, kept: Carryover | None) -> int:
         known = kept or cursor
         seed = None if known is None else known.worker_seed
         return self.base_seed if seed is None else seed
 
     def _open_again(
-        self, cursor: Cursor | None, kept: Kept | None, shared_seeds: SharedSeeds
+        self, cursor: Cursor | None, kept: Carryover | None, shared_seeds: SharedSeeds
     ) -> None:
         # Torch's multiprocess iterator calls iter(sampler) a second time when it has started its
         # workers: a sampler that changes itself there is two ahead.

@@ -10,10 +10,10 @@ from torch.utils.data import Dataset
 
 from ..core.cursor import Saved
 from ..core.snapshot import from_plain, to_plain
+from ..epoch.carryover import carryover_of
 from ..epoch.driver import Driver
 from ..epoch.fits import check_fits
 from ..epoch.history import History
-from ..epoch.kept import kept_of
 from ..epoch.options import AtEpochEnd
 from ..epoch.run import Run
 from ..epoch.spec import Spec
@@ -315,7 +315,7 @@ class PicklableIterator(Generic[_T]):
         inner, history, start = self.loader._pl, self._history, self._start
         spec = spec_of(self.loader)
         if spec.lives_on and start is not None and start.cursor.base_seed is not None:
-            self._driver.kept = kept_of(start.cursor)
+            self._driver.kept = carryover_of(start.cursor)
         if not self._finished:
             return None
         wish = history.next_epoch, history.announced

@@ -10,11 +10,11 @@ from ..core.cursor import Cursor
 from ..core.schedule import Policy
 from ..rng.generators import Universe
 
-__all__ = ["Kept", "kept_of", "worker_states"]
+__all__ = ["Carryover", "carryover_of", "worker_states"]
 
 
 @dataclass(frozen=True)
-class Kept:
+class Carryover:
     """Values that persistent workers carry from one epoch to the next."""
 
     #: the base seed of the epoch before
@@ -28,14 +28,14 @@ class Kept:
     worker_states: Mapping[str, Any] = field(default_factory=dict)
 
 
-def kept_of(cursor: Cursor) -> Kept:
+def carryover_of(cursor: Cursor) -> Carryover:
     """The values with which persistent workers at the cursor would have gone on."""
     seed = cursor.base_seed or 0
     worker_seed = seed if cursor.worker_seed is None else cursor.worker_seed
-    return Kept(seed, worker_seed, None, worker_states(cursor, None))
+    return Carryover(seed, worker_seed, None, worker_states(cursor, None))
 
 
-def worker_states(cursor: Cursor | None, kept: Kept | None) -> dict[str, Any]:
+def worker_states(cursor: Cursor | None, kept: Carryover | None) -> dict[str, Any]:
     """By worker, the states of its generators (``seeding="worker"``)."""
     if cursor is None:
         return {} if kept is None else dict(kept.worker_states)

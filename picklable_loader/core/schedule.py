@@ -64,7 +64,7 @@ class Schedule:
         plan: the epoch's tasks.
         policy: how they are handed out.
         delivered: batches of the epoch that were delivered before.
-        places: where each stream stands, if streams serve the tasks and have states.
+        places: the position of each stream, if streams serve the tasks and have states.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Schedule:
     ) -> None:
         self.plan = plan
         self.policy = policy
-        #: the last events, for whoever reads a bug report
+        #: the last events, for the reader of a bug report
         self._past: deque[Event] = deque(maxlen=_REMEMBERED)
         self._begin(delivered, places)
 
@@ -105,7 +105,7 @@ class Schedule:
         self._drawn: Task | None = None
         #: the plan has no more tasks
         self._exhausted = False
-        #: what drawing raised; nothing is drawn until the consumer was told
+        #: what drawing raised; nothing is drawn until the consumer has got it
         self._fault: Exception | None = None
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -136,15 +136,15 @@ class Schedule:
         return step in self._window
 
     def places(self) -> tuple[Place, ...]:
-        """Where each stream stands; they do not move any more."""
+        """The position of each stream, as copies that do not move any more."""
         return self._places.now()
 
     def astray(self) -> dict[int, Place]:
-        """Where the streams stand whose workers have died and that were not opened again."""
+        """Positions of the streams whose workers have died and that were not opened again."""
         return self._places.astray()
 
     def last_marks(self) -> dict[int, Any]:
-        """By stream, the state that the next epoch finds its dataset in, if that was told."""
+        """By stream, the state in which the next epoch finds its dataset, if a worker sent it."""
         return self._places.last_marks()
 
     @property
@@ -371,7 +371,7 @@ class Schedule:
     # --- the invariants once more, as a check ----------------------------------------------------
 
     def validate(self) -> None:
-        """Raise AssertionError unless every invariant beside the fields holds."""
+        """Raise AssertionError unless every invariant in the fields' comments holds."""
         self._window.validate()
         self._places.validate()
         assert not (self._sends_at_once and self._window.held)

@@ -40,7 +40,7 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     """The saved form of a cursor.
 
     Args:
-        cursor: where the loader stands.
+        cursor: the loader's position.
         fits: the loader's fingerprint: properties that must be the same on resume.
     """
     state = {

@@ -219,7 +219,7 @@ class Window:
     # --- the invariants once more, as a check ----------------------------------------------------
 
     def validate(self) -> None:
-        """Raise AssertionError unless every invariant beside the fields holds."""
+        """Raise AssertionError unless every invariant in the fields' comments holds."""
         entries = self.entries
         assert list(entries) == sorted(entries)
         assert all(entry.task.step == step for step, entry in entries.items())

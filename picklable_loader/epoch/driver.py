@@ -167,7 +167,7 @@ class Driver:
         engine, run = self._engine, self._run
         if engine is None:
             return self.skips.beside(self._last)
-        # The schedule is not told of what has come: it would draw from the sampler, and when it
+        # The schedule does not get what has come: it would draw from the sampler, and when it
         # does must not depend on who asks for figures.
         came = engine.look()
         done = self.skips.beside(self._figures(engine))
@@ -283,7 +283,7 @@ class Driver:
         self._keep(run, engine)
 
     def leave(self) -> None:
-        """Note what a run that is left leaves to the next epoch, in workers that live on."""
+        """Note the carryover of a run that ends early, for the next epoch of persistent workers."""
         run, engine = self._run, self._engine
         if run is None or engine is None:
             return

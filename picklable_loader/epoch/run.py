@@ -1,7 +1,7 @@
 """One pass over a loader's data, as far as it can be saved.
 
 A run joins the pure parts (order, plan, schedule) with the loader's sampler and the source of its
-draws, and makes a snapshot of them at any moment. It knows of no process and holds no batch.
+draws. It makes a snapshot of them at any moment. It knows of no process and holds no batch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Run:
         epoch: number of the epoch, if the run is a fresh one.
         announced: the epoch that set_epoch has given the dataset.
         cursor: where to go on; None for a fresh run.
-        kept: the settings that the workers were started with, if they go on living.
+        kept: the carryover of persistent workers, if there is one.
     """
 
     order: Order | None
@@ -110,7 +110,7 @@ class Run:
         return self.schedule.delivered
 
     def begin(self) -> Begin:
-        """The epoch, as workers are told of it."""
+        """The epoch, as it is sent to workers."""
         return Begin(self.base_seed, self.announced, self.shared_seed)
 
     def openings(self, new_workers: bool) -> dict[int, Place]:
@@ -125,10 +125,10 @@ class Run:
         return {stream: place for stream, place in enumerate(places) if place.mark or place.given}
 
     def cursor(self, live: bool) -> Cursor:
-        """Where the run stands.
+        """The position of the run.
 
         Args:
-            live: objects that only pickle can save may stand in it.
+            live: it may hold objects that only pickle can save.
         """
         next_step, position, pending = self._pending()
         window = [self._as_saved(task, live) for task in pending]

@@ -1,4 +1,4 @@
-"""Warnings about what a pass does, with the way out in each."""
+"""Warnings about the effects of a pass, each with advice on what to do."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ __all__ = ["alone", "apart"]
 def alone(iterator: Any) -> dict[str, Any]:
     """The pickled form of an iterator, with a loader of its own that shares what cannot change.
 
-    Two iterators of one loader draw from the same generators and the same sampler; a copy of an
-    iterator is to go on undisturbed, so that it has copies of these.
+    Two iterators of one loader draw from the same generators and the same sampler. A copy of an
+    iterator is to go on undisturbed, so it has copies of these.
     """
     saved: dict[str, Any] = iterator.__getstate__()
     saved["loader"], memo = _alone(saved["loader"])

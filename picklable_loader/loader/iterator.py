@@ -323,7 +323,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         return payload  # type: ignore[no-any-return]
 
     def _goes_to_next_epoch(self) -> bool:
-        """Nothing was left of a resumed epoch: tell so, or go on with the next one."""
+        """If a resumed epoch had no batch to deliver, begin the next one (True), or warn."""
         wish, run = self._at_epoch_end, self._live_run()
         self._at_epoch_end = None
         if wish is None or not run.first_step:

@@ -48,7 +48,7 @@ class PicklableIterator(Generic[_T]):
         self._start: Saved | None = None
         self._finished = False
         self._closed = False
-        #: batches that are fetched again, which the user is yet to be told
+        #: batches that are fetched again, of which the user is yet to be warned
         self._replay = 0
         #: what to do if there is nothing left; None: this is not the first batch after a resume
         self._at_epoch_end: AtEpochEnd | None = None
@@ -76,7 +76,7 @@ class PicklableIterator(Generic[_T]):
 
     @property
     def finished(self) -> bool:
-        """The epoch is over, and the consumer was told so by StopIteration."""
+        """Whether the epoch is over, and the consumer has got StopIteration."""
         return self._finished
 
     @property
@@ -148,7 +148,7 @@ class PicklableIterator(Generic[_T]):
     # --- saving ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands: plain containers, numbers, text and tensors, which hold no code.
+        """The position, as plain containers, numbers, text and tensors, which hold no code.
 
         After the epoch's end (StopIteration) it is the beginning of the next epoch.
 
@@ -167,7 +167,7 @@ class PicklableIterator(Generic[_T]):
             return with_checksum(state)
 
     def _state_now(self) -> dict[str, Any]:
-        """The same without a checksum, for whoever holds the turn."""
+        """The same without a checksum, for a caller that holds the turn."""
         if self._finished:
             return to_plain(*self._next_epoch(live=False))
         return self._snapshot(live=False)

@@ -60,7 +60,7 @@ def _tqdm() -> type[Any]:
 
 
 def _counting_steps(kind: type[Any]) -> type[Any]:
-    """A kind of bar that stands where its iterator does."""
+    """A kind of bar that shows its iterator's step."""
 
     class Steps(kind):  # type: ignore[misc]
         def __iter__(self) -> Iterator[Any]:

@@ -179,8 +179,8 @@ def seed_all(seed: int) -> None:
 class Isolated:
     """A context in which the global generators may be seeded and drawn from without a trace.
 
-    Contexts may stand inside each other: each has a bit generator of its own for numpy. Threads
-    take turns: the generators are the whole process's.
+    Contexts may be nested: each has a bit generator of its own for numpy. Threads take turns: the
+    generators are the whole process's.
     """
 
     _spare: list[np.random.MT19937] = []
@@ -234,10 +234,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class Universe:
-    """States of the global generators that are kept apart from the program's own.
+    """States of the global generators, separate from the program's own.
 
-    Inside the context the global generators stand at these states; afterwards the program's own
-    are back and the universe has moved on.
+    Inside the context the global generators have these states. Afterwards the program's own are
+    back and the universe has moved on.
 
     Args:
         states: captured states by name; a generator that is not named stays the program's own.
@@ -305,7 +305,7 @@ def generator_to_text(generator: torch.Generator) -> str:
 
 
 def generator_from_text(text: str) -> torch.Generator:
-    """A new generator that stands at a saved state.
+    """A new generator at a saved state.
 
     Raises:
         ValueError: the text is damaged.

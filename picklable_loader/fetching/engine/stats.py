@@ -112,7 +112,7 @@ class Skips:
     def __init__(self) -> None:
         self._count = 0
         self._last: deque[SkippedSample] = deque(maxlen=self._KEPT)
-        #: the first one of an epoch, until the user is told
+        #: the first one of an epoch, until the user is warned
         self.untold: SkippedSample | None = None
         self._epoch: int | None = None
 

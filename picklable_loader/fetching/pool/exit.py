@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["Death", "likely_cause", "unexpected"]
 
-#: where control groups tell their limits, and which of them are this process's
+#: the folder of the control groups' limits, and the file that lists this process's groups
 _CGROUPS = Path("/sys/fs/cgroup")
 _OURS = Path("/proc/self/cgroup")
 

@@ -1,4 +1,4 @@
-"""Tells whether new processes can import the program's ``__main__`` again.
+"""Finds out whether new processes can import the program's ``__main__`` again.
 
 Under spawn and forkserver ``multiprocessing`` has every process run the program's file once more,
 which defines its classes and functions there. A notebook, a prompt or ``python -c`` has no such

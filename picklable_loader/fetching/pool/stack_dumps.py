@@ -40,7 +40,7 @@ class Stacks:
         return theirs
 
     def ask(self, worker: int, pid: int) -> None:
-        """Have a worker tell where it is; it is about to be killed."""
+        """Have a worker dump its stacks; it is about to be killed."""
         if STACK_SIGNAL is None:
             return
         try:

@@ -2,9 +2,9 @@
 
 An arena is one file in memory (``memfd``), mapped by both sides and grown in segments. The *writer*
 puts a batch's large buffers into *regions*, and the message that follows names them. The *reader*
-makes arrays over them. When the last object that can see a region is gone, the reader sets a byte
-in the *ledger*, which has one for each region at the file's beginning. The writer then uses the
-region again: its pages are warm, so that neither side pays for a page fault.
+makes arrays over them. When the last object that can see a region is gone, the reader sets the
+region's byte in the *ledger*, at the file's beginning. The writer then uses the region again: its
+pages are warm, so that neither side pays for a page fault.
 
 The ledger ends with a *note*, two numbers that outlive the writer.
 """
@@ -51,7 +51,7 @@ class ArenaFull(OSError):
 
 
 class Region(NamedTuple):
-    """Where a buffer stands, as a message tells it."""
+    """The location of a buffer in the arena, as a message names it."""
 
     slot: int
     start: int
@@ -124,7 +124,7 @@ class Arena:
             array, owned = self._new(length)
             owned.address = _address(array)
             self._by_address[owned.address] = owned
-            # What a collection tells, at any moment and in any thread, is only noted.
+            # A garbage collection, at any moment and in any thread, only makes a note here.
             owned.here = weakref.ref(array, lambda _: self._unseen.append(owned))
         return array
 

@@ -55,7 +55,7 @@ class Begin:
     """An epoch begins."""
 
     base_seed: int
-    #: the epoch to tell the dataset, by its set_epoch, unless it was told
+    #: the epoch to set on the dataset, by its set_epoch, unless it has it already
     announced: int | None = None
     #: DataPipes: the seed that all workers share
     shared_seed: int | None = None
@@ -183,7 +183,7 @@ def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None
             for place in range(0, count * _REGION.size, _REGION.size):
                 buffers.append(open_region(Region(*_REGION.unpack_from(rest, place))))
         payload, states, mark = pickle.loads(rest[count * _REGION.size :], buffers=buffers)
-        if isinstance(mark, memoryview):  # it is kept for long, and its region should not be
+        if isinstance(mark, memoryview):  # it is held for long, and its region should not be
             mark = bytes(mark)
     except (ConnectionError, FileNotFoundError, EOFError):
         raise

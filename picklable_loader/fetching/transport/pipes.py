@@ -15,8 +15,8 @@ from .messages import Answer, encode_answer, read_answer
 
 __all__ = ["PipeChannel", "PipeEnd", "PipeLines"]
 
-#: What may stand unread in a connection, and what a message takes there beside its bytes: with
-#: these, no more than a third of what Linux's smallest socket holds.
+#: Bytes that may be unread in a connection, and those that a message takes there besides its own:
+#: with these, no more than a third of the bytes that Linux's smallest socket holds.
 _ROOM_BYTES = 32 * 1024
 _OVERHEAD_BYTES = 1024
 
@@ -63,12 +63,12 @@ class PipeEnd:
 
 
 class Outbox:
-    """The loader's way to a worker: it never blocks for ever.
+    """The loader's end of a worker's pipe: it never blocks for ever.
 
-    A worker that sends a large answer does not read, and a loader that sent a large request would
-    wait for it while it waits for the loader. So requests are kept here while what the worker has
-    not read yet might fill the connection; with nothing unread the worker stands at ``receive``,
-    and a request of any size goes through.
+    A worker that sends a large answer does not read. A loader that sent a large request would wait
+    for the worker, while the worker waits for the loader. So requests wait here while unread ones
+    might fill the connection. With nothing unread the worker is at ``receive``, and a request of
+    any size goes through.
     """
 
     def __init__(self, connection: Connection[Any, Any]) -> None:

@@ -28,7 +28,7 @@ from .messages import SHORT_BYTES, Answer, encode_answer, pack_region, read_answ
 
 __all__ = ["PacketChannel", "PacketEnd", "PacketLines", "packets_work_here"]
 
-#: the first byte of a request: it follows, or the region where it stands does
+#: the first byte of a request: it follows, or the region that holds it does
 _HERE, _ASIDE = b"h", b"a"
 
 #: room for every message: what is short, and its header
@@ -77,7 +77,7 @@ class PacketChannel:
         tasks: where requests come from.
         line: where answers go to.
         arena: the memory that this worker writes to.
-        requests: the memory that long requests stand in.
+        requests: the memory that holds long requests.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class PacketLines:
         self._queue, self._queues_end = _pair()
         self._owned = [self._queue, self._queues_end]
         loaders_ends.add(self._queue)
-        #: where requests stand that are too long for a message
+        #: holds requests that are too long for a message
         self._requested = _Memory()
         self._requests = Arena(self._requested.fd)
         #: what each worker writes to

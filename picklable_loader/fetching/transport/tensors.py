@@ -180,7 +180,7 @@ class _Pickler(pickle.Pickler):
         return _REDUCTIONS[torch.Tensor](tensor)
 
 
-#: stands for a tensor in a pass that is void
+#: replaces a tensor in a pass that is void
 _NOTHING: Any = (bool, ())
 
 _SEES_A_STORAGE = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)

@@ -90,7 +90,7 @@ class Baseline:
 
 
 class FirstBaseline(Baseline):
-    """The attributes of a dataset before its first epoch; it lives on from epoch to epoch."""
+    """The attributes of a dataset before its first epoch; later epochs use the same object."""
 
     def __init__(self, dataset: Any, by_value: bool = False) -> None:
         super().__init__(dataset, by_value)

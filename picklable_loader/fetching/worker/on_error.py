@@ -91,7 +91,7 @@ def left_a_generator(error: BaseException) -> bool:
     return False
 
 
-#: characters that are kept of an error's text
+#: characters that are saved of an error's text
 _LONGEST = 500
 
 

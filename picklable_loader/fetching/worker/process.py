@@ -28,7 +28,7 @@ def work(line: WorkersEnd, job: Job | Cargo, post: Post, life: Any, stack: Any) 
         job: what to do with tasks; in a cargo, together with worker_init_fn.
         post: this worker's place among the others.
         life: its end of the lifeline.
-        stack: where to tell what it is at, when asked; None: it will not be asked.
+        stack: the pipe to dump its stacks to, when asked; None: it will not be asked.
     """
     hold(life)
     leave_ctrl_c_to_the_loader()

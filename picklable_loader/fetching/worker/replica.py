@@ -46,7 +46,7 @@ class Post:
     worker_init_fn: Any = None
     #: DataPipes: the seed that all workers share, for the first epoch
     shared_seed: int | None = None
-    #: the epoch that the dataset was told before the worker was given its copy
+    #: the epoch that was set on the dataset before the worker was given its copy
     announced: int | None = None
     #: how many streams there are; None: each worker is one
     streams: int | None = None
@@ -81,7 +81,7 @@ class Replica:
         self._shared = shared
         self._origin = origin
         self._fetcher: Fetcher | None = None
-        #: the epoch that its copy of the dataset was told
+        #: the epoch that was set on its copy of the dataset
         self._announced = post.announced
         self._marker: Marker | None = None
         self._info: torch_worker.WorkerInfo | None = None
@@ -141,11 +141,11 @@ class Replica:
             self._go_on(begin, place)
 
     def _tell(self, begin: Begin, announced: int | None = None) -> None:
-        """Tell the dataset what the epoch has for it.
+        """Set the epoch, and the seed that DataPipes share, on the dataset.
 
         Args:
             begin: the epoch.
-            announced: the one that it knows of.
+            announced: the one that the dataset has.
         """
         dataset = self._job.dataset
         if begin.shared_seed is not None:

@@ -56,7 +56,7 @@ def warn_of_drift(dataset: Any, places: Iterable[Place], known: Iterable[str] = 
 
     Args:
         dataset: the dataset.
-        places: where its streams stand.
+        places: the positions of its streams.
         known: attributes of which that is known.
     """
     known, names = list(known), set()

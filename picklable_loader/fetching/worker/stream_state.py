@@ -44,8 +44,8 @@ class Marker:
         seeding: the loader's; with ``"worker"`` random states are part of a mark.
         by_value: classes of ``__main__`` go along with an iterator that is pickled.
         shared: the dataset is the program's own, and is pickled as the iteration has changed it.
-        origin: the dataset as it was given, if it lives on from epoch to epoch.
-        tell: tells it what the epoch has for it, once more.
+        origin: the dataset as it was given, if it is the same object in each epoch.
+        tell: sets the epoch, and the seed that DataPipes share, on it once more.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Marker:
     def take(
         self, iterator: Any, over: bool = False, fresh: bool = False
     ) -> bytes | CannotSaveError | None:
-        """The mark of where an iterator stands.
+        """The mark of an iterator's position.
 
         Args:
             iterator: the dataset's; None for map-style data.

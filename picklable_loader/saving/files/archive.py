@@ -38,7 +38,7 @@ class Archive:
     """The parts of a file of ``torch.save``.
 
     Args:
-        body: the file; stands anywhere.
+        body: the file, at any position.
         name: of the file, for errors.
 
     Raises:

@@ -36,7 +36,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Stored:
-    """Data that stands beside the pickle in torch's archive.
+    """Data that torch's archive holds outside the pickle.
 
     Attributes:
         key: name of the part in the archive.

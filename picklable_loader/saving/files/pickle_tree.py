@@ -47,9 +47,9 @@ class Trace:
             `Tensor` for anything else.
         names: all that it would import on the way, even if unused; module and name.
         nested: pickles within it. They are not read here: see `names_of`.
-        stored: all data beside the pickle that it asks for.
+        stored: all data outside the pickle that it asks for.
         tensors: all tensors that it would build.
-        work: steps that a reader needs beside reading: the items that its calls copy, and the
+        work: steps that a reader needs besides reading: the items that its calls copy, and the
             comparisons of its keys. An honest pickle needs fewer than it has bytes.
     """
 

@@ -65,9 +65,9 @@ class Carried:
     Args:
         codec: one of `STOCK`, or a `Codec`.
         obj: the object, or a dict of objects by their names.
-        known: by ``id`` of objects that are saved elsewhere: the object that stands beside, and
-            under which name it is found in that (None: it is that object).
-        held: by ``id``, objects that are saved elsewhere as well: each stands beside.
+        known: by ``id`` of objects that are saved elsewhere: the object in ``beside``, and the name
+            under which it is found in that (None: it is that object).
+        held: by ``id``, objects that are saved elsewhere as well: each is in ``beside``.
         mapped: arrays and tensors over files are saved by the files' names.
     """
 

@@ -36,7 +36,7 @@ class Part:
     Attributes:
         path: from the object that was asked about, ``"loader.dataset.readers[3]"``.
         kind: its class.
-        bytes: what it takes, with all of its parts. What stands in several places is counted at
+        bytes: its size, with all of its parts. An object that is found several times is counted at
             the first.
         codec: what carries it: ``"pickle"``, ``"cloudpickle"`` or ``"dill"``.
         problem: why no codec takes it, and what to do; None if one does.

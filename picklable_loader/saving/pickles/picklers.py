@@ -39,7 +39,7 @@ __all__ = [
 #: the codecs that are known by name, the most careful one first
 STOCK = ("pickle", "cloudpickle", "dill")
 
-#: what stands for an object in a codec's bytes; None: the object itself does
+#: gives the reference to an object in a codec's bytes; None: the object itself is written
 Refer = Callable[[Any], "tuple[Any, ...] | None"]
 
 
@@ -51,7 +51,7 @@ def dump_with(
     Args:
         codec: its name.
         obj: the object.
-        refer: what stands beside.
+        refer: gives the reference for an object that is saved elsewhere; None: pickle it.
         buffers: where large buffers go; None: into the bytes.
         containers: ask ``refer`` about lists, dicts and sets as well, which takes a call for each
             object. `load_with` of codecs.py reads what it gives for them.

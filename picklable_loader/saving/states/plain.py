@@ -152,7 +152,7 @@ def decode(form: Any) -> Any:
 
 
 def _check_tree(form: Any) -> None:
-    """Raise ValueError if a part stands in two places, as no form that was written has it.
+    """Raise ValueError if a part is there twice, as no form that was written has it.
 
     Forty lists of two, each within the next, would be a million million values.
     """

@@ -63,7 +63,7 @@ def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def tasks_claimed(state: Mapping[str, Any]) -> int:
-    """How many tasks a state's windows stand for: each is a number, and takes memory when read."""
+    """The number of tasks in a state's windows: each is a number, and takes memory when read."""
     streams = state.get("streams")
     windows = [state.get("window")]
     if type(streams) is list:

@@ -332,7 +332,7 @@ class _Reader:
         self._tasks_left = size + MOST_TASKS
 
     def value(self, form: Any, path: _Path) -> Any:
-        """The value that a form stands for."""
+        """The value of a form."""
         if type(form) is list:
             return [self.value(item, (path, f"[{at}]")) for at, item in enumerate(form)]
         if type(form) is not dict:

@@ -29,11 +29,11 @@ _OFTEN_EMPTY = ("sampler", "rng", "workers")
 def copied(state: Any) -> Any:
     """A copy of a state as somebody gives it, made of plain containers, numbers, text and tensors.
 
-    It takes time in proportion to what is there, whatever stands within what. An ordered dict
+    It takes time in proportion to the number of parts, however they are nested. An ordered dict
     becomes a dict; torch's safe reader may have given it attributes, so its methods are not called.
 
     Raises:
-        DamagedStateError: something else is in it; a part of it stands in two places; or it is
+        DamagedStateError: something else is in it; a part of it is there twice; or it is
             nested too deep. The text names the path.
     """
     root: list[Any] = [None]

@@ -142,10 +142,10 @@ def start(lines: Callable[[], Lines]) -> Iterator[Callable[..., Pool]]:
 def answers(pool: Pool, count: int) -> list[Answer]:
     found: list[Answer] = []
     while len(found) < count:
-        some = pool.wait(PATIENCE_S)
+        some = pool.lines.wait(PATIENCE_S)
         assert some, "no answer came"
         for worker, frame in some:
-            answer = pool.read(worker, frame)
+            answer = pool.lines.read(worker, frame)
             assert answer.worker == worker
             found.append(answer)
     return found
@@ -163,7 +163,7 @@ def test_workers_answer_under_every_start_method(start: Callable[..., Pool], met
     pool = start(Squares(), 2, method)
     assert len(set(pool.pids)) == 2 and None not in pool.pids
     for worker in (0, 1):
-        pool.post(worker, request(worker, worker + 2, worker + 3))
+        pool.lines.post(worker, request(worker, worker + 2, worker + 3))
     found = {answer.step: (answer.worker, answer.payload) for answer in answers(pool, 2)}
     assert found == {0: (0, [4, 9]), 1: (1, [9, 16])}
     pool.retire()
@@ -173,7 +173,7 @@ def test_workers_answer_under_every_start_method(start: Callable[..., Pool], met
 def test_the_pids_are_those_of_the_workers_in_their_order(start: Callable[..., Pool]) -> None:
     pool = start(Pids(), 3)
     for worker in range(3):
-        pool.post(worker, request(worker, 0))
+        pool.lines.post(worker, request(worker, 0))
     found = {answer.worker: answer.payload[0] for answer in answers(pool, 3)}
     assert [found[worker] for worker in range(3)] == pool.pids
     assert children() == set(pool.pids)
@@ -182,7 +182,7 @@ def test_the_pids_are_those_of_the_workers_in_their_order(start: Callable[..., P
 def test_a_worker_answers_in_the_order_of_its_requests(start: Callable[..., Pool]) -> None:
     pool = start(Squares())
     for step in range(20):
-        pool.post(0, request(step, step, begins=not step))
+        pool.lines.post(0, request(step, step, begins=not step))
     found = answers(pool, 20)
     assert [(answer.step, answer.payload) for answer in found] == [
         (step, [step**2]) for step in range(20)
@@ -191,18 +191,18 @@ def test_a_worker_answers_in_the_order_of_its_requests(start: Callable[..., Pool
 
 def test_wait_comes_back_with_nothing_when_the_time_is_up(start: Callable[..., Pool]) -> None:
     pool = start(Squares(), 2)
-    assert pool.wait(0.0) is None
-    assert pool.wait(0.01) is None
-    pool.post(0, request(0, 3))
+    assert pool.lines.wait(0.0) is None
+    assert pool.lines.wait(0.01) is None
+    pool.lines.post(0, request(0, 3))
     assert answers(pool, 1)[0].payload == [9]
-    assert pool.wait(0.0) is None
+    assert pool.lines.wait(0.0) is None
 
 
 def test_wait_without_a_limit_waits_for_an_answer(start: Callable[..., Pool]) -> None:
     pool = start(Squares())
-    pool.post(0, request(0, 3))
-    [(worker, frame)] = pool.wait(None)
-    assert (worker, pool.read(worker, frame).payload) == (0, [9])
+    pool.lines.post(0, request(0, 3))
+    [(worker, frame)] = pool.lines.wait(None)
+    assert (worker, pool.lines.read(worker, frame).payload) == (0, [9])
 
 
 def test_large_answers_and_large_requests_never_block_each_other(
@@ -212,7 +212,7 @@ def test_large_answers_and_large_requests_never_block_each_other(
     for step in range(6):
         padding = [step] * (1 + 20_000 * (step > 1))
         padded = Task(step, Padded(padding), 0)
-        pool.post(step % 2, encode_request(Request(0, padded, Begin(0, 1))))
+        pool.lines.post(step % 2, encode_request(Request(0, padded, Begin(0, 1))))
     found = answers(pool, 6)
     assert {answer.step: answer.payload for answer in found} == {
         step: [bytes([step]) * 4_000_000] for step in range(6)
@@ -231,9 +231,9 @@ class Padded(list[int]):
 
 def test_a_failure_is_an_answer_and_the_worker_lives_on(start: Callable[..., Pool]) -> None:
     pool = start([10, 11])
-    pool.post(0, request(0, 5))
+    pool.lines.post(0, request(0, 5))
     assert answers(pool, 1)[0].outcome is Outcome.FAILED
-    pool.post(0, request(1, 1, begins=False))
+    pool.lines.post(0, request(1, 1, begins=False))
     assert answers(pool, 1)[0].payload == [11]
 
 
@@ -247,8 +247,8 @@ def test_a_worker_that_is_killed_is_named_with_its_signal(
 ) -> None:
     pool = start(Dies(), 1, method)
     [pid] = pool.pids
-    pool.post(0, request(0, number))
-    assert pool.wait(PATIENCE_S) == []
+    pool.lines.post(0, request(0, number))
+    assert pool.lines.wait(PATIENCE_S) == []
     assert pool.deaths() == [Death(0, pid or 0, -number)]
     assert f"(pid(s) {pid}) exited unexpectedly" in str(unexpected(pool.deaths()))
     assert str(pool.deaths()[0]).endswith(f"signal: {number.name}")
@@ -256,8 +256,8 @@ def test_a_worker_that_is_killed_is_named_with_its_signal(
 
 def test_a_worker_that_exits_is_named_with_its_exit_code(start: Callable[..., Pool]) -> None:
     pool = start(Dies(), 2)
-    pool.post(1, request(0, 0))
-    assert pool.wait(PATIENCE_S) == []
+    pool.lines.post(1, request(0, 0))
+    assert pool.lines.wait(PATIENCE_S) == []
     assert [str(death) for death in pool.deaths()] == [
         f"worker (pid {pool.pids[1]}) has exit code 7"
     ]
@@ -268,7 +268,7 @@ def test_all_the_dead_are_named(start: Callable[..., Pool]) -> None:
     for child in multiprocessing.active_children():
         child.kill()
         child.join()
-    assert pool.wait(PATIENCE_S) == []
+    assert pool.lines.wait(PATIENCE_S) == []
     assert [death.pid for death in pool.deaths()] == pool.pids
 
 
@@ -277,11 +277,11 @@ def test_an_answer_that_a_worker_gave_before_it_died_is_not_lost(
 ) -> None:
     pool = start(Dies())
     [child] = multiprocessing.active_children()
-    pool.post(0, request(0, -3))
-    pool.post(0, request(1, signal.SIGKILL, begins=False))
+    pool.lines.post(0, request(0, -3))
+    pool.lines.post(0, request(1, signal.SIGKILL, begins=False))
     child.join()
-    [(worker, frame)] = pool.last_words(0)
-    assert pool.read(worker, frame).payload == [-3]
+    [(worker, frame)] = pool.lines.close(0)
+    assert pool.lines.read(worker, frame).payload == [-3]
 
 
 def test_a_request_to_a_dead_worker_is_noticed_by_wait(start: Callable[..., Pool]) -> None:
@@ -290,8 +290,8 @@ def test_a_request_to_a_dead_worker_is_noticed_by_wait(start: Callable[..., Pool
     child.kill()
     child.join()
     for step in range(3):
-        pool.post(0, request(step, 1))
-    assert pool.wait(PATIENCE_S) == []
+        pool.lines.post(0, request(step, 1))
+    assert pool.lines.wait(PATIENCE_S) == []
     assert len(pool.deaths()) == 1
 
 
@@ -324,13 +324,13 @@ def test_another_worker_takes_the_place_of_a_dead_one(
     pool = start(Dies(), 2, method)
     before = list(pool.pids)
     for _ in range(3):
-        pool.post(1, request(0, signal.SIGKILL))
-        assert pool.wait(PATIENCE_S) == []
+        pool.lines.post(1, request(0, signal.SIGKILL))
+        assert pool.lines.wait(PATIENCE_S) == []
         [death] = pool.deaths()
-        pool.last_words(1)
+        pool.lines.close(1)
         pool.replace(1, Post(1, 2, base_seed=5))
         assert death.worker == 1 and pool.pids[0] == before[0] and pool.pids[1] != death.pid
-        pool.post(1, request(1, -7))
+        pool.lines.post(1, request(1, -7))
         [answer] = answers(pool, 1)
         assert (answer.worker, answer.payload) == (1, [-7])
 
@@ -346,11 +346,11 @@ def test_shared_memory_that_a_killed_worker_was_making_is_removed(
     others = a_block(pid * 10)  # nobody's number, and one that begins like the worker's
     others.touch()
     try:
-        pool.post(0, request(0, 0))
-        pool.wait(PATIENCE_S)
+        pool.lines.post(0, request(0, 0))
+        pool.lines.wait(PATIENCE_S)
         assert pool.dies(0) and a_block(pid).exists()
         if replaced:
-            pool.last_words(0)
+            pool.lines.close(0)
             pool.replace(0, Post(0, 1, base_seed=5))
         else:
             pool.retire()
@@ -363,12 +363,12 @@ def test_what_a_worker_was_at_is_known_when_it_is_dead(
     start: Callable[..., Pool],
 ) -> None:
     pool = start(Dies())
-    pool.post(0, request(0, -3))
-    pool.post(0, request(6, signal.SIGKILL, begins=False))
+    pool.lines.post(0, request(0, -3))
+    pool.lines.post(0, request(6, signal.SIGKILL, begins=False))
     answers(pool, 1)
     assert pool.deaths(PATIENCE_S)
-    assert pool.at_hand(0, 0, owed=[6]) == 6
-    assert pool.at_hand(0, 1, owed=[]) is None
+    assert pool.lines.at_hand(0, 0, owed=[6]) == 6
+    assert pool.lines.at_hand(0, 1, owed=[]) is None
 
 
 def test_what_is_recalled_is_in_nobodys_hand() -> None:
@@ -424,7 +424,7 @@ def test_retire_ends_workers_with_answers_that_nobody_reads(start: Callable[...,
     sentinels = [child.sentinel for child in multiprocessing.active_children()]
     for worker in (0, 1):
         for step in range(3):
-            pool.post(worker, request(step, step))
+            pool.lines.post(worker, request(step, step))
     pool.retire()
     assert len(wait(sentinels, 0)) == 2 and not children()
 
@@ -450,7 +450,7 @@ def test_a_worker_that_ignores_sigterm_is_killed(start: Callable[..., Pool]) -> 
     ours, theirs = multiprocessing.Pipe()
     with ours, theirs:
         pool = start(Stubborn(theirs))
-        pool.post(0, request(0, 0))
+        pool.lines.post(0, request(0, 0))
         assert ours.poll(PATIENCE_S) and ours.recv() == "ready"
         [child] = multiprocessing.active_children()
         pool.retire()

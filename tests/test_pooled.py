@@ -35,6 +35,10 @@ class DyingPool:
 
     pids = [7]
 
+    @property
+    def lines(self) -> DyingPool:
+        return self
+
     def __init__(self, *frames: bytes, gone: bytes) -> None:
         self.frames = [(0, frame) for frame in frames]
         self.gone = gone
@@ -61,7 +65,7 @@ class DyingPool:
     def deaths(self) -> list[Death]:
         return [Death(0, 7, -9)]
 
-    def last_words(self, worker: int) -> list[tuple[int, bytes]]:
+    def close(self, worker: int) -> list[tuple[int, bytes]]:
         return [(0, answer(2))]
 
     def at_hand(self, worker: int, run: int, owed: list[int]) -> int | None:

@@ -16,6 +16,7 @@ from ...errors import UsageError
 from ..pool.exit import Death, unexpected
 from ..pool.pool import Pool
 from ..transport.arena import ArenaFull
+from ..transport.channels import Frames
 from ..transport.messages import Answer, Begin, Outcome, Request, encode_request, told_of
 from ..worker.replica import Post
 from .deaths import Restarts
@@ -57,6 +58,7 @@ class PoolEngine:
         self._last: Marks = {}
         self.timed_out = self.renewed = False
         self._pool = pool
+        self._lines = pool.lines
         self._owner = os.getpid()
         self._closed = False
         self._run = 0
@@ -114,7 +116,7 @@ class PoolEngine:
                 begin = _with_states(self._begin, self._states.get(str(worker)))
                 place = place or self._places.get(stream)
         try:
-            taker = self._pool.post(worker, encode_request(Request(self._run, task, begin, place)))
+            taker = self._lines.post(worker, encode_request(Request(self._run, task, begin, place)))
         except Exception as error:  # the schedule counts on an answer
             self._fail(task.step, _unsent(task.step, error))
             return
@@ -136,11 +138,18 @@ class PoolEngine:
     def look(self) -> Sequence[Answered]:
         if self._taking.acquire(blocking=False):
             try:
-                while not self._closed and (answers := self._pool.look()):
+                while not self._closed and (answers := self._arrived()):
                     self._take_in(answers)
             finally:
                 self._taking.release()
         return [e for e in tuple(self._events) if not isinstance(e, (Died, Exception))]
+
+    def _arrived(self) -> Frames:
+        """Answers that have come already, at most one of each worker."""
+        try:
+            return self._lines.wait(0.0) or []
+        except OSError:
+            return []  # a forked copy of the program, whose lines are closed
 
     def take(self, step: int) -> Answer:
         return self._answers.pop(step)
@@ -195,12 +204,12 @@ class PoolEngine:
 
     def _wait(self) -> None:
         """Wait until something has happened."""
-        answers = self._pool.wait(self._care.timeout_s or None)
+        answers = self._lines.wait(self._care.timeout_s or None)
         if answers:
             self._take_in(answers)
         if answers is None:
             self._kill_the_stuck()
-        elif not self._pool.lost_one:
+        elif not self._lines.lost_one:
             return
         self._bury(self._pool.deaths())
 
@@ -221,7 +230,7 @@ class PoolEngine:
         if not self._care.most_deaths:
             raise unexpected(deaths)
         for death in deaths:
-            self._take_in(self._pool.last_words(death.worker))
+            self._take_in(self._lines.close(death.worker))
         at_hand = {death.worker: self._at_hand(death.worker) for death in deaths}
         for death in deaths:
             lost = self._lost(death.worker, at_hand)
@@ -241,7 +250,7 @@ class PoolEngine:
 
     def _at_hand(self, worker: int) -> int | None:
         """The step that a worker is at, or was when it died."""
-        step = self._pool.at_hand(worker, self._run, self._owed(worker))
+        step = self._lines.at_hand(worker, self._run, self._owed(worker))
         if step is None or step < 0:  # none, or a last mark, which is no task of the schedule's
             return None
         return step if (self._run, step) in self._sent else None
@@ -265,7 +274,7 @@ class PoolEngine:
         """
         lost = {key for key, taker in self._sent.items() if taker == worker}
         if None in self._sent.values():
-            self._pool.recall()
+            self._lines.recall()
             others = set(range(len(self._posts))) - {worker}
             kept = {(self._run, dead.get(w, self._at_hand(w))) for w in others}
             common = {key for key, taker in self._sent.items() if taker is None} - kept
@@ -283,7 +292,7 @@ class PoolEngine:
     def _taken_in(self, worker: int, frame: bytes) -> bool:
         """Note an answer; tells whether it is all here."""
         try:
-            self._note(self._pool.read(worker, frame))
+            self._note(self._lines.read(worker, frame))
             return True
         except (ConnectionError, FileNotFoundError, EOFError) as error:
             # What is in torch's shared memory is lost with its worker: it is done again. So is

@@ -11,9 +11,8 @@ from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 
-from ..transport.channels import Frames, Lines
+from ..transport.channels import Lines
 from ..transport.fork_safety import guard
-from ..transport.messages import Answer
 from ..transport.open_files import explained, lacks_descriptors
 from ..transport.payload import Cargo
 from ..worker.fetch import Job
@@ -59,7 +58,8 @@ class Pool:
     ) -> None:
         self._context, self._job, self._posts = context, job, list(posts)
         self._processes: list[BaseProcess] = []
-        self._lines = lines
+        #: for requests and answers
+        self.lines = lines
         self._lifeline = Lifeline(context)
         self._stacks = Stacks(context) if stacks else None
         ends = self._lifeline, lines, self._stacks, job
@@ -88,44 +88,8 @@ class Pool:
             raise
 
     @property
-    def lost_one(self) -> bool:
-        """The last ``wait`` has seen that a worker has died."""
-        return self._lines.lost_one
-
-    @property
     def pids(self) -> list[int | None]:
         return [process.pid for process in self._processes]
-
-    def post(self, worker: int | None, frame: bytes) -> int | None:
-        """Send a request to a worker, or to any; a dead one is noticed by ``wait``.
-
-        Returns:
-            The worker that will have it; None if nobody knows yet.
-        """
-        return self._lines.post(worker, frame)
-
-    def wait(self, timeout_s: float | None) -> Frames | None:
-        """Wait for answers.
-
-        Args:
-            timeout_s: seconds to wait; None for ever.
-
-        Returns:
-            The answers that came, each with its worker; none if a worker has died. None if the
-            time is up.
-        """
-        return self._lines.wait(timeout_s)
-
-    def look(self) -> Frames:
-        """Answers that have come already, at most one of each worker."""
-        try:
-            return self._lines.wait(0.0) or []
-        except OSError:
-            return []  # a forked copy of the program, whose lines are closed
-
-    def read(self, worker: int, frame: bytes) -> Answer:
-        """A worker's answer, read from its message."""
-        return self._lines.read(worker, frame)
 
     # --- deaths ----------------------------------------------------------------------------------
 
@@ -145,18 +109,6 @@ class Pool:
             for worker, process in enumerate(self._processes)
             if process.exitcode is not None
         ]
-
-    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
-        """The step that a worker, dead or alive, has taken last; see `Lines.at_hand`."""
-        return self._lines.at_hand(worker, run, owed)
-
-    def recall(self) -> None:
-        """Take back what was sent to any worker, and none has taken."""
-        self._lines.recall()
-
-    def last_words(self, worker: int) -> Frames:
-        """Answers of a dead worker that nobody has read yet; closes its channel."""
-        return self._lines.close(worker)
 
     def replace(self, worker: int, post: Post) -> None:
         """Start a worker in place of a dead one, whose last words were heard.
@@ -181,13 +133,13 @@ class Pool:
         return "" if self._stacks is None else self._stacks.take(worker)
 
     def _watch(self) -> None:
-        self._lines.watch([process.sentinel for process in self._processes])
+        self.lines.watch([process.sentinel for process in self._processes])
 
     def _start(self, post: Post) -> BaseProcess:
         # A fork while an end is half open, or half closed, would give a worker a copy that it does
         # not know of.
         with guard, deaf(), hidden(self._context):
-            end = self._lines.open(self._context, post.worker)
+            end = self.lines.open(self._context, post.worker)
             stack = None if self._stacks is None else self._stacks.open(post.worker)
             process = self._context.Process(  # type: ignore[attr-defined]
                 target=work, args=(end, self._job, post, self._lifeline.end, stack), daemon=True

@@ -34,7 +34,7 @@ class Care:
 
     #: seconds to wait for an answer; 0: for ever
     timeout_s: float
-    #: "raise", or "restart" whoever is at a task then
+    #: "raise", or "restart" the workers that are at a task then
     on_timeout: str
     #: workers that may die of a task before it is given up; 0: the first death is an error
     most_deaths: int
@@ -69,7 +69,7 @@ class PoolEngine:
         #: the workers' generators and the streams' places that they are to go on with
         self._states: dict[str, Any] = {}
         self._places: dict[int, Place] = {}
-        #: streams that have been told of the epoch, each with the worker that reads it
+        #: streams that have begun the epoch, each with the worker that reads it
         self._told: dict[int, int] = {}
         self._answers: dict[int, Answer] = {}
         #: by worker that has died with answers that cannot be read any more, what it has done
@@ -79,7 +79,7 @@ class PoolEngine:
         #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
         self._unheard: dict[int, Died] = {}
         self._clocks = Clocks(len(pool.pids))
-        #: held by whoever takes answers in: another thread may ask for figures
+        #: held by the thread that takes answers in: another one may ask for figures
         self._taking = threading.Lock()
 
     @property
@@ -109,7 +109,7 @@ class PoolEngine:
 
     def _send(self, worker: int | None, task: Task, place: Place | None) -> None:
         begin, stream = self._begin, task.stream
-        # Whoever takes a task from the queue may not have heard of the epoch.
+        # The worker that takes a task from the queue may not have begun the epoch.
         if stream is not None:
             begin = None
             if place is not None or stream not in self._told:
@@ -195,7 +195,7 @@ class PoolEngine:
         return event
 
     def _ask_for_last_mark(self, stream: int, astray: Place | None) -> None:
-        """Ask whoever reads a stream; if nobody does, somebody is to open it where it stands."""
+        """Ask the worker that reads a stream; if there is none, have one open it at `astray`."""
         reader = self._told.get(stream)
         if reader is None:
             self.send(stream % len(self._posts), Task(-1 - stream, None, 0, stream), astray)
@@ -290,7 +290,7 @@ class PoolEngine:
                 self._cut_off[worker].add(told_of(frame))
 
     def _taken_in(self, worker: int, frame: bytes) -> bool:
-        """Note an answer; tells whether it is all here."""
+        """Note an answer; True if it is all here."""
         try:
             self._note(self._lines.read(worker, frame))
             return True

@@ -228,7 +228,7 @@ class History:
         else:
             accepted = self._checked(spec, state, strict)
         if not spec.iterable:
-            prepare(spec.sampler, accepted.cursor.sampler, self.source)
+            prepare(spec.sampler, accepted.cursor.sampler, self.source, self.run is not None)
         self.source.generators = spec.generators
         cursor, fits = accepted
         self.source.put_back(cursor.rng)

@@ -9,38 +9,39 @@ containers is found by its path, ``"inner.readers.0.rng"``.
 from __future__ import annotations
 
 import copy
-import io
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Sampler
 
 from ..datasets.protocol import is_stateful
-from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError
-from ..rng.generators import generator_to_text, set_generator
+from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, UsageError
 from ..rng.source import Source
 from ..saving.states.plain import SCALARS, NotPlain, alike, decode, encode, encode_state
+from .attribute_rngs import ATTRIBUTE_RNGS, spawned
+from .unknown import CODE, OTHERS, form_to_compare
 
 __all__ = ["Frozen", "changed", "check_known", "freeze", "memory", "prepare", "rngs_in", "thaw"]
 
-#: an attribute's path from the sampler -> [kind, plain value]
+#: an attribute's path from the sampler, which has the path "" -> [kind, plain value]
 Frozen = dict[str, list[Any]]
 #: an attribute's path -> a list that stood there, and its form
 Lists = dict[str, tuple[list[Any] | None, list[Any] | None]]
 
-#: kinds of which only the identity is known; they can be compared and not be put back
-_OPAQUE = ("iterator", "members")
+#: below a numpy generator: how many seeds were spawned from it
+_SEEDS = "seed_seq"
 
-#: what a sampler may refer to and is none of its own state
-_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
-_OTHERS = (*_CODE, Dataset, DataLoader, torch.nn.Module, io.IOBase, Enum)
+#: kinds that can be compared and not be put back, and what is wrong where they are different
+_OPAQUE = {
+    "iterator": "is an iterator, and how far it has come cannot be told",
+    "members": "holds objects whose order or number has changed",
+    "object": "is an object of another class than before",
+    "unknown": "has changed, and is of a kind that no state can hold",
+}
 
 
 def freeze(sampler: Any, other: Any = None, lists: Lists | None = None) -> Frozen:
@@ -51,37 +52,57 @@ def freeze(sampler: Any, other: Any = None, lists: Lists | None = None) -> Froze
         other: an object that it may refer to and is none of its own: the loader's dataset.
         lists: the lists of earlier calls, which are not encoded again while they are the same.
     """
-    frozen: Frozen = {}
-    visit = _Visit(frozen, {id(sampler), id(other)}, _package(sampler), lists)
+    frozen: Frozen = {"": ["object", type(sampler).__qualname__]}
+    visit = _Visit(frozen, {id(sampler), id(other)}, (sampler, other), lists)
     visit.parts(sampler, "")
     return frozen
 
 
 def changed(before: Frozen, *others: Frozen) -> Frozen:
-    """The part of ``before`` that is different in any of the others, and can be put back."""
-    return {
+    """The part of ``before`` that is different in any of the others, and can be put back.
+
+    What only others have is absent there.
+    """
+    different = {
         path: form
         for path, form in before.items()
         if form[0] not in _OPAQUE
         and any(path not in other or not alike(form, other[path]) for other in others)
     }
+    added = {path for other in others for path in other if path not in before}
+    gone: Frozen = {path: ["absent", None] for path in sorted(added) if _may_lack(before, path)}
+    return {**different, **gone}
+
+
+def _may_lack(before: Frozen, path: str) -> bool:
+    """A path is of an attribute, and not of an item; its owner was there."""
+    owner, _, name = path.rpartition(".")
+    return name != _SEEDS and before.get(owner, [None])[0] == "object"
 
 
 def check_known(before: Frozen, now: Frozen, sampler: Any) -> None:
-    """Raise CannotSaveError if something has changed that cannot be put back, or may have."""
-    for path, form in before.items():
-        same = path in now and alike(form, now[path])
-        if form[0] == "iterator" and same:
-            what = "is an iterator, and how far it has come cannot be told"
-        elif form[0] == "members" and path in now and not same:
-            what = "holds objects whose order or number has changed"
-        else:
-            continue
+    """Raise CannotSaveError unless what is now can be made what was before.
+
+    Of a loader that was unpickled nobody knows what the program builds: ``now`` is empty then.
+    """
+    for path, kind in _lost(before, now) if now else ():
         raise CannotSaveError(
             f"the sampler {type(sampler).__qualname__}",
-            f"its attribute {path} {what}",
+            f"its attribute {path} {_OPAQUE[kind]}",
             "Give the sampler's iterator state_dict and load_state_dict, or keep numbers there",
         )
+
+
+def _lost(before: Frozen, now: Frozen) -> Iterator[tuple[str, str]]:
+    """Paths and kinds of what cannot be put back, and has changed or may have."""
+    for path, form in before.items():
+        kind, found = form[0], now.get(path)
+        same = found is not None and alike(form, found)
+        # Of a member's class, only what stands there now is known.
+        if kind == "member" and not (found and found[0] == kind and found[1][0] == form[1][0]):
+            yield path, "unknown"
+        elif kind in _OPAQUE and same == (kind == "iterator"):
+            yield path, kind
 
 
 def thaw(sampler: Any, frozen: Frozen) -> None:
@@ -111,7 +132,7 @@ def look(sampler: Any, path: str) -> list[Any] | None:
 def rngs_in(sampler: Any, other: Any) -> set[int]:
     """The ids of the generators that `freeze` sees in a sampler; ``other``: see there."""
     frozen = freeze(sampler, other)
-    return {id(_at(sampler, path)) for path, form in frozen.items() if form[0] in _RNGS}
+    return {id(_at(sampler, path)) for path, form in frozen.items() if form[0] in ATTRIBUTE_RNGS}
 
 
 def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> dict[str, Any]:
@@ -132,28 +153,39 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
     if is_stateful(sampler):
         state = encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)
         # It may hold weights, and not the generator that the next epoch is drawn from.
-        rngs = {path: form for path, form in attributes.items() if form[0] in _RNGS}
+        rngs = {path: form for path, form in attributes.items() if form[0] in ATTRIBUTE_RNGS}
         return {"state": state, **({"attributes": rngs} if rngs else {})}
     if started:
-        check_known(source.origin, now, sampler)
+        # A pickle holds the sampler as it is.
+        check_known(now, now if live else source.origin, sampler)
     return {"attributes": attributes} if attributes else {}
 
 
-def prepare(sampler: Any, saved: dict[str, Any], source: Source) -> None:
+def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool = False) -> None:
     """Make a sampler what ``memory`` has seen.
+
+    Args:
+        sampler: the sampler.
+        saved: what ``memory`` gave.
+        source: what its draws come from.
+        started: it has been iterated since the program has built it.
 
     Raises:
         DamagedStateError: that is not what it saves. The sampler is as it was.
+        UsageError: it cannot be made that again.
     """
     attributes = saved.get("attributes", {})
+    built = source.origin
+    if started and built and not is_stateful(sampler):
+        built = _built_again(sampler, source)
     before: Frozen = {}
-    for path in (*source.origin, *attributes):
+    for path in (*built, *attributes):
         found = look(sampler, path)
         if found is not None:
             before[path] = found
     state = copy.deepcopy(sampler.state_dict()) if "state" in saved else None
     try:
-        thaw(sampler, source.origin)
+        thaw(sampler, built)
         if "state" in saved:
             sampler.load_state_dict(decode(saved["state"]))
         thaw(sampler, attributes)
@@ -162,6 +194,19 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source) -> None:
             sampler.load_state_dict(state)
         thaw(sampler, before)
         raise DamagedStateError("sampler", "what this sampler saves", error) from error
+
+
+def _built_again(sampler: Any, source: Source) -> Frozen:
+    """What makes a sampler again what the program has built."""
+    origin, now = source.origin, freeze(sampler, source.dataset, source.lists)
+    for path, kind in _lost(origin, now):
+        if kind != "iterator":
+            raise UsageError(
+                f"the sampler {type(sampler).__qualname__} cannot be put back to where it began: "
+                f"its attribute {path} {_OPAQUE[kind]}. Load the state into a new loader with a "
+                "new sampler, or give the sampler state_dict and load_state_dict"
+            )
+    return {**origin, **changed(origin, now)}
 
 
 def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
@@ -174,8 +219,16 @@ def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
         raise ValueError("Python's own attributes are no sampler's")
     if kind == "plain":
         _set(target, name, decode(form))
-        return
-    rng = _RNGS[kind]
+    elif kind == "member":
+        _set(target, name, _member(_get(target, name), *form))
+    elif kind == "absent":
+        _delete(target, name.replace("\t", "."))
+    else:
+        _put_rng(target, name, kind, form)
+
+
+def _put_rng(target: Any, name: str, kind: str, form: Any) -> None:
+    rng = ATTRIBUTE_RNGS[kind]
     try:
         found = _get(target, name)
     except (AttributeError, KeyError):
@@ -186,13 +239,19 @@ def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
     rng.restore(found, form)
 
 
+def _delete(owner: Any, name: str) -> None:
+    if not _is_container(owner) and hasattr(owner, name):
+        delattr(owner, name)
+
+
 @dataclass(frozen=True)
 class _Visit:
     """A walk through a sampler's parts."""
 
     frozen: Frozen
     seen: set[int]
-    home: str
+    #: the sampler, and the object that is none of its own
+    ends: tuple[Any, Any]
     lists: Lists | None
 
     def parts(self, owner: Any, prefix: str) -> None:
@@ -203,11 +262,17 @@ class _Visit:
             form = self.encode(path, value)
             if form is not None:
                 self.frozen[path] = form
-            elif _is_container(value) or _belongs_to(self.home, value):
+                if form[0] in ATTRIBUTE_RNGS and (seeds := spawned(value)) is not None:
+                    self.frozen[f"{path}.{_SEEDS}"] = ["unknown", seeds]
+            elif _is_container(value) or _belongs_to(_package(self.ends[0]), value):
                 self.seen.add(id(value))
                 if _is_container(value):
                     self.frozen[path] = ["members", [id(item) for item in _items(value)]]
+                else:
+                    self.frozen[path] = ["object", type(value).__qualname__]
                 self.parts(value, f"{path}.")
+            else:
+                self.frozen[path] = ["unknown", form_to_compare(value, *self.ends)]
 
     def encode(self, path: str, value: Any) -> list[Any] | None:
         if self.lists is None or type(value) is not list:
@@ -240,7 +305,7 @@ def _belongs_to(home: str, value: Any) -> bool:
 
     Anything else (a logger, a model, a configuration) may be the whole program's.
     """
-    if isinstance(value, _OTHERS):
+    if isinstance(value, (*CODE, *OTHERS, Enum)):
         return False
     return isinstance(value, Sampler) or _package(value) == home
 
@@ -260,7 +325,8 @@ def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(owner, dict):
         yield from ((name, dict.__getitem__(owner, key)) for name, key in _names(owner).items())
     else:
-        yield from getattr(owner, "__dict__", {}).items()
+        for name, value in getattr(owner, "__dict__", {}).items():
+            yield name.replace(".", "\t"), value  # as in a dict
         for kind in type(owner).__mro__:
             slots = vars(kind).get("__slots__", ())
             for name in (slots,) if isinstance(slots, str) else slots:
@@ -292,7 +358,9 @@ def _at(owner: Any, path: str) -> Any:
 def _get(owner: Any, name: str) -> Any:
     if isinstance(owner, dict):
         return owner[_names(owner)[name] if name[:1] == "[" else name]
-    return owner[int(name)] if isinstance(owner, list | tuple | deque) else getattr(owner, name)
+    if isinstance(owner, list | tuple | deque):
+        return owner[int(name)]
+    return getattr(owner, name.replace("\t", "."))
 
 
 def _set(owner: Any, name: str, value: Any) -> None:
@@ -301,100 +369,26 @@ def _set(owner: Any, name: str, value: Any) -> None:
     elif isinstance(owner, dict):
         owner[_names(owner)[name] if name[:1] == "[" else name] = value
     elif not isinstance(owner, tuple):  # what stands in a tuple cannot have changed
-        setattr(owner, name, value)
+        setattr(owner, name.replace("\t", "."), value)
 
 
 def _encode(value: Any) -> list[Any] | None:
     """[kind, plain value] of what can be compared as a whole."""
-    for name, rng in _RNGS.items():
+    for name, rng in ATTRIBUTE_RNGS.items():
         if isinstance(value, rng.kind) and not isinstance(value, random.SystemRandom):
             return [name, rng.save(value)]
     if hasattr(value, "__next__") and not hasattr(value, "__dict__"):
         return ["iterator", id(value)]
     try:
+        if isinstance(value, Enum):
+            return ["member", [type(value).__qualname__, encode(value.value)]]
         return ["plain", encode(value)]
     except NotPlain:
         return None
 
 
-def _random_state(value: random.Random) -> list[Any]:
-    version, words, gauss = value.getstate()
-    return [version, list(words), gauss]
-
-
-def _numpy_state(value: np.random.RandomState) -> list[Any]:
-    state: Any = value.get_state(legacy=True)
-    name, key, position, has_gauss, gauss = state
-    return [name, key.tolist(), position, has_gauss, gauss]
-
-
-def _set_numpy_state(rng: np.random.RandomState, state: Any) -> None:
-    name, key, position, has_gauss, gauss = state
-    _check_place(position, 624)
-    rng.set_state((name, key, position, has_gauss, gauss))
-
-
-def _set_bits(rng: np.random.Generator, state: Any) -> None:
-    if state["bit_generator"] == "MT19937":
-        _check_place(state["state"]["pos"], 624)
-    if "buffer_pos" in state:
-        _check_place(state["buffer_pos"], 4)
-    rng.bit_generator.state = state
-
-
-def _check_place(place: Any, most: int) -> None:
-    """Raise ValueError unless a generator can stand there: numpy reads memory at any place."""
-    if type(place) is not int or not 0 <= place <= most:
-        raise ValueError(f"a generator stands from 0 to {most}, and not at {place!r}")
-
-
-def _numbers(state: Any) -> Any:
-    if isinstance(state, dict):
-        return {name: _numbers(value) for name, value in state.items()}
-    return state.tolist() if isinstance(state, np.ndarray | np.generic) else state
-
-
-#: what numpy's generators draw bits from, by the names in their states
-_BITS: dict[str, Any] = {
-    name: kind
-    for name, kind in vars(np.random).items()
-    if isinstance(kind, type) and issubclass(kind, np.random.BitGenerator)
-}
-
-
-class _Rng(NamedTuple):
-    """How random number generators of a kind are saved."""
-
-    kind: type[Any]
-    save: Callable[[Any], Any]
-    restore: Callable[[Any, Any], object]
-    #: a new one, for a saved state
-    make: Callable[[Any], Any]
-
-
-_RNGS = {
-    "generator": _Rng(
-        torch.Generator,
-        save=generator_to_text,
-        restore=set_generator,
-        make=lambda _: torch.Generator(),
-    ),
-    "random": _Rng(
-        random.Random,
-        save=_random_state,
-        restore=lambda rng, state: rng.setstate((state[0], tuple(state[1]), state[2])),
-        make=lambda _: random.Random(),
-    ),
-    "RandomState": _Rng(
-        np.random.RandomState,
-        save=_numpy_state,
-        restore=_set_numpy_state,
-        make=lambda _: np.random.RandomState(),
-    ),
-    "Generator": _Rng(
-        np.random.Generator,
-        save=lambda rng: _numbers(rng.bit_generator.state),
-        restore=_set_bits,
-        make=lambda state: np.random.Generator(_BITS[state["bit_generator"]]()),
-    ),
-}
+def _member(found: Any, kind: str, form: Any) -> Enum:
+    """A member of the class that a member which stands there now is of."""
+    if not isinstance(found, Enum) or type(found).__qualname__ != kind:
+        raise ValueError(f"a member of {kind} does not stand there")
+    return type(found)(decode(form))

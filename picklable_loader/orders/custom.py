@@ -202,7 +202,7 @@ class CustomOrder:
         if not self.record.taken:
             self._note_between()
         before, origin, now = self.record.before, self._source.origin, self._frozen()
-        for other in (now, origin):
+        for other in (now,) if live else (now, origin):  # a pickle holds the sampler as it is now
             check_known(before, other, self._sampler)
         if self._iterator is self._sampler and not hasattr(self._sampler, "__dict__"):
             raise CannotSaveError(

@@ -1,0 +1,252 @@
+"""Attributes of samplers, of all kinds: a save holds a change exactly, or is refused."""
+
+from __future__ import annotations
+
+import array
+import enum
+import json
+import pickle
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from torch.utils.data import Sampler
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import CannotSaveError, UsageError
+
+N = 6
+
+
+class Phase(enum.Enum):
+    FIRST = 1
+    LATER = 2
+
+
+class Marks(enum.Flag):
+    ONE = 1
+    TWO = 2
+
+
+class Drawer:
+    turn = 1
+
+
+class LaterDrawer:
+    turn = 2
+
+
+class Changing(Sampler[int]):
+    """Begins where an attribute says, and changes the attribute as an epoch begins."""
+
+    def __init__(
+        self, value: Any, turn: Callable[[Changing], Any], change: Callable[[Changing], Any]
+    ) -> None:
+        if value is not None:
+            self.value = value()
+        self._functions = turn, change
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        turn, change = self._functions
+        first = int(turn(self))
+        change(self)
+        yield from ((first + index) % N for index in range(N))
+
+    def one(self) -> int:
+        return 1
+
+    def two(self) -> int:
+        return 2
+
+
+def _set(value: Any) -> Callable[[Any], None]:
+    return lambda sampler: setattr(sampler, "value", value(sampler))
+
+
+def _add_to(place: Any) -> Callable[[Any], None]:
+    def act(sampler: Any) -> None:
+        sampler.value[place] += 1
+
+    return act
+
+
+def _drop(sampler: Any) -> None:
+    vars(sampler).pop("value", None)
+
+
+def _nothing(sampler: Any) -> None:
+    """Looking is what changes it."""
+
+
+def _later_array(sampler: Any) -> None:
+    sampler.value = getattr(sampler, "value", None) or array.array("q", [1])
+    sampler.value[0] += 1
+
+
+def _count(sampler: Any) -> None:
+    sampler.value.count += 1
+
+
+def _dotted(sampler: Any) -> None:
+    vars(sampler)["a.b"] = vars(sampler).get("a.b", 0) + 1
+
+
+HELD: dict[str, Callable[[], Any]] = {
+    "a member": lambda: Changing(
+        lambda: Phase.FIRST, lambda s: s.value.value, _set(lambda s: Phase.LATER)
+    ),
+    "flags": lambda: Changing(
+        lambda: Marks.ONE, lambda s: s.value.value, _set(lambda s: s.value | Marks.TWO)
+    ),
+    "a bit generator": lambda: Changing(
+        lambda: np.random.PCG64(3), lambda s: s.value.random_raw() % N, _nothing
+    ),
+    "deleted": lambda: Changing(lambda: 3, lambda s: getattr(s, "value", 1), _drop),
+    "added": lambda: Changing(None, lambda s: getattr(s, "value", 1), _set(lambda s: 2)),
+    "a name with a point": lambda: Changing(None, lambda s: vars(s).get("a.b", 0), _dotted),
+}
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "a seed sequence": lambda: Changing(
+        lambda: np.random.SeedSequence(3), lambda s: s.value.spawn(1)[0].spawn_key[-1], _nothing
+    ),
+    "a generator that spawns": lambda: Changing(
+        lambda: np.random.default_rng(3), lambda s: s.value.spawn(1)[0].integers(N), _nothing
+    ),
+    "an array": lambda: Changing(lambda: array.array("q", [1]), lambda s: s.value[0], _add_to(0)),
+    "a masked array": lambda: Changing(
+        lambda: np.ma.array([0, 1], mask=[0, 1]), lambda s: s.value[0], _add_to(0)
+    ),
+    "an array of objects": lambda: Changing(
+        lambda: np.array([1, print], dtype=object), lambda s: s.value[0], _add_to(0)
+    ),
+    "a namespace": lambda: Changing(
+        lambda: types.SimpleNamespace(count=0), lambda s: s.value.count, _count
+    ),
+    "a member of another class": lambda: Changing(
+        lambda: Marks.ONE, lambda s: s.value.value, _set(lambda s: Phase.LATER)
+    ),
+    "a method": lambda: Changing(
+        lambda: Changing.one, lambda s: s.value(s), _set(lambda s: Changing.two)
+    ),
+    "a helper": lambda: Changing(Drawer, lambda s: s.value.turn, _set(lambda s: LaterDrawer())),
+    "an array that comes later": lambda: Changing(
+        None, lambda s: s.value[0] if hasattr(s, "value") else 0, _later_array
+    ),
+}
+
+KINDS = {**HELD, **REFUSED}
+PLACES = pytest.mark.parametrize("epoch, step", [(0, 0), (0, 1), (1, 0), (1, 3), (2, 1)])
+
+
+def _flat(batches: Any) -> list[int]:
+    return [int(index) for batch in batches for index in batch]
+
+
+def _stand(kind: str, epoch: int, step: int) -> tuple[DataLoader[Any], Any]:
+    """A loader there, and what is to be saved: it, or its iterator."""
+    loader = DataLoader(range(N), 2, sampler=KINDS[kind]())
+    for _ in range(epoch):
+        list(loader)
+    if not step:
+        return loader, loader
+    iterator = iter(loader)
+    for _ in range(step):
+        next(iterator)
+    return loader, iterator
+
+
+@PLACES
+@pytest.mark.parametrize("again", ["new", "same"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:the state was taken after the last batch")
+def test_a_state_holds_a_change_or_is_refused(kind: str, again: str, epoch: int, step: int) -> None:
+    loader, saved = _stand(kind, epoch, step)
+    try:
+        state = json.loads(json.dumps(saved.state_dict()))
+    except CannotSaveError as error:
+        assert kind in REFUSED and "attribute value" in str(error)
+        return
+    rest = [_flat(saved), _flat(loader), _flat(loader)]
+    if again == "new":
+        loader = DataLoader(range(N), 2, sampler=KINDS[kind]())
+    try:
+        loader.load_state_dict(state)
+    except UsageError as error:
+        assert kind in REFUSED and again == "same" and "attribute value" in str(error)
+        return
+    assert [_flat(loader), _flat(loader), _flat(loader)] == rest
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_no_state_holds_is_refused_as_soon_as_it_has_changed(kind: str) -> None:
+    loader, _ = _stand(kind, 1, 0)
+    with pytest.raises(CannotSaveError, match="attribute value"):
+        loader.state_dict()
+
+
+class OfNothing(Changing):
+    """Its functions have names, for pickle."""
+
+    def __init__(self) -> None:
+        self.value = array.array("q", [1])
+        self.phase = Phase.FIRST
+
+    def __iter__(self) -> Iterator[int]:
+        self.value[0] += self.phase.value
+        self.phase = Phase.LATER
+        yield from ((self.value[0] + index) % N for index in range(N))
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+def test_a_pickle_between_epochs_holds_all_kinds(epochs: int) -> None:
+    loader = DataLoader(range(N), 2, sampler=OfNothing())
+    for _ in range(epochs):
+        list(loader)
+    again = pickle.loads(pickle.dumps(loader))
+    for _ in range(3):
+        assert _flat(again) == _flat(loader)
+
+
+def _made() -> Callable[[], None]:
+    return lambda: None
+
+
+class Refers(Changing):
+    """To much that is none of its own, and that stays."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.value = 0
+        self.dataset, self.kind, self.function = dataset, Phase, _nothing
+        self.log, self.spare = types.SimpleNamespace(lines=[1]), object()
+        self.made = _made()
+
+    def __iter__(self) -> Iterator[int]:
+        self.value += 1
+        self.made = _made()
+        yield from ((self.value + index) % N for index in range(N))
+
+
+@PLACES
+def test_what_stays_does_not_hinder_a_save(epoch: int, step: int) -> None:
+    def make() -> DataLoader[Any]:
+        data = list(range(N))
+        return DataLoader(data, 2, sampler=Refers(data))  # type: ignore[arg-type]
+
+    loader = make()
+    for _ in range(epoch):
+        list(loader)
+    iterator = iter(loader)
+    for _ in range(step):
+        next(iterator)
+    state = iterator.state_dict()
+    rest = _flat(iterator), _flat(loader)
+    again = make()
+    again.load_state_dict(state, at_epoch_end="stop")
+    if step < 3:
+        assert (_flat(again), _flat(again)) == rest

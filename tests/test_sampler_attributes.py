@@ -250,3 +250,19 @@ def test_what_stays_does_not_hinder_a_save(epoch: int, step: int) -> None:
     again.load_state_dict(state, at_epoch_end="stop")
     if step < 3:
         assert (_flat(again), _flat(again)) == rest
+
+
+class BadLength(Refers):
+    def __len__(self) -> int:
+        raise ValueError("not yet")
+
+
+def test_a_length_that_raises_is_none() -> None:
+    loader = DataLoader(range(N), 2, sampler=BadLength(None))
+    iterator = iter(loader)
+    next(iterator)
+    state, rest = iterator.state_dict(), _flat(iterator)
+    loader = DataLoader(range(N), 2, sampler=BadLength(None))
+    loader.load_state_dict(state)
+    repr(loader)
+    assert _flat(loader) == rest

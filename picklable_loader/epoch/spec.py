@@ -283,5 +283,5 @@ def length_of(sized: Any) -> int | None:
     """How many samples a dataset has, or indices a sampler; None if it has no length."""
     try:
         return len(sized)
-    except (TypeError, NotImplementedError):
+    except (TypeError, ValueError, NotImplementedError):  # as of a negative length
         return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -80,12 +80,16 @@ def _may_lack(before: Frozen, path: str) -> bool:
     return name != _SEEDS and before.get(owner, [None])[0] == "object"
 
 
-def check_known(before: Frozen, now: Frozen, sampler: Any) -> None:
+def check_known(
+    before: Frozen, now: Frozen, sampler: Any, kinds: Collection[str] = tuple(_OPAQUE)
+) -> None:
     """Raise CannotSaveError unless what is now can be made what was before.
 
     Of a loader that was unpickled nobody knows what the program builds: ``now`` is empty then.
     """
     for path, kind in _lost(before, now) if now else ():
+        if kind not in kinds:
+            continue
         raise CannotSaveError(
             f"the sampler {type(sampler).__qualname__}",
             f"its attribute {path} {_OPAQUE[kind]}",

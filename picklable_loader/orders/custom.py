@@ -107,7 +107,7 @@ class CustomOrder:
     def length(self) -> int | None:
         try:
             return len(self._sampler)
-        except (TypeError, NotImplementedError):
+        except (TypeError, ValueError, NotImplementedError):
             return None
 
     def state(self, live: bool) -> dict[str, Any] | None:
@@ -202,8 +202,11 @@ class CustomOrder:
         if not self.record.taken:
             self._note_between()
         before, origin, now = self.record.before, self._source.origin, self._frozen()
-        for other in (now,) if live else (now, origin):  # a pickle holds the sampler as it is now
-            check_known(before, other, self._sampler)
+        if live:  # a pickle holds the sampler as it is now
+            check_known(before, now, self._sampler)
+        else:
+            check_known(before, now, self._sampler, ("iterator", "members"))
+            check_known(before, origin, self._sampler)
         if self._iterator is self._sampler and not hasattr(self._sampler, "__dict__"):
             raise CannotSaveError(
                 f"the sampler, a {type(self._sampler).__qualname__}",

@@ -117,7 +117,7 @@ def total(loader: Owner[Any]) -> int | None:
     called = loader._IterableDataset_len_called
     try:
         return len(loader)
-    except (TypeError, NotImplementedError):
+    except (TypeError, ValueError, NotImplementedError):
         return None
     finally:
         loader._IterableDataset_len_called = called

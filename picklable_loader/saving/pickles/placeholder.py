@@ -17,7 +17,7 @@ def absent(dataset: Any, fits: dict[str, Any]) -> Any:
         return dataset
     try:
         length = len(dataset)
-    except (TypeError, NotImplementedError):
+    except (TypeError, ValueError, NotImplementedError):
         length = None
     kind = AbsentIterable if isinstance(dataset, IterableDataset) else AbsentDataset
     return kind(type(dataset).__qualname__, length, fits)

@@ -17,7 +17,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.patches import FancyArrowPatch  # noqa: E402
 
-from picklable_loader.core.phases import TRANSITIONS, Phase
+from picklable_loader.core.phases import TRANSITIONS, Phase  # noqa: E402
 
 PICTURE = Path(__file__).with_name("schedule.png")
 

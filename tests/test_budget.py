@@ -518,7 +518,7 @@ def test_figures_may_be_asked_for_by_another_thread_while_the_consumer_waits(gat
     gate.begun(1)
     found: list[Any] = []
     engine = iterator.driver._engine
-    wait = engine._pool.wait
+    wait = engine._lines.wait
 
     def while_waiting(timeout_s: float | None) -> Any:
         thread = threading.Thread(target=lambda: found.append(iterator.stats()))
@@ -527,9 +527,9 @@ def test_figures_may_be_asked_for_by_another_thread_while_the_consumer_waits(gat
         gate.open(1)
         return wait(timeout_s)
 
-    engine._pool.wait = while_waiting
+    engine._lines.wait = while_waiting
     assert int(next(iterator)[0]) == 0
-    del engine._pool.wait
+    del engine._lines.wait
     assert [stats.under_way for stats in found] == [2]
     iterator.close()
 

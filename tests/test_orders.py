@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import os
@@ -216,6 +217,7 @@ SETTINGS = pytest.mark.parametrize("num_workers, seed", [(0, None), (0, 1), (1, 
 
 
 @SETTINGS
+@pytest.mark.filterwarnings("ignore:this state does not hold all of the sampler Hides")
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("kind", HIDDEN)
 def test_a_hidden_generator_is_exact_or_an_error(
@@ -614,3 +616,11 @@ def test_what_the_training_tells_a_sampler_outlives_a_resume_at_every_step(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EmptyEpochWarning)
         assert train(resumes=True) == train(resumes=False)
+
+
+def test_a_copy_of_an_iterator_over_a_sampler_that_cannot_be_copied_is_refused_by_name() -> None:
+    once: Any = (index for index in range(4))
+    iterator = iter(DataLoader(range(4), sampler=once))  # type: ignore[arg-type]
+    with pytest.raises(CannotSaveError, match="copying it failed .TypeError"):
+        copy.copy(iterator)
+    assert int(next(iterator)) == 0

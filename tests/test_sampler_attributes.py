@@ -15,7 +15,7 @@ import pytest
 from torch.utils.data import Sampler
 
 from picklable_loader import DataLoader
-from picklable_loader.errors import CannotSaveError, UsageError
+from picklable_loader.errors import CannotSaveError, LoaderWarning, UsageError
 
 N = 6
 
@@ -125,9 +125,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "an array of objects": lambda: Changing(
         lambda: np.array([1, print], dtype=object), lambda s: s.value[0], _add_to(0)
     ),
-    "a namespace": lambda: Changing(
-        lambda: types.SimpleNamespace(count=0), lambda s: s.value.count, _count
-    ),
     "a member of another class": lambda: Changing(
         lambda: Marks.ONE, lambda s: s.value.value, _set(lambda s: Phase.LATER)
     ),
@@ -137,6 +134,13 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "a helper": lambda: Changing(Drawer, lambda s: s.value.turn, _set(lambda s: LaterDrawer())),
     "an array that comes later": lambda: Changing(
         None, lambda s: s.value[0] if hasattr(s, "value") else 0, _later_array
+    ),
+}
+
+#: an object that may be the whole program's
+WARNED: dict[str, Callable[[], Any]] = {
+    "a namespace": lambda: Changing(
+        lambda: types.SimpleNamespace(count=0), lambda s: s.value.count, _count
     ),
 }
 
@@ -188,6 +192,22 @@ def test_what_no_state_holds_is_refused_as_soon_as_it_has_changed(kind: str) -> 
     loader, _ = _stand(kind, 1, 0)
     with pytest.raises(CannotSaveError, match="attribute value"):
         loader.state_dict()
+
+
+def test_a_change_in_an_object_that_may_be_the_programs_is_warned_of_and_saved() -> None:
+    sampler = WARNED["a namespace"]()
+    loader = DataLoader(range(N), 2, sampler=sampler)
+    loader.state_dict()
+    list(loader)
+    with pytest.warns(LoaderWarning, match="attribute value has changed, and is an object of"):
+        state = loader.state_dict()
+    count = sampler.value.count
+    rest = _flat(loader)
+    sampler = WARNED["a namespace"]()
+    sampler.value.count = count  # as the program sets its configuration
+    again = DataLoader(range(N), 2, sampler=sampler)
+    again.load_state_dict(state)
+    assert _flat(again) == rest
 
 
 class OfNothing(Changing):

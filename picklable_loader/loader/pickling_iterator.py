@@ -17,6 +17,7 @@ from ..epoch.history import History
 from ..epoch.options import AtEpochEnd
 from ..epoch.run import Run
 from ..epoch.spec import Spec
+from ..errors import CannotSaveError
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import packed_iterator
@@ -253,7 +254,17 @@ class PicklableIterator(Generic[_T]):
 
     def __copy__(self) -> PicklableIterator[_T]:
         with self._turn.still():
-            saved = alone(self)
+            try:
+                saved = alone(self)
+            except (CannotSaveError, Warning):  # a filter may make an error of a warning
+                raise
+            except Exception as error:  # of people's samplers, when they are copied
+                raise CannotSaveError(
+                    "the sampler",
+                    "a copy of the iterator needs a sampler of its own, and copying it failed "
+                    f"({type(error).__name__}: {error})",
+                    "Take state_dict() instead",
+                ) from error
         saved["newest"] = True
         other = type(self).__new__(type(self))
         other.__setstate__(saved)

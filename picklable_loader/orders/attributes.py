@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -19,13 +19,13 @@ from typing import Any
 from torch.utils.data import Sampler
 
 from ..datasets.protocol import is_stateful
-from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, UsageError
+from ..errors import SYMPTOMS, DamagedStateError, UsageError
 from ..rng.source import Source
 from ..saving.states.plain import SCALARS, NotPlain, alike, decode, encode, encode_state
 from .attribute_rngs import ATTRIBUTE_RNGS, spawned
-from .unknown import CODE, OTHERS, form_to_compare
+from .unknown import CODE, OPAQUE, OTHERS, check_known, form_to_compare, is_programs, lost
 
-__all__ = ["Frozen", "changed", "check_known", "freeze", "memory", "prepare", "rngs_in", "thaw"]
+__all__ = ["Frozen", "changed", "freeze", "memory", "prepare", "rngs_in", "thaw"]
 
 #: an attribute's path from the sampler, which has the path "" -> [kind, plain value]
 Frozen = dict[str, list[Any]]
@@ -34,14 +34,6 @@ Lists = dict[str, tuple[list[Any] | None, list[Any] | None]]
 
 #: below a numpy generator: how many seeds were spawned from it
 _SEEDS = "seed_seq"
-
-#: kinds that can be compared and not be put back, and what is wrong where they are different
-_OPAQUE = {
-    "iterator": "is an iterator, and how far it has come cannot be told",
-    "members": "holds objects whose order or number has changed",
-    "object": "is an object of another class than before",
-    "unknown": "has changed, and is of a kind that no state can hold",
-}
 
 
 def freeze(sampler: Any, other: Any = None, lists: Lists | None = None) -> Frozen:
@@ -66,7 +58,7 @@ def changed(before: Frozen, *others: Frozen) -> Frozen:
     different = {
         path: form
         for path, form in before.items()
-        if form[0] not in _OPAQUE
+        if form[0] not in OPAQUE
         and any(path not in other or not alike(form, other[path]) for other in others)
     }
     added = {path for other in others for path in other if path not in before}
@@ -80,35 +72,6 @@ def _may_lack(before: Frozen, path: str) -> bool:
     return name != _SEEDS and before.get(owner, [None])[0] == "object"
 
 
-def check_known(
-    before: Frozen, now: Frozen, sampler: Any, kinds: Collection[str] = tuple(_OPAQUE)
-) -> None:
-    """Raise CannotSaveError unless what is now can be made what was before.
-
-    Of a loader that was unpickled nobody knows what the program builds: ``now`` is empty then.
-    """
-    for path, kind in _lost(before, now) if now else ():
-        if kind not in kinds:
-            continue
-        raise CannotSaveError(
-            f"the sampler {type(sampler).__qualname__}",
-            f"its attribute {path} {_OPAQUE[kind]}",
-            "Give the sampler's iterator state_dict and load_state_dict, or keep numbers there",
-        )
-
-
-def _lost(before: Frozen, now: Frozen) -> Iterator[tuple[str, str]]:
-    """Paths and kinds of what cannot be put back, and has changed or may have."""
-    for path, form in before.items():
-        kind, found = form[0], now.get(path)
-        same = found is not None and alike(form, found)
-        # Of a member's class, only what stands there now is known.
-        if kind == "member" and not (found and found[0] == kind and found[1][0] == form[1][0]):
-            yield path, "unknown"
-        elif kind in _OPAQUE and same == (kind == "iterator"):
-            yield path, kind
-
-
 def thaw(sampler: Any, frozen: Frozen) -> None:
     """Put attributes back as they were.
 
@@ -119,7 +82,7 @@ def thaw(sampler: Any, frozen: Frozen) -> None:
         try:
             kind, form = entry
             # What may not be set need not be.
-            if kind not in _OPAQUE and not alike(entry, look(sampler, path)):
+            if kind not in OPAQUE and not alike(entry, look(sampler, path)):
                 _put(sampler, path.split("."), kind, form)
         except SYMPTOMS as error:
             raise ValueError(f"{path}: {error}") from None
@@ -203,11 +166,11 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
 def _built_again(sampler: Any, source: Source) -> Frozen:
     """What makes a sampler again what the program has built."""
     origin, now = source.origin, freeze(sampler, source.dataset, source.lists)
-    for path, kind in _lost(origin, now):
-        if kind != "iterator":
+    for path, kind in lost(origin, now):
+        if kind not in ("iterator", "foreign"):
             raise UsageError(
                 f"the sampler {type(sampler).__qualname__} cannot be put back to where it began: "
-                f"its attribute {path} {_OPAQUE[kind]}. Load the state into a new loader with a "
+                f"its attribute {path} {OPAQUE[kind]}. Load the state into a new loader with a "
                 "new sampler, or give the sampler state_dict and load_state_dict"
             )
     return {**origin, **changed(origin, now)}
@@ -276,7 +239,8 @@ class _Visit:
                     self.frozen[path] = ["object", type(value).__qualname__]
                 self.parts(value, f"{path}.")
             else:
-                self.frozen[path] = ["unknown", form_to_compare(value, *self.ends)]
+                kind = "foreign" if is_programs(value) else "unknown"
+                self.frozen[path] = [kind, form_to_compare(value, *self.ends)]
 
     def encode(self, path: str, value: Any) -> list[Any] | None:
         if self.lists is None or type(value) is not list:

@@ -25,8 +25,9 @@ from ..rng.generators import RNGS, Universe, capture_all
 from ..rng.source import Setting, Source
 from ..saving.states.checksum import checksum
 from ..saving.states.plain import alike, decode, encode_any, encode_state
-from .attributes import Frozen, changed, check_known, freeze, thaw
+from .attributes import Frozen, changed, freeze, thaw
 from .replay import Record, Replay, next_items
+from .unknown import check_known
 
 __all__ = ["CustomOrder"]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import warnings
 import weakref
+from collections.abc import Collection, Iterator
+from functools import partial
 from hashlib import blake2b
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -12,9 +15,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from ..errors import CannotSaveError, LoaderWarning, stack_level
 from ..saving.pickles.by_reference import dumps
+from ..saving.states.plain import alike
 
-__all__ = ["CODE", "OTHERS", "form_to_compare"]
+__all__ = ["CODE", "OPAQUE", "OTHERS", "check_known", "form_to_compare", "is_programs", "lost"]
 
 #: what a sampler may refer to and is none of its own state
 CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
@@ -23,6 +28,13 @@ OTHERS = (Dataset, DataLoader, torch.nn.Module, io.IOBase)
 
 #: an object of other people's that is larger when pickled is not looked into
 _MOST_BYTES = 1 << 16
+
+
+def is_programs(value: Any) -> bool:
+    """It may be an object of the whole program, such as a configuration that counts epochs."""
+    if isinstance(value, (*CODE, *OTHERS, np.ndarray, partial)):
+        return False
+    return hasattr(value, "__dict__")
 
 
 def form_to_compare(value: Any, sampler: Any, other: Any) -> Any:
@@ -64,3 +76,57 @@ class _Identity:
         return isinstance(other, _Identity) and found is not None and other._found() is found
 
     __hash__ = None  # type: ignore[assignment]
+
+
+#: kinds that can be compared and not be put back, and what is wrong where they are different
+OPAQUE = {
+    "iterator": "is an iterator, and how far it has come cannot be told",
+    "members": "holds objects whose order or number has changed",
+    "object": "is an object of another class than before",
+    "unknown": "has changed, and is of a kind that no state can hold",
+    "foreign": "has changed, and is an object of another package, which no state holds",
+}
+
+
+def check_known(
+    before: dict[str, list[Any]],
+    now: dict[str, list[Any]],
+    sampler: Any,
+    kinds: Collection[str] = tuple(OPAQUE),
+) -> None:
+    """Raise CannotSaveError unless what is now can be made what was before.
+
+    Of a loader that was unpickled nobody knows what the program builds: ``now`` is empty then.
+    """
+    for path, kind in lost(before, now) if now else ():
+        if kind not in kinds:
+            continue
+        if kind == "foreign":  # the program may set it again, as it does a configuration
+            _warn(f"{type(sampler).__qualname__}: its attribute {path} {OPAQUE[kind]}")
+            continue
+        raise CannotSaveError(
+            f"the sampler {type(sampler).__qualname__}",
+            f"its attribute {path} {OPAQUE[kind]}",
+            "Give the sampler's iterator state_dict and load_state_dict, or keep numbers there",
+        )
+
+
+def lost(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> Iterator[tuple[str, str]]:
+    """Paths and kinds of what cannot be put back, and has changed or may have."""
+    for path, form in before.items():
+        kind, found = form[0], now.get(path)
+        same = found is not None and alike(form, found)
+        # Of a member's class, only what stands there now is known.
+        if kind == "member" and not (found and found[0] == kind and found[1][0] == form[1][0]):
+            yield path, "unknown"
+        elif kind in OPAQUE and same == (kind == "iterator"):
+            yield path, kind
+
+
+def _warn(what: str) -> None:
+    warnings.warn(
+        f"this state does not hold all of the sampler {what}. If the order depends on it, set it "
+        "again before the resume, or give the sampler state_dict and load_state_dict",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )

@@ -132,7 +132,9 @@ def test_a_second_ctrl_c_while_workers_are_awaited_loses_no_batch(
         monkeypatch.undo()
         raise KeyboardInterrupt
 
+    # With a budget of 2 not all batches can be here: the rest has to be waited for.
     options: dict[str, Any] = {"seed": 5, "num_workers": 2, "transport": transport}
+    options["prefetch_budget"] = 2
     expected = lists(DataLoader(dataset(), 3, **options))
     iterator = iter(DataLoader(dataset(), 3, persistent_workers=persistent, **options))
     found = lists(next(iterator) for _ in range(2))

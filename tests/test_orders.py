@@ -621,6 +621,15 @@ def test_what_the_training_tells_a_sampler_outlives_a_resume_at_every_step(
 def test_a_copy_of_an_iterator_over_a_sampler_that_cannot_be_copied_is_refused_by_name() -> None:
     once: Any = (index for index in range(4))
     iterator = iter(DataLoader(range(4), sampler=once))  # type: ignore[arg-type]
-    with pytest.raises(CannotSaveError, match="copying it failed .TypeError"):
-        copy.copy(iterator)
+    for make in (copy.copy, copy.deepcopy):
+        with pytest.raises(CannotSaveError, match="copying them failed .TypeError"):
+            make(iterator)
     assert int(next(iterator)) == 0
+
+
+def test_a_state_after_the_epoch_of_a_generator_is_refused_as_it_cannot_begin_again() -> None:
+    once: Any = (index for index in range(4))
+    loader = DataLoader(range(4), sampler=once)  # type: ignore[arg-type]
+    list(loader)
+    with pytest.raises(CannotSaveError, match="an iterator, which cannot begin again"):
+        loader.state_dict()

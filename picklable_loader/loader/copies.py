@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,7 +15,23 @@ from ..saving.pickles.parts import decided
 from .internals import Owner
 from .setup import packing_of, spec_of
 
-__all__ = ["alone", "apart"]
+__all__ = ["alone", "apart", "named_copy"]
+
+
+@contextmanager
+def named_copy() -> Iterator[None]:
+    """A context for copies of people's objects: an error says what was copied, and the way out."""
+    try:
+        yield
+    except (CannotSaveError, Warning):  # a filter may make an error of a warning
+        raise
+    except Exception as error:
+        raise CannotSaveError(
+            "the loader",
+            f"a copy needs a sampler and other parts of its own, and copying them failed "
+            f"({type(error).__name__}: {error})",
+            "Take state_dict() instead",
+        ) from error
 
 
 def alone(iterator: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ..rng.source import Source
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.parts import class_of, packed, unpacked
 from ..saving.pickles.placeholder import is_absent
-from .copies import apart
+from .copies import apart, named_copy
 from .internals import Internals, Owner
 from .setup import packing_of, spec_of
 
@@ -99,7 +99,8 @@ class Picklable(Owner[_T]):
                 sealed = sealed and sealed.beside_others({id(self): other})
             else:
                 memo[id(self)] = other
-                kept, sealed = copy.deepcopy((kept, sealed), memo)
+                with named_copy():
+                    kept, sealed = copy.deepcopy((kept, sealed), memo)
         other.__setstate__(kept)
         other._pl.sealed = sealed
         return other

@@ -17,13 +17,12 @@ from ..epoch.history import History
 from ..epoch.options import AtEpochEnd
 from ..epoch.run import Run
 from ..epoch.spec import Spec
-from ..errors import CannotSaveError
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import packed_iterator
 from ..saving.pickles.size import Weight, weigh
 from ..saving.states.tree import with_checksum
-from .copies import alone, apart
+from .copies import alone, apart, named_copy
 from .display.describe import Portrait, describe, in_one_line
 from .display.html import card
 from .pickling import Picklable, warn_of_generators
@@ -247,24 +246,16 @@ class PicklableIterator(Generic[_T]):
     def __deepcopy__(self, memo: dict[int, Any]) -> PicklableIterator[_T]:
         other = memo[id(self)] = type(self).__new__(type(self))
         with self._turn.still():
-            saved, sealed = copy.deepcopy((self.__getstate__(), self._sealed), memo)
+            with named_copy():
+                saved, sealed = copy.deepcopy((self.__getstate__(), self._sealed), memo)
         other.__setstate__(saved)
         other._sealed = sealed
         return other
 
     def __copy__(self) -> PicklableIterator[_T]:
         with self._turn.still():
-            try:
+            with named_copy():
                 saved = alone(self)
-            except (CannotSaveError, Warning):  # a filter may make an error of a warning
-                raise
-            except Exception as error:  # of people's samplers, when they are copied
-                raise CannotSaveError(
-                    "the sampler",
-                    "a copy of the iterator needs a sampler of its own, and copying it failed "
-                    f"({type(error).__name__}: {error})",
-                    "Take state_dict() instead",
-                ) from error
         saved["newest"] = True
         other = type(self).__new__(type(self))
         other.__setstate__(saved)

@@ -23,7 +23,16 @@ from ..errors import SYMPTOMS, DamagedStateError, UsageError
 from ..rng.source import Source
 from ..saving.states.plain import SCALARS, NotPlain, alike, decode, encode, encode_state
 from .attribute_rngs import ATTRIBUTE_RNGS, spawned
-from .unknown import CODE, OPAQUE, OTHERS, check_known, form_to_compare, is_programs, lost
+from .unknown import (
+    CODE,
+    OPAQUE,
+    OTHERS,
+    check_known,
+    form_to_compare,
+    is_programs,
+    lost,
+    once_only,
+)
 
 __all__ = ["Frozen", "changed", "freeze", "memory", "prepare", "rngs_in", "thaw"]
 
@@ -123,6 +132,8 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
         rngs = {path: form for path, form in attributes.items() if form[0] in ATTRIBUTE_RNGS}
         return {"state": state, **({"attributes": rngs} if rngs else {})}
     if started:
+        if not live and hasattr(sampler, "__next__") and not hasattr(sampler, "__dict__"):
+            raise once_only(sampler)
         # A pickle holds the sampler as it is.
         check_known(now, now if live else source.origin, sampler)
     return {"attributes": attributes} if attributes else {}

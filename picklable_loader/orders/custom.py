@@ -27,7 +27,7 @@ from ..saving.states.checksum import checksum
 from ..saving.states.plain import alike, decode, encode_any, encode_state
 from .attributes import Frozen, changed, freeze, thaw
 from .replay import Record, Replay, next_items
-from .unknown import check_known
+from .unknown import check_known, once_only
 
 __all__ = ["CustomOrder"]
 
@@ -209,11 +209,7 @@ class CustomOrder:
             check_known(before, now, self._sampler, ("iterator", "members"))
             check_known(before, origin, self._sampler)
         if self._iterator is self._sampler and not hasattr(self._sampler, "__dict__"):
-            raise CannotSaveError(
-                f"the sampler, a {type(self._sampler).__qualname__}",
-                "it is an iterator, which cannot begin again",
-                "Pass an object whose __iter__ begins the order anew",
-            )
+            raise once_only(self._sampler)
         state["log"] = self.record.log_as_text()
         state["checksum"] = self.record.checksum
         state["sampler"] = changed(before, origin, now if live else before)

@@ -19,7 +19,16 @@ from ..errors import CannotSaveError, LoaderWarning, stack_level
 from ..saving.pickles.by_reference import dumps
 from ..saving.states.plain import alike
 
-__all__ = ["CODE", "OPAQUE", "OTHERS", "check_known", "form_to_compare", "is_programs", "lost"]
+__all__ = [
+    "CODE",
+    "OPAQUE",
+    "OTHERS",
+    "check_known",
+    "form_to_compare",
+    "is_programs",
+    "lost",
+    "once_only",
+]
 
 #: what a sampler may refer to and is none of its own state
 CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
@@ -28,6 +37,15 @@ OTHERS = (Dataset, DataLoader, torch.nn.Module, io.IOBase)
 
 #: an object of other people's that is larger when pickled is not looked into
 _MOST_BYTES = 1 << 16
+
+
+def once_only(sampler: Any) -> CannotSaveError:
+    """The error for a sampler that is an iterator, for example a generator."""
+    return CannotSaveError(
+        f"the sampler, a {type(sampler).__qualname__}",
+        "it is an iterator, which cannot begin again",
+        "Pass an object whose __iter__ begins the order anew",
+    )
 
 
 def is_programs(value: Any) -> bool:

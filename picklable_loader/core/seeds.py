@@ -64,5 +64,5 @@ def mixing_seed(purpose: str, seed: int, epoch: int, place: int) -> int:
 
 
 def mixing_draw(seed: int, number: int) -> int:
-    """That wrapper's ``number``-th draw, below 2**62."""
+    """Draw number ``number`` of a wrapper that mixes datasets, from 0 to 2**62 - 1."""
     return _hash(b"draw", seed, number)

@@ -289,7 +289,7 @@ class DataLoader(Picklable[_T]):
         history.choose(spec, epoch)
 
     def batch_at(self, step: int, epoch: int | None = None) -> _T:
-        """That very batch again, augmentation included, without touching any live iterator.
+        """The same batch again, augmentation included, without touching any live iterator.
 
         With torch's samplers it does not walk through the epoch.
 

@@ -105,11 +105,6 @@ class PicklableIterator(Generic[_T]):
         """The run at hand; None before the first `next` after unpickling."""
         return self._run
 
-    @property
-    def pending(self) -> Saved | None:
-        """The position that it is to go on from, as long as there is no run."""
-        return self._start
-
     def __len__(self) -> int:
         """Batches in the whole epoch, as torch's iterator says it.
 

@@ -175,7 +175,7 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
 
 
 def _built_again(sampler: Any, source: Source) -> Frozen:
-    """What makes a sampler again what the program has built."""
+    """The attributes that make a sampler again what the program has built."""
     origin, now = source.origin, freeze(sampler, source.dataset, source.lists)
     for path, kind in lost(origin, now):
         if kind not in ("iterator", "foreign"):

@@ -44,7 +44,7 @@ def checksum(indices: Iterable[Any], before: str = BEGINNING) -> str:
 
 
 def text_checksum(text: str) -> str:
-    """The checksum of one text: ``checksum([text])`` in half the time, which each save takes."""
+    """The checksum of one text, equal to ``checksum([text])``; each save needs it."""
     data = _text(text)
     return format(crc32(data) << 32 | adler32(data), "016x")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import multiprocessing
 import os
 import pickle
 import signal
@@ -443,11 +444,16 @@ def test_a_position_is_not_left_within_next(act: str) -> None:
     assert errors
 
 
+#: set when the program handles signals: fast workers may else have sent all of them before
+_handles_signals = multiprocessing.get_context("fork").Event()
+
+
 class Signals(Mapped):
     """Its samples send a signal to the process of the loader."""
 
     def __getitem__(self, index: int) -> Any:
         if index % 5 == 0:
+            assert _handles_signals.wait(PATIENCE_S)
             os.kill(
                 os.getppid() if torch.utils.data.get_worker_info() else os.getpid(), signal.SIGUSR1
             )
@@ -473,10 +479,13 @@ def test_a_signal_handler_saves_exactly_or_is_refused(kind: str, workers: int) -
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         loader = make()
+        _handles_signals.set()
         whole = [seen(loader), seen(loader)]
         loader = make()
+        _handles_signals.clear()
         iterator = iter(loader)
         signal.signal(signal.SIGUSR1, save)
+        _handles_signals.set()
         found = seen(iterator)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         assert [found, seen(loader)] == whole

@@ -17,14 +17,17 @@ import multiprocessing, torch
 from picklable_loader import DataLoader
 
 class Stuck(torch.utils.data.Dataset):
-    free = multiprocessing.get_context("fork").Event()  # workers hear of it as well
+    # a turnstile that workers share: unlike an Event, it survives a worker that dies waiting
+    free = multiprocessing.get_context("fork").Semaphore(0)
 
     def __len__(self):
         return 30
 
     def __getitem__(self, index):
         if index == 17:
-            self.free.wait()  # the button may meet the loop's own code: a worker then waits on
+            # The button may meet the loop's own code: the worker then waits on, and is freed.
+            with self.free:
+                pass
         return index
 
 it = iter(DataLoader(Stuck(), batch_size=2, num_workers=WORKERS))
@@ -38,7 +41,7 @@ for batch in it:
 """
 _AFTER = f"""
 before = len(seen)
-Stuck.free.set()
+Stuck.free.release()
 {_LOOP}
 print(before, it.step, seen == list(range(30)), sum(w.tasks for w in it.stats().workers) > 0)
 """

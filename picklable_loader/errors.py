@@ -23,8 +23,8 @@
     ├── RestartWarning                a worker has died, and another one takes its place
     └── SkippedWarning                a batch comes without its bad samples
 
-The constructor arguments of an error are its ``args``, so that pickle rebuilds it with all its
-fields; the text is made when it is read.
+The fields of an error are its ``args``, so that pickle rebuilds it. Its text is made when it is
+read.
 """
 
 from __future__ import annotations
@@ -32,31 +32,8 @@ from __future__ import annotations
 import os
 import reprlib
 import sys
+from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-__all__ = [
-    "CannotLoadError",
-    "CannotSaveError",
-    "DamagedStateError",
-    "Difference",
-    "EmptyEpochWarning",
-    "ForeignStateError",
-    "InvalidTransition",
-    "LoaderError",
-    "LoaderWarning",
-    "NewerStateError",
-    "NoSampleError",
-    "OrderMismatch",
-    "ReplayWarning",
-    "RestartWarning",
-    "SkippedWarning",
-    "StreamError",
-    "StateError",
-    "StateMismatch",
-    "UsageError",
-    "WorkerDied",
-]
-
 
 #: What code raises that meets damaged data; anything else has another reason.
 SYMPTOMS = (
@@ -73,6 +50,9 @@ SYMPTOMS = (
 
 class LoaderError(Exception):
     """Base of every error that this package raises of its own."""
+
+    def __post_init__(self) -> None:
+        self.args = tuple(vars(self).values())
 
 
 class StateError(LoaderError, ValueError):
@@ -93,6 +73,7 @@ class Difference(NamedTuple):
     found: Any
 
 
+@dataclass(eq=False, repr=False)
 class StateMismatch(StateError):
     """The state belongs to a loader that is set up in another way.
 
@@ -101,10 +82,8 @@ class StateMismatch(StateError):
         advice: what to do.
     """
 
-    def __init__(self, differences: list[Difference], advice: str) -> None:
-        super().__init__(differences, advice)
-        self.differences = differences
-        self.advice = advice
+    differences: list[Difference]
+    advice: str
 
     def __str__(self) -> str:
         rows = "\n".join(
@@ -115,6 +94,7 @@ class StateMismatch(StateError):
         return f"the state does not fit this loader:\n{rows}\n{self.advice}"
 
 
+@dataclass(eq=False, repr=False)
 class OrderMismatch(StateError):
     """A custom sampler, replayed, gives other indices than it gave before the state was saved.
 
@@ -123,10 +103,8 @@ class OrderMismatch(StateError):
         taken: how many indices were compared.
     """
 
-    def __init__(self, sampler: str, taken: int) -> None:
-        super().__init__(sampler, taken)
-        self.sampler = sampler
-        self.taken = taken
+    sampler: str
+    taken: int
 
     def __str__(self) -> str:
         return (
@@ -139,6 +117,7 @@ class OrderMismatch(StateError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class DamagedStateError(StateError):
     """A field of the state has a value that was never written there.
 
@@ -149,14 +128,10 @@ class DamagedStateError(StateError):
         advice: what to do.
     """
 
-    def __init__(
-        self, field: str, expected: str, found: Any, advice: str = "use an earlier checkpoint"
-    ) -> None:
-        super().__init__(field, expected, found, advice)
-        self.field = field
-        self.expected = expected
-        self.found = found
-        self.advice = advice
+    field: str
+    expected: str
+    found: Any
+    advice: str = "use an earlier checkpoint"
 
     def __str__(self) -> str:
         return (
@@ -165,6 +140,7 @@ class DamagedStateError(StateError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class NewerStateError(StateError):
     """The state was written by a later version of this package.
 
@@ -173,10 +149,8 @@ class NewerStateError(StateError):
         supported: the latest format version that this installation reads.
     """
 
-    def __init__(self, found: int, supported: int) -> None:
-        super().__init__(found, supported)
-        self.found = found
-        self.supported = supported
+    found: int
+    supported: int
 
     def __str__(self) -> str:
         return (
@@ -185,6 +159,7 @@ class NewerStateError(StateError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class ForeignStateError(StateError):
     """The state was written by something else.
 
@@ -193,15 +168,14 @@ class ForeignStateError(StateError):
         advice: what to do.
     """
 
-    def __init__(self, origin: str, advice: str) -> None:
-        super().__init__(origin, advice)
-        self.origin = origin
-        self.advice = advice
+    origin: str
+    advice: str
 
     def __str__(self) -> str:
         return f"this is not a state of picklable_loader but of {self.origin}. {self.advice}"
 
 
+@dataclass(eq=False, repr=False)
 class CannotSaveError(LoaderError, TypeError):
     """Something cannot be saved so that a resume would be exact.
 
@@ -211,16 +185,15 @@ class CannotSaveError(LoaderError, TypeError):
         advice: the way out.
     """
 
-    def __init__(self, what: str, reason: str, advice: str) -> None:
-        super().__init__(what, reason, advice)
-        self.what = what
-        self.reason = reason
-        self.advice = advice
+    what: str
+    reason: str
+    advice: str
 
     def __str__(self) -> str:
         return f"{self.what} cannot be saved: {self.reason}. {self.advice}"
 
 
+@dataclass(eq=False, repr=False)
 class CannotLoadError(LoaderError, RuntimeError):
     """Something in a pickle cannot be opened in this program; the pickle is as it was.
 
@@ -230,16 +203,15 @@ class CannotLoadError(LoaderError, RuntimeError):
         advice: the way out.
     """
 
-    def __init__(self, what: str, reason: str, advice: str) -> None:
-        super().__init__(what, reason, advice)
-        self.what = what
-        self.reason = reason
-        self.advice = advice
+    what: str
+    reason: str
+    advice: str
 
     def __str__(self) -> str:
         return f"{self.what} cannot be opened here: {self.reason}. {self.advice}."
 
 
+@dataclass(eq=False, repr=False)
 class StreamError(LoaderError, RuntimeError):
     """A stream of the dataset cannot go on from its saved state; the state is as it was.
 
@@ -249,11 +221,9 @@ class StreamError(LoaderError, RuntimeError):
         reason: what went wrong in it.
     """
 
-    def __init__(self, stream: int, dataset: str, reason: str) -> None:
-        super().__init__(stream, dataset, reason)
-        self.stream = stream
-        self.dataset = dataset
-        self.reason = reason
+    stream: int
+    dataset: str
+    reason: str
 
     def __str__(self) -> str:
         return (
@@ -263,6 +233,7 @@ class StreamError(LoaderError, RuntimeError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class WorkerDied(LoaderError, RuntimeError):
     """Workers die of a task, again and again. The iterator stands before its batch.
 
@@ -274,20 +245,11 @@ class WorkerDied(LoaderError, RuntimeError):
         causes: the same in words, and what a stuck worker was at.
     """
 
-    def __init__(
-        self,
-        step: int | None,
-        indices: Any,
-        exitcodes: tuple[int, ...],
-        causes: tuple[str, ...],
-        stream: int | None = None,
-    ) -> None:
-        super().__init__(step, indices, exitcodes, causes, stream)
-        self.step = step
-        self.indices = indices
-        self.stream = stream
-        self.exitcodes = exitcodes
-        self.causes = causes
+    step: int | None
+    indices: Any
+    exitcodes: tuple[int, ...]
+    causes: tuple[str, ...]
+    stream: int | None = None
 
     def __str__(self) -> str:
         causes = "\n".join(f"  {cause}" for cause in self.causes)
@@ -307,6 +269,7 @@ class WorkerDied(LoaderError, RuntimeError):
         )
 
 
+@dataclass(eq=False, repr=False)
 class NoSampleError(LoaderError, RuntimeError):
     """All samples of many batches in a row were bad; the next call goes on behind them.
 
@@ -315,10 +278,8 @@ class NoSampleError(LoaderError, RuntimeError):
         newest: the newest bad sample: where it was, and its error.
     """
 
-    def __init__(self, batches: int, newest: str) -> None:
-        super().__init__(batches, newest)
-        self.batches = batches
-        self.newest = newest
+    batches: int
+    newest: str
 
     def __str__(self) -> str:
         return (
@@ -331,6 +292,7 @@ class UsageError(LoaderError, RuntimeError):
     """A call that has no meaning at this moment; the text says which does."""
 
 
+@dataclass(eq=False, repr=False)
 class InvalidTransition(LoaderError, RuntimeError):
     """The schedule met an event that its table does not know: a bug of this package.
 
@@ -341,12 +303,10 @@ class InvalidTransition(LoaderError, RuntimeError):
         past: the last events, that one included, as text; the newest comes last.
     """
 
-    def __init__(self, phase: str, event: str, step: int, past: tuple[str, ...] = ()) -> None:
-        super().__init__(phase, event, step, past)
-        self.phase = phase
-        self.event = event
-        self.step = step
-        self.past = past
+    phase: str
+    event: str
+    step: int
+    past: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return (

@@ -22,8 +22,6 @@ from torch.utils.data.dataloader import (
 from ..core.seeds import base_seed
 from ..rng.source import Source
 
-__all__ = ["SharedSeeds", "is_iter_datapipe", "seeded", "shard", "sharding"]
-
 
 def is_iter_datapipe(dataset: Any) -> bool:
     return isinstance(dataset, IterDataPipe)

@@ -27,8 +27,6 @@ from .wrapper import (
     unit,
 )
 
-__all__ = ["Interleave", "InterleaveIterator"]
-
 
 # Pickled loaders hold this name and its module: tests/golden/pickles.
 class Interleave(IterableDataset[Any]):

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["is_stateful", "iterate", "save", "tell_epoch"]
-
 _NONE = object()
 
 

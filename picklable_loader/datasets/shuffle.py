@@ -11,7 +11,8 @@ from torch.utils.data import IterableDataset
 
 from ..core.checks import check_choice, whole_number
 from ..errors import DamagedStateError, Difference, StateMismatch
-from ..saving.states.plain import NotPlain, decode, encode
+from ..saving.states.arrays import NotPlain
+from ..saving.states.plain import decode, encode
 from .protocol import tell_epoch
 from .wrapper import (
     FORMAT,
@@ -26,8 +27,6 @@ from .wrapper import (
     seed_of_iteration,
     states_of,
 )
-
-__all__ = ["ShuffleBuffer", "ShuffleIterator"]
 
 #: marks within a buffer's length; a resume reads up to the stretch between two of them in vain
 _MARKS = 4

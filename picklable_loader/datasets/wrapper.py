@@ -17,21 +17,6 @@ from ..errors import DamagedStateError, Difference, NewerStateError, StateMismat
 from ..rng.current import current_seed
 from .protocol import iterate, save
 
-__all__ = [
-    "FORMAT",
-    "below",
-    "check_fields",
-    "check_kind",
-    "check_list",
-    "check_settings",
-    "iterable",
-    "name_of",
-    "reopen",
-    "seed_of_iteration",
-    "states_of",
-    "unit",
-]
-
 #: version of the states of all wrappers; also of what is drawn, since a state goes on with it
 FORMAT = 1
 

@@ -11,8 +11,6 @@ import torch
 
 from ..rng.generators import generator_to_text, set_generator
 
-__all__ = ["ATTRIBUTE_RNGS", "spawned"]
-
 
 def spawned(value: Any) -> int | None:
     """How many seeds were spawned from a numpy generator; its state does not say it."""

@@ -21,7 +21,8 @@ from torch.utils.data import Sampler
 from ..datasets.protocol import is_stateful
 from ..errors import SYMPTOMS, DamagedStateError, UsageError
 from ..rng.source import Source
-from ..saving.states.plain import SCALARS, NotPlain, alike, decode, encode, encode_state
+from ..saving.states.arrays import NotPlain
+from ..saving.states.plain import SCALARS, alike, decode, encode, encode_state
 from .attribute_rngs import ATTRIBUTE_RNGS, spawned
 from .unknown import (
     CODE,
@@ -33,8 +34,6 @@ from .unknown import (
     lost,
     once_only,
 )
-
-__all__ = ["Frozen", "changed", "freeze", "memory", "prepare", "rngs_in", "thaw"]
 
 #: an attribute's path from the sampler, which has the path "" -> [kind, plain value]
 Frozen = dict[str, list[Any]]

@@ -17,8 +17,6 @@ from ..errors import SYMPTOMS, DamagedStateError
 from ..rng.generators import generator_from_text
 from ..rng.source import Setting, random_int64
 
-__all__ = ["ChunkedOrder", "Stream", "number"]
-
 
 class Stream:
     """The generator that an order's chunks are drawn from.

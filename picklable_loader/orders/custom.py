@@ -29,8 +29,6 @@ from .attributes import Frozen, changed, freeze, thaw
 from .replay import Record, Replay, next_items
 from .unknown import check_known, once_only
 
-__all__ = ["CustomOrder"]
-
 _T = TypeVar("_T")
 
 #: A state_dict is believed to hold the position once so many takes in a row have changed it: the

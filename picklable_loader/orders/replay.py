@@ -15,8 +15,6 @@ from ..rng.generators import RNGS, Universe
 from ..saving.states.checksum import BEGINNING, checksum
 from .attributes import Frozen, thaw
 
-__all__ = ["Record", "Replay", "next_items"]
-
 #: A sampler that draws from a global generator at every batch, while the program draws from it in
 #: between, can be replayed only with the generator's state at each of these draws.
 _LOG_LIMIT = 1024

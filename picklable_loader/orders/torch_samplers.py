@@ -25,8 +25,6 @@ from ..rng.source import Setting
 from .chunked import ChunkedOrder, Stream, number
 from .custom import CustomOrder
 
-__all__ = ["data_of", "describe", "draws_at_once", "is_known", "make_order", "register_order"]
-
 OrderFactory = Callable[[Any, Setting], Order]
 
 

@@ -19,17 +19,6 @@ from ..errors import CannotSaveError, LoaderWarning, stack_level
 from ..saving.pickles.by_reference import dumps
 from ..saving.states.plain import alike
 
-__all__ = [
-    "CODE",
-    "OPAQUE",
-    "OTHERS",
-    "check_known",
-    "form_to_compare",
-    "is_programs",
-    "lost",
-    "once_only",
-]
-
 #: what a sampler may refer to and is none of its own state
 CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 #: the same; such an object is the same while nobody puts another one in its place

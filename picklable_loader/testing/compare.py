@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["difference"]
-
 
 def difference(expected: Any, found: Any, path: str) -> str | None:
     """The first difference, in words; None if both are equal bit for bit."""

@@ -11,8 +11,6 @@ from torch.utils.data import IterableDataset
 
 from ..loader.loader import DataLoader
 
-__all__ = ["Trace", "trace", "witness"]
-
 #: indices and content of each batch of an epoch; the indices are None for iterable-style data
 Trace = list[tuple[Any, Any]]
 

@@ -29,12 +29,11 @@ from ..loader.loader import DataLoader
 from .compare import difference
 from .recorder import Trace, trace, witness
 
-__all__ = ["Report", "ResumeError", "verify_resume"]
-
 MakeLoader = Callable[..., DataLoader[Any]]
 _CHILD_LIMIT_S = 600
 
 
+@dataclass(eq=False, repr=False)
 class ResumeError(AssertionError):
     """A resumed loader did not go on as the uninterrupted one.
 
@@ -46,12 +45,13 @@ class ResumeError(AssertionError):
         why: why that usually happens, and what to do.
     """
 
-    def __init__(self, where: str, what: str, difference: str, why: str) -> None:
-        super().__init__(where, what, difference, why)
-        self.where = where
-        self.what = what
-        self.difference = difference
-        self.why = why
+    where: str
+    what: str
+    difference: str
+    why: str
+
+    def __post_init__(self) -> None:
+        self.args = self.where, self.what, self.difference, self.why
 
     def __str__(self) -> str:
         return f"{self.what} differs, {self.where}:\n  {self.difference}\n{self.why}"

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Table", "complain", "in_units", "show"]
-
 
 @dataclass
 class Table:

@@ -19,8 +19,6 @@ from ...saving.pickles.size import Weight
 from ..internals import Owner
 from ..setup import spec_of
 
-__all__ = ["Portrait", "in_one_line", "describe"]
-
 _T = TypeVar("_T")
 
 

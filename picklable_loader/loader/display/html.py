@@ -14,8 +14,6 @@ from ...fetching.engine.stats import Stats
 from ...saving.pickles.size import in_words
 from .describe import Portrait
 
-__all__ = ["card"]
-
 #: these can be told from white and from black
 _DONE, _BUSY = "#2f9e6e", "#3d85d8"
 

@@ -12,8 +12,6 @@ from ...fetching.engine.stats import Record
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Span", "Timeline", "draw", "timeline"]
-
 #: start and length, in seconds
 Span = tuple[float, float]
 

@@ -17,8 +17,6 @@ from ...errors import DamagedStateError
 from .pickle_nodes import Stored, Tensor
 from .pickle_tree import NotPickle, Trace, trace
 
-__all__ = ["Archive"]
-
 #: what zipfile raises for archives that nobody has written
 _TORN = (
     zipfile.BadZipFile,

@@ -35,8 +35,6 @@ from ...errors import DamagedStateError, ForeignStateError, NewerStateError
 from ..pickles.opened import moved
 from .screening import load_screened
 
-__all__ = ["MAGIC", "load", "open_body", "open_file", "replacement", "save"]
-
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 MAGIC = b"\x89PLOAD\r\n"  # what a transfer as text, or by 7 bits, would change

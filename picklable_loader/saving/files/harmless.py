@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["BUILT_BY_TORCH"]
-
 _STORAGES = {f"{kind.__module__}.{kind.__name__}" for kind in torch._storage_classes}
 _DTYPES = {f"torch.{name}" for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 

@@ -9,8 +9,6 @@ from typing import BinaryIO
 
 from .pickle_tree import Nested, NotPickle, Trace, trace
 
-__all__ = ["names_of", "traces"]
-
 #: stands for names that nobody can tell
 _CODE_WITHIN = "a file within the file"
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["MOST_ARGUMENTS", "MOST_DIMENSIONS", "MOST_IN_A_KEY", "Costs", "length"]
-
 #: no call that torch.save writes has more arguments, no tensor more dimensions
 MOST_ARGUMENTS, MOST_DIMENSIONS = 32, 64
 #: a longer tuple is a key of a list's size

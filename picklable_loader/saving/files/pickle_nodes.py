@@ -9,8 +9,6 @@ import torch
 
 from ..states.plain import encode
 
-__all__ = ["Built", "Key", "Ordered", "Stored", "Tensor", "as_nodes"]
-
 
 @dataclass(eq=False, repr=False)
 class Built:

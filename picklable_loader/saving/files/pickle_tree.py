@@ -18,8 +18,6 @@ from ..pickles.opened import Pickled, open_carried
 from .pickle_limits import MOST_ARGUMENTS, MOST_DIMENSIONS, MOST_IN_A_KEY, Costs, length
 from .pickle_nodes import Built, Key, Ordered, Stored, Tensor
 
-__all__ = ["OPENED", "Nested", "NotPickle", "Trace", "trace"]
-
 
 class NotPickle(ValueError):
     """The bytes are no pickle."""

@@ -10,8 +10,6 @@ import torch
 from ...errors import DamagedStateError, UsageError
 from .archive import Archive
 
-__all__ = ["load_screened"]
-
 
 def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
     """Load the contents of a body without running code.

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["attributes_of", "dumps", "large_leaves", "loads"]
-
 #: tensors and arrays above this are looked for, and not written
 _LARGE_BYTES = 1 << 16
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-__all__ = ["held_by_code"]
-
 
 def held_by_code(code: Any) -> Iterator[tuple[str, Any]]:
     """The objects that a function, method or class refers to, each with its step of a path."""

@@ -20,13 +20,6 @@ from .mapped_files import MappedFiles
 from .opened import made, open_carried, standing_beside
 from .picklers import codec_name, dump_with, is_data
 
-__all__ = [
-    "Carried",
-    "Codec",
-    "bare",
-    "newobj",
-]
-
 #: makes an object without calling its ``__init__``, in few bytes
 newobj: Callable[..., Any] = copyreg.__newobj__  # type: ignore[attr-defined]
 

@@ -17,8 +17,6 @@ import torch
 
 from .opened import restored
 
-__all__ = ["as_bytes", "dump", "dumps", "is_lost"]
-
 
 def is_lost(obj: Any) -> bool:
     """It is a tensor that pickle writes, and cannot read."""

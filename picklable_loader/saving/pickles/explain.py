@@ -23,8 +23,6 @@ from .code_refs import held_by_code
 from .codecs import newobj
 from .picklers import BOUND_TO_PROCESS, STOCK, check_movable, is_data, written
 
-__all__ = ["Part", "blame", "explain"]
-
 #: what a tensor or an array takes beside its data, about
 _HEAD_BYTES = 200
 

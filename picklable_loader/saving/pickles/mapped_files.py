@@ -18,8 +18,6 @@ import torch
 from ...errors import UsageError
 from .opened import Span, open_array, open_tensor
 
-__all__ = ["MappedFiles"]
-
 #: where Linux tells of a process's memory
 _MAPS = "/proc/self/smaps"
 #: memory that has a name, and ends with its processes

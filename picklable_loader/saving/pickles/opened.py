@@ -24,23 +24,6 @@ from torch.utils.data import Dataset, IterableDataset
 from ...errors import CannotLoadError, UsageError
 from .picklers import STOCK, codec_name, needed
 
-__all__ = [
-    "AbsentDataset",
-    "AbsentIterable",
-    "AbsentMethod",
-    "Opened",
-    "Pickled",
-    "Span",
-    "load_with",
-    "made",
-    "moved",
-    "open_array",
-    "open_carried",
-    "open_tensor",
-    "restored",
-    "standing_beside",
-]
-
 
 def made(kind: Any) -> Any:
     """The same, of a class that is carried; pickles call this."""

@@ -21,8 +21,6 @@ from .opened import Opened, standing_beside
 from .picklers import STOCK, Refer, is_data, reached, refusal
 from .placeholder import absent, is_absent
 
-__all__ = ["Decision", "Packing", "class_of", "packed", "packed_iterator", "tried", "unpacked"]
-
 #: under which name the state of a loader has what is carried
 _CARRIED = "_carried"
 

@@ -21,21 +21,6 @@ import torch
 
 from ...errors import UsageError
 
-__all__ = [
-    "BOUND_TO_PROCESS",
-    "STOCK",
-    "Refer",
-    "check_installed",
-    "check_movable",
-    "dump_with",
-    "is_data",
-    "is_found",
-    "needed",
-    "reached",
-    "refusal",
-    "written",
-]
-
 #: the codecs that are known by name, the most careful one first
 STOCK = ("pickle", "cloudpickle", "dill")
 

@@ -8,8 +8,6 @@ from torch.utils.data import IterableDataset
 
 from .opened import AbsentDataset, AbsentIterable
 
-__all__ = ["absent", "check_present", "is_absent", "name_of"]
-
 
 def absent(dataset: Any, fits: dict[str, Any]) -> Any:
     """The placeholder for a dataset, in a loader with that fingerprint."""

@@ -18,8 +18,6 @@ from torch.utils.data import Dataset
 
 from .placeholder import name_of
 
-__all__ = ["Weight", "in_words", "weigh"]
-
 #: a list of millions of indices is not walked through: a few milliseconds have to do
 _MOST_OBJECTS = 20_000
 _LONG_BYTES = 1 << 16

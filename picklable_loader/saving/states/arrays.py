@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["TORCH_DTYPES", "NotPlain", "decode_array", "decode_dtype", "encode_array", "whole"]
-
 
 class NotPlain(TypeError):
     """A value that no state can hold."""

@@ -22,8 +22,6 @@ from zlib import adler32, crc32
 import numpy as np
 import torch
 
-__all__ = ["BEGINNING", "checksum", "text_checksum"]
-
 #: the checksum of no index
 BEGINNING = format(adler32(b""), "016x")
 

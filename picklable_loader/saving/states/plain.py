@@ -22,20 +22,6 @@ import torch
 from ...errors import CannotSaveError
 from .arrays import TORCH_DTYPES, NotPlain, decode_array, decode_dtype, encode_array, whole
 
-__all__ = [
-    "DEEPEST",
-    "SCALARS",
-    "Held",
-    "NotPlain",
-    "alike",
-    "check_hashes",
-    "decode",
-    "encode",
-    "encode_any",
-    "encode_state",
-]
-
-
 #: what stands for itself
 SCALARS = {int, str, float, bool, type(None)}
 #: kinds of numpy's scalars that have a like in Python

@@ -17,8 +17,6 @@ from ...core.snapshot import from_plain, to_plain
 from ...errors import DamagedStateError, UsageError
 from .tree import check_checksum, copied, with_checksum
 
-__all__ = ["MOST_TASKS", "batches_left", "moved_on", "tasks_claimed"]
-
 #: a file of many small states may have one window as large as any, and not one in each
 MOST_TASKS = 10**5
 

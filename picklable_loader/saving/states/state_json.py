@@ -19,11 +19,9 @@ import torch
 
 from ...core.snapshot import FORMAT
 from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, UsageError
-from .arrays import TORCH_DTYPES
-from .plain import NotPlain, check_hashes, decode, encode
+from .arrays import TORCH_DTYPES, NotPlain
+from .plain import check_hashes, decode, encode
 from .skip import MOST_TASKS, moved_on, tasks_claimed
-
-__all__ = ["from_json", "to_json"]
 
 _TYPE, _SKIP = "$type", "$skip"
 _WIDTH = 100

@@ -20,8 +20,6 @@ from .arrays import whole
 from .checksum import checksum, text_checksum
 from .plain import DEEPEST, SCALARS
 
-__all__ = ["check_checksum", "copied", "with_checksum"]
-
 #: dicts that are often empty, which some programs lose (``torch.distributed.checkpoint``)
 _OFTEN_EMPTY = ("sampler", "rng", "workers")
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from .study import Study
 from .trial import FULL, Trial
 
-__all__ = ["Advice", "advise"]
-
 #: fewer workers that reach this share of the best speed are the better choice
 _ENOUGH = 0.95
 #: waiting for so little of the time, training steps are what limits

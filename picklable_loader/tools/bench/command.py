@@ -12,8 +12,6 @@ from .screen import as_json, screen
 from .study import Study
 from .subject import BenchError, find
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""

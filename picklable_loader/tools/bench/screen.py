@@ -10,8 +10,6 @@ from .advice import Advice
 from .study import SIDES, Study
 from .trial import Trial
 
-__all__ = ["as_json", "screen"]
-
 _LABEL, _COLUMN = 34, 20
 _LINE = "─" * (_LABEL + 3 * _COLUMN)
 

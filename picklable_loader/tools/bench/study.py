@@ -10,8 +10,6 @@ from collections.abc import Callable
 from .subject import Side, Subject
 from .trial import Trial, try_out
 
-__all__ = ["SIDES", "Study"]
-
 SIDES: tuple[Side, Side] = ("torch", "picklable_loader")
 
 #: how often both sides are measured against each other, if there is time

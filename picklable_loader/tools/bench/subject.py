@@ -15,8 +15,6 @@ from torch.utils.data import IterableDataset
 from ...epoch.options import Options
 from ...loader.loader import DataLoader
 
-__all__ = ["BenchError", "Side", "Subject", "find", "function"]
-
 Side = Literal["torch", "picklable_loader"]
 
 #: torch's prefetch_factor where none is given; its loader does not tell the difference

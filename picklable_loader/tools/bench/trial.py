@@ -14,8 +14,6 @@ from ...fetching.engine.stats import Stats
 from ...loader.iterator import LoaderIterator
 from .subject import BenchError
 
-__all__ = ["FULL", "Trial", "try_out"]
-
 #: busy for so much of the time, workers are what limits
 FULL = 0.85
 #: computing for less than this part of the time for which they are busy, they wait

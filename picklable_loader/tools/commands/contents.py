@@ -23,8 +23,6 @@ from ...saving.files.pickle_nodes import Stored, as_nodes
 from ...saving.files.pickle_tree import NotPickle
 from ...saving.states.state_json import from_json
 
-__all__ = ["Contents", "NotRead", "kind_of", "reading", "text_of"]
-
 
 class NotRead(Exception):
     """A file that says nothing; the text says why, and what to do."""

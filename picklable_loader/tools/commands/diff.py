@@ -13,8 +13,6 @@ from ..table import Table, complain, show
 from .contents import Contents, NotRead, reading
 from .findings import Path, brief, is_container, parts_of, text_of_path
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""

@@ -18,8 +18,6 @@ from pathlib import Path
 from ... import __version__
 from ..table import Table, in_units, show
 
-__all__ = ["add_arguments", "run"]
-
 _MARKS = {"good": "ok", "poor": "!", "bad": "x"}
 
 

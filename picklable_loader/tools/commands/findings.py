@@ -14,18 +14,6 @@ from ...saving.files.pickle_nodes import Built, Key, Ordered, Stored, Tensor
 from ...saving.files.pickle_tree import NotPickle, trace
 from ...saving.states.skip import MOST_TASKS, batches_left, tasks_claimed
 
-__all__ = [
-    "Finding",
-    "Path",
-    "brief",
-    "find",
-    "is_container",
-    "parts_of",
-    "text_of_path",
-    "weigh",
-    "walk",
-]
-
 _MOST_FINDINGS = 100
 
 

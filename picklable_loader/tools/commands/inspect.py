@@ -13,8 +13,6 @@ from ..table import Table, complain, in_units, show
 from .contents import Contents, NotRead, reading
 from .findings import Finding, brief, find, weigh
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""

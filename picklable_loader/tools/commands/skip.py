@@ -19,8 +19,6 @@ from ..table import Table, complain, show
 from .contents import NotRead, kind_of, text_of
 from .findings import Path, brief, text_of_path
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""

@@ -16,8 +16,6 @@ from ...testing.verify_resume import Report, ResumeError, verify_resume
 from ..bench.subject import BenchError, function
 from ..table import Table, complain, show
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""

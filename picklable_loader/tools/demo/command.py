@@ -11,8 +11,6 @@ import importlib.util
 import sys
 from pathlib import Path
 
-__all__ = ["add_arguments", "run"]
-
 #: what the demo imports beyond the package's own needs, and how it is called when installed
 _NEEDED = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "tqdm": "tqdm"}
 

@@ -13,8 +13,6 @@ from torch.utils.data import Dataset
 
 from .plan import TRAINED_ON
 
-__all__ = ["Digits", "load"]
-
 
 class Digits(Dataset[tuple[torch.Tensor, int, int]]):
     """Images that look a bit different each time that they are asked for.

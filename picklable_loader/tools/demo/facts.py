@@ -11,8 +11,6 @@ import torch
 from .journal import Record, read
 from .plan import ROLES, Kind, Plan, Role
 
-__all__ = ["Facts", "Story", "gather"]
-
 
 @dataclass(frozen=True)
 class Facts:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Journal", "Record", "read"]
-
 
 class Journal:
     """Writes one line per event.

@@ -15,8 +15,6 @@ from matplotlib.patches import Patch
 from .facts import Story
 from .plan import KINDS, TRAINED_ON, Kind, Plan
 
-__all__ = ["draw"]
-
 INK, PALE, FRAME = "#1f2937", "#c7cdd6", "#9aa3b0"
 RESUMED: dict[Kind, str] = {"picklable_loader": "#0b8a6a", "torch": "#d1495b"}
 SEEN = {"missed": "#f2a541", "right": "#d3d9e2", "repeated": "#2f4b7c"}

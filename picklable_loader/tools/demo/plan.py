@@ -6,18 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = [
-    "BATCH",
-    "KINDS",
-    "Kind",
-    "Plan",
-    "ROLES",
-    "Role",
-    "STEPS_PER_EPOCH",
-    "TRAINED_ON",
-    "WORKERS",
-]
-
 BATCH = 32
 WORKERS = 2
 #: images that are trained on, a whole number of batches; the rest of the 1,797 are for testing

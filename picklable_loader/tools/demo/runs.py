@@ -13,8 +13,6 @@ from sklearn.datasets import load_digits
 
 from .plan import ROLES, Kind, Plan, Role
 
-__all__ = ["RunFailed", "do_all", "lay_digits_ready"]
-
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
 

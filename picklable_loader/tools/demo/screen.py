@@ -8,8 +8,6 @@ from pathlib import Path
 from .facts import Facts, Story
 from .plan import BATCH, KINDS, STEPS_PER_EPOCH, TRAINED_ON, WORKERS, Kind, Plan
 
-__all__ = ["summary"]
-
 _LABEL, _COLUMN = 40, 18
 
 _ROWS: dict[str, Callable[[Facts], str]] = {

@@ -12,8 +12,6 @@ from .plan import KINDS, Kind, Plan
 from .runs import do_all, lay_digits_ready
 from .screen import summary
 
-__all__ = ["show"]
-
 
 def show(output: Path, epochs: int) -> bool:
     """Do the runs, draw the picture, write the facts, print the summary.

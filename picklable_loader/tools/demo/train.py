@@ -28,8 +28,6 @@ from .digits import Digits, load
 from .journal import Journal
 from .plan import BATCH, WORKERS, Kind, Plan, Role
 
-__all__ = ["main"]
-
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 BAR = "{desc:<32}{percentage:3.0f}%|{bar:22}| {n_fmt:>4}/{total_fmt} {elapsed}{postfix}"

@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 READY := $(VENV)/ready
 # what is tested over pipes as well, as on a system that has no arenas
-ABOUT_WORKERS := $(addprefix tests/,laws parity test_iterator.py test_state_dict.py \
-	test_seeding.py test_odd_use.py test_batch_at_and_skip.py faults/test_deaths.py)
+ABOUT_WORKERS := $(addprefix tests/,laws parity loader/test_iterator.py loader/test_odd_use.py \
+	epoch/test_state_dict.py epoch/test_seeding.py epoch/test_batch_at_and_skip.py faults/test_deaths.py)
 # Options of the benchmarks, for example BENCH="--only tiny-2 large --rounds 7".
 BENCH ?=
 # Options of the torture, for example TORTURE="--minutes 5 --seed 7 --only shuffle weighted".
@@ -36,8 +36,8 @@ test: lint types
 
 # For the loop at the desk: the pure core, the structure, and a part of the laws; about a minute.
 quick: lint types
-	$(BIN)/python -m pytest -q -n 2 tests/core tests/golden tests/test_layers.py \
-		tests/test_exports.py tests/test_options.py tests/test_fitting.py tests/test_randomness.py
+	$(BIN)/python -m pytest -q -n 2 tests/core tests/golden tests/rng tests/test_layers.py \
+		tests/test_exports.py tests/epoch/test_options.py tests/epoch/test_fitting.py
 
 lint: $(READY)
 	$(BIN)/black --check --line-length 100 $(SOURCES)

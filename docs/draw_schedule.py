@@ -2,8 +2,8 @@
 
     python docs/draw_schedule.py
 
-The table goes into the picture's metadata as well, where tests/test_docs_schedule.py reads it: a
-picture of an older table fails the tests.
+The table goes into the picture's metadata as well, where tests/docs/test_docs_schedule.py reads it:
+a picture of an older table fails the tests.
 """
 
 from __future__ import annotations

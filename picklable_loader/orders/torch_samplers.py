@@ -63,7 +63,7 @@ class ReplacementOrder(ChunkedOrder):
         return self._draw(size, generator)
 
     def pass_chunks(self, stream: Stream, until: int) -> None:
-        # n draws of 32 consume the generator as one draw of 32 n (tests/test_samplers.py).
+        # n draws of 32 consume the generator as one draw of 32 n (tests/orders/test_samplers.py).
         while (some := min(until - stream.drawn, stream.private_left(), self._AT_ONCE)) > 0:
             size = min(some * self._LENGTH, self.total - stream.drawn * self._LENGTH)
             stream.draw_many(some, lambda generator: self._draw(size, generator))

@@ -22,7 +22,7 @@ from picklable_loader.tools.bench.study import Study, candidates
 from picklable_loader.tools.bench.subject import Subject
 from picklable_loader.tools.bench.trial import Trial, _processor_s
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 MODULE = """
 import torch

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 _LIMIT_S = 240
 _GRACE_S = 10
@@ -35,7 +35,7 @@ def output(program: str, folder: Path, *arguments: str) -> str:
     environment = {**os.environ, **places, "PYTHONPATH": str(ROOT), _MARK: mark}
     environment.pop("MPLBACKEND", None)  # the kernel's own is the one that is shown
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / program), *arguments],
+        [sys.executable, str(ROOT / "tests" / "docs" / program), *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_the_picture_was_drawn_from_todays_table() -> None:

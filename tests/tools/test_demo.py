@@ -25,7 +25,7 @@ from picklable_loader.tools.demo.facts import gather
 from picklable_loader.tools.demo.picture import RESUMED, SEEN
 from picklable_loader.tools.demo.plan import Plan
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 _LIMIT_S = 240
 #: torch's workers look every 5 seconds whether their parent lives
 _GRACE_S = 15

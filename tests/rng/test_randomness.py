@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,14 +165,13 @@ def test_a_text_is_read_in_another_process(name: str) -> None:
         "RNGS[name].restore(RNGS[name].from_text(text))\n"
         "print(json.dumps(DRAWS[name]()))"
     )
-    tests = Path(__file__).parent
     found = subprocess.run(
         [sys.executable, "-c", program],
         input=json.dumps([name, text]),
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent)])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert json.loads(found.stdout) == DRAWS[name]()
 

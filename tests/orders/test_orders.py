@@ -107,8 +107,7 @@ GOLDEN = [7, "sieben", (7, 3.5), [1, 2], {"a": 1}, frozenset("xyz"), None, b"7",
 
 def test_a_checksum_is_the_same_in_another_process_and_for_ever() -> None:
     program = "from test_orders import *; print(checksum(GOLDEN))"
-    tests = Path(__file__).parent
-    path = os.pathsep.join([str(tests), str(tests.parent)])
+    path = os.pathsep.join(sys.path)
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "7"}
     found = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
@@ -461,8 +460,7 @@ dist.destroy_process_group()
 
 
 def test_ranks_are_those_of_the_process_group(tmp_path: Path) -> None:
-    tests = Path(__file__).parent
-    path = os.pathsep.join([str(tests), str(tests.parent)])
+    path = os.pathsep.join(sys.path)
     command = [sys.executable, "-c", RANK, str(tmp_path / "meeting")]
     both = [
         subprocess.Popen([*command, str(rank)], env={**os.environ, "PYTHONPATH": path})

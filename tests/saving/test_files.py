@@ -696,7 +696,7 @@ def test_the_format_is_the_one_that_is_written_down(target: Path) -> None:
 
 def test_a_checkpoint_of_the_first_version_is_read() -> None:
     # written by save({"state": after(2).state_dict(), "weights": torch.arange(3)}, path)
-    found = load(Path(__file__).parent / "golden" / "version_1.ckpt", weights_only=True)
+    found = load(Path(__file__).parents[1] / "golden" / "version_1.ckpt", weights_only=True)
     assert found["weights"].tolist() == [0, 1, 2]
     loader = make()
     loader.load_state_dict(found["state"])

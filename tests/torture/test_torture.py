@@ -15,7 +15,7 @@ from torture.campaign import Verdict, verdicts
 from torture.law import Hop
 from torture.trials import Trial
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 

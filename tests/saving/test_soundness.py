@@ -33,7 +33,7 @@ from picklable_loader import DataLoader, register_order
 from picklable_loader.errors import DamagedStateError, LoaderError, StateError, StreamError
 from picklable_loader.testing.compare import difference
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 class Wary(Dataset[torch.Tensor]):

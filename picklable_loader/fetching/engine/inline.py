@@ -6,7 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from torch.utils.data._utils import worker as torch_worker
@@ -18,6 +18,7 @@ from ...rng.current import set_current
 from ...rng.generators import capture_all, restore_all
 from ..transport.messages import Answer, Begin, Outcome
 from ..worker.baseline import FirstBaseline
+from ..worker.collate import collate_here
 from ..worker.fetch import Job, StreamEnded
 from ..worker.on_error import NothingLeft
 from ..worker.replica import Copies, Post, Replica
@@ -57,7 +58,7 @@ class InlineEngine:
         self._clocks = Clocks(1)
         streams = post.streams or 1
         #: one of which nothing tells that it is one, or as many as there are streams
-        bare = post.streams is None
+        bare = self._bare = post.streams is None
         copies, shared = Copies(job, several=streams > 1), saved and streams == 1
         origin = origin if shared else None
         self._replicas = [
@@ -154,7 +155,7 @@ class InlineEngine:
         """Run people's code, which leaves no trace in this process."""
         before, info = set_current(self._seed), torch_worker._worker_info
         try:
-            with self._world():
+            with self._world(), nullcontext() if self._bare else collate_here():
                 return act(*arguments)
         finally:
             set_current(before)

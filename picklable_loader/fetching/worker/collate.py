@@ -1,22 +1,25 @@
 """Torch's default collate_fn, which in a worker stacks samples straight into a batch's memory.
 
 Torch's own makes a file of shared memory for each tensor. Here a large tensor is made in the
-worker's arena, and a small one in ordinary memory.
+worker's arena, and a small one in ordinary memory. A stream without a worker (``num_workers=0``) has
+ordinary memory for all: a program that is killed while torch makes a file would leave it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.data._utils import collate
+from torch.utils.data._utils import worker as torch_worker
 
 from ..transport.arena import ArenaFull
 from ..transport.tensors import INLINE_BYTES
 
-__all__ = ["collate_into"]
+__all__ = ["collate_here", "collate_into"]
 
 #: torch's own way with tensors
 _by_torch: Callable[..., torch.Tensor] = collate.collate_tensor_fn
@@ -31,6 +34,28 @@ def collate_into(allocate: Callable[[int], Any] | None) -> None:
     way = ways.get(torch.Tensor)
     if way is _by_torch or getattr(way, "func", None) is _stack:
         ways[torch.Tensor] = partial(_stack, allocate)
+
+
+@contextmanager
+def collate_here() -> Iterator[None]:
+    """Meanwhile ``default_collate`` uses ordinary memory, as torch's loader without workers does."""
+    ways: Any = collate.default_collate_fn_map
+    if ours := ways.get(torch.Tensor) is _by_torch:
+        ways[torch.Tensor] = _by_torch_here
+    try:
+        yield
+    finally:
+        if ours:
+            ways[torch.Tensor] = _by_torch
+
+
+def _by_torch_here(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+    # Torch asks for the worker's info to choose between shared and ordinary memory.
+    info, torch_worker._worker_info = torch_worker._worker_info, None
+    try:
+        return _by_torch(batch, collate_fn_map=collate_fn_map)
+    finally:
+        torch_worker._worker_info = info
 
 
 def _stack(

@@ -230,6 +230,18 @@ def test_streams_in_this_process_leave_no_worker_information_behind() -> None:
         assert get_worker_info() is None
 
 
+@pytest.mark.parametrize("length", [3, 100_000])
+def test_streams_in_this_process_collate_into_ordinary_memory(length: int) -> None:
+    class Tensors(IterableDataset[torch.Tensor]):
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            assert get_worker_info() is not None
+            yield from torch.zeros(4, length)
+
+    batches = list(DataLoader(Tensors(), 2, num_streams=2))
+    assert len(batches) == 4
+    assert not any(batch.is_shared() for batch in batches)
+
+
 def test_an_epoch_that_was_saved_over_four_workers_is_followed_by_one_over_the_loaders_own() -> (
     None
 ):

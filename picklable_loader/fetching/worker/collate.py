@@ -1,8 +1,8 @@
 """Torch's default collate_fn, which in a worker stacks samples straight into a batch's memory.
 
 Torch's own makes a file of shared memory for each tensor. Here a large tensor is made in the
-worker's arena, and a small one in ordinary memory. A stream without a worker (``num_workers=0``) has
-ordinary memory for all: a program that is killed while torch makes a file would leave it.
+worker's arena, and a small one in ordinary memory. A stream without a worker (``num_workers=0``)
+has ordinary memory for all: a program that dies while torch makes a file would leave it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def collate_into(allocate: Callable[[int], Any] | None) -> None:
 
 @contextmanager
 def collate_here() -> Iterator[None]:
-    """Meanwhile ``default_collate`` uses ordinary memory, as torch's loader without workers does."""
+    """Within it, ``default_collate`` uses ordinary memory, as torch does without workers."""
     ways: Any = collate.default_collate_fn_map
     if ours := ways.get(torch.Tensor) is _by_torch:
         ways[torch.Tensor] = _by_torch_here

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .streams import Place
@@ -11,9 +10,15 @@ from .task import Task
 __all__ = ["Cursor", "Saved"]
 
 
-@dataclass(frozen=True)
-class Cursor:
-    """Everything that a loader with the same settings needs in order to go on exactly."""
+#: nobody changes it: `to_plain` copies
+_EMPTY: dict[str, Any] = {}
+
+
+class Cursor(NamedTuple):
+    """Everything that a loader with the same settings needs in order to go on exactly.
+
+    Each save makes one: a tuple is made in a quarter of the time of a frozen dataclass.
+    """
 
     #: number of the epoch, from 0
     epoch: int = 0
@@ -33,11 +38,11 @@ class Cursor:
     #: the order's own state; None while it has none
     order: dict[str, Any] | None = None
     #: a custom sampler's state before its iteration begins; empty where that is not needed
-    sampler: dict[str, Any] = field(default_factory=dict)
+    sampler: dict[str, Any] = _EMPTY
     #: states of the random number generators that later draws come from, by name
-    rng: dict[str, Any] = field(default_factory=dict)
+    rng: dict[str, Any] = _EMPTY
     #: states of the workers' random number generators, by worker (``seeding="worker"`` only)
-    workers: dict[str, Any] = field(default_factory=dict)
+    workers: dict[str, Any] = _EMPTY
     #: the position of each stream; empty where there are none, or they begin the epoch
     streams: tuple[Place, ...] = ()
     #: the epoch that ``set_epoch`` has last set on the dataset; None if it was never called

@@ -50,14 +50,14 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         "step": cursor.step,
         "next_step": cursor.next_step,
         "position": cursor.position,
-        "window": _packed(cursor.window, fits.get("batch_size")),
+        "window": _packed(cursor.window, fits.get("batch_size")) if cursor.window else [],
         "base_seed": cursor.base_seed,
-        "order": cursor.order,
-        "sampler": cursor.sampler,
-        "rng": cursor.rng,
-        "workers": cursor.workers,
+        "order": None if cursor.order is None else {**cursor.order},
+        "sampler": {**cursor.sampler},
+        "rng": {**cursor.rng},
+        "workers": {**cursor.workers},
         "announced": cursor.announced,
-        "fits": dict(fits),
+        "fits": {**fits},
     }
     if cursor.streams:
         state["streams"] = [_place(place, fits.get("batch_size")) for place in cursor.streams]

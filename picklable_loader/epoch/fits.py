@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
@@ -45,9 +44,9 @@ def fit(given: Any, expected: Mapping[str, Any], strict: bool, length: int | Non
         raise StateMismatch(left, _advice(left, strict))
     if any(entry.name == "batch_size" for entry in unlike):
         steps = _steps(cursor.position, length, expected)
-        bridged = replace(bridged, step=steps, next_step=steps)
+        bridged = bridged._replace(step=steps, next_step=steps)
     if any(entry.name in ("seeding", "num_workers") for entry in unlike):
-        bridged = replace(bridged, workers={})
+        bridged = bridged._replace(workers={})
     return Saved(bridged, dict(expected))
 
 
@@ -110,14 +109,14 @@ def _of_this_rank(cursor: Cursor, strict: bool) -> Cursor:
     """The position, without what holds for another rank's indices only."""
     here, there = rank_and_world(), cursor.rank or (0, 1)
     if here == there:
-        return replace(cursor, rank=None)
+        return cursor._replace(rank=None)
     tasks = [*cursor.window, *(task for place in cursor.streams for task in place.since)]
     if strict and any(task.indices is not None for task in tasks):
         raise StateMismatch([Difference("rank", list(here), list(there))], _OTHER_RANK)
     order = cursor.order
     if order is not None:
         order = {name: value for name, value in order.items() if name != "checksum"}
-    return replace(cursor, rank=None, order=order)
+    return cursor._replace(rank=None, order=order)
 
 
 _OTHER_RANK = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ..core.checks import check_choice
@@ -65,7 +64,7 @@ class History:
         if self.resume is not None:
             cursor, fits = self.resume
             rng = self.source.as_now(cursor.rng)
-            saved["resume"] = to_plain(replace(cursor, rng=rng), fits)
+            saved["resume"] = to_plain(cursor._replace(rng=rng), fits)
         return saved
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -169,7 +168,7 @@ class History:
         cursor, fits = self.resume
         begins = cursor.step == 0 and cursor.order is None  # whichever epoch comes next
         if cursor.epoch == epoch or begins:
-            self.resume = Saved(replace(cursor, epoch=epoch, announced=epoch), fits)
+            self.resume = Saved(cursor._replace(epoch=epoch, announced=epoch), fits)
             return None
         self.resume = None
         return cursor.epoch if cursor.step and spec.remaining(cursor) != 0 else None

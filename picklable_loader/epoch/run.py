@@ -6,6 +6,7 @@ draws. It makes a snapshot of them at any moment. It knows of no process and hol
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -25,6 +26,7 @@ from ..orders.torch_samplers import make_order
 from ..rng.generators import RNGS, Universe
 from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode, encode_state
+from ..saving.states.tree import Writer
 from .carryover import Carryover, worker_states
 from .fits import rank_and_world
 from .spec import Spec
@@ -61,6 +63,12 @@ class Run:
         self._cursor = cursor
         self._kept = kept
         self._fits: dict[str, Any] | None = None
+        self._grouping = spec.grouping
+        #: the global generators that later draws may come from
+        self._moved = spec.draws_from
+        if spec.options.seeding == "worker" and not spec.workers:
+            self._moved = set(RNGS)
+        self.writer = Writer()
         self.epoch = epoch if cursor is None else cursor.epoch
         self.announced = announced if cursor is None else cursor.announced
         self.shared_seed: int | None = None
@@ -100,6 +108,7 @@ class Run:
         self.worker_seed = self._worker_seed(cursor, kept)
         self._open_again(cursor, kept, shared_seeds)
         places = self._starting_places(cursor, carried)
+        self._streamed = bool(places)
         self.streams = len(places) or (spec.workers if spec.pinned else 0)
         self.schedule = self._schedule(cursor, (kept and kept.policy) or spec.policy(), places)
 
@@ -131,46 +140,55 @@ class Run:
             live: it may hold objects that only pickle can save.
         """
         next_step, position, pending = self._pending()
-        window = [self._as_saved(task, live) for task in pending]
-        standing = self.schedule.places()
-        if not live:
-            warn_of_drift(self.spec.dataset, standing)
-        places = [
-            place.copy(since=[self._as_saved(task, live) for task in place.since])
-            for place in savable(standing, live)
-        ]
-        order = self._order_state(live)
+        window = tuple([self._as_saved(task, live) for task in pending])
+        places = self._places(live) if self._streamed else ()
+        order: dict[str, Any] | None = None
+        if self.shared_seed is not None:
+            order = {"shared_seed": self.shared_seed}
+        elif self.order is not None:
+            order = self.order.state(live)
         untouched = order is None or self.spec.known
-        held = [*window, *(task for place in places for task in place.since)]
         return Cursor(
             epoch=self.epoch,
-            step=self.step,
+            step=self.schedule.delivered,
             next_step=next_step,
             position=position,
-            window=tuple(window),
-            streams=tuple(places),
-            rank=self._rank(held, order),
+            window=window,
+            streams=places,
+            rank=self._rank(window, places, order),
             base_seed=self.base_seed,
             worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,
             order=order,
             sampler=self.spec.unstarted(self._source, True, live) if untouched else {},
-            rng=self._source.state(self._moved(), live),
-            workers=self._workers_as_text(),
+            rng=self._source.state(self._moved, live),
+            workers=self._workers_as_text() if self.worker_states else {},
             announced=self.announced,
         )
 
-    def _pending(self) -> tuple[int, int, tuple[Task, ...]]:
+    def _places(self, live: bool) -> tuple[Place, ...]:
+        """The streams' positions, as a state holds them."""
+        places = self.schedule.places()
+        if not live:
+            warn_of_drift(self.spec.dataset, places)
+        return tuple(
+            place.copy(since=[self._as_saved(task, live) for task in place.since])
+            for place in savable(places, live)
+        )
+
+    def _pending(self) -> tuple[int, int, Sequence[Task]]:
         """The order's next step and position, and the tasks that it has given before that."""
         plan = self.schedule.plan
         if self.order is None:
-            return self.step, 0, ()  # streams know their places
-        pending = sorted([*self.schedule.window(), *plan.backlog], key=attrgetter("step"))
-        first, position = plan.next_step - len(pending), plan.position
-        in_order = [task.step for task in pending] == list(range(first, plan.next_step))
-        if self.order.seekable and in_order:
+            return self.schedule.delivered, 0, ()  # streams know their places
+        pending = [*self.schedule.window(), *plan.backlog]
+        if not pending:
+            return plan.next_step, plan.position, ()
+        pending.sort(key=attrgetter("step"))
+        first = plan.next_step - len(pending)
+        if self.order.seekable and [t.step for t in pending] == [*range(first, plan.next_step)]:
             # Nothing was delivered out of order: these tasks can simply be drawn again.
-            return first, pending[0].position if pending else position, ()
-        return plan.next_step, position, tuple(pending)
+            return first, pending[0].position, ()
+        return plan.next_step, plan.position, pending
 
     def _as_saved(self, task: Task, live: bool) -> Task:
         if self.order is not None and self.order.seekable:
@@ -178,10 +196,15 @@ class Run:
         indices = encode_state(task.indices, "an index that the sampler has given: ", live)
         return replace(task, indices=indices)
 
-    def _rank(self, held: list[Task], order: dict[str, Any] | None) -> tuple[int, int] | None:
-        indices = any(task.indices is not None for task in held) and self.order is not None
-        if not indices and "checksum" not in (order or ()):
-            return None
+    def _rank(
+        self, window: Sequence[Task], places: Sequence[Place], order: dict[str, Any] | None
+    ) -> tuple[int, int] | None:
+        if not order or "checksum" not in order:
+            if self.order is None or not (window or places):
+                return None
+            held = [*window, *(task for place in places for task in place.since)]
+            if all(task.indices is None for task in held):
+                return None
         rank, world = rank_and_world()
         return None if world == 1 else (rank, world)
 
@@ -198,7 +221,7 @@ class Run:
             base_seed=next_base_seed(self.base_seed) if lives_on and not seeded else None,
             worker_seed=self.worker_seed if lives_on else None,
             # with a seed each epoch begins with its own
-            rng={} if seeded else self._source.state(self._moved()),
+            rng={} if seeded else self._source.state(self._moved),
             workers=self._workers_as_text() if lives_on else {},
             sampler=self.spec.unstarted(self._source, True),
             announced=announced,
@@ -210,7 +233,7 @@ class Run:
         if self._fits is None:
             self._fits = self.spec.fingerprint()
         # Of what a run was begun with, only this may still be changed.
-        self._fits["batch_size"] = self.spec.grouping.batch_size
+        self._fits["batch_size"] = self._grouping.batch_size
         return Saved(self.cursor(live), self._fits)
 
     # --- moving ----------------------------------------------------------------------------------
@@ -287,11 +310,6 @@ class Run:
             return int(saved["shared_seed"])
         return shared_seeds.draw(self.spec.dataset, self.epoch)
 
-    def _order_state(self, live: bool) -> dict[str, Any] | None:
-        if self.shared_seed is not None:
-            return {"shared_seed": self.shared_seed}
-        return None if self.order is None else self.order.state(live)
-
     def _starting_places(self, cursor: Cursor | None, carried: list[Place]) -> list[Place]:
         streams = self.spec.streams
         if cursor is None or not (cursor.streams or cursor.step):
@@ -348,11 +366,6 @@ class Run:
         indices = self.order.take(self.spec.grouping.batch_size)
         gathered = unit is Unit.SAMPLE_OF_BATCH
         return Task(task.step, indices if gathered else indices[0], task.position, stream)
-
-    def _moved(self) -> set[str]:
-        """The global generators that later draws may come from."""
-        inline_worker = self.spec.options.seeding == "worker" and not self.spec.workers
-        return set(RNGS) if inline_worker else self.spec.draws_from
 
     def _workers_as_text(self) -> dict[str, Any]:
         return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 from ..core.cursor import Saved
@@ -59,7 +58,7 @@ def _without_objects(saved: Saved, live: bool) -> dict[str, Any]:
                 "Pickle the iterator instead of taking its state_dict",
             )
         order = {name: value for name, value in order.items() if name != "iterator"}
-    plain = replace(cursor, order=order, streams=savable(cursor.streams, live=False))
+    plain = cursor._replace(order=order, streams=savable(cursor.streams, live=False))
     try:
         return copied(to_plain(plain, fits))  # type: ignore[no-any-return]
     except DamagedStateError as error:

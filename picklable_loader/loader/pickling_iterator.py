@@ -159,7 +159,7 @@ class PicklableIterator(Generic[_T]):
         with self._turn.still():
             state = self._state_now()
             warn_of_generators(self.loader, self._spec(), state, live=False)
-            return with_checksum(state)
+            return with_checksum(state, None if self._run is None else self._run.writer)
 
     def _state_now(self) -> dict[str, Any]:
         """The same without a checksum, for a caller that holds the turn."""
@@ -344,4 +344,4 @@ def _packed(loader: Picklable[Any], iterator: Any) -> Any:
 def _with_iterator(start: Saved, opened: dict[str, Any]) -> Saved:
     """The position, with the sampler's iterator as it was opened."""
     order = {**(start.cursor.order or {}), "iterator": opened["iterator"]}
-    return Saved(replace(start.cursor, order=order), start.fits)
+    return Saved(start.cursor._replace(order=order), start.fits)

@@ -104,6 +104,8 @@ class Source:
         #: those of them that the program has restored: draws come from its generators again
         self.joined: set[str] = set()
         _LIVING[id(self)] = self
+        #: the global states that were last written as text
+        self._texts: dict[str, tuple[Any, str]] = {}
         #: long lists of that sampler and their saved forms, see `freeze`
         self.lists: dict[str, Any] = {}
 
@@ -167,14 +169,19 @@ class Source:
         """
         if self.seed is not None:
             return {} if self.universe is None else self.universe.to_text()
-        saved = {} if live else self.given()
+        saved = {} if live or not self.generators else self.given()
         chosen = {*moved, *(() if len(self.generators) == 2 else ("torch",))}
+        found = {}
         with self._unmoved():
-            found = {name: RNGS[name].capture() for name in RNGS if name in chosen}
+            for name in filter(chosen.__contains__, RNGS):
+                found[name] = state = RNGS[name].capture()
+                if name not in self._texts or self._texts[name][0] != state:
+                    self._texts[name] = state, RNGS[name].to_text(state)
+                saved[name] = self._texts[name][1]
         if self.universe is None:
             self.saved_at = found
             _SAVED_HERE.update(found)
-        return {**saved, **{name: RNGS[name].to_text(state) for name, state in found.items()}}
+        return saved
 
     def given(self) -> dict[str, str]:
         """The states of the loader's own generators; of one that has both names, once."""

@@ -232,6 +232,33 @@ def test_numbers_of_any_length_have_a_checksum() -> None:
     assert again.state_dict()["checksum"] == loader.state_dict()["checksum"]
 
 
+@BY_KIND
+def test_each_state_of_a_pass_has_the_checksum_of_its_text(kind: str) -> None:
+    """A pass writes again only what is different from its last state, which belongs to the user."""
+    seed_everything(1)
+    iterator = iter(STATES[kind]())
+    for _ in zip(range(4), iterator):
+        for draws in range(2):
+            torch.rand(draws)
+            state = iterator.state_dict()
+            assert state["checksum"] == checksum_of(state)
+            state["fits"].clear()
+            state["rng"].clear()
+    iterator.close()
+
+
+def test_values_of_other_types_are_other_texts() -> None:
+    register_order(Odd, OddOrder)
+    try:
+        iterator = iter(DataLoader(range(4), sampler=Odd()))
+        next(iterator)
+        for OddOrder.kept in (1, True, 1.0, None, {"a": 1}, {"a": True}):
+            state = iterator.state_dict()
+            assert state["checksum"] == checksum_of(state)
+    finally:
+        OddOrder.kept = {1, 2}
+
+
 class Odd(torch.utils.data.Sampler[int]):
     def __len__(self) -> int:
         return 4
@@ -244,6 +271,7 @@ class OddOrder:
     """Its state is no plain value."""
 
     seekable = True
+    kept: Any = {1, 2}
 
     def __init__(self, sampler: Any, setting: Any) -> None:
         self.place = 0
@@ -263,7 +291,7 @@ class OddOrder:
         return 4
 
     def state(self, live: bool) -> Any:
-        return {"odd": {1, 2}}
+        return {"odd": self.kept}
 
 
 def test_the_state_of_an_order_that_is_no_plain_value_is_refused_when_it_is_saved() -> None:

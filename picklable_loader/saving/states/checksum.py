@@ -43,7 +43,8 @@ def checksum(indices: Iterable[Any], before: str = BEGINNING) -> str:
 
 def text_checksum(text: str) -> str:
     """The checksum of one text, equal to ``checksum([text])``; each save needs it."""
-    data = _text(text)
+    data = text.encode("utf-8", "surrogatepass")
+    data = b"s%d:%b" % (len(data), data)
     return format(crc32(data) << 32 | adler32(data), "016x")
 
 

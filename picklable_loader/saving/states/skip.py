@@ -7,7 +7,6 @@ by their number. In any other case it is refused, and the error says what to do 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ...core.cursor import Cursor
@@ -49,8 +48,7 @@ def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
             f"{count}. Move it on by {left}, to the end of the epoch."
         )
     moved = cursor.step + plan.advance(count)
-    there = replace(
-        cursor,
+    there = cursor._replace(
         step=moved,
         next_step=plan.next_step,
         position=plan.position,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from .plain import DEEPEST, SCALARS
 
 #: dicts that are often empty, which some programs lose (``torch.distributed.checkpoint``)
 _OFTEN_EMPTY = ("sampler", "rng", "workers")
+#: types of which equal values have equal texts, in a field of one type
+_STEADY = {int, str, bool, type(None)}
 
 
 def copied(state: Any) -> Any:
@@ -86,16 +89,20 @@ def _identity(tensor: torch.Tensor, path: Any) -> Any:
 # --- the checksum --------------------------------------------------------------------------------
 
 
-def with_checksum(state: dict[str, Any]) -> dict[str, Any]:
+def with_checksum(state: dict[str, Any], writer: Writer | None = None) -> dict[str, Any]:
     """A state as it is saved: with a checksum of all that is in it, however dicts are ordered.
 
     It tells of damage, of edited fields, and of parts of two states in one. It is no signature.
+
+    Args:
+        state: without a checksum, or with one that is made anew.
+        writer: of the states of the same pass.
 
     Raises:
         CannotSaveError: the state of an order that somebody has registered is no plain value.
     """
     try:
-        return {**state, "checksum": _checksum(state)}
+        return {**state, "checksum": _checksum(state, writer)}
     except TypeError as error:
         raise CannotSaveError(
             "the order",
@@ -112,7 +119,7 @@ def check_checksum(state: dict[str, Any]) -> None:
     """
     if "checksum" not in state:
         return
-    expected = _checksum(state)
+    expected = _checksum(state, None)
     if state["checksum"] != expected:
         what = f"{expected!r}, that of the state as it is now"
         raise DamagedStateError("checksum", what, state["checksum"], _CHANGED)
@@ -125,12 +132,61 @@ _CHANGED = (
 )
 
 
-def _checksum(state: dict[str, Any]) -> str:
-    rest = {name: part for name, part in state.items() if name != "checksum"}
+def _checksum(state: dict[str, Any], writer: Writer | None) -> str:
+    if "checksum" in state:
+        state = {name: part for name, part in state.items() if name != "checksum"}
     try:
-        return text_checksum(_WRITER.encode(_filled(rest)))
+        return text_checksum(writer.text(state) if writer else _JSON.encode(_filled(state)))
     except ValueError:  # a number of thousands of digits
-        return text_checksum(_WRITER.encode(_in_hexadecimal(_filled(rest))))
+        return text_checksum(_JSON.encode(_in_hexadecimal(_filled(state))))
+
+
+class Writer:
+    """Writes the states of one pass as JSON, for their checksums.
+
+    From save to save often only three numbers move. The text between them is written once, as long
+    as nothing else is different: equal values of a pass have equal types, but in its order.
+    """
+
+    def __init__(self) -> None:
+        #: the last state, without these numbers; and the types in its order
+        self._rest: dict[str, Any] | None = None
+        self._types: Any = None
+        self._around = ["", "", "", ""]
+
+    def text(self, state: dict[str, Any]) -> str:
+        """The text of a state without a checksum."""
+        rest, order = {**state, "next_step": 0, "position": 0, "step": 0}, state["order"]
+        types = order and [*map(type, order.values())]
+        if types != self._types or rest != self._rest:
+            self._around = [_fields_between(rest, *ends) for ends in pairwise(_MOVING)]
+            self._rest, self._types = _unshared(rest), types
+        head, order, rng, tail = self._around
+        return (
+            f'{{{head}"next_step": {state["next_step"]}, {order}"position": {state["position"]}, '
+            f'{rng}"step": {state["step"]}, {tail[:-2]}}}'
+        )
+
+
+#: the numbers that each batch moves, between the first name and the last
+_MOVING = ("", "next_step", "position", "step", "~")
+
+
+def _fields_between(state: dict[str, Any], name: str, other: str) -> str:
+    """The text of the fields whose names are between two others."""
+    part = {each: state[each] for each in state if name < each < other}
+    text = _JSON.encode(_filled(part))[1:-1]
+    return text and f"{text}, "
+
+
+def _unshared(state: dict[str, Any]) -> dict[str, Any] | None:
+    """A copy of a state; None if more is in it than numbers, text, and dicts of these."""
+    copy = {name: {**part} if type(part) is dict else part for name, part in state.items()}
+    for part in copy.values():
+        parts = part.values() if type(part) is dict else [part]
+        if not _STEADY.issuperset(map(type, parts)) and part != []:
+            return None
+    return copy
 
 
 def _filled(part: dict[str, Any]) -> dict[str, Any]:
@@ -156,7 +212,7 @@ def _tensor(tensor: torch.Tensor) -> Any:
     return [str(tensor.dtype), list(tensor.shape), checksum([tensor])]
 
 
-_WRITER = json.JSONEncoder(sort_keys=True, check_circular=False, default=_tensor)
+_JSON = json.JSONEncoder(sort_keys=True, check_circular=False, default=_tensor)
 
 
 def _text(path: Any) -> str:

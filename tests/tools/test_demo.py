@@ -21,9 +21,9 @@ from PIL import Image
 
 from picklable_loader.__main__ import main
 from picklable_loader.tools.demo import command
-from picklable_loader.tools.demo.facts import gather
+from picklable_loader.tools.demo.compare import gather
 from picklable_loader.tools.demo.picture import RESUMED, SEEN
-from picklable_loader.tools.demo.plan import Plan
+from picklable_loader.tools.demo.train import Plan
 
 ROOT = Path(__file__).parents[2]
 _LIMIT_S = 240

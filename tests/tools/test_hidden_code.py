@@ -155,6 +155,11 @@ def test_what_has_no_code_is_told_to_have_none(tmp_path: Path, inspect: Inspect)
         assert "runs no code" in inspect(tmp_path / name)[1], name
 
 
+def test_the_tree_of_a_set_has_what_is_in_it() -> None:
+    for protocol in (4, 5):
+        assert trace(pickle.dumps([{1}, frozenset({2}), 3], protocol)).tree == [[1], [2], 3]
+
+
 def test_what_stands_behind_a_pickle_is_told(tmp_path: Path, inspect: Inspect) -> None:
     (tmp_path / "file").write_bytes(pickle.dumps({"a": 1}) + RUN + b".")
     assert "bytes that were not looked at" in inspect(tmp_path / "file")[1]

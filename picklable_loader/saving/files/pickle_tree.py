@@ -1,6 +1,6 @@
 """Reads a pickle as a tree of its parts, without building or importing anything.
 
-The reader is a machine with a stack, as pickle's own. A call becomes a `Built`: the name of the
+The reader is Python's own unpickler. A name becomes a `Built`, and so does a call: the name of the
 callable, and its arguments. The reader reads each byte once, and no operation costs more than the
 bytes that it reads. Parts of a tree may be shared, so a small pickle may hold an endless tree: code
 that walks one visits each part once.
@@ -8,9 +8,12 @@ that walks one visits each part once.
 
 from __future__ import annotations
 
-import pickletools
+import io
+import pickle
+import struct
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
@@ -68,94 +71,34 @@ def trace(data: bytes | BinaryIO) -> Trace:
     Raises:
         NotPickle: the bytes are none.
     """
-    machine = _Machine()
+    reader = _Reader(io.BytesIO(data) if isinstance(data, bytes) else data)
     try:
-        for operation, argument, _ in pickletools.genops(data):
-            machine.do(operation.name, argument)
-    except _Done:
-        machine.trace.tree = machine.stack[-1]
-        return machine.trace
+        reader.trace.tree = reader.load()
     except Exception as error:  # whatever damaged bytes make of a stack
         raise NotPickle(str(error) or type(error).__name__) from error
-    raise NotPickle("it does not end")
+    return reader.trace
 
 
-class _Done(Exception):
-    pass
+#: the unpickler that is written in Python, of which every step can be replaced
+_InPython: Any = pickle._Unpickler
 
 
-class _Machine:
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self.marks: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
+class _Reader(_InPython):  # type: ignore[misc]
+    """Nothing of the base class that imports, calls or sizes anything is in use here."""
+
+    dispatch = dict(_InPython.dispatch)
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file, encoding="latin-1")
         self.trace = Trace()
-        self.protocol = 0
-        self.costs = Costs()
-        self.encoded: dict[int, tuple[str, Any]] = {}
+        self._costs = Costs()
+        self._encoded: dict[int, tuple[str, Any]] = {}
 
-    def do(self, name: str, argument: Any) -> None:
-        """One operation of the pickle."""
-        if name in _CONSTANTS:
-            self.stack.append(_CONSTANTS[name]())
-        elif name in _LITERALS:
-            long = isinstance(argument, int) and argument.bit_length() > _LONGEST_BITS
-            self.stack.append(f"0x{argument:x}" if long else argument)
-        elif name in _ACTIONS:
-            _ACTIONS[name](self, argument)
-        elif name not in _IDLE:
-            raise NotPickle(f"an operation {name}")
+    # --- names and calls -------------------------------------------------------------------------
 
-    def drop_mark(self, _: Any) -> None:
-        self.pop_mark()
-
-    def pop_mark(self) -> list[Any]:
-        items, self.stack = self.stack, self.marks.pop()
-        return items
-
-    def mark(self, _: Any) -> None:
-        self.marks.append(self.stack)
-        self.stack = []
-
-    def begin(self, protocol: int) -> None:
-        self.protocol = protocol
-
-    def stop(self, _: Any) -> None:
-        if not self.stack:
-            raise NotPickle("nothing is left")
-        raise _Done
-
-    def pop(self, _: Any) -> None:
-        if self.stack:
-            self.stack.pop()
-        else:
-            self.pop_mark()
-
-    def duplicate(self, _: Any) -> None:
-        self.stack.append(self.stack[-1])
-
-    def put(self, number: Any) -> None:
-        self.memo[len(self.memo) if number is None else int(number)] = self.stack[-1]
-
-    def get(self, number: Any) -> None:
-        self.stack.append(self.memo[int(number)])
-
-    def gather(self, kind: Callable[[list[Any]], Any]) -> None:
-        items = self.pop_mark()
-        self.stack.append(kind(items))
-
-    def tuple_of(self, count: int) -> None:
-        items = self.stack[-count:]
-        if len(items) < count:
-            raise NotPickle("too little on the stack")
-        self.stack[-count:] = [tuple(items)]
-
-    def name(self, text: str) -> None:
-        self.stack.append(self.named(*text.split(" ", 1)))
-
-    def named(self, module: str, name: str) -> Built:
-        """The thing that a name stands for."""
-        if self.protocol < 3:  # written with the names of Python 2
+    def find_class(self, module: str, name: str) -> Built:
+        """The node for the thing that a name stands for."""
+        if self.proto < 3:  # written with the names of Python 2
             if (module, name) in NAME_MAPPING:
                 module, name = NAME_MAPPING[module, name]
             else:
@@ -163,95 +106,126 @@ class _Machine:
         self.trace.names.add(f"{module}.{name}")
         return Built(f"{module}.{name}")
 
-    def stack_name(self, _: Any) -> None:
-        name, module = self.stack.pop(), self.stack.pop()
-        if type(name) is not str or type(module) is not str:
-            raise NotPickle("a name that is no text")
-        self.stack.append(self.named(module, name))
+    def get_extension(self, code: int) -> None:
+        self.append(self.find_class("copyreg extension", str(code)))
 
-    def call(self, _: Any) -> None:
+    def _call(self, _: Any = None) -> None:
         arguments, called = self.stack.pop(), self.stack.pop()
-        self.stack.append(self.called(called, arguments))
+        self._instantiate(called, arguments)
 
-    def call_named(self, _: Any) -> None:
-        _, arguments, called = self.stack.pop(), self.stack.pop(), self.stack.pop()
-        self.stack.append(self.called(called, arguments))
+    def _call_named(self) -> None:
+        self.stack.pop()
+        self._call()
 
-    def instance(self, text: str) -> None:
-        arguments = tuple(self.pop_mark())
-        self.stack.append(self.called(self.named(*text.split(" ", 1)), arguments))
-
-    def instance_on_stack(self, _: Any) -> None:
-        called, *arguments = self.pop_mark()
-        self.stack.append(self.called(called, tuple(arguments)))
-
-    def called(self, called: Any, arguments: Any) -> Any:
-        """The node for the result of a call."""
+    def _instantiate(self, called: Any, arguments: Any) -> None:
+        """Append the node for the result of a call."""
+        if type(arguments) is list:  # of an operation that has them one by one
+            arguments = tuple(arguments)
         name = called.name if isinstance(called, Built) else f"a {type(called).__name__}"
         few = type(arguments) is tuple and len(arguments) <= MOST_ARGUMENTS
-        self.trace.work += self.costs.of_call(name, arguments)
+        self.trace.work += self._costs.of_call(name, arguments)
         if name in _OPENERS:
             data = arguments[_OPENERS[name]] if few and len(arguments) > _OPENERS[name] else None
             self.trace.nested.append(Nested(data if type(data) is bytes else None, True))
+        found = Built(name, arguments)
         if name in _KNOWN and few:
-            try:
-                return self.note(_KNOWN[name](self, *arguments))
-            except Exception:  # a call with other arguments than these have
-                pass
-        return Built(name, arguments)
-
-    def note(self, found: Any) -> Any:
+            with suppress(Exception):  # a call with other arguments than these have
+                found = _KNOWN[name](self, *arguments)
         if isinstance(found, Tensor):
             self.trace.tensors.append(found)
-        return found
+        self.append(found)
 
     def encode(self, text: str, encoding: str) -> bytes:
         """Bytes, as protocol 2 writes them. A text that is called for again is not read again."""
-        if id(text) not in self.encoded:
-            self.encoded[id(text)] = text, text.encode("latin-1")
-        found: bytes = self.encoded[id(text)][1]
+        if id(text) not in self._encoded:
+            self._encoded[id(text)] = text, text.encode("latin-1")
+        found: bytes = self._encoded[id(text)][1]
         return found
 
-    def fill(self, _: Any) -> None:
+    def persistent_load(self, pid: Any) -> Any:
+        found = _stored(pid)
+        if isinstance(found, Stored):
+            self.trace.stored.append(found)
+        return found
+
+    # --- containers ------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
         state = self.stack.pop()
         self.trace.work += length(state)
         if isinstance(self.stack[-1], Built | Ordered):
             self.stack[-1].state = state
 
-    def add(self, items: list[Any]) -> None:
+    def _add(self, items: list[Any]) -> None:
         owner = self.stack[-1]
         (owner.items if isinstance(owner, Built) else owner).extend(items)
 
-    def set_items(self, items: list[Any]) -> None:
-        owner = self.stack[-1]
-        self.look_at(owner, items)
-        if isinstance(owner, dict):
-            owner.update(_pairs(items))
-        else:
-            owner.items.extend(zip(items[::2], items[1::2]))
-
-    def look_at(self, owner: Any, items: list[Any]) -> None:
-        """Note what keys cost, and which values are opened as pickles."""
-        self.trace.work += self.costs.of_keys(owner, items[::2])
-        for key, value in zip(items[::2], items[1::2]):
+    def _set_items(self, items: list[Any]) -> None:
+        """Set items, note what their keys cost, and which values are opened as pickles."""
+        owner, pairs = self.stack[-1], list(zip(items[::2], items[1::2]))
+        self.trace.work += self._costs.of_keys(owner, items[::2])
+        for key, value in pairs:
             if type(key) is str and key in _MARKS:
                 if key == "begun" and type(value) is tuple:
                     value = value[-1] if value else None
                 if type(value) is bytes:
                     self.trace.nested.append(Nested(value, False))
+        if isinstance(owner, dict):
+            owner.update((_key(key), value) for key, value in pairs)
+        else:
+            owner.items.extend(pairs)
 
-    def new_dict(self, _: Any) -> None:
+    def _dict(self) -> None:
         items = self.pop_mark()
-        found: dict[Any, Any] = {}
-        self.look_at(found, items)
-        found.update(_pairs(items))
-        self.stack.append(found)
+        self.append({})
+        self._set_items(items)
 
-    def stored(self, pid: Any) -> None:
-        found = _stored(pid)
-        if isinstance(found, Stored):
-            self.trace.stored.append(found)
-        self.stack.append(found)
+    # --- sizes -----------------------------------------------------------------------------------
+
+    def _shorten(self) -> None:
+        number = self.stack[-1]
+        if type(number) is int and number.bit_length() > _LONGEST_BITS:
+            self.stack[-1] = f"0x{number:x}"
+
+    def _bytearray(self) -> None:
+        (size,) = struct.unpack("<Q", self.read(8))
+        self.append(bytearray(self.read(size)))  # the base class makes one of any size first
+
+    dispatch |= {
+        getattr(pickle, name)[0]: act
+        for name, act in {
+            "FRAME": lambda self: self.read(8),
+            "READONLY_BUFFER": lambda self: None,
+            "NEXT_BUFFER": lambda self: self.append(Built("a buffer outside of the pickle")),
+            "BYTEARRAY8": _bytearray,
+            # what is in a set need not be hashable here
+            "EMPTY_SET": _InPython.load_empty_list,
+            "FROZENSET": _InPython.load_list,
+            "DICT": _dict,
+            "REDUCE": _call,
+            "NEWOBJ": _call,
+            "NEWOBJ_EX": _call_named,
+            "BUILD": _fill,
+            "APPEND": lambda self: self._add([self.stack.pop()]),
+            "APPENDS": lambda self: self._add(self.pop_mark()),
+            "ADDITEMS": lambda self: self._add(self.pop_mark()),
+            "SETITEM": lambda self: self._set_items([self.stack.pop(-2), self.stack.pop()]),
+            "SETITEMS": lambda self: self._set_items(self.pop_mark()),
+        }.items()
+    }
+
+
+def _shortened(load: Callable[[Any], None]) -> Callable[[_Reader], None]:
+    def load_number(reader: _Reader) -> None:
+        load(reader)
+        reader._shorten()
+
+    return load_number
+
+
+for _name in ("INT", "LONG", "LONG1", "LONG4"):
+    _code = getattr(pickle, _name)[0]
+    _Reader.dispatch[_code] = _shortened(_Reader.dispatch[_code])
 
 
 #: how a plain pickle has a tensor's data: torch opens any file of torch.save there, with code
@@ -290,7 +264,7 @@ def _stored(pid: Any) -> Any:
 
 #: calls that make values, by what these are
 _KNOWN: dict[str, Callable[..., Any]] = {
-    "_codecs.encode": _Machine.encode,
+    "_codecs.encode": _Reader.encode,
     PICKLED: lambda _, data: data,
     "copyreg._reconstructor": lambda _, kind, *rest: Built(kind.name, ()),  # protocols 0 and 1
     "collections.OrderedDict": lambda _: Ordered(),
@@ -302,31 +276,8 @@ _KNOWN: dict[str, Callable[..., Any]] = {
     "builtins.complex": lambda _, *parts: complex(*parts),
 }
 
-_CONSTANTS: dict[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": dict,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_SET": list,
-    "NEXT_BUFFER": lambda: Built("a buffer outside of the pickle"),
-}
-
-_LITERALS = set(
-    "INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING "
-    "BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE BINUNICODE SHORT_BINUNICODE "
-    "BINUNICODE8".split()
-)
-_IDLE = {"FRAME", "READONLY_BUFFER"}
-
-
 #: longer numbers are shown in hexadecimal: decimals take time that grows as a square
 _LONGEST_BITS = 4096
-
-
-def _pairs(items: list[Any]) -> dict[Any, Any]:
-    return {_key(key): value for key, value in zip(items[::2], items[1::2])}
 
 
 def _key(key: Any) -> Any:
@@ -340,45 +291,3 @@ def _key(key: Any) -> Any:
 
 _FLAT = (str, bytes, int, float, bool, type(None), Built)
 _HASH_BITS = 60  # a smaller number is its own hash
-
-
-_ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
-    "PROTO": _Machine.begin,
-    "STOP": _Machine.stop,
-    "MARK": _Machine.mark,
-    "POP": _Machine.pop,
-    "POP_MARK": _Machine.drop_mark,
-    "DUP": _Machine.duplicate,
-    "PUT": _Machine.put,
-    "BINPUT": _Machine.put,
-    "LONG_BINPUT": _Machine.put,
-    "MEMOIZE": lambda machine, _: machine.put(None),
-    "GET": _Machine.get,
-    "BINGET": _Machine.get,
-    "LONG_BINGET": _Machine.get,
-    "TUPLE": lambda machine, _: machine.gather(tuple),
-    "LIST": lambda machine, _: machine.gather(list),
-    "DICT": _Machine.new_dict,
-    "FROZENSET": lambda machine, _: machine.gather(list),
-    "TUPLE1": lambda machine, _: machine.tuple_of(1),
-    "TUPLE2": lambda machine, _: machine.tuple_of(2),
-    "TUPLE3": lambda machine, _: machine.tuple_of(3),
-    "GLOBAL": _Machine.name,
-    "STACK_GLOBAL": _Machine.stack_name,
-    "REDUCE": _Machine.call,
-    "NEWOBJ": _Machine.call,
-    "NEWOBJ_EX": _Machine.call_named,
-    "INST": _Machine.instance,
-    "OBJ": _Machine.instance_on_stack,
-    "BUILD": _Machine.fill,
-    "APPEND": lambda machine, _: machine.add([machine.stack.pop()]),
-    "APPENDS": lambda machine, _: machine.add(machine.pop_mark()),
-    "ADDITEMS": lambda machine, _: machine.add(machine.pop_mark()),
-    "SETITEM": lambda machine, _: machine.set_items([machine.stack.pop(-2), machine.stack.pop()]),
-    "SETITEMS": lambda machine, _: machine.set_items(machine.pop_mark()),
-    "PERSID": _Machine.stored,
-    "BINPERSID": lambda machine, _: machine.stored(machine.stack.pop()),
-    "EXT1": lambda machine, number: machine.name(f"copyreg extension{number}"),
-    "EXT2": lambda machine, number: machine.name(f"copyreg extension{number}"),
-    "EXT4": lambda machine, number: machine.name(f"copyreg extension{number}"),
-}

@@ -49,8 +49,7 @@ def run(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    from .runs import RunFailed
-    from .show import show
+    from .show import RunFailed, show
 
     try:
         return 0 if show(options.output, options.epochs) else 1

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 
-from .facts import Story
-from .plan import KINDS, TRAINED_ON, Kind, Plan
+from .compare import Story
+from .train import KINDS, TRAINED_ON, Kind, Plan
 
 INK, PALE, FRAME = "#1f2937", "#c7cdd6", "#9aa3b0"
 RESUMED: dict[Kind, str] = {"picklable_loader": "#0b8a6a", "torch": "#d1495b"}
@@ -34,13 +34,7 @@ STYLE: dict[Any, Any] = {
 
 
 def draw(plan: Plan, stories: dict[Kind, Story], path: Path) -> None:
-    """Draw both stories, one under the other.
-
-    Args:
-        plan: the course of the training.
-        stories: by kind of DataLoader.
-        path: the PNG file.
-    """
+    """Draw both stories into a PNG file, one under the other."""
     with rc_context(STYLE):
         layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.06)
         figure = Figure(figsize=(12, 8), layout=layout, facecolor="white")  # no window: Agg
@@ -74,10 +68,16 @@ def _axes(figure: Figure) -> dict[tuple[Kind, str], Any]:
 def _losses(axes: Any, plan: Plan, kind: Kind, story: Story) -> None:
     equal, compared = story.facts.steps_equal, story.facts.steps_compared
     name = "torch's DataLoader" if kind == "torch" else "picklable_loader"
-    _headline(axes, f"{name}: {equal} of {compared} later losses are equal, bit for bit", kind)
-    _curve(axes, story.uninterrupted.losses, color=PALE, lw=5, label="uninterrupted")
-    _curve(axes, story.killed.losses, color=INK, lw=1.1, label="killed")
-    _curve(axes, story.resumed.losses, color=RESUMED[kind], lw=1.3, label="resumed")
+    title = f"{name}: {equal} of {compared} later losses are equal, bit for bit"
+    axes.set_title(title, loc="left", fontsize=12, color=RESUMED[kind], fontweight="bold")
+    curves = {
+        "uninterrupted": (story.uninterrupted, PALE, 5),
+        "killed": (story.killed, INK, 1.1),
+        "resumed": (story.resumed, RESUMED[kind], 1.3),
+    }
+    for label, (run, color, lw) in curves.items():
+        steps, losses = zip(*sorted(run.losses.items()))
+        axes.plot(steps, losses, solid_capstyle="round", color=color, lw=lw, label=label)
     axes.set_ylabel("loss")
     axes.set_ylim(0, 2.6)
     axes.legend(frameon=False, ncols=3, loc="upper right")
@@ -132,12 +132,3 @@ def _shares(plan: Plan, excess: Any) -> list[Patch]:
         Patch(facecolor=SEEN[name], label=f"{(excess == value).sum():,}: {word}")
         for value, (name, word) in words.items()
     ]
-
-
-def _headline(axes: Any, text: str, kind: Kind) -> None:
-    axes.set_title(text, loc="left", fontsize=12, color=RESUMED[kind], fontweight="bold")
-
-
-def _curve(axes: Any, losses: dict[int, float], **look: Any) -> None:
-    steps = sorted(losses)
-    axes.plot(steps, [losses[i] for i in steps], solid_capstyle="round", **look)

@@ -8,39 +8,122 @@ sends itself SIGKILL; ``resumed`` knows nothing but that checkpoint.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import pickle
+import random
 import signal
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from ... import DataLoader, LoaderIterator
-from .digits import Digits, load
-from .journal import Journal
-from .plan import BATCH, WORKERS, Kind, Plan, Role
+
+BATCH = 32
+WORKERS = 2
+#: images that are trained on, a whole number of batches; the rest of the 1,797 are for testing
+TRAINED_ON = 1536
+STEPS_PER_EPOCH = TRAINED_ON // BATCH
+
+#: whose DataLoader a run uses, and what happens to the run
+Kind = Literal["picklable_loader", "torch"]
+Role = Literal["uninterrupted", "killed", "resumed"]
+KINDS: tuple[Kind, ...] = ("picklable_loader", "torch")
+ROLES: tuple[Role, ...] = ("uninterrupted", "killed", "resumed")
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 BAR = "{desc:<32}{percentage:3.0f}%|{bar:22}| {n_fmt:>4}/{total_fmt} {elapsed}{postfix}"
 
 
-class Training:
-    """A model that learns batch by batch, and what is told about it.
+@dataclass(frozen=True)
+class Plan:
+    """The course of one training; steps are counted from its beginning, over all epochs."""
 
-    Args:
-        plan: the course of the training.
-        kind: whose DataLoader the batches come from.
-        role: what happens to this run.
+    #: for checkpoints, journals and weights
+    folder: Path
+    epochs: int
+    #: batches that are delivered in the epoch of the checkpoint when that is written
+    saved_in: int = STEPS_PER_EPOCH * 5 // 12
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * STEPS_PER_EPOCH
+
+    @property
+    def struck_epoch(self) -> int:
+        return (self.epochs - 1) // 2
+
+    @property
+    def saved_at(self) -> int:
+        return self.struck_epoch * STEPS_PER_EPOCH + self.saved_in
+
+    @property
+    def killed_at(self) -> int:
+        # As in real life, some work is lost and has to be done again.
+        return self.saved_at + STEPS_PER_EPOCH // 3
+
+    @property
+    def digits(self) -> Path:
+        """A saved dict of ``images``, shape ``(1797, 8, 8)``, and ``labels``."""
+        return self.folder / "digits.pt"
+
+    def checkpoint(self, kind: Kind) -> Path:
+        return self.folder / f"{kind}.checkpoint.pt"
+
+    def journal(self, kind: Kind, role: Role) -> Path:
+        return self.folder / f"{kind}.{role}.jsonl"
+
+    def weights(self, kind: Kind, role: Role) -> Path:
+        return self.folder / f"{kind}.{role}.weights.pt"
+
+
+class Digits(Dataset[tuple[torch.Tensor, int, int]]):
+    """Handwritten digits that look a bit different each time that they are asked for.
+
+    Each of the three global random number generators has a part in it, as in real projects, where
+    a transform draws from whichever its author liked.
     """
+
+    def __init__(self, images: torch.Tensor, labels: torch.Tensor) -> None:
+        self.images = images
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+        """The image, shape ``(1, 8, 8)``, its label, and its index: which samples were seen."""
+        image = rotated(self.images[index])
+        # The digits have a blank margin, so it does little that pixels enter at the other edge.
+        image = torch.roll(image, (random.randint(-1, 1), random.randint(-1, 1)), (0, 1))
+        image = image + torch.from_numpy(np.random.normal(0.0, 0.05, image.shape)).float()
+        return image[None], int(self.labels[index]), index
+
+
+def rotated(image: torch.Tensor, most_degrees: float = 15.0) -> torch.Tensor:
+    """The image turned by an angle that torch draws."""
+    angle = math.radians(float(torch.empty(()).uniform_(-most_degrees, most_degrees)))
+    cos, sin = math.cos(angle), math.sin(angle)
+    turn = torch.tensor([[[cos, -sin, 0.0], [sin, cos, 0.0]]])
+    grid = functional.affine_grid(turn, [1, 1, *image.shape], align_corners=False)
+    return functional.grid_sample(image[None, None], grid, align_corners=False)[0, 0]
+
+
+class Training:
+    """A model that learns batch by batch, and a journal of it."""
 
     def __init__(self, plan: Plan, kind: Kind, role: Role) -> None:
         self.plan = plan
@@ -55,9 +138,13 @@ class Training:
             nn.Linear(512, 10),
         )
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=4e-3)
-        self.journal = Journal(plan.journal(kind, role))
+        # A line is with the kernel when it is written, so that SIGKILL cannot lose it.
+        self.journal = plan.journal(kind, role).open("w", buffering=1)
         self.step = 0
         self.bar: Any = None
+
+    def note(self, **event: Any) -> None:
+        self.journal.write(json.dumps(event) + "\n")
 
     def show_bar(self) -> None:
         """Show the progress bar, from where this run begins."""
@@ -71,7 +158,7 @@ class Training:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        self.journal.step(self.step, loss.item(), indices.tolist())
+        self.note(step=self.step, loss=float(loss).hex(), indices=indices.tolist())
         self.step += 1
         self.bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
         self.bar.update()
@@ -80,16 +167,16 @@ class Training:
     def saves_now(self) -> bool:
         return self.role == "killed" and self.step == self.plan.saved_at
 
-    def save(self, state_bytes: int | None = None, **beside: Any) -> None:
-        """Write the checkpoint: the model, the optimizer, and what is given beside them."""
+    def save(self, state_bytes: int | None = None, **more: Any) -> None:
+        """Write the checkpoint: the model, the optimizer, and what is given with them."""
         path = self.plan.checkpoint(self.kind)
         begin = time.perf_counter()
         torch.save(
-            {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), **beside},
+            {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), **more},
             path,
         )
         taken = (time.perf_counter() - begin) * 1e3
-        self.journal.saved(taken, path.stat().st_size, state_bytes)
+        self.note(milliseconds=taken, checkpoint=path.stat().st_size, state=state_bytes)
 
     def restore(self, weights_only: bool) -> dict[str, Any]:
         """Read the checkpoint; model and optimizer are what they were."""
@@ -110,11 +197,11 @@ class Training:
         torch.save(self.model.state_dict(), self.plan.weights(self.kind, self.role))
         with torch.no_grad():
             right = self.model(images).argmax(1) == labels
-        self.journal.finished(right.float().mean().item())
+        self.note(accuracy=right.float().mean().item())
 
 
 def train_with_ours(training: Training, dataset: Digits) -> None:
-    """The iterator is saved beside the model, and the resumed run goes on with it."""
+    """The iterator is saved with the model, and the resumed run goes on with it."""
     it: LoaderIterator[Batch]
     if training.role == "resumed":
         it = training.restore(weights_only=False)["it"]
@@ -135,15 +222,14 @@ def train_with_ours(training: Training, dataset: Digits) -> None:
 
 
 def train_with_torch(training: Training, dataset: Digits) -> None:
-    """The epoch and the step are saved beside the model; the resumed run begins the epoch again.
+    """The epoch and the step are saved with the model; the resumed run begins the epoch again.
 
-    This is what most training scripts do, because torch's iterator can be neither saved nor moved
-    to a position: the position within the epoch is known as a number, but there is nothing to give
-    it to. Passing over the batches that were done (``if i < done: continue``) fetches all of them
-    again, and does not help unless the order is the same one: the random states of the moment when
-    the epoch began are needed for that, which a checkpoint in mid-epoch has not got. So the number
-    of steps is kept, for the learning rate's sake and because training is bought in steps, and the
-    data begin where they can: at the start of an epoch, in a new order.
+    Most training scripts do this, because torch's iterator can be neither saved nor moved to a
+    position. Passing over the batches that were done (``if i < done: continue``) fetches all of
+    them again, and helps only if the order is the same one: it needs the random states of the
+    moment when the epoch began, which a checkpoint in mid-epoch does not have. So the number of
+    steps is restored, for the learning rate, and the data begin at the start of an epoch, in a new
+    order.
     """
     epoch = 0
     if training.role == "resumed":
@@ -167,10 +253,12 @@ def main(kind: Kind, role: Role, folder: Path, epochs: int) -> None:
     torch.set_num_threads(1)  # sums in one order: the same bits whatever else the machine does
     torch.manual_seed(0)
     training = Training(Plan(folder, epochs), kind, role)
-    dataset, images, labels = load(training.plan.digits)
+    images, labels = torch.load(training.plan.digits).values()
+    mixed = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    chosen, test = mixed[:TRAINED_ON], mixed[TRAINED_ON:]
     train = train_with_ours if kind == "picklable_loader" else train_with_torch
-    train(training, dataset)
-    training.finish(images, labels)
+    train(training, Digits(images[chosen], labels[chosen]))
+    training.finish(images[test][:, None], labels[test])
 
 
 if __name__ == "__main__":

@@ -299,13 +299,13 @@ class InvalidTransition(LoaderError, RuntimeError):
     Attributes:
         phase: where the task stood.
         event: the event.
-        step: the task's step.
+        step: the task's step; None where the event has none.
         past: the last events, that one included, as text; the newest comes last.
     """
 
     phase: str
     event: str
-    step: int
+    step: int | None
     past: tuple[str, ...] = ()
 
     def __str__(self) -> str:

@@ -9,9 +9,9 @@ from enum import Enum
 from typing import Any
 
 from ..errors import InvalidTransition
-from .events import Arrived, Died, Emptied, Ended, Event, Failed, Send, Skipped, Wanted
+from .events import Arrived, Died, Emptied, Ended, Failed, Send, Skipped, Wanted
 
-__all__ = ["TRANSITIONS", "Phase", "follow"]
+__all__ = ["TRANSITIONS", "Phase"]
 
 
 class Phase(Enum):
@@ -30,7 +30,20 @@ class Phase(Enum):
     GONE = "gone"  # delivered, raised, passed over, dropped, or void since its stream had ended
 
 
-TRANSITIONS: dict[tuple[Phase, type[Any]], Phase] = {
+class _Table(dict[tuple[Phase, type[Any]], Phase]):
+    """The next phase of a task, by its phase and the kind of an event, or `Send`.
+
+    Raises:
+        InvalidTransition: that cannot happen to it there.
+    """
+
+    def __missing__(self, key: tuple[Phase, type[Any]]) -> Phase:
+        phase, happened = key
+        raise InvalidTransition(phase.value, happened.__name__, None)
+
+
+TRANSITIONS = _Table()
+TRANSITIONS |= {
     (Phase.HELD, Send): Phase.SENT,
     (Phase.HELD, Skipped): Phase.GONE,
     (Phase.HELD, Died): Phase.LETHAL,  # once too often
@@ -53,15 +66,3 @@ TRANSITIONS: dict[tuple[Phase, type[Any]], Phase] = {
     (Phase.FORGOTTEN, Ended): Phase.GONE,
     (Phase.FORGOTTEN, Died): Phase.GONE,
 }
-
-
-def follow(phase: Phase, happened: Event | Send, step: int) -> Phase:
-    """The next phase of a task.
-
-    Raises:
-        InvalidTransition: that cannot happen to it there.
-    """
-    try:
-        return TRANSITIONS[phase, type(happened)]
-    except KeyError:
-        raise InvalidTransition(phase.value, type(happened).__name__, step) from None

@@ -166,10 +166,11 @@ class Plan:
         if not items or (grouping.drop_last and len(items) < grouping.batch_size):
             self.torn = False
             raise StopIteration
-        indices = items if grouping.unit is Unit.SAMPLE_OF_BATCH else items[0]
+        gathered = grouping.unit is Unit.SAMPLE_OF_BATCH
+        indices = items if gathered else items[0]
         stream = self.next_step % self._streams if self._streams else None
         task = Task(self.next_step, indices, self.position, stream)
-        position = self.position + self._samples(indices)
+        position = self.position + (len(items) if gathered else self._samples(indices))
         self.next_step, self.position, self.torn = self.next_step + 1, position, False
         return task
 

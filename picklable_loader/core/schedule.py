@@ -91,6 +91,8 @@ class Schedule:
         #: drawn and not delivered; never more than the budget once drawn
         self._window = Window()
         self._placement = Placement(policy.workers, len(places), policy.moving)
+        #: streams with states serve the tasks
+        self._streamed = bool(places)
         self._places = Positions(places, self._placement, self._window, remember=type(plan) is Plan)
         #: no task is ever held: no stream may move, and no worker has died
         self._sends_at_once = not self._placement.moving
@@ -123,8 +125,9 @@ class Schedule:
         try:
             _HANDLERS[type(event)](self, event, instructions)
         except InvalidTransition as error:
+            step = getattr(event, "step", error.step)
             past = tuple(map(repr, self._past))
-            raise InvalidTransition(error.phase, error.event, error.step, past) from None
+            raise InvalidTransition(error.phase, error.event, step, past) from None
         return instructions
 
     def window(self) -> tuple[Task, ...]:
@@ -176,8 +179,7 @@ class Schedule:
 
     def _started(self, event: Started, out: list[Instruction]) -> None:
         self._places.begin(event.marks)
-        if not self.policy.lazy:
-            self._refill(out)
+        self._refill(out)
 
     def _wanted(self, event: Wanted, out: list[Instruction]) -> None:
         self._wanting = True
@@ -193,8 +195,12 @@ class Schedule:
             self.plan.end(_stream_of(entry.task))
         if forgotten:
             out.append(Drop(event.step))
-        if self._changes_room(event):
-            self._refill_eagerly(out)
+        more = type(event) is Ended or self.policy.bytes is not None or not self._in_turn
+        if type(event) is Arrived:
+            self._budget.note(event.bytes)
+            more |= event.idled and self._budget.grow_for_an_idler()
+        if more:  # than before the answer may be drawn now
+            self._refill(out)
         elif self._window.held:
             self._hand_out(out)
         self._serve(out)
@@ -211,7 +217,7 @@ class Schedule:
             return  # one at a time, when the consumer asks
         self.policy = replace(self.policy, budget=event.tasks, most=event.most, bytes=event.bytes)
         self._budget = Budget(self.policy, self._budget.largest)
-        self._refill_eagerly(out)
+        self._refill(out)
 
     def _skipped(self, event: Skipped, out: list[Instruction]) -> None:
         passed, here = self._window.skip(event)
@@ -220,7 +226,7 @@ class Schedule:
             passed += self.plan.advance(event.count - passed)
         self._places.pass_over(self.delivered, passed)
         self.delivered += passed
-        self._refill_eagerly(out)
+        self._refill(out)
 
     def _interrupted(self, event: Interrupted, out: list[Instruction]) -> None:
         if self._drawn is not None:
@@ -240,64 +246,52 @@ class Schedule:
         """Give the consumer what it waits for, if it is here."""
         if not self._wanting:
             return
-        while (step := self._window.next_ready(self.policy.in_order)) is not None:
-            was = self._leave(step)
+        window = self._window
+        while (entry := window.next_ready(self.policy.in_order)) is not None:
+            step, was = entry.task.step, self._leave(entry)
             self._wanting = was is Phase.EMPTY
             # Torch draws the next index before it returns a batch: a sampler that uses the global
             # random number generator must see the same state of it here.
-            self._refill_eagerly(out)
+            self._refill(out)
             if not self._wanting:
                 out.append(Raise(step) if was is Phase.FAILED else Deliver(step))
                 return
             out.append(Pass(step))
-        if not self._window.entries:
+        head = next(iter(window.entries.values()), None)
+        if head is None:
             self._wanting = False
             if self._fault is not None:
                 out.append(Fault(self._fault))
                 self._fault = None
             else:
                 out.append(Finish())
-        elif self._window.head().phase is Phase.LETHAL and self._nothing_comes_before():
+        elif head.phase is Phase.LETHAL and (self.policy.in_order or not window.under_way):
             self._wanting = False
-            out.append(Condemn(self._window.head().task))
-        elif self._idle_for_the_head() and self._budget.grow_behind_a_head():
-            self._refill_eagerly(out)
+            out.append(Condemn(head.task))
+        elif window.under_way < self.policy.workers and len(window.entries) >= self.budget:
+            # Workers idle, the window being full and its head slow.
+            if self._budget.grow_behind_a_head():
+                self._refill(out)
 
-    def _leave(self, step: int) -> Phase:
+    def _leave(self, entry: Entry) -> Phase:
         """Move on behind a step; returns what it was."""
-        task = self._window.task(step)
-        self._before = self.delivered, task, self._places.copy_of(task.stream)
-        entry, was = self._window.take(step)
+        task = entry.task
+        if self._streamed:
+            self._before = self.delivered, task, self._places.copy_of(task.stream)
+        else:
+            self._before = self.delivered, task, None
+        was = self._window.take(entry)
         self.delivered += 1
-        self._places.deliver(task, entry.mark)
+        if self._streamed:
+            self._places.deliver(task, entry.mark)
         return was
-
-    def _nothing_comes_before(self) -> bool:
-        """No other batch can be delivered before the head of the line."""
-        return self.policy.in_order or not self._window.under_way
-
-    def _idle_for_the_head(self) -> bool:
-        """Workers idle, the window being full and its head slow."""
-        full = len(self._window.entries) >= self.budget
-        return full and self._window.under_way < self.policy.workers
-
-    def _changes_room(self, event: Answered) -> bool:
-        """More may be drawn now than before the answer."""
-        if type(event) is Arrived:
-            self._budget.note(event.bytes)
-            if event.idled and self._budget.grow_for_an_idler():
-                return True
-        return type(event) is Ended or self.policy.bytes is not None or not self._in_turn
-
-    def _refill_eagerly(self, out: list[Instruction]) -> None:
-        if self._wanting or not self.policy.lazy:
-            self._refill(out)
 
     def _refill(self, out: list[Instruction]) -> None:
         """Draw tasks up to the budget and hand them out."""
-        while len(self._window.entries) < self.budget and not self._exhausted:
-            if self._fault is not None or not self._has_room():
-                break
+        if self.policy.lazy and not self._wanting:
+            return
+        window, budget = self._window, self._budget
+        while len(window.entries) < budget.tasks and self._may_draw():
             try:
                 self._drawn = self.plan.draw() if self._in_turn else self._draw_out_of_turn()
             except StopIteration:
@@ -309,11 +303,11 @@ class Schedule:
             else:
                 if self._drawn is None:
                     break
-                entry = self._window.add(self._drawn)
+                entry = window.add(self._drawn)
                 self._drawn = None
                 if self._sends_at_once:
                     self._send(entry, out)
-        if self._window.held:
+        if window.held:
             self._hand_out(out)
 
     def _draw_out_of_turn(self) -> Task | None:
@@ -355,18 +349,21 @@ class Schedule:
                     full.add(stream)
 
     def _send(self, entry: Entry, out: list[Instruction], place: Place | None = None) -> None:
-        send = Send(self._worker_of(entry.task), entry.task, place)
-        self._window.send(entry, send)
+        task = entry.task
+        self._window.send(entry)
         if self._placement.moving:
-            self._placement.sent(_stream_of(entry.task))
-        out.append(send)
+            self._placement.sent(_stream_of(task))
+        worker = None if task.stream is None else self._placement.of(task.stream)
+        out.append(Send(worker, task, place))
 
-    def _has_room(self) -> bool:
+    def _may_draw(self) -> bool:
+        """There may be more tasks, and the bound in bytes leaves room for one."""
+        if self._exhausted or self._fault is not None:
+            return False
+        if self.policy.bytes is None or not self._window.entries:
+            return True
         fetched = self._window.under_way + self._window.held
-        return not self._window.entries or self._budget.has_room(self._window.bytes, fetched)
-
-    def _worker_of(self, task: Task) -> int | None:
-        return None if task.stream is None else self._placement.of(task.stream)
+        return self._budget.has_room(self._window.bytes, fetched)
 
     # --- the invariants once more, as a check ----------------------------------------------------
 

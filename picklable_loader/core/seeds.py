@@ -23,46 +23,45 @@ __all__ = [
 _BITS = 62
 
 
-def _hash(purpose: bytes, *numbers: int) -> int:
-    text = b"%b:%b" % (purpose, ",".join(map(str, numbers)).encode())
+def _hash(text: bytes) -> int:
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little") >> (64 - _BITS)
 
 
 def base_seed(seed: int, epoch: int) -> int:
     """The base seed of an epoch, for a loader that was given ``seed=``."""
-    return _hash(b"base", seed, epoch)
+    return _hash(b"base:%d,%d" % (seed, epoch))
 
 
 def next_base_seed(base: int) -> int:
     """The base seed of the next epoch, where torch draws none: its workers go on living."""
-    return _hash(b"next", base)
+    return _hash(b"next:%d" % base)
 
 
 def order_seed(seed: int, epoch: int) -> int:
     """The seed of the order of an epoch, for a loader that was given ``seed=``."""
-    return _hash(b"order", seed, epoch)
+    return _hash(b"order:%d,%d" % (seed, epoch))
 
 
 def batch_seed(base: int, step: int) -> int:
     """The seed that a worker sets on the generators before it fetches a batch."""
-    return _hash(b"batch", base, step)
+    return _hash(b"batch:%d,%d" % (base, step))
 
 
 def sample_seed(base: int, position: int) -> int:
     """The seed before one sample is fetched; ``position`` counts samples of the order, from 0."""
-    return _hash(b"sample", base, position)
+    return _hash(b"sample:%d,%d" % (base, position))
 
 
 def stream_seed(base: int, stream: int, ordinal: int) -> int:
     """The seed before the ``ordinal``-th batch of a stream (iterable-style data)."""
-    return _hash(b"stream", base, stream, ordinal)
+    return _hash(b"stream:%d,%d,%d" % (base, stream, ordinal))
 
 
 def mixing_seed(purpose: str, seed: int, epoch: int, place: int) -> int:
     """The seed of a wrapper of iterable-style data, for one iteration in one stream."""
-    return _hash(b"mix " + purpose.encode(), seed, epoch, place)
+    return _hash(b"mix %b:%d,%d,%d" % (purpose.encode(), seed, epoch, place))
 
 
 def mixing_draw(seed: int, number: int) -> int:
     """Draw number ``number`` of a wrapper that mixes datasets, from 0 to 2**62 - 1."""
-    return _hash(b"draw", seed, number)
+    return _hash(b"draw:%d,%d" % (seed, number))

@@ -82,7 +82,8 @@ class Place:
 
     def copy(self, **changes: Any) -> Place:
         """A position that does not move with this one."""
-        return replace(self, **{"since": list(self.since), **changes})
+        copy = Place(self.given, self.ended, self.mark, self.marked, list(self.since))
+        return replace(copy, **changes) if changes else copy
 
 
 class StreamPlan:

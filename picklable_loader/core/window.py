@@ -11,13 +11,11 @@ from typing import Any
 
 from ..errors import InvalidTransition
 from .events import Answered, Arrived, Died, Send, Skipped, Wanted
-from .phases import Phase, follow
+from .phases import TRANSITIONS, Phase
 from .streams import Place
 from .task import Task
 
 __all__ = ["Entry", "Window"]
-
-_WANTED = Wanted()
 
 #: phases of tasks that wait for their turn
 _HERE = (Phase.ARRIVED, Phase.FAILED, Phase.EMPTY)
@@ -69,22 +67,14 @@ class Window:
         """The tasks, in order of their steps."""
         return tuple(entry.task for entry in tuple(self.entries.values()))
 
-    def task(self, step: int) -> Task:
-        """The task of a step, which must be in the window."""
-        return self.entries[step].task
-
-    def head(self) -> Entry:
-        """The entry of the lowest step; there must be one."""
-        return next(iter(self.entries.values()))
-
-    def next_ready(self, in_order: bool) -> int | None:
-        """The step to deliver next, if its batch is here."""
+    def next_ready(self, in_order: bool) -> Entry | None:
+        """The entry to deliver next, if its batch is here."""
         if not self._ready:
             return None
         if not in_order:
-            return self._ready[0]
-        head = self.head()
-        return head.task.step if head.phase in _HERE else None
+            return self.entries[self._ready[0]]
+        head = next(iter(self.entries.values()))
+        return head if head.phase in _HERE else None
 
     def held_back(self) -> list[Entry]:
         """The entries that can be sent now; none behind a batch that its stream cannot get past."""
@@ -132,16 +122,17 @@ class Window:
 
     def add(self, task: Task) -> Entry:
         """A task was drawn."""
-        in_turn = not self.entries or next(reversed(self.entries)) < task.step
-        self.entries[task.step] = entry = Entry(task)
+        entries, step = self.entries, task.step
+        in_turn = not entries or next(reversed(entries)) < step
+        entries[step] = entry = Entry(task)
         if not in_turn:
-            self.entries = dict(sorted(self.entries.items()))
+            self.entries = dict(sorted(entries.items()))
         self.held += 1
         return entry
 
-    def send(self, entry: Entry, send: Send) -> None:
+    def send(self, entry: Entry) -> None:
         """A task is given to a worker."""
-        entry.phase = follow(entry.phase, send, entry.task.step)
+        entry.phase = TRANSITIONS[entry.phase, Send]
         self.held -= 1
         self.under_way += 1
 
@@ -154,33 +145,35 @@ class Window:
         Raises:
             InvalidTransition: it was not under way; nothing has changed.
         """
-        step = event.step
+        step, kind = event.step, type(event)
         entry = self.entries.get(step) or self._forgotten.get(step)
         if entry is None:
-            raise InvalidTransition(Phase.GONE.value, type(event).__name__, step)
+            raise InvalidTransition(Phase.GONE.value, kind.__name__, step)
         forgotten = entry.phase is Phase.FORGOTTEN
-        entry.phase = follow(entry.phase, event, step)
+        entry.phase = TRANSITIONS[entry.phase, kind]
         self.under_way -= 1
         entry.mark = event.mark
         if entry.phase is Phase.GONE:
             del (self._forgotten if forgotten else self.entries)[step]
         else:
             self._ready.append(step)
-            if type(event) is Arrived:
-                entry.bytes = event.bytes
-                self.bytes += event.bytes
+            if kind is Arrived:
+                entry.bytes = event.bytes  # type: ignore[union-attr]
+                self.bytes += entry.bytes
         return entry, forgotten
 
-    def take(self, step: int) -> tuple[Entry, Phase]:
-        """Remove the entry of a step whose turn has come.
+    def take(self, entry: Entry) -> Phase:
+        """Remove an entry whose turn has come.
 
         Returns:
-            The entry, and the phase that it was in.
+            The phase that it was in.
         """
-        entry = self.entries.pop(step)
-        was, entry.phase = entry.phase, follow(entry.phase, _WANTED, step)
-        self._leave(entry)
-        return entry, was
+        step = entry.task.step
+        was, entry.phase = entry.phase, TRANSITIONS[entry.phase, Wanted]
+        del self.entries[step]
+        self._ready.remove(step)
+        self.bytes -= entry.bytes
+        return was
 
     def skip(self, event: Skipped) -> tuple[int, list[int]]:
         """Skip the first tasks.
@@ -191,13 +184,14 @@ class Window:
         steps, here = list(self.entries)[: event.count], []
         for step in steps:
             entry = self.entries.pop(step)
-            was, entry.phase = entry.phase, follow(entry.phase, event, step)
+            was, entry.phase = entry.phase, TRANSITIONS[entry.phase, Skipped]
             if was is Phase.SENT:
                 self._forgotten[step] = entry
             elif was is Phase.HELD:
                 self.held -= 1
             elif was in _HERE:
-                self._leave(entry)
+                self._ready.remove(step)
+                self.bytes -= entry.bytes
                 here.append(step)
         return len(steps), here
 
@@ -206,15 +200,11 @@ class Window:
         for step in sorted(event.lost):
             entry = self.entries.get(step) or self._forgotten.pop(step)
             entry.deaths += step == event.at_hand
-            entry.phase = follow(entry.phase, event, step)
+            entry.phase = TRANSITIONS[entry.phase, Died]
             if entry.phase is Phase.HELD and entry.deaths >= most_deaths:
-                entry.phase = follow(entry.phase, event, step)
+                entry.phase = TRANSITIONS[entry.phase, Died]
             self.under_way -= 1
             self.held += entry.phase is Phase.HELD
-
-    def _leave(self, entry: Entry) -> None:
-        self._ready.remove(entry.task.step)
-        self.bytes -= entry.bytes
 
     # --- the invariants once more, as a check ----------------------------------------------------
 

@@ -15,11 +15,14 @@ import _random
 import ctypes
 import os
 import random
+import struct
+import sys
 import threading
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -96,18 +99,18 @@ class NumpyRng:
     def capture(self) -> tuple[bytes, int, float]:
         bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
         if not isinstance(bits, np.random.MT19937):
-            return (b"", *_read_gauss())
+            return (b"", *_GAUSS.unpack(_read_gauss()))
         # The documented address of 624 words and the position in them; `.state` copies the words
         # one by one and takes 30 µs.
         words = ctypes.string_at(bits.ctypes.state_address, 4 * WORDS)
-        return (words, *_read_gauss())
+        return (words, *_GAUSS.unpack(_read_gauss()))
 
     def restore(self, state: tuple[bytes, int, float]) -> None:
         words, has_gauss, gauss = state
         bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
         if words and isinstance(bits, np.random.MT19937):
             ctypes.memmove(bits.ctypes.state_address, words, 4 * WORDS)
-            _write_gauss(has_gauss, gauss)
+            _write_gauss(_GAUSS.pack(has_gauss, gauss))
 
     def seed(self, seed: int) -> None:
         np.random.seed(seed & _MASK)
@@ -220,8 +223,7 @@ class Isolated:
         _python.gauss_next = self._python_gauss
         torch.default_generator.set_state(self._torch)
         np.random.set_bit_generator(self._bits)  # type: ignore[attr-defined]
-        if self._gauss[0]:  # the exchange has cleared it
-            _write_gauss(*self._gauss)
+        _write_gauss(self._gauss)  # the exchange has cleared it
 
 
 def _new_turn() -> None:
@@ -329,39 +331,39 @@ def _tensor(data: bytes) -> torch.Tensor:
 
 # --- numpy's spare Gaussian ----------------------------------------------------------------------
 # Legacy numpy makes normal numbers in pairs and keeps the second one outside of the bit generator.
-# Exchanging the bit generator forgets it. Reading it through get_state copies 624 words in 30 µs,
-# unless a bit generator stands there whose state is empty.
-
-
-class _Empty:
-    @property
-    def state(self) -> dict[str, Any]:
-        return {"bit_generator": "none", "state": {}}
-
-    @state.setter
-    def state(self, value: dict[str, Any]) -> None:
-        pass
-
+# Exchanging the bit generator forgets it. get_state copies 624 words besides, in 30 µs; so the two
+# fields are copied as memory, where they are found.
 
 _global: Any = np.random.mtrand._rand
-_empty = _Empty()
+#: whether there is one, and its value
+_GAUSS = struct.Struct("=i4xd")
 
 
-def _read_gauss() -> tuple[int, float]:
-    bits = _global._bit_generator
-    _global._bit_generator = _empty
-    try:
-        state = _global.get_state(legacy=False)
-    finally:
-        _global._bit_generator = bits
-    return state["has_gauss"], state["gauss"]
+def _memory(state: np.random.RandomState) -> memoryview:
+    size = np.random.RandomState.__basicsize__
+    return memoryview((ctypes.c_char * size).from_address(id(state))).cast("B")
 
 
-def _write_gauss(has_gauss: int, gauss: float) -> None:
-    bits = _global._bit_generator
-    _global._bit_generator = _empty
-    try:
-        state = {"bit_generator": "none", "state": {}, "has_gauss": has_gauss, "gauss": gauss}
-        _global.set_state(state)
-    finally:
-        _global._bit_generator = bits
+def _find_gauss() -> memoryview | None:
+    if sys.implementation.name != "cpython":
+        return None
+    trial = np.random.RandomState(0)
+    trial.standard_normal()
+    gauss = trial.get_state(legacy=False)["gauss"]
+    at = _memory(trial).tobytes().find(_GAUSS.pack(1, gauss))
+    return None if at < 0 else _memory(_global)[at : at + _GAUSS.size]
+
+
+def _read_slowly() -> bytes:
+    state = _global.get_state(legacy=False)
+    return _GAUSS.pack(state["has_gauss"], state["gauss"])
+
+
+def _write_slowly(fields: bytes) -> None:
+    has_gauss, gauss = _GAUSS.unpack(fields)
+    _global.set_state({**_global.get_state(legacy=False), "has_gauss": has_gauss, "gauss": gauss})
+
+
+_found = _find_gauss()
+_read_gauss = _read_slowly if _found is None else _found.tobytes
+_write_gauss = _write_slowly if _found is None else partial(_found.__setitem__, slice(None))

@@ -12,6 +12,7 @@ import ctypes
 import random
 import sys
 from array import array
+from functools import partial
 
 __all__ = ["WORDS", "read_words", "write_words"]
 
@@ -20,7 +21,6 @@ WORDS = 625
 _BYTES = 4 * WORDS
 
 _generator: random.Random = random._inst
-_address = id(_generator) + object.__basicsize__
 
 
 def _read_slowly() -> bytes:
@@ -34,24 +34,19 @@ def _write_slowly(words: bytes) -> None:
     _generator.setstate((version, (*key, position), gauss))
 
 
-def _read_memory() -> bytes:
-    return ctypes.string_at(_address, _BYTES)
-
-
-def _write_memory(words: bytes) -> None:
-    ctypes.memmove(_address, words, _BYTES)
-
-
-def _is_plain_memory() -> bool:
+def _memory() -> memoryview | None:
+    """The struct; None where it is not where CPython has it."""
     if sys.implementation.name != "cpython":
-        return False
+        return None
     if _random.Random.__basicsize__ < object.__basicsize__ + _BYTES:
-        return False
-    return _read_memory() == _read_slowly()
+        return None
+    struct = (ctypes.c_char * _BYTES).from_address(id(_generator) + object.__basicsize__)
+    memory = memoryview(struct).cast("B")
+    return memory if memory.tobytes() == _read_slowly() else None
 
 
-_fast = _is_plain_memory()
+_found = _memory()
 #: the state of the generator behind the functions of ``random``: position, then words
-read_words = _read_memory if _fast else _read_slowly
+read_words = _read_slowly if _found is None else _found.tobytes
 #: put it at a state that ``read_words`` gave
-write_words = _write_memory if _fast else _write_slowly
+write_words = _write_slowly if _found is None else partial(_found.__setitem__, slice(None))

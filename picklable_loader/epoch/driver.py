@@ -8,10 +8,8 @@ from dataclasses import replace
 from time import perf_counter_ns
 
 from ..core.events import (
-    Answered,
     Condemn,
     Deliver,
-    Died,
     Drop,
     Ended,
     Event,
@@ -54,8 +52,7 @@ class Driver:
         self._streams = 0
         #: the run that the engine has begun; None before that
         self._run: Run | None = None
-        self._todo: deque[Instruction] = deque()
-        #: how long the consumer has waited for them
+        #: how long the consumer has waited for batches
         self._waited_ns = 0
         #: from when to when, the last times
         self._waits: deque[tuple[int, int]] = deque(maxlen=KEPT)
@@ -107,13 +104,11 @@ class Driver:
             new_workers = self._engine.renewed
         self.kept = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
         self._pooled = turn if workers else None
-        self._todo.clear()
         marks = self._engine.begin(run.begin(), run.worker_states, run.openings(new_workers))
         self._run = run
         if skip:
-            self._todo.extend(run.schedule.handle(Skipped(skip)))
-        self._todo.extend(run.schedule.handle(Started(marks)))
-        self._carry_out()
+            self._carry_out(Skipped(skip))
+        self._carry_out(Started(marks))
 
     def advance(self) -> Answer:
         """The next batch, or the exception that fetching it raised.
@@ -127,11 +122,10 @@ class Driver:
         run, engine = self._run, self._engine
         assert run is not None and engine is not None, "start() comes first"
         self._empty = 0
-        todo, handle = self._todo, run.schedule.handle
-        todo.extend(handle(_WANTED))
+        turn, handle = self._pooled, run.schedule.handle
+        event: Event = _WANTED
         while True:
-            while todo:
-                instruction = todo.popleft()
+            for instruction in handle(event):
                 kind = type(instruction)
                 if kind is Send:
                     send: Send = instruction  # type: ignore[assignment]
@@ -145,21 +139,24 @@ class Driver:
                 raise NoSampleError(self._empty, str(self.skips.newest))
             began_ns = perf_counter_ns()
             try:
-                event = self._wait(engine) if self._pooled else engine.wait()
+                if turn is not None:
+                    turn.phase = SAVABLE  # a signal handler may save while workers are awaited
+                event = engine.wait()
             except RuntimeError:
                 self.settled = engine.timed_out
                 raise
+            finally:
+                if turn is not None:
+                    turn.phase = MOVING
             ended_ns = perf_counter_ns()
             self._waited_ns += ended_ns - began_ns
             self._waits.append((began_ns, ended_ns))
-            todo.extend(handle(event))
 
     def tell(self, event: Event) -> None:
         """Tell the schedule something."""
-        assert self._run is not None, "start() comes first"
-        self._todo.extend(self._run.schedule.handle(event))
-        self._carry_out()
         run = self._run
+        assert run is not None, "start() comes first"
+        self._carry_out(event)
         self.kept = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
 
     def stats(self) -> Stats:
@@ -207,7 +204,6 @@ class Driver:
         if self._run is not None:  # a budget of 0 would look like a reason for slowness
             self._last = replace(self._last, prefetch_budget=self._run.schedule.budget)
         self._run = None
-        self._todo.clear()
 
     def stop(self) -> None:
         """Forget the run, and retire the workers."""
@@ -229,18 +225,10 @@ class Driver:
             self.stop()
             self.kept = replace(kept, policy=None)
 
-    def _wait(self, engine: Engine) -> Answered | Died:
-        """Wait for workers: a signal handler may save meanwhile."""
-        assert self._pooled is not None
-        self._pooled.phase = SAVABLE
-        try:
-            return engine.wait()
-        finally:
-            self._pooled.phase = MOVING
-
-    def _carry_out(self) -> None:
-        while self._todo:
-            self._act(self._todo.popleft())
+    def _carry_out(self, event: Event) -> None:
+        assert self._run is not None
+        for instruction in self._run.schedule.handle(event):
+            self._act(instruction)
 
     def _act(self, instruction: Instruction) -> None:
         engine = self._engine

@@ -124,8 +124,9 @@ def encode_request(request: Request) -> bytes:
     beginning = begin and (begin.base_seed, begin.announced, begin.shared_seed, begin.states)
     what = task.step, task.indices, task.position, task.stream
     content = request.run, what, beginning, request.place
-    if begin is None and type(task.indices) is list and _INT.issuperset(map(type, task.indices)):
-        return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)  # no tensors: five times as fast
+    numbers = type(task.indices) is list and _INT.issuperset(map(type, task.indices))
+    if numbers and request.place is None:  # no tensors: five times as fast
+        return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
     return dumps(content)
 
 

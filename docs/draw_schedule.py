@@ -26,9 +26,7 @@ PLACES = {
     Phase.HELD: (-2.2, 1.0),
     Phase.SENT: (0.0, 1.0),
     Phase.LETHAL: (-2.2, -0.6),
-    Phase.ARRIVED: (2.0, 2.5),
-    Phase.FAILED: (2.0, 1.5),
-    Phase.EMPTY: (2.0, 0.5),
+    Phase.HERE: (2.0, 2.2),
     Phase.FORGOTTEN: (2.0, -0.9),
     Phase.GONE: (4.0, 1.0),
 }

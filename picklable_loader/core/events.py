@@ -49,45 +49,45 @@ class Budgeted:
 
 
 @dataclass(slots=True)
-class Arrived:
-    """The batch of a step is here."""
+class Answered:
+    """What became of a task that was sent: one of the four below."""
 
     step: int
+    #: the state of the stream after it; None if it was not taken
+    mark: Any = None
     #: memory that it takes until it is delivered; 0 where nobody counts
     bytes: int = 0
     #: its worker had nothing to do before, for a time that counts beside that of the task
     idled: bool = False
-    #: the state of the stream after it; None if it was not taken
-    mark: Any = None
     #: nanoseconds that it has cost its worker; 0 where nobody counts
     cost_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Arrived(Answered):
+    """The batch of a step is here."""
+
+    __slots__ = ()
+
+
+class Failed(Answered):
     """Fetching a step raised an exception, which is here."""
 
-    step: int
-    #: as in `Arrived`
-    mark: Any = None
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Emptied:
+class Emptied(Answered):
     """A step has no batch: all of its samples were bad, and are skipped."""
 
-    step: int
-    #: as in `Arrived`
-    mark: Any = None
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The stream that was to serve a step has no more data."""
+class Ended(Answered):
+    """The stream that was to serve a step has no more data.
 
-    step: int
-    #: the state that the next epoch finds the dataset in
-    mark: Any = None
+    The mark is the state that the next epoch finds the dataset in.
+    """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,6 @@ class Interrupted:
     #: steps that were delivered when the consumer had got all of them, for example 3
     handed_over: int
 
-
-#: what becomes of a task that was sent
-Answered = Union[Arrived, Failed, Emptied, Ended]
 
 Event = Union[Started, Wanted, Skipped, Budgeted, Answered, Died, Interrupted]
 

@@ -22,10 +22,8 @@ class Phase(Enum):
 
     HELD = "held"  # drawn, and to be sent at once, or when it is clear who is to have its stream
     SENT = "sent"
-    ARRIVED = "arrived"
-    FAILED = "failed"
+    HERE = "here"  # answered: there is a batch, an error, or no batch, as its answer says
     LETHAL = "lethal"  # several workers have died of it: it is not sent again
-    EMPTY = "empty"  # it has no batch, and is passed over when its turn comes
     FORGOTTEN = "forgotten"  # skipped while a worker had it: its result is awaited and dropped
     GONE = "gone"  # delivered, raised, passed over, dropped, or void since its stream had ended
 
@@ -47,18 +45,14 @@ TRANSITIONS |= {
     (Phase.HELD, Send): Phase.SENT,
     (Phase.HELD, Skipped): Phase.GONE,
     (Phase.HELD, Died): Phase.LETHAL,  # once too often
-    (Phase.SENT, Arrived): Phase.ARRIVED,
-    (Phase.SENT, Failed): Phase.FAILED,
-    (Phase.SENT, Emptied): Phase.EMPTY,
+    (Phase.SENT, Arrived): Phase.HERE,
+    (Phase.SENT, Failed): Phase.HERE,
+    (Phase.SENT, Emptied): Phase.HERE,
     (Phase.SENT, Ended): Phase.GONE,
     (Phase.SENT, Skipped): Phase.FORGOTTEN,
     (Phase.SENT, Died): Phase.HELD,
-    (Phase.ARRIVED, Wanted): Phase.GONE,
-    (Phase.ARRIVED, Skipped): Phase.GONE,
-    (Phase.FAILED, Wanted): Phase.GONE,
-    (Phase.FAILED, Skipped): Phase.GONE,
-    (Phase.EMPTY, Wanted): Phase.GONE,
-    (Phase.EMPTY, Skipped): Phase.GONE,
+    (Phase.HERE, Wanted): Phase.GONE,
+    (Phase.HERE, Skipped): Phase.GONE,
     (Phase.LETHAL, Skipped): Phase.GONE,
     (Phase.FORGOTTEN, Arrived): Phase.GONE,
     (Phase.FORGOTTEN, Failed): Phase.GONE,

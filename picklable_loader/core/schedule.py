@@ -189,7 +189,7 @@ class Schedule:
     def _answered(self, event: Answered, out: list[Instruction]) -> None:
         entry, forgotten = self._window.answer(event)
         if self._placement.moving:
-            self._placement.answered(_stream_of(entry.task), getattr(event, "cost_ns", 0))
+            self._placement.answered(_stream_of(entry.task), event.cost_ns)
         if type(event) is Ended:
             self._places.end(_stream_of(entry.task), event.mark)
             self.plan.end(_stream_of(entry.task))
@@ -248,13 +248,13 @@ class Schedule:
             return
         window = self._window
         while (entry := window.next_ready(self.policy.in_order)) is not None:
-            step, was = entry.task.step, self._leave(entry)
-            self._wanting = was is Phase.EMPTY
+            step, kind = entry.task.step, type(self._leave(entry))
+            self._wanting = kind is Emptied
             # Torch draws the next index before it returns a batch: a sampler that uses the global
             # random number generator must see the same state of it here.
             self._refill(out)
             if not self._wanting:
-                out.append(Raise(step) if was is Phase.FAILED else Deliver(step))
+                out.append(Raise(step) if kind is Failed else Deliver(step))
                 return
             out.append(Pass(step))
         head = next(iter(window.entries.values()), None)
@@ -273,18 +273,18 @@ class Schedule:
             if self._budget.grow_behind_a_head():
                 self._refill(out)
 
-    def _leave(self, entry: Entry) -> Phase:
-        """Move on behind a step; returns what it was."""
+    def _leave(self, entry: Entry) -> Answered:
+        """Move on behind a step; returns its answer."""
         task = entry.task
         if self._streamed:
             self._before = self.delivered, task, self._places.copy_of(task.stream)
         else:
             self._before = self.delivered, task, None
-        was = self._window.take(entry)
+        answer = self._window.take(entry, Wanted)
         self.delivered += 1
         if self._streamed:
-            self._places.deliver(task, entry.mark)
-        return was
+            self._places.deliver(task, answer.mark)
+        return answer
 
     def _refill(self, out: list[Instruction]) -> None:
         """Draw tasks up to the budget and hand them out."""

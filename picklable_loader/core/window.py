@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from ..errors import InvalidTransition
-from .events import Answered, Arrived, Died, Send, Skipped, Wanted
+from .events import Answered, Died, Send, Skipped, Wanted
 from .phases import TRANSITIONS, Phase
 from .streams import Place
 from .task import Task
 
 __all__ = ["Entry", "Window"]
 
-#: phases of tasks that wait for their turn
-_HERE = (Phase.ARRIVED, Phase.FAILED, Phase.EMPTY)
 #: phases of tasks that are still to be answered
 _OWED = (Phase.HELD, Phase.SENT)
 
@@ -29,9 +26,8 @@ class Entry:
 
     task: Task
     phase: Phase = Phase.HELD
-    #: memory that its batch takes, and the state of its stream after it, once it is here
-    bytes: int = 0
-    mark: Any = None
+    #: what became of it, once it is HERE
+    answer: Answered | None = None
     #: workers that have died of it
     deaths: int = 0
 
@@ -74,7 +70,7 @@ class Window:
         if not in_order:
             return self.entries[self._ready[0]]
         head = next(iter(self.entries.values()))
-        return head if head.phase in _HERE else None
+        return head if head.phase is Phase.HERE else None
 
     def held_back(self) -> list[Entry]:
         """The entries that can be sent now; none behind a batch that its stream cannot get past."""
@@ -109,8 +105,8 @@ class Window:
         """
         place = place.copy()
         for entry in self.entries.values():
-            if entry.task.stream == stream and entry.phase in _HERE:
-                place.deliver(entry.task, entry.mark, remember)
+            if entry.task.stream == stream and entry.answer is not None:
+                place.deliver(entry.task, entry.answer.mark, remember)
         return place
 
     # --- moving ----------------------------------------------------------------------------------
@@ -152,28 +148,23 @@ class Window:
         forgotten = entry.phase is Phase.FORGOTTEN
         entry.phase = TRANSITIONS[entry.phase, kind]
         self.under_way -= 1
-        entry.mark = event.mark
         if entry.phase is Phase.GONE:
             del (self._forgotten if forgotten else self.entries)[step]
         else:
+            entry.answer = event
             self._ready.append(step)
-            if kind is Arrived:
-                entry.bytes = event.bytes  # type: ignore[union-attr]
-                self.bytes += entry.bytes
+            self.bytes += event.bytes
         return entry, forgotten
 
-    def take(self, entry: Entry) -> Phase:
-        """Remove an entry whose turn has come.
-
-        Returns:
-            The phase that it was in.
-        """
-        step = entry.task.step
-        was, entry.phase = entry.phase, TRANSITIONS[entry.phase, Wanted]
+    def take(self, entry: Entry, event: type[Wanted | Skipped]) -> Answered:
+        """Remove an entry that is here, as its turn has come or it is skipped; give its answer."""
+        entry.phase = TRANSITIONS[entry.phase, event]
+        answer, step = entry.answer, entry.task.step
+        assert answer is not None, "it is here"
         del self.entries[step]
         self._ready.remove(step)
-        self.bytes -= entry.bytes
-        return was
+        self.bytes -= answer.bytes
+        return answer
 
     def skip(self, event: Skipped) -> tuple[int, list[int]]:
         """Skip the first tasks.
@@ -183,16 +174,16 @@ class Window:
         """
         steps, here = list(self.entries)[: event.count], []
         for step in steps:
-            entry = self.entries.pop(step)
+            entry = self.entries[step]
+            if entry.phase is Phase.HERE:
+                self.take(entry, Skipped)
+                here.append(step)
+                continue
             was, entry.phase = entry.phase, TRANSITIONS[entry.phase, Skipped]
+            del self.entries[step]
+            self.held -= was is Phase.HELD
             if was is Phase.SENT:
                 self._forgotten[step] = entry
-            elif was is Phase.HELD:
-                self.held -= 1
-            elif was in _HERE:
-                self._ready.remove(step)
-                self.bytes -= entry.bytes
-                here.append(step)
         return len(steps), here
 
     def lose(self, event: Died, most_deaths: int) -> None:
@@ -217,8 +208,9 @@ class Window:
         assert all(entry.phase is Phase.FORGOTTEN for entry in self._forgotten.values())
         phases = [entry.phase for entry in entries.values()]
         assert Phase.GONE not in phases and Phase.FORGOTTEN not in phases
-        here = {step for step, entry in entries.items() if entry.phase in _HERE}
+        here = {step for step, entry in entries.items() if entry.phase is Phase.HERE}
+        assert here == {step for step, entry in entries.items() if entry.answer is not None}
         assert here == set(self._ready) and len(here) == len(self._ready)
         assert self.held == phases.count(Phase.HELD)
         assert self.under_way == phases.count(Phase.SENT) + len(self._forgotten)
-        assert self.bytes == sum(entry.bytes for entry in entries.values())
+        assert self.bytes == sum(entry.answer.bytes for entry in entries.values() if entry.answer)

@@ -14,14 +14,14 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from ..core.checks import check_count, whole_number
 from ..core.cursor import Saved
-from ..core.events import Budgeted, Skipped
+from ..core.events import Budgeted, Failed, Skipped
 from ..epoch.fits import check_kind
 from ..epoch.options import AtEpochEnd
 from ..epoch.turns import AT_REST, MOVING
 from ..epoch.warnings import empty_epoch, longer_than_promised, replay, skipped
 from ..errors import UsageError, WorkerDied
 from ..fetching.engine.stats import Stats
-from ..fetching.transport.messages import Answer, Outcome
+from ..fetching.transport.messages import Answer
 from ..fetching.worker.fetch import NEVER
 from ..fetching.worker.on_error import Thinned
 from ..fetching.worker.saved_streams import replayed
@@ -279,7 +279,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             raise
         # A batch that raised counts as delivered. One of a worker that could not start does not:
         # the next call starts new workers.
-        self._driver.settled = answer.outcome is Outcome.FAILED
+        self._driver.settled = answer.kind is Failed and answer.started
         return self._hand_over(answer)
 
     def _tell_of_replay(self) -> None:

@@ -178,7 +178,7 @@ def test_a_second_answer_for_a_task_that_waits_is_a_bug() -> None:
     schedule = Schedule(plan_of(3), Policy(workers=1, budget=2))
     schedule.handle(Started())
     schedule.handle(Arrived(1))
-    with pytest.raises(InvalidTransition, match="arrived"):
+    with pytest.raises(InvalidTransition, match="here"):
         schedule.handle(Arrived(1))
     schedule.validate()
 
@@ -403,7 +403,7 @@ def highest(policy: Policy, sizes: list[int]) -> int:
     for turn, _ in enumerate(sizes):
         for step in sorted(world.under_way, reverse=bool(turn % 2)):
             world.under_way.remove(step)
-            world.tell(Arrived(step, sizes[step]))
+            world.tell(Arrived(step, bytes=sizes[step]))
             most = max(most, world.schedule.held_bytes)
         world.tell(Wanted())
     world.finish()
@@ -456,7 +456,7 @@ class World:
     def answer(self, choice: int, failed: bool) -> None:
         if self.under_way:
             step = self.under_way.pop(choice % len(self.under_way))
-            self.tell(Failed(step) if failed else Arrived(step, 1 + choice))
+            self.tell(Failed(step) if failed else Arrived(step, bytes=1 + choice))
 
     def kill(self, choice: int) -> None:
         """A worker dies, which had some of the tasks; the rest stays in the queue."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from picklable_loader.core.events import Failed
 from picklable_loader.core.task import Task
 from picklable_loader.fetching.pool.exit import Death, likely_cause, unexpected
 from picklable_loader.fetching.pool.pool import Pool
@@ -25,7 +26,6 @@ from picklable_loader.fetching.transport.channels import Lines
 from picklable_loader.fetching.transport.messages import (
     Answer,
     Begin,
-    Outcome,
     Request,
     encode_request,
 )
@@ -232,7 +232,7 @@ class Padded(list[int]):
 def test_a_failure_is_an_answer_and_the_worker_lives_on(start: Callable[..., Pool]) -> None:
     pool = start([10, 11])
     pool.lines.post(0, request(0, 5))
-    assert answers(pool, 1)[0].outcome is Outcome.FAILED
+    assert answers(pool, 1)[0].kind is Failed
     pool.lines.post(0, request(1, 1, begins=False))
     assert answers(pool, 1)[0].payload == [11]
 

@@ -14,7 +14,6 @@ from picklable_loader.fetching.pool.exit import Death
 from picklable_loader.fetching.transport.messages import (
     Answer,
     Begin,
-    Outcome,
     encode_answer,
     read_answer,
 )
@@ -22,7 +21,7 @@ from picklable_loader.fetching.worker.loop import Post
 
 
 def answer(step: int) -> bytes:
-    return encode_answer(Answer(1, step, 0, Outcome.ARRIVED, "batch"))
+    return encode_answer(Answer(1, step, 0, Arrived, "batch"))
 
 
 class DyingPool:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from parity.identical import assert_identical
 from torch._utils import ExceptionWrapper
 
+from picklable_loader.core.events import Arrived, Emptied, Ended, Failed
 from picklable_loader.core.task import Task
 from picklable_loader.fetching.transport import messages as frames
 from picklable_loader.fetching.transport.arena import Arena, ArenaReader, new_memory
@@ -29,7 +30,6 @@ from picklable_loader.fetching.transport.messages import (
     SHORT_BYTES,
     Answer,
     Begin,
-    Outcome,
     Request,
     encode_answer,
     encode_request,
@@ -58,7 +58,8 @@ COUNT_OR_NONE = st.none() | st.integers(0, 2**62)
 TASKS = st.builds(Task, INT64, PLAIN, INT64)
 BEGINS = st.builds(Begin, st.integers(0, 2**62), COUNT_OR_NONE, COUNT_OR_NONE, STATES)
 REQUESTS = st.builds(Request, INT64, TASKS, st.none() | BEGINS)
-ANSWERS = st.builds(Answer, INT64, INT64, INT32, st.sampled_from(Outcome), PLAIN, STATES)
+KINDS = [Arrived, Failed, Emptied, Ended, None]
+ANSWERS = st.builds(Answer, INT64, INT64, INT32, st.sampled_from(KINDS), PLAIN, STATES)
 
 
 Over = Callable[[Any], Any]
@@ -74,11 +75,11 @@ def by_arena(thing: Any) -> Any:
     fd = new_memory()
     try:
         arena, reader = Arena(fd), ArenaReader(fd)
-        frame = encode_answer(Answer(0, 0, 0, Outcome.ARRIVED, thing), arena)
+        frame = encode_answer(Answer(0, 0, 0, Arrived, thing), arena)
         answer = read_answer(frame, reader.open)
     finally:
         os.close(fd)
-    if answer.outcome is Outcome.FAILED:
+    if answer.kind is Failed:
         answer.payload.reraise()
     return answer.payload
 
@@ -108,12 +109,11 @@ def test_a_request_comes_over(request: Request) -> None:
 def test_an_answer_comes_over(answer: Answer) -> None:
     again = read_answer(encode_answer(answer))
     assert again == replace(answer, bytes=again.bytes)
-    assert type(again.outcome) is Outcome
 
 
 def test_an_answer_brings_tensors_and_generators_states() -> None:
     batch = {"x": torch.arange(6).view(2, 3), "y": np.arange(3.0), "z": ["a", None]}
-    answer = Answer(1, 2, 3, Outcome.ARRIVED, batch, {"torch": b"12"})
+    answer = Answer(1, 2, 3, Arrived, batch, {"torch": b"12"})
     again = read_answer(encode_answer(answer))
     assert torch.equal(again.payload["x"], batch["x"])  # type: ignore[arg-type]
     assert again.payload["y"].tolist() == [0.0, 1.0, 2.0]
@@ -127,7 +127,7 @@ def test_a_mark_comes_over_as_bytes_that_are_no_part_of_the_batch(
     length: int, in_an_arena: bool
 ) -> None:
     mark = os.urandom(length)
-    without = Answer(1, 2, 3, Outcome.ARRIVED, torch.zeros(9))
+    without = Answer(1, 2, 3, Arrived, torch.zeros(9))
     fd = new_memory()
     arena, reader = (Arena(fd), ArenaReader(fd)) if in_an_arena else (None, None)
     bare, again = (
@@ -145,7 +145,7 @@ def test_a_mark_that_is_kept_keeps_no_room_in_the_arena() -> None:
     kept = []
     for _ in range(9):
         arena.collect()
-        answer = Answer(1, 2, 3, Outcome.ARRIVED, None, mark=bytes(LARGE))
+        answer = Answer(1, 2, 3, Arrived, None, mark=bytes(LARGE))
         kept.append(read_answer(encode_answer(answer, arena), reader.open).mark)
     os.close(fd)
     assert LARGE <= arena.bytes < 2 * LARGE
@@ -159,7 +159,7 @@ def failure(error: Exception) -> ExceptionWrapper:
 
 
 def test_an_exception_comes_over_with_its_class_and_text() -> None:
-    answer = Answer(0, 0, 0, Outcome.FAILED, failure(KeyError("lost")))
+    answer = Answer(0, 0, 0, Failed, failure(KeyError("lost")))
     again = read_answer(encode_answer(answer))
     with pytest.raises(KeyError, match="in a test") as raised:
         again.payload.reraise()
@@ -167,10 +167,10 @@ def test_an_exception_comes_over_with_its_class_and_text() -> None:
 
 
 def test_a_batch_that_cannot_be_pickled_becomes_a_failure_that_says_so() -> None:
-    answer = Answer(4, 5, 6, Outcome.ARRIVED, lambda: None, {"torch": b"1"})
+    answer = Answer(4, 5, 6, Arrived, lambda: None, {"torch": b"1"})
     again = read_answer(encode_answer(answer))
     assert (again.run, again.step, again.worker) == (4, 5, 6)
-    assert (again.outcome, again.states) == (Outcome.FAILED, {"torch": b"1"})
+    assert (again.kind, again.states) == (Failed, {"torch": b"1"})
     with pytest.raises(Exception, match="while a DataLoader worker pickled a batch"):
         again.payload.reraise()
 
@@ -179,9 +179,9 @@ def test_an_exception_of_a_class_that_cannot_be_sent_keeps_its_name_and_text() -
     class Local(Exception):
         pass
 
-    answer = Answer(4, 5, 6, Outcome.FAILED, failure(Local("what went wrong")))
+    answer = Answer(4, 5, 6, Failed, failure(Local("what went wrong")))
     again = read_answer(encode_answer(answer))
-    assert (again.run, again.step, again.worker, again.outcome) == (4, 5, 6, Outcome.FAILED)
+    assert (again.run, again.step, again.worker, again.kind) == (4, 5, 6, Failed)
     with pytest.raises(RuntimeError, match="(?s)Caught Local in a test.*what went wrong"):
         again.payload.reraise()
 
@@ -204,9 +204,9 @@ def raising(error: type[Exception]) -> None:
 def test_a_batch_that_cannot_be_unpickled_becomes_a_failure_of_its_step(
     error: type[Exception],
 ) -> None:
-    again = read_answer(encode_answer(Answer(4, 5, 6, Outcome.ARRIVED, Unreadable(error))))
+    again = read_answer(encode_answer(Answer(4, 5, 6, Arrived, Unreadable(error))))
     assert (again.run, again.step, again.worker) == (4, 5, 6)
-    assert (again.outcome, again.states) == (Outcome.FAILED, None)
+    assert (again.kind, again.states) == (Failed, None)
     with pytest.raises(error, match="(?s)while unpickling.*not on this side"):
         again.payload.reraise()
 
@@ -215,7 +215,7 @@ def test_a_batch_that_cannot_be_unpickled_becomes_a_failure_of_its_step(
 def test_shared_memory_that_is_gone_with_its_worker_is_no_failure_of_the_batch(
     error: type[Exception],
 ) -> None:
-    frame = encode_answer(Answer(4, 5, 6, Outcome.ARRIVED, Unreadable(error)))
+    frame = encode_answer(Answer(4, 5, 6, Arrived, Unreadable(error)))
     with pytest.raises(error):
         read_answer(frame)
 
@@ -232,7 +232,7 @@ def test_an_answer_that_was_cut_short_is_never_taken_for_a_batch(
     except EOFError:
         return
     assert (again.run, again.step, again.worker) == (answer.run, answer.step, answer.worker)
-    assert again.outcome is Outcome.FAILED
+    assert again.kind is Failed
 
 
 @settings(deadline=None)
@@ -514,7 +514,7 @@ def to_whom(line: Line) -> int | None:
 
 
 def arrived(step: int, payload: Any = None, worker: int = 0) -> Answer:
-    return Answer(1, step, worker, Outcome.ARRIVED, payload)
+    return Answer(1, step, worker, Arrived, payload)
 
 
 def test_requests_come_whole_and_in_order(line: Line) -> None:

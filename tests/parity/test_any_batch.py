@@ -18,8 +18,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from picklable_loader.core.events import Arrived
 from picklable_loader.fetching.transport.arena import Arena, ArenaReader, new_memory
-from picklable_loader.fetching.transport.messages import Answer, Outcome, encode_answer, read_answer
+from picklable_loader.fetching.transport.messages import Answer, encode_answer, read_answer
 from picklable_loader.fetching.transport.tensors import INLINE_BYTES
 
 from .identical import assert_identical
@@ -612,10 +613,10 @@ def test_any_nesting_comes_through_an_arena_as_it_was_and_as_in_torchs_way(batch
     fd = new_memory()
     arena, reader = Arena(fd), ArenaReader(fd)
     try:
-        answer = Answer(0, 0, 0, Outcome.ARRIVED, batch)
+        answer = Answer(0, 0, 0, Arrived, batch)
         first = read_answer(encode_answer(answer, arena), reader.open)
         second = read_answer(encode_answer(answer, arena), reader.open)
-        assert first.outcome is Outcome.ARRIVED
+        assert first.kind is Arrived
         by_torch = pickle.loads(ForkingPickler.dumps(batch))
         assert_identical(first.payload, by_torch)
         assert_identical(sharing(first.payload), sharing(by_torch))

@@ -155,7 +155,7 @@ def _inline_engine(setup: Setup) -> Engine:
     # Torch's worker information is not there with num_workers=0, unless there must be streams.
     given = setup.streams if setup.streams > 1 or setup.streams_given else None
     init = setup.init if given else None
-    post = Post(0, 1, setup.worker_seed, init, None, setup.announced, given)
+    post = Post(0, 1, setup.worker_seed, init, None, setup.announced, given, True)
     return InlineEngine(setup.job, post, setup.world, setup.dataset_saved, setup.origin)
 
 

@@ -11,16 +11,15 @@ from typing import Any, TypeVar
 
 from torch.utils.data._utils import worker as torch_worker
 
-from ...core.events import Answered, Arrived, Emptied, Ended, Failed
+from ...core.events import Answered, Ended
 from ...core.streams import Marks, Place
 from ...core.task import Task
 from ...rng.current import set_current
 from ...rng.generators import capture_all, restore_all
-from ..transport.messages import Answer, Begin, Outcome
+from ..transport.messages import Answer, Begin
 from ..worker.baseline import FirstBaseline
 from ..worker.collate import collate_here
-from ..worker.fetch import Job, StreamEnded
-from ..worker.on_error import NothingLeft
+from ..worker.fetch import Job
 from ..worker.replica import Copies, Post, Replica
 from .stats import Clocks, WorkerStats
 
@@ -79,18 +78,14 @@ class InlineEngine:
         # The task is taken off only when it is done: Ctrl-C loses nothing.
         task = self._tasks[0]
         began_ns = time.perf_counter_ns()
-        outcome, payload, mark = self._inside(self._fetch, task, began_ns)
-        busy_ns, ended = time.perf_counter_ns() - began_ns, outcome is Outcome.ENDED
-        self._clocks.answered(0, busy_ns, ended=ended)
+        answer = self._inside(self._replicas[task.stream or 0].answer, 0, task, began_ns)
+        answer.busy_ns = time.perf_counter_ns() - began_ns
+        ended = answer.kind is Ended
+        self._clocks.answered(0, answer.busy_ns, ended=ended)
         self._tasks.popleft()
-        if ended:
-            return Ended(task.step, mark)
-        self._results[task.step] = Answer(0, task.step, 0, outcome, payload)
-        if outcome is Outcome.FAILED:
-            return Failed(task.step, mark)
-        if outcome is Outcome.EMPTIED:
-            return Emptied(task.step, mark)
-        return Arrived(task.step, mark=mark)
+        if not ended:
+            self._results[task.step] = answer
+        return answer.event()
 
     def look(self) -> Sequence[Answered]:
         return ()
@@ -120,20 +115,6 @@ class InlineEngine:
         self._tasks.clear()
         self._results.clear()
         self._replicas.clear()
-
-    def _fetch(self, task: Task, began_ns: int) -> tuple[Outcome, Any, Any]:
-        replica = self._replicas[task.stream or 0]
-        try:
-            batch = replica.fetch(task)
-        except StreamEnded:
-            return Outcome.ENDED, None, replica.last_mark()
-        except NothingLeft as none:
-            return Outcome.EMPTIED, none.skipped, replica.mark(began_ns)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            return Outcome.FAILED, error, replica.mark(began_ns, failed=True)
-        return Outcome.ARRIVED, batch, replica.mark(began_ns)
 
     def _begin(self, begin: Begin, places: dict[int, Place]) -> Marks:
         for stream, replica in enumerate(self._replicas):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.events import Answered, Arrived, Died, Emptied, Ended, Failed
+from ...core.events import Answered, Died, Ended, Failed
 from ...core.streams import Marks, Place
 from ...core.task import Task
 from ...errors import UsageError
@@ -17,15 +17,12 @@ from ..pool.exit import Death, unexpected
 from ..pool.pool import Pool
 from ..transport.arena import ArenaFull
 from ..transport.channels import Frames
-from ..transport.messages import Answer, Begin, Outcome, Request, encode_request, told_of
+from ..transport.messages import Answer, Begin, Request, encode_request, told_of
 from ..worker.replica import Post
 from .deaths import Restarts
 from .stats import Clocks, WorkerStats
 
 __all__ = ["Care", "PoolEngine"]
-
-#: a worker that has waited for this part of a task's time, or longer, might have done more
-_IDLE_PART = 8
 
 
 @dataclass(frozen=True)
@@ -303,7 +300,7 @@ class PoolEngine:
             return False
 
     def _note(self, answer: Answer) -> None:
-        ended = answer.outcome is Outcome.ENDED
+        ended = answer.kind is Ended
         if (answer.run, answer.step) not in self._sent:
             return  # it was done twice
         del self._sent[answer.run, answer.step]
@@ -312,7 +309,7 @@ class PoolEngine:
         self._clocks.answered(answer.worker, *figures, ended)
         if answer.run != self._run:
             return
-        if answer.outcome is Outcome.REFUSED:
+        if answer.kind is None:
             self._events.append(answer.payload)
             return
         if answer.step < 0:
@@ -320,25 +317,14 @@ class PoolEngine:
             return
         if answer.states is not None:
             self._states[str(answer.worker)] = answer.states
-        self._events.append(_event(answer))
+        self._events.append(answer.event())
         if not ended:
             self._answers[answer.step] = answer
 
     def _fail(self, step: int, error: Exception) -> None:
         """Answer a task that no worker will."""
-        self._answers[step] = Answer(self._run, step, 0, Outcome.FAILED, error)
+        self._answers[step] = Answer(self._run, step, 0, Failed, error)
         self._events.append(Failed(step))
-
-
-def _event(answer: Answer) -> Answered:
-    if answer.outcome is Outcome.ENDED:
-        return Ended(answer.step, answer.mark)
-    if answer.outcome in (Outcome.FAILED, Outcome.UNSTARTED):
-        return Failed(answer.step, answer.mark)
-    if answer.outcome is Outcome.EMPTIED:
-        return Emptied(answer.step, answer.mark)
-    idled = answer.idle_ns > answer.busy_ns // _IDLE_PART
-    return Arrived(answer.step, answer.bytes, idled, answer.mark, answer.busy_ns)
 
 
 def _with_states(begin: Begin | None, states: Any) -> Begin | None:

@@ -12,11 +12,11 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from torch._utils import ExceptionWrapper
 
+from ...core.events import Answered, Arrived, Emptied, Ended, Failed
 from ...core.streams import Place
 from ...core.task import Task
 from .arena import Arena, ArenaFull, Region
@@ -26,7 +26,6 @@ from .tensors import INLINE_BYTES, dump, dumps
 __all__ = [
     "Answer",
     "Begin",
-    "Outcome",
     "Request",
     "SHORT_BYTES",
     "encode_answer",
@@ -37,17 +36,6 @@ __all__ = [
     "told_of",
     "unpack_region",
 ]
-
-
-class Outcome(IntEnum):
-    """How a task ended."""
-
-    ARRIVED = 0  # the payload is the batch
-    FAILED = 1  # the payload is torch's ExceptionWrapper
-    ENDED = 2  # the stream has no more data; no payload
-    REFUSED = 3  # the worker can do nothing here; the payload is a StreamError, or says why else
-    EMPTIED = 4  # all samples were bad, and skipped; the payload says which
-    UNSTARTED = 5  # the worker could not start, and fetches nothing; the payload as of FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +64,16 @@ class Request:
 
 @dataclass(slots=True)  # frozen ones take several times as long to make
 class Answer:
-    """A worker's answer to a task: a batch, an error, or the end of a stream."""
+    """What became of a task, with its batch."""
 
     #: the number of the run that asked; an answer to an earlier run is not awaited any more
     run: int
     step: int
     worker: int
-    outcome: Outcome
+    #: which event it is; None: the worker can do nothing here, and the payload says why
+    kind: type[Answered] | None
+    #: Arrived: the batch. Failed: the exception, from a worker in torch's ExceptionWrapper.
+    #: Emptied: the samples that were skipped. Ended: None
     payload: Any
     #: the worker's generators afterwards (``seeding="worker"``)
     states: dict[str, Any] | None = None
@@ -96,19 +87,35 @@ class Answer:
     arena_bytes: int = 0
     #: nanoseconds that the worker has waited for it, after the task before
     idle_ns: int = 0
+    #: False: the worker could not start, and fetches nothing
+    started: bool = True
+
+    def event(self) -> Answered:
+        """The event for the schedule."""
+        assert self.kind is not None
+        if self.kind is not Arrived:
+            return self.kind(self.step, self.mark)
+        idled = self.idle_ns > self.busy_ns // _IDLE_PART
+        return Arrived(self.step, self.mark, self.bytes, idled, self.busy_ns)
 
     def open(self) -> Any:
         """The batch; raises what fetching it raised."""
-        if not self.outcome:
+        if self.kind is Arrived:
             return self.payload
         if isinstance(self.payload, ExceptionWrapper):
             self.payload.reraise()
         raise self.payload
 
 
-#: run, step, worker, outcome, whether the rest is in the arena, how many regions the batch has,
-#: busy_ns, bytes, arena_bytes, idle_ns
-_HEADER = struct.Struct("<qqiBBiqqqq")
+#: a worker that has waited for this part of a task's time, or longer, might have done more
+_IDLE_PART = 8
+
+#: kinds of answers, by their number in a header
+_KINDS = (Arrived, Failed, Ended, Emptied, None)
+
+#: run, step, worker, kind, whether the rest is in the arena, how many regions the batch has,
+#: busy_ns, bytes, arena_bytes, idle_ns, whether the worker has started
+_HEADER = struct.Struct("<qqiBBiqqqq?")
 _REGION = struct.Struct("<iqqqq")
 
 #: What follows the header is in the message itself up to this size; no socket is too small for it.
@@ -148,19 +155,18 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
     apart = len(mark) if isinstance(mark, bytes) else 0
     if apart:  # a large one is copied once: into the arena
         mark = pickle.PickleBuffer(mark)
-    outcome, told = answer.outcome, (answer.states, mark)
+    kind, told = answer.kind, (answer.states, mark)
     try:
         aside, count, weight, rest = _encode((answer.payload, *told), arena)
     except Exception:
-        if outcome is not Outcome.UNSTARTED:
-            outcome = Outcome.FAILED
+        kind = Failed
         aside, count, weight, rest = _encode((_failure(answer), *told), arena)
     busy = 0 if began_ns is None else time.perf_counter_ns() - began_ns
     held = 0 if arena is None else arena.bytes
     run, step, worker = answer.run, answer.step, answer.worker
     # The mark is no part of the batch: budgets would take all batches for as large as it.
-    figures = busy, weight - apart, held, answer.idle_ns
-    return _HEADER.pack(run, step, worker, outcome, aside, count, *figures) + rest
+    figures = busy, weight - apart, held, answer.idle_ns, answer.started
+    return _HEADER.pack(run, step, worker, _KINDS.index(kind), aside, count, *figures) + rest
 
 
 def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None) -> Answer:
@@ -174,7 +180,7 @@ def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None
         ConnectionError, FileNotFoundError, EOFError: the worker that keeps a tensor's shared
             memory is gone, perhaps.
     """
-    run, step, worker, outcome, aside, count, *figures = _HEADER.unpack_from(frame)
+    run, step, worker, kind, aside, count, *figures = _HEADER.unpack_from(frame)
     rest: Any = memoryview(frame)[_HEADER.size :]
     try:
         buffers = []
@@ -192,8 +198,8 @@ def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None
         failure: Any = ExceptionWrapper(where="while unpickling what a DataLoader worker had sent")
         if isinstance(error, OSError) and lacks_descriptors(error):
             failure = explained(error, f"the batch of step {step} is here and cannot be opened")
-        return Answer(run, step, worker, Outcome.FAILED, failure, None, None, *figures)
-    return Answer(run, step, worker, Outcome(outcome), payload, states, mark, *figures)
+        return Answer(run, step, worker, Failed, failure, None, None, *figures)
+    return Answer(run, step, worker, _KINDS[kind], payload, states, mark, *figures)
 
 
 def told_of(frame: bytes) -> tuple[int, int]:
@@ -260,7 +266,7 @@ def _dump(content: Any, arena: Arena | None, regions: list[Region]) -> tuple[byt
 
 def _failure(answer: Answer) -> ExceptionWrapper:
     """The failure to send instead of a payload that cannot be pickled."""
-    if answer.outcome not in (Outcome.FAILED, Outcome.UNSTARTED):
+    if answer.kind is not Failed:
         return ExceptionWrapper(where="while a DataLoader worker pickled a batch")
     # An exception of a class that only exists in the worker: keep its text.
     failure: ExceptionWrapper = answer.payload

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import torch
 from torch._utils import ExceptionWrapper
 
+from ...core.events import Failed
 from ...core.task import Task
 from ...errors import StreamError, UsageError
 from ...rng.generators import capture_all
 from ..transport.channels import Channel
-from ..transport.messages import Answer, Outcome, Request, read_request
+from ..transport.messages import Answer, Request, read_request
 from .collate import collate_into
-from .fetch import Job, StreamEnded
-from .on_error import NothingLeft
+from .fetch import Job
 from .replica import Copies, Post, Replica
 
 __all__ = ["Post", "refuse", "serve"]
@@ -53,7 +52,7 @@ def refuse(channel: Channel, worker: int, error: Exception) -> None:
             return
         request = read_request(frame)
         channel.note(request.run, request.task.step)
-        answer = Answer(request.run, request.task.step, worker, Outcome.REFUSED, error)
+        answer = Answer(request.run, request.task.step, worker, None, error)
         channel.send(answer, time.perf_counter_ns())
 
 
@@ -63,7 +62,6 @@ class _Worker:
     def __init__(self, job: Job, post: Post) -> None:
         self._job = job
         self._post = post
-        self._where = f"in DataLoader worker process {post.worker}"
         streams = post.workers if post.streams is None else post.streams
         self._copies = Copies(job, several=streams > post.workers)
         self._replicas: dict[int, Replica] = {}
@@ -79,20 +77,23 @@ class _Worker:
     def answer(self, request: Request) -> Answer:
         """Do what is asked; no exception of people's code leaves this."""
         task = request.task
-        stream = self._post.worker if task.stream is None else task.stream
+        run, worker = request.run, self._post.worker
+        stream = worker if task.stream is None else task.stream
         if stream not in self._replicas and stream not in self._trouble:
             self._start(stream)
         began_ns = time.perf_counter_ns()
         refusal = self._begin(stream, request)
         if refusal is not None:
-            outcome, payload, mark = Outcome.REFUSED, refusal, None
+            answer = Answer(run, task.step, worker, None, refusal)
+        elif stream in self._trouble:
+            answer = Answer(run, task.step, worker, Failed, self._trouble[stream], started=False)
+        elif stream in self._not_begun:
+            answer = Answer(run, task.step, worker, Failed, self._not_begun[stream])
         else:
-            outcome, payload, mark = self._fetch(stream, task, began_ns)
-        states = None
+            answer = self._replicas[stream].answer(run, task, began_ns)
         if self._job.seeding == "worker" and not self._job.iterable:
-            states = capture_all()
-        run, worker = request.run, self._post.worker
-        return Answer(run, task.step, worker, outcome, payload, states, mark)
+            answer.states = capture_all()
+        return answer
 
     def mark_sent(self, task: Task, cost_ns: int) -> None:
         """Note what it has cost to send a batch with a mark."""
@@ -103,13 +104,13 @@ class _Worker:
         try:
             job = self._copies.next()
         except UsageError:
-            self._trouble[stream] = ExceptionWrapper(where=self._where)
+            self._trouble[stream] = ExceptionWrapper(where=self._post.where)
             return
         replica = Replica(job, self._post, stream)
         try:
             replica.start()
         except Exception:
-            self._trouble[stream] = ExceptionWrapper(where=self._where)
+            self._trouble[stream] = ExceptionWrapper(where=self._post.where)
         else:
             self._replicas[stream] = replica
 
@@ -125,27 +126,5 @@ class _Worker:
         except StreamError as error:
             return error
         except Exception:
-            self._not_begun[stream] = ExceptionWrapper(where=self._where)
+            self._not_begun[stream] = ExceptionWrapper(where=self._post.where)
         return None
-
-    def _fetch(self, stream: int, task: Task, began_ns: int) -> tuple[Outcome, Any, Any]:
-        if stream in self._trouble:
-            return Outcome.UNSTARTED, self._trouble[stream], None
-        if stream in self._not_begun:
-            return Outcome.FAILED, self._not_begun[stream], None
-        replica = self._replicas[stream]
-        if task.step < 0:  # no batch is wanted, but where the epoch has left the dataset
-            return Outcome.ENDED, None, replica.last_mark()
-        try:
-            batch = replica.fetch(task)
-        except StreamEnded:
-            return Outcome.ENDED, None, replica.last_mark()
-        except NothingLeft as none:
-            return Outcome.EMPTIED, none.skipped, replica.mark(began_ns)
-        except Exception:
-            return (
-                Outcome.FAILED,
-                ExceptionWrapper(where=self._where),
-                replica.mark(began_ns, failed=True),
-            )
-        return Outcome.ARRIVED, batch, replica.mark(began_ns)

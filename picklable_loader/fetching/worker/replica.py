@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import worker as torch_worker
 
+from ...core.events import Arrived, Emptied, Ended, Failed
 from ...core.streams import Place
 from ...core.task import Task
 from ...datasets.datapipes import seeded
@@ -26,7 +28,7 @@ from ...datasets.protocol import tell_epoch
 from ...errors import StreamError, UsageError
 from ...rng.current import set_current
 from ...rng.generators import RNGS
-from ..transport.messages import Begin
+from ..transport.messages import Answer, Begin
 from .baseline import FirstBaseline
 from .fetch import Fetcher, Job, StreamEnded, make_fetcher
 from .on_error import NothingLeft
@@ -50,6 +52,13 @@ class Post:
     announced: int | None = None
     #: how many streams there are; None: each worker is one
     streams: int | None = None
+    #: it is this process (``num_workers=0``)
+    here: bool = False
+
+    @property
+    def where(self) -> str:
+        """The worker, as torch names it in an error."""
+        return f"in DataLoader worker process {self.worker}"
 
 
 class Replica:
@@ -159,19 +168,34 @@ class Replica:
         else:
             self._origin.tell(begin.announced)
 
-    def fetch(self, task: Task) -> Any:
-        """A task's batch.
+    def answer(self, run: int, task: Task, began_ns: int) -> Answer:
+        """Do a task. What people's code raises is the answer, but for what ends this process.
 
-        Raises:
-            StreamEnded: there is no more.
-            NothingLeft: all of its samples were bad, and are skipped.
-            Exception: what people's code raises.
+        Args:
+            run: number of the run that asks.
+            task: the task.
+            began_ns: when its work began, by ``time.perf_counter_ns``.
         """
-        self.enter()
+        torch_worker._worker_info = self._info
         assert self._fetcher is not None, "the worker could not begin"
-        return self._fetcher.fetch(task)
+        whose = run, task.step, self._post.worker
+        try:  # no local variable holds an error: its traceback would hold this frame, and that it
+            batch = self._fetcher.fetch(task)
+        except StreamEnded:
+            return Answer(*whose, Ended, None, None, self.last_mark())
+        except NothingLeft as none:
+            return Answer(*whose, Emptied, none.skipped, None, self._mark_if_due(began_ns))
+        except BaseException as error:
+            here = self._post.here
+            if isinstance(error, KeyboardInterrupt) if here else not isinstance(error, Exception):
+                raise
+            mark = self._mark_if_due(began_ns, failed=True)
+            wrapped = None if here else ExceptionWrapper(where=self._post.where)
+            return Answer(*whose, Failed, wrapped or error, None, mark)
+        mark = None if self._marker is None else self._mark_if_due(began_ns)
+        return Answer(*whose, Arrived, batch, None, mark)
 
-    def mark(self, began_ns: int, failed: bool = False) -> Any:
+    def _mark_if_due(self, began_ns: int, failed: bool = False) -> Any:
         """The stream's mark, if one is due after a batch that was begun then.
 
         One is always due after a batch that failed: what fails in a replay is then no repetition.

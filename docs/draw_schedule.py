@@ -35,7 +35,7 @@ _BENDS = {
     (Phase.HELD, Phase.SENT): (-0.3, 0.33),
     (Phase.SENT, Phase.HELD): (-0.3, -0.33),
     (Phase.HELD, Phase.GONE): (-0.62, 2.15),
-    (Phase.SENT, Phase.GONE): (0.9, -1.95),
+    (Phase.SENT, Phase.GONE): (0.9, -2.25),
     (Phase.LETHAL, Phase.GONE): (0.55, -1.75),
 }
 _COLOURS = {

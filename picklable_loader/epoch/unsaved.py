@@ -139,23 +139,26 @@ def _walk(parts: dict[str, Any], known: set[int]) -> Iterator[tuple[str, Any]]:
         if issubclass(kind, _GENERATORS):
             yield path, thing
         elif depth < _DEEPEST and not issubclass(kind, _CLOSED):
-            ahead.extend((path + step, each, depth + 1) for step, each in _inside(thing, kind))
+            near = _inside(thing, kind)
+            ahead += [(path + s, each, depth + 1) for s, each in near if type(each) not in _ATOMS]
 
 
-def _inside(thing: Any, kind: type[Any]) -> Iterator[tuple[str, Any]]:
+def _inside(thing: Any, kind: type[Any]) -> list[tuple[str, Any]]:
     """The parts of a thing, each with its step of a path; nobody's code is called for it."""
+    found: list[tuple[str, Any]] = []
     for sequence in (list, tuple):
         if issubclass(kind, sequence):
             near = islice(sequence.__iter__(thing), _MOST_NEAR)
-            yield from ((f"[{at}]", each) for at, each in enumerate(near))
+            found += [(f"[{at}]", each) for at, each in enumerate(near)]
     if issubclass(kind, dict):
         for key, each in list(islice(dict.items(thing), _MOST_NEAR)):
-            yield f"[{key!r}]" if type(key) in _ATOMS else "[...]", each
+            found.append((f"[{key!r}]" if type(key) in _ATOMS else "[...]", each))
     for name in _PARTS.get(kind, ()):
         with suppress(ValueError):  # a cell that is empty
-            yield f".{name}", getattr(thing, name)
+            found.append((f".{name}", getattr(thing, name)))
     for base in () if kind in _PARTS else kind.__mro__:
-        yield from _attributes(thing, base)
+        found += _attributes(thing, base)
+    return found
 
 
 def _attributes(thing: Any, kind: type[Any]) -> Iterator[tuple[str, Any]]:

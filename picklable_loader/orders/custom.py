@@ -12,8 +12,6 @@ The iterator may be ahead of what was delivered: the snapshot holds the tasks in
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -23,6 +21,7 @@ from ..datasets.protocol import is_stateful
 from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, LoaderError, StateError
 from ..rng.generators import RNGS, Universe, capture_all
 from ..rng.source import Setting, Source
+from ..saving.pickles.picklers import refusal
 from ..saving.states.checksum import checksum
 from ..saving.states.plain import alike, decode, encode_any, encode_state
 from .attributes import Frozen, changed, freeze, thaw
@@ -351,23 +350,9 @@ def _read(saved: dict[str, Any]) -> Record:
         raise DamagedStateError("order", "what a custom sampler's order saves", error) from error
 
 
-class _Trial(pickle.Pickler):
-    """A pickler that leaves out what is pickled with the loader anyway."""
-
-    def __init__(self, known: list[Any]) -> None:
-        super().__init__(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
-        self._known = {id(thing) for thing in known}
-
-    def persistent_id(self, obj: Any) -> str | None:
-        return "known" if id(obj) in self._known else None
-
-
 def _pickles(iterator: Any, sampler: Any) -> bool:
     if type(iterator).__module__ in ("builtins", "itertools"):
         return False  # generators cannot be, and a list's iterator would take the list along
-    known = [sampler, *vars(sampler).values()] if hasattr(sampler, "__dict__") else [sampler]
-    try:
-        _Trial(known).dump(iterator)
-    except Exception:  # whatever people's __reduce__ raises
-        return False
-    return True
+    # What is pickled with the loader anyway is not looked into.
+    known = [sampler, *getattr(sampler, "__dict__", {}).values()]
+    return refusal("pickle", iterator, lambda _: None, known) is None

@@ -140,13 +140,14 @@ def packed_iterator(how: Packing, decision: Decision, kept: Parts, iterator: Any
     """
     parts, loader = _parts(kept), how.owner
     ways = decision.ways(how, parts)
+    moved = {id(parts[name]) for name in ways} | how.left_out
+    still = [loader, *(part for part in parts.values() if id(part) not in moved)]
+    if refusal(STOCK[0], iterator, _refer(moved), still, bool(moved)) is None:
+        return iterator
     whole: Known = {id(part): (loader, name) for name, part in parts.items()}
     whole[id(loader)] = loader, None
-    moved = {id(parts[name]) for name in ways} | how.left_out
-    if refusal("pickle", iterator, _refer(whole.keys() - moved, moved), containers=True) is None:
-        return iterator
     for codec in STOCK[1:]:
-        if refusal(codec, iterator, _refer(whole.keys()), containers=True) is None:
+        if refusal(codec, iterator, _refer(), [loader, *parts.values()]) is None:
             plain = {name: part for name, part in parts.items() if id(part) not in moved}
             return Carried(codec, {"iterator": iterator}, whole, _held(loader, plain))
     raise blame(iterator, "the sampler's iterator")
@@ -154,7 +155,7 @@ def packed_iterator(how: Packing, decision: Decision, kept: Parts, iterator: Any
 
 def _held(owner: object, plain: Parts) -> dict[int, Any]:
     """The objects in a loader's ordinary parts: carried parts refer to them there."""
-    things = reached(plain, _refer({id(owner)}))
+    things = reached(plain, lambda obj: _STAND_IN if obj is owner or is_data(obj) else None)
     things.pop(id(standing_beside), None)  # it is how they refer
     return things
 
@@ -177,15 +178,22 @@ def _decide(how: Packing, parts: Parts) -> Ways:
     if not isinstance(wish, str):
         return dict.fromkeys(todo, wish)
     files = None if how.pickle_mapped else MappedFiles()
-    accepted = {id(how.owner)}
+    known = [how.owner]
     ways: Ways = {}
     for codec in _attempts(wish, bool(left_out) or files is not None):
         # What refers to an absent dataset has to be put together again when that is there, and
         # files are named where we write ourselves.
-        refer = _trial(codec, accepted, left_out, files, lenient=wish == STOCK[0])
+        barred = set() if codec else left_out
+        if codec and left_out:
+            known.append(how.dataset)
+        refer = _trial(codec, barred, files, lenient=wish == STOCK[0])
+        writer, asks = codec or STOCK[0], bool(barred)
+        # Pickle takes all parts of most loaders.
+        if not codec and refusal(writer, list(todo.values()), refer, known, asks) is None:
+            return {}
         for name, part in tuple(todo.items()):
-            if refusal(codec or STOCK[0], part, refer, containers=True) is None:
-                accepted.add(id(todo.pop(name)))
+            if refusal(writer, part, refer, known, asks) is None:
+                known.append(todo.pop(name))
                 if codec:
                     ways[name] = codec
     for name, part in todo.items():
@@ -249,25 +257,23 @@ def _rank(codec: str | Codec) -> int:
     return STOCK.index(codec) if isinstance(codec, str) else len(STOCK)
 
 
-def _refer(known: Any = (), barred: Any = ()) -> Refer:
-    """Stands in for what is known, so that it is not looked at again; refuses what is barred."""
+def _refer(barred: Any = ()) -> Refer:
+    """Stands in for data, so that it is not copied; refuses what is barred."""
 
     def refer(obj: Any) -> tuple[Any, ...] | None:
         if id(obj) in barred:
             raise TypeError("it refers to what is saved in another way")
-        return _STAND_IN if id(obj) in known or is_data(obj) else None
+        return _STAND_IN if is_data(obj) else None
 
     return refer
 
 
-def _trial(
-    codec: str, accepted: set[int], left_out: set[int], files: MappedFiles | None, lenient: bool
-) -> Refer:
+def _trial(codec: str, barred: set[int], files: MappedFiles | None, lenient: bool) -> Refer:
     """For a trial of a codec; "" is whoever pickles the loader, and knows nothing of our ways.
 
     A lenient one lets pass what ``torch.save`` may save, and pickle cannot read again.
     """
-    refer = _refer(accepted | left_out) if codec else _refer(accepted, left_out)
+    refer = _refer(barred)
     by_name = codec in ("", STOCK[0])
 
     def trial(obj: Any) -> tuple[Any, ...] | None:

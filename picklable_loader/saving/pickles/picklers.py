@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import BuiltinFunctionType, FunctionType
@@ -46,10 +46,20 @@ def dump_with(
     return sink.getvalue()
 
 
-def refusal(codec: str, obj: Any, refer: Refer, containers: bool = False) -> Exception | None:
-    """Why a codec of `STOCK` cannot write an object; None if it can."""
+def refusal(
+    codec: str, obj: Any, refer: Refer, known: Iterable[Any] = (), containers: bool = False
+) -> Exception | None:
+    """Why a codec of `STOCK` cannot write an object; None if it can.
+
+    Args:
+        codec, obj, refer, containers: see `dump_with`.
+        known: objects that are not looked into. The pickler is made to believe that it has written
+            them, so that nothing is asked about each object in a list of millions.
+    """
     try:
-        _pickler(codec, containers)(_Sink(), refer, []).dump(obj)
+        pickler = _pickler(codec, containers)(Sink(), refer, [])
+        pickler.memo = {id(each): (at, each) for at, each in enumerate(known)}
+        pickler.dump(obj)
     except UsageError:  # it is not installed
         raise
     except Exception as error:  # whatever people's __reduce__ raises
@@ -59,7 +69,7 @@ def refusal(codec: str, obj: Any, refer: Refer, containers: bool = False) -> Exc
 
 def written(codec: str, obj: Any, refer: Refer) -> int | None:
     """How many bytes a codec makes of an object; None if it refuses it."""
-    sink = _Sink()
+    sink = Sink()
     try:
         _pickler(codec)(sink, refer, None).dump(obj)
     except Exception:  # whatever people's __reduce__ raises
@@ -79,7 +89,7 @@ def reached(obj: Any, refer: Refer) -> dict[int, Any]:
         return refer(each)
 
     with suppress(Exception):  # whoever pickles it raises this again
-        _pickler(STOCK[0], containers=True)(_Sink(), note, []).dump(obj)
+        _pickler(STOCK[0], containers=True)(Sink(), note, []).dump(obj)
     return things
 
 
@@ -91,6 +101,7 @@ def is_data(obj: Any) -> bool:
     return kind is torch.Tensor or kind is torch.nn.Parameter
 
 
+@cache
 def _pickler(codec: str, containers: bool = False) -> Any:
     """The pickler class of a codec: ``(file, refer, buffers)``; containers: see `dump_with`."""
     base = pickle.Pickler if codec == "pickle" else needed("cloudpickle").Pickler
@@ -236,7 +247,7 @@ def _missing(codec: str) -> UsageError:
     )
 
 
-class _Sink:
+class Sink:
     """A file of which nobody wants to know more than how much was written."""
 
     def __init__(self) -> None:

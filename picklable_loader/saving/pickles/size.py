@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from .picklers import Sink
 from .placeholder import name_of
 
 #: a list of millions of indices is not walked through: a few milliseconds have to do
@@ -85,23 +86,11 @@ class _Enough(Exception):
     """There is more to be looked at than there is time."""
 
 
-class _Nowhere:
-    """A file that counts."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    def write(self, data: Any) -> int:
-        size = len(data)
-        self.bytes += size
-        return size
-
-
 class _Scale(pickle.Pickler):
     """Counts what it would write."""
 
     def __init__(self, dataset: Any) -> None:
-        self._file = _Nowhere()
+        self._file = Sink()
         super().__init__(self._file, pickle.HIGHEST_PROTOCOL)
         self._dataset = dataset
         self._objects = self._apart = 0
@@ -110,7 +99,7 @@ class _Scale(pickle.Pickler):
 
     @property
     def bytes(self) -> int:
-        return self._file.bytes + self._apart
+        return self._file.count + self._apart
 
     def persistent_id(self, obj: Any) -> int | None:
         """None has it pickled; whatever else stands for it."""

@@ -28,11 +28,7 @@ def is_iter_datapipe(dataset: Any) -> bool:
 
 
 class SharedSeeds:
-    """The seeds that the workers of a DataPipe share, and all ranks.
-
-    Args:
-        source: of the loader's random draws.
-    """
+    """The seeds that the workers of a DataPipe share, and all ranks."""
 
     def __init__(self, source: Source) -> None:
         self._source = source

@@ -62,11 +62,7 @@ def iterable(dataset: Any) -> Iterable[Any]:
 
 
 def states_of(dataset: Any, iterator: Any) -> dict[str, Any]:
-    """The states of a dataset and its iterator; shares nothing with them.
-
-    Raises:
-        NotImplementedError: they have none.
-    """
+    """Copies of a dataset's and its iterator's states; NotImplementedError if they have none."""
     states = save(dataset, iterator)
     if not states:
         raise NotImplementedError(f"neither {name_of(dataset)} nor its iterator has a state here")

@@ -49,7 +49,7 @@ def freeze(sampler: Any, other: Any = None, lists: Lists | None = None) -> Froze
 
     Args:
         sampler: the sampler.
-        other: an object that it may refer to and is none of its own: the loader's dataset.
+        other: the loader's dataset, which the sampler may refer to and which is none of its own.
         lists: the lists of earlier calls, which are not encoded again while they are the same.
     """
     frozen: Frozen = {"": ["object", type(sampler).__qualname__]}
@@ -81,11 +81,7 @@ def _may_lack(before: Frozen, path: str) -> bool:
 
 
 def thaw(sampler: Any, frozen: Frozen) -> None:
-    """Put attributes back as they were.
-
-    Raises:
-        ValueError: the frozen form is damaged.
-    """
+    """Put attributes back as they were; ValueError if the frozen form is damaged."""
     for path, entry in frozen.items():
         try:
             kind, form = entry
@@ -113,15 +109,9 @@ def rngs_in(sampler: Any, other: Any) -> set[int]:
 def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> dict[str, Any]:
     """A sampler's state before its iteration, as far as the program would not rebuild it.
 
-    Args:
-        sampler: the sampler.
-        source: the source of its draws.
-        started: it has been iterated before.
-        live: for a pickle, which may hold objects.
-
     Raises:
-        CannotSaveError: it has been iterated before, and keeps something from epoch to epoch that
-            cannot be saved; or its state_dict holds more than plain values.
+        CannotSaveError: it was iterated before (``started``), and keeps something from epoch to
+            epoch that cannot be saved; or its state_dict holds more than plain values.
     """
     now = freeze(sampler, source.dataset, source.lists)
     attributes = changed(now, source.origin)
@@ -139,13 +129,7 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
 
 
 def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool = False) -> None:
-    """Make a sampler what ``memory`` has seen.
-
-    Args:
-        sampler: the sampler.
-        saved: what ``memory`` gave.
-        source: what its draws come from.
-        started: it has been iterated since the program has built it.
+    """Make a sampler what ``memory`` has seen; ``started`` says that it has been iterated here.
 
     Raises:
         DamagedStateError: that is not what it saves. The sampler is as it was.

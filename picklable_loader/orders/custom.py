@@ -36,15 +36,7 @@ _PROOFS = 2
 
 
 class CustomOrder:
-    """The indices that a sampler's iterator yields.
-
-    Args:
-        sampler: anything with ``__iter__`` (or ``__getitem__``, as Python's ``iter`` takes it).
-        setting: see `Setting`.
-
-    Raises:
-        DamagedStateError: the setting's saved state is not one of such an order.
-    """
+    """The indices that a sampler's iterator yields."""
 
     seekable = False
     fields = "order of a custom sampler"
@@ -134,12 +126,7 @@ class CustomOrder:
         return state
 
     def again(self, sampler: Any, source: Source) -> Replay | None:
-        """The epoch from its beginning; None if that cannot be had.
-
-        Args:
-            sampler: a copy of the order's sampler; it is moved.
-            source: where draws beyond what was taken come from.
-        """
+        """The epoch from its beginning, by a copy of the sampler; None if that cannot be had."""
         if self.record.log is None:
             return None
         thaw(sampler, source.origin)

@@ -115,11 +115,7 @@ class Replay:
         pass
 
     def take(self, count: int) -> list[Any]:
-        """The next indices.
-
-        Raises:
-            OrderMismatch: those that were recorded were others.
-        """
+        """The next indices; OrderMismatch if those that were recorded were others."""
         items: list[Any] = []
         while len(items) < count:
             some = self._run(count - len(items))
@@ -132,11 +128,7 @@ class Replay:
         return items
 
     def complete(self) -> None:
-        """Do all that was recorded and is not done yet.
-
-        Raises:
-            OrderMismatch: see `take`.
-        """
+        """Do all that was recorded and is not done yet; OrderMismatch: see `take`."""
         self.take(max(0, self._record.taken - self._taken))
         if self._record.ended and self._taken == self._record.taken:
             self._find(self._record.opens, self._taken)

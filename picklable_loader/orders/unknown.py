@@ -47,13 +47,8 @@ def is_programs(value: Any) -> bool:
 def form_to_compare(value: Any, sampler: Any, other: Any) -> Any:
     """Equal to that of an equal value; unlike that of a value that has changed.
 
-    Code is compared by its name, and others by their pickle. What has none, or a large one, is
-    compared by its identity.
-
-    Args:
-        value: the value.
-        sampler: the sampler that it is of, which does not count as part of it.
-        other: does not either.
+    Code is compared by its name, and others by their pickle, without the sampler and the other
+    object. What has none, or a large one, is compared by its identity.
     """
     if isinstance(value, CODE):
         return [getattr(value, "__module__", ""), getattr(value, "__qualname__", str(value))]

@@ -13,12 +13,7 @@ from typing import Any
 
 @dataclass
 class Table:
-    """Rows under a title.
-
-    Attributes:
-        title: above them.
-        rows: a name, a value, and where there is one a remark.
-    """
+    """Rows under a title: a name, a value, and where there is one a remark."""
 
     title: str
     rows: list[tuple[Any, ...]] = field(default_factory=list)
@@ -35,11 +30,7 @@ def show(tables: Iterable[Table], data: Any, as_json: bool) -> None:
 
 
 def complain(text: str) -> int:
-    """Say on stderr why there is nothing to show.
-
-    Returns:
-        The exit status for that, 2.
-    """
+    """Say on stderr why there is nothing to show; returns the exit status for that, 2."""
     print(text, file=sys.stderr)
     return 2
 

@@ -26,17 +26,8 @@ _T = TypeVar("_T")
 class Portrait:
     """Fields that describe a loader or an iterator; None wherever one is not known.
 
-    Attributes:
-        name: of the class.
-        doing: "running", "finished", "closed" or "before its start"; of a loader, what the next
-            ``iter`` does.
-        epoch: the epoch at hand, from 0.
-        step: batches delivered in it.
-        total: batches in the whole epoch.
-        settings: names and values of a loader's settings that people would want to know.
-        workers: num_workers.
-        stats: figures of workers and consumer; of an iterator only.
-        weight: the size that a pickle would have.
+    ``doing`` is "running", "finished", "closed" or "before its start"; of a loader, what the next
+    ``iter`` does. ``stats`` is of an iterator only, ``weight`` the size that a pickle would have.
     """
 
     name: str
@@ -74,10 +65,7 @@ def describe(
 ) -> Portrait:
     """The portrait of a loader, or of an iterator.
 
-    Args:
-        owner: the loader or the iterator.
-        loader: the loader.
-        doing, position, weight, stats: each gives one part of it; it may raise anything.
+    ``doing``, ``position``, ``weight`` and ``stats`` give one part each, and may raise anything.
     """
     epoch, step = _or_none(position) or (None, None)
     return Portrait(

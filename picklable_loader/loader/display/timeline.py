@@ -50,16 +50,11 @@ class Timeline:
 
 
 def timeline(record: Record, workers: int, batches: int) -> Timeline:
-    """The timeline of a record.
+    """The timeline of a record's last batches.
 
     Workers report how long they were busy with a batch, and idle before it, by clocks that are not
     synchronized. The consumer knows when it saw each batch, which may be much later. A batch was
     ready when it was seen, at the latest, and as long before the next one as its worker reports.
-
-    Args:
-        record: answers and waits, as they were noted.
-        workers: how many there are, from 1.
-        batches: the last so many are shown, from 1.
     """
     if not record.answers:
         return Timeline(((),) * workers, (), 0.0)
@@ -79,19 +74,9 @@ def timeline(record: Record, workers: int, batches: int) -> Timeline:
 
 
 def draw(shown: Timeline, axes: Axes | None = None) -> Axes:
-    """Draw it: a row for each worker, and one for the consumer.
+    """Draw it: a row for each worker, and one for the consumer. None makes a new figure.
 
     Colours of text and background are those of the style in use.
-
-    Args:
-        shown: the timeline.
-        axes: where to; None makes a new figure.
-
-    Returns:
-        The axes.
-
-    Raises:
-        UsageError: matplotlib is not installed.
     """
     axes = _new_axes(len(shown.workers)) if axes is None else axes
     # Seconds are easier to read than 0.0005.

@@ -33,15 +33,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Archive:
-    """The parts of a file of ``torch.save``.
-
-    Args:
-        body: the file, at any position.
-        name: of the file, for errors.
-
-    Raises:
-        DamagedStateError: torch.save has not written it.
-    """
+    """The parts of a file of ``torch.save``; DamagedStateError if torch.save has not written it."""
 
     def __init__(self, body: BinaryIO, name: str) -> None:
         self._name = name
@@ -76,11 +68,7 @@ class Archive:
         return "constants.pkl" in self._parts
 
     def trace(self) -> Trace:
-        """The trace of its pickle.
-
-        Raises:
-            DamagedStateError: it is none.
-        """
+        """The trace of its pickle; DamagedStateError if it is none."""
         try:
             return trace(self._read("data.pkl"))
         except NotPickle as error:

@@ -143,11 +143,7 @@ def _origin(version: int) -> bytes:
 
 
 def _target(path: AnyPath) -> str:
-    """The file that a path leads to.
-
-    Raises:
-        OSError: it is there, and nothing that may be replaced.
-    """
+    """The file that a path leads to; OSError if it is there, and nothing that may be replaced."""
     target = os.path.realpath(os.fsdecode(path))
     try:
         mode = os.stat(path).st_mode  # the kernel may refuse to follow somebody else's link
@@ -239,11 +235,7 @@ def _remove_leftovers(target: str) -> None:
 
 
 def open_file(path: AnyPath) -> BinaryIO:
-    """A file to be read, from its start.
-
-    Raises:
-        OSError: it cannot be read; or is no file, such as a pipe, which might never end.
-    """
+    """A file, from its start; OSError for no file, such as a pipe, which might never end."""
     _check_regular(os.fsdecode(path), os.stat(path).st_mode)
     return open(path, "rb")
 
@@ -256,12 +248,7 @@ def _check_regular(path: str, mode: int) -> None:
 
 
 def open_body(path: AnyPath) -> BinaryIO:
-    """The body of a checkpoint, a file of ``torch.save``, whose checksum is right.
-
-    Raises:
-        StateError: it is damaged, or none of ours.
-        OSError: it cannot be read.
-    """
+    """The body of a checkpoint, which torch.save wrote; StateError unless its checksum is right."""
     _check_regular(os.fsdecode(path), os.stat(path).st_mode)
     file = open(path, "rb", buffering=0)
     try:
@@ -307,11 +294,7 @@ class _Header(NamedTuple):
 
 
 def _verified(file: io.FileIO, name: str) -> BinaryIO:
-    """The body of a file, which is as it was written.
-
-    Raises:
-        StateError: it is not, or the file is none of ours.
-    """
+    """The body of a file; StateError unless it is as it was written, and ours."""
     header = _read_header(file, name)
     expected, found = _HEADER_BYTES + header.length, os.fstat(file.fileno()).st_size
     if found != expected:

@@ -43,11 +43,7 @@ def names_of(found: Iterable[Trace]) -> frozenset[str]:
 
 
 def traces(file: BinaryIO) -> list[Trace]:
-    """The only pickle of a file, or all five of a file that an old torch has written.
-
-    Raises:
-        NotPickle: it has fewer.
-    """
+    """The only pickle of a file, or all five of a file that an old torch has written."""
     first = trace(file)
     return [first, *(trace(file) for _ in range(4))] if first.tree == _OLD_TORCH else [first]
 

@@ -79,11 +79,7 @@ class Tensor:
 
 
 class Ordered(dict[Any, Any]):
-    """An ``OrderedDict``, which may have attributes, as that of a model's state has.
-
-    Attributes:
-        state: what it would be filled with.
-    """
+    """An ``OrderedDict``, which may have attributes, as that of a model's state has."""
 
     state: Any = None
 
@@ -93,9 +89,6 @@ class Key:
 
     Numbers can be chosen so that Python gives all of them one hash. This one differs from process
     to process.
-
-    Attributes:
-        value: the key.
     """
 
     __slots__ = ("_hash", "value")

@@ -63,13 +63,9 @@ class Trace:
 
 
 def trace(data: bytes | BinaryIO) -> Trace:
-    """Read a pickle without building anything.
+    """Read a pickle without building anything; NotPickle if the bytes are none.
 
-    Args:
-        data: the pickle; bytes after it are ignored. A file is positioned behind it afterwards.
-
-    Raises:
-        NotPickle: the bytes are none.
+    Bytes after it are ignored. A file is positioned behind it afterwards.
     """
     reader = _Reader(io.BytesIO(data) if isinstance(data, bytes) else data)
     try:

@@ -14,16 +14,10 @@ from .archive import Archive
 def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
     """Load the contents of a body without running code.
 
-    Args:
-        body: of a file.
-        name: of the file, for errors.
-        map_location: see ``torch.load``.
-
     Raises:
         DamagedStateError: torch.save has not written it.
         UsageError: there is more in it than states and tensors.
-        MemoryError: there is too little for a file of this size.
-        Exception: what ``map_location`` raises, and what torch raises about a device.
+        Exception: what ``map_location`` raises, and what torch raises about memory or a device.
     """
     Archive(body, name).check()
     try:

@@ -30,12 +30,7 @@ def attributes_of(dataset: Any) -> dict[str, Any]:
 
 
 def large_leaves(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
-    """Large tensors and arrays within a dataset.
-
-    Returns:
-        By id, their paths, such as ``("inner", "table")``; and they, as ids are theirs for as long
-        as they live.
-    """
+    """Large tensors and arrays in a dataset: their paths, ``("inner", "table")``, by id; they."""
     found: dict[int, Path] = {}
     leaves: list[Any] = []
     seen = {id(dataset)}
@@ -72,20 +67,15 @@ def dumps(
     most_bytes: int | None = None,
     to_compare: bool = False,
 ) -> bytes:
-    """Pickle what belongs to a dataset.
+    """Pickle an object that refers to a dataset; ValueError if it has more than ``most_bytes``.
 
     Args:
-        thing: what is pickled.
+        thing: the object.
         dataset: is referred to.
         by_value: classes of ``__main__`` go along.
-        by_id: parts of the dataset that are referred to as well: their ids, and their names or
-            paths.
+        by_id: parts of the dataset that are referred to as well, by id: their names or paths.
         most_bytes: stop soon after so many; None: at no number.
         to_compare: nobody will read it; equal tensors are written alike.
-
-    Raises:
-        ValueError: it has more than that.
-        Exception: pickle's, and whatever people's ``__reduce__`` raises.
     """
     buffer = io.BytesIO() if most_bytes is None else _Limited(most_bytes)
     _pickler(by_value)(buffer, dataset, by_id or {}, most_bytes, to_compare).dump(thing)

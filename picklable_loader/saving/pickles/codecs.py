@@ -131,11 +131,7 @@ class _Beside:
 
 
 def _dumped(codec: Codec, obj: Any) -> bytes:
-    """An object as bytes, written by somebody's own codec.
-
-    Raises:
-        CannotSaveError: it raises something, or makes no bytes.
-    """
+    """An object as bytes, by a user's own codec; CannotSaveError if it raises or makes no bytes."""
     what = " and ".join(f"loader.{name}" for name in obj) if isinstance(obj, dict) else repr(obj)
     advice = 'Mend its dumps, or say codec="auto"'
     try:

@@ -94,14 +94,7 @@ def blame(obj: Any, path: str, codecs: tuple[str, ...] = STOCK) -> CannotSaveErr
 
 
 def _culprit(obj: Any, path: str, codecs: tuple[str, ...], seen: dict[int, Any]) -> Part | None:
-    """The part that no codec takes; also in code that pickle takes by its name, and others do not.
-
-    Args:
-        obj: where it is.
-        path: of that.
-        codecs: those that were tried.
-        seen: by ``id``, what was looked through before.
-    """
+    """The part that no codec takes; also in code that only pickle takes, by its name."""
     if id(obj) in seen or len(seen) > _MOST_SEEN:
         return None
     seen[id(obj)] = obj

@@ -27,11 +27,7 @@ _byte_bounds: Any = getattr(np.lib, "array_utils", np).byte_bounds  # numpy 1 ha
 
 
 class MappedFiles:
-    """The files that stand in this process's memory, as they do now.
-
-    Raises:
-        UsageError: this system does not tell.
-    """
+    """The files that this process has mapped; UsageError if this system does not say."""
 
     def __init__(self) -> None:
         #: address, end, offset in the file, inode, path; ascending

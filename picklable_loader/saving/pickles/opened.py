@@ -60,12 +60,7 @@ def open_carried(
     buffers: Any = None,
     python: tuple[int, ...] = (),
 ) -> Any:
-    """Open a part that a codec carried. This runs the code in it.
-
-    Raises:
-        CannotLoadError: another Python wrote it, or something that it needs is not there.
-        UsageError: its codec is not installed.
-    """
+    """Open a part that a codec carried. This runs the code in it."""
     name = codec_name(codec)
     if name in STOCK[1:] and tuple(python) != sys.version_info[:2]:
         raise CannotLoadError(
@@ -156,15 +151,7 @@ def restored(
 
 
 class Span(NamedTuple):
-    """A part of a file.
-
-    Attributes:
-        path: of the file, absolute.
-        start: its first byte.
-        length: in bytes.
-        size: of the whole file, when the part was saved.
-        changed_ns: when the file was changed last, before that.
-    """
+    """A part of a file: absolute path, first byte, bytes; the file's size and time of change."""
 
     path: str
     start: int
@@ -190,11 +177,7 @@ def open_tensor(
 
 
 def _mapped(span: Span) -> memoryview:
-    """A part of a file in memory; what is written there does not reach the file.
-
-    Raises:
-        CannotLoadError: the file is not there any more, or is another one.
-    """
+    """A part of a file in memory; what is written there does not reach the file."""
     advice = "Put the file back, or save with pickle_mapped=True, which takes its data along"
     try:
         with open(span.path, "rb") as file:
@@ -217,13 +200,7 @@ _PROTOCOL = ("state_dict", "load_state_dict", "set_epoch")
 
 
 class _Absent:
-    """The placeholder of a dataset that was not saved.
-
-    Args:
-        name: its class.
-        length: how many samples it had; None if it had no length.
-        fits: the loader's fingerprint.
-    """
+    """The placeholder of a dataset: its class, its length, and the loader's fingerprint."""
 
     def __init__(self, name: str, length: int | None, fits: dict[str, Any]) -> None:
         self.name = name

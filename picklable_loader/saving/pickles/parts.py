@@ -71,11 +71,7 @@ class Decision:
         self._settled = ways is not None
 
     def ways(self, how: Packing, parts: Parts) -> Ways:
-        """By part that is carried, its codec.
-
-        Raises:
-            CannotSaveError: no codec takes a part; the error names it with its path.
-        """
+        """By part that is carried, its codec; CannotSaveError if none takes it."""
         if self._settled:
             return self._ways
         look: list[Any] = [how.version]
@@ -86,11 +82,7 @@ class Decision:
 
 
 def packed(how: Packing, decision: Decision, kept: Parts) -> Parts:
-    """The state of a loader as it is pickled.
-
-    Raises:
-        CannotSaveError: see `Decision.ways`.
-    """
+    """The state of a loader as it is pickled."""
     parts = _parts(kept)
     ways = decision.ways(how, parts)
     left_out = how.left_out
@@ -111,11 +103,7 @@ def packed(how: Packing, decision: Decision, kept: Parts) -> Parts:
 
 
 def decided(how: Packing, decision: Decision, kept: Parts) -> Decision:
-    """The decision for copies of a loader, of which nothing has to be tried again.
-
-    Raises:
-        CannotSaveError: see `Decision.ways`.
-    """
+    """The decision for copies of a loader, of which nothing has to be tried again."""
     return Decision(decision.ways(how, _parts(kept)))
 
 
@@ -127,17 +115,7 @@ def unpacked(kept: Parts) -> tuple[Parts, Opened | None]:
 
 
 def packed_iterator(how: Packing, decision: Decision, kept: Parts, iterator: Any) -> Any:
-    """A sampler's iterator as it is pickled beside its loader.
-
-    Args:
-        how: the loader.
-        decision: the loader's.
-        kept: the loader's state.
-        iterator: the sampler's iterator.
-
-    Raises:
-        CannotSaveError: no codec takes it.
-    """
+    """A sampler's iterator as it is pickled; CannotSaveError if no codec takes it."""
     parts, loader = _parts(kept), how.owner
     ways = decision.ways(how, parts)
     moved = {id(parts[name]) for name in ways} | how.left_out
@@ -204,9 +182,7 @@ def _decide(how: Packing, parts: Parts) -> Ways:
 def _attempts(wish: str, ourselves: bool) -> tuple[str, ...]:
     """The codecs to try, in this order; "" is whoever pickles the loader.
 
-    Args:
-        wish: the loader's codec.
-        ourselves: some parts have to be written by us, though pickle would take them.
+    With ``ourselves`` some parts have to be written by us, though pickle would take them.
     """
     if wish in STOCK[1:]:
         return (wish,)

@@ -224,11 +224,7 @@ _LOCKS: dict[type[Any], Callable[[], Any]] = {
 
 
 def needed(codec: str) -> Any:
-    """A codec's module.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """A codec's module; UsageError if it is not installed."""
     try:  # not before it is needed: it takes tens of milliseconds
         return import_module(codec)
     except ImportError as error:

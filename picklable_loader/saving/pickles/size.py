@@ -59,9 +59,6 @@ def weigh(parts: dict[str, Any], dataset: Any, *saved: Any) -> Weight:
         parts: the loader's attributes.
         dataset: its dataset.
         saved: all else that is pickled with them.
-
-    Raises:
-        Exception: something cannot be pickled.
     """
     kept = {name: value for name, value in parts.items() if name not in _PASSING}
     scale = _Scale(dataset)

@@ -43,15 +43,7 @@ class Held:
 
 
 def encode(value: Any, level: int = 0) -> Any:
-    """The plain form of a value; shares nothing with it.
-
-    Args:
-        value: the value.
-        level: it is within so many others.
-
-    Raises:
-        NotPlain: it has none.
-    """
+    """The plain form of a value within ``level`` others, as a copy; NotPlain if it has none."""
     kind = type(value)
     if kind in SCALARS:
         return value
@@ -81,13 +73,8 @@ def encode_any(value: Any) -> Any:
 def encode_state(value: Any, what: str, live: bool = False) -> Any:
     """The form in which a state, or with ``live`` a pickled iterator, has what people's code gave.
 
-    Args:
-        value: what a ``state_dict`` has given, for example.
-        what: what it is, for the error.
-        live: it goes into a pickle, which may hold any object.
-
-    Raises:
-        CannotSaveError: it has no plain form; the text names the object's path and class.
+    Without ``live`` a value that has no plain form is a CannotSaveError, which names its path and
+    class; ``what`` is the name of the whole there.
     """
     try:
         return encode(value)
@@ -126,11 +113,7 @@ _TOO_DEEP = f"nested more than {_LEVELS} levels deep, or contains itself"
 
 
 def decode(form: Any) -> Any:
-    """The value of a plain form; shares nothing with it.
-
-    Raises:
-        ValueError, TypeError, KeyError: the form is damaged.
-    """
+    """The value of a plain form, which may be damaged (SYMPTOMS); shares nothing with it."""
     if type(form) is Held:
         return copy.deepcopy(form.value)
     _check_tree(form)

@@ -73,14 +73,7 @@ def tasks_claimed(state: Mapping[str, Any]) -> int:
 
 
 def batches_left(state: Mapping[str, Any]) -> int | None:
-    """Batches that a state leaves to be delivered; None where the state does not tell.
-
-    Args:
-        state: of any kind, that of a pickled iterator as well.
-
-    Raises:
-        StateError: it is no state.
-    """
+    """Batches that a state, or a pickled iterator's, leaves; None if it does not say."""
     cursor, fits = from_plain(state, live=True)
     if type(fits.get("sampler_length")) is not int or cursor.streams:
         return None

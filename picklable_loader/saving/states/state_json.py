@@ -320,11 +320,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 class _Reader:
-    """Makes values of their forms.
-
-    Args:
-        size: of the text. No more tasks are made of it, but for those of a state or two.
-    """
+    """Makes values of their forms. No more tasks than the text's size, but for a state or two."""
 
     def __init__(self, size: int) -> None:
         self._tasks_left = size + MOST_TASKS

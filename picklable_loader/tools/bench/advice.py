@@ -17,13 +17,10 @@ _USUAL = 2
 
 @dataclass(frozen=True)
 class Advice:
-    """The advised settings.
+    """The advised settings: the smallest number of workers that is about as fast as the fastest.
 
-    Attributes:
-        num_workers: the smallest number that is about as fast as the fastest.
-        prefetch_budget: the budget that it grew to; None without workers.
-        prefetch_bytes: memory that this takes, if all batches are as large as the first one.
-        reasons: sentences.
+    The budget is the one that it grew to, and the bytes are for batches as large as the first one;
+    both are None without workers.
     """
 
     num_workers: int

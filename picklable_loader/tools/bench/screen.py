@@ -15,13 +15,7 @@ _LINE = "─" * (_LABEL + 3 * _COLUMN)
 
 
 def screen(name: str, study: Study, advice: Advice) -> str:
-    """The figures, and what follows from them.
-
-    Args:
-        name: the user's function.
-        study: the trials, done.
-        advice: what they suggest.
-    """
+    """The figures, and what follows from them."""
     return "\n".join(
         [
             "",

@@ -27,11 +27,6 @@ class Study:
         subject: the user's loader.
         seconds: how long all of it may take, about.
         step_s: seconds that a training step takes.
-
-    Attributes:
-        compared: by side, trials with the user's own number of workers, done in turn.
-        by_workers: ours with ``prefetch_budget="auto"`` and persistent workers, by their number.
-        left_out: numbers of workers for which there was no time.
     """
 
     def __init__(self, subject: Subject, seconds: float, step_s: float) -> None:
@@ -44,14 +39,7 @@ class Study:
         self._seconds = seconds
 
     def do(self, say: Callable[[str], None]) -> None:
-        """Do the trials.
-
-        Args:
-            say: is told of each one.
-
-        Raises:
-            BenchError: see `try_out`.
-        """
+        """Do the trials, and say each one."""
         numbers = candidates(self.cores, self.subject.loader.num_workers)
         share = self._seconds / (_ROUNDS * len(SIDES) + len(numbers) + len(_FURTHER))
         end, took = time.perf_counter() + self._seconds, 0.0

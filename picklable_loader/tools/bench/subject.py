@@ -30,11 +30,7 @@ class BenchError(Exception):
 
 @dataclass(frozen=True)
 class Subject:
-    """A loader whose like can be built with any number of workers.
-
-    Attributes:
-        loader: as the user's function has made it.
-    """
+    """A loader whose like can be built with any number of workers."""
 
     loader: TorchDataLoader[Any]
 
@@ -49,13 +45,7 @@ class Subject:
     def build(
         self, side: Side, num_workers: int | None = None, **others: Any
     ) -> TorchDataLoader[Any]:
-        """A new loader from the same arguments.
-
-        Args:
-            side: whose it is to be.
-            num_workers: None for the user's own number.
-            others: arguments that are to be different.
-        """
+        """A new loader of a side from the same arguments, but for these."""
         workers = self.loader.num_workers if num_workers is None else num_workers
         arguments = self._arguments(workers)
         if side == "torch":
@@ -102,14 +92,7 @@ _OURS = tuple(field.name for field in fields(Options))
 
 
 def find(name: str) -> Subject:
-    """Call the function of that name, and look at what it returns.
-
-    Args:
-        name: ``module:function``.
-
-    Raises:
-        BenchError: there is no such function, it raises, or it returns something else.
-    """
+    """Call the function of that name, ``module:function``, and look at what it returns."""
     make = function(name)
     try:
         loader = make()
@@ -124,14 +107,7 @@ def find(name: str) -> Subject:
 
 
 def function(name: str) -> Callable[..., Any]:
-    """The function of that name.
-
-    Args:
-        name: ``module:function``.
-
-    Raises:
-        BenchError: there is none.
-    """
+    """The function of that name, ``module:function``; BenchError if there is none."""
     where, separator, what = name.partition(":")
     if not (where and separator and what):
         raise BenchError("this is not MODULE:FUNCTION, such as train.data:make_loader.")

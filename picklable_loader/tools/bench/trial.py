@@ -66,15 +66,10 @@ class Trial:
 
 
 def try_out(loader: TorchDataLoader[Any], seconds: float, step_s: float) -> Trial:
-    """Iterate over a loader, as a training does.
+    """Iterate over a loader, as a training does; BenchError if it delivers nothing, or raises.
 
-    Args:
-        loader: is as good as new afterwards, but for its sampler's random numbers.
-        seconds: how long, about; half of it at least is for what is timed, from two batches on.
-        step_s: seconds that a training step takes, in which this process does nothing else.
-
-    Raises:
-        BenchError: it delivers nothing, or raises.
+    Half of the seconds at least is for what is timed, from two batches on. A training step takes
+    ``step_s``, in which this process does nothing else.
     """
     pass_ = _Pass(loader, step_s)
     try:
@@ -110,12 +105,7 @@ _ONE_EPOCH = (
 
 
 class _Pass:
-    """A consumer, who begins a new epoch when one is over.
-
-    Args:
-        loader: what it iterates over.
-        step_s: seconds that it takes for a batch.
-    """
+    """A consumer, who begins a new epoch when one is over."""
 
     def __init__(self, loader: TorchDataLoader[Any], step_s: float) -> None:
         self._loader = loader
@@ -123,11 +113,7 @@ class _Pass:
         self._iterator: Any = None
 
     def next(self) -> Any:
-        """The next batch.
-
-        Raises:
-            BenchError: there is none, in a whole epoch.
-        """
+        """The next batch; BenchError if a whole epoch has none."""
         begun = self._iterator is not None
         if begun:
             batch = next(self._iterator, _NOTHING)
@@ -168,13 +154,7 @@ class _Pass:
 
 @dataclass(frozen=True)
 class _Figures:
-    """A loader at one moment.
-
-    Attributes:
-        stats: of the iterator.
-        pids: of its workers.
-        processor_s: see `_processor_s`, of all workers.
-    """
+    """A loader at one moment; ``processor_s`` is the sum over its workers."""
 
     stats: Stats
     pids: tuple[int | None, ...]

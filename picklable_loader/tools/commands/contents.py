@@ -63,10 +63,7 @@ class Contents:
 
 @contextmanager
 def reading(path: str) -> Iterator[Contents]:
-    """The contents of a file, which is open in the block.
-
-    Args:
-        path: of a checkpoint of ours, a file of ``torch.save``, a pickle, or a state as JSON.
+    """The contents of a file, open in the block: a checkpoint, a pickle, or a state as JSON.
 
     Raises:
         NotRead: it is none of these, or damaged.
@@ -99,11 +96,7 @@ def _contents(path: str, kind: str, size: int, file: BinaryIO) -> Contents:
 
 
 def kind_of(path: str) -> str:
-    """The kind of a file, by its first bytes; see `Contents`.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The kind of a file, by its first bytes; see `Contents`."""
     with open_file(path) as file:
         start = file.read(len(MAGIC))
     if start.startswith(MAGIC):
@@ -119,12 +112,7 @@ _BYTE_ORDERS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def text_of(path: str) -> str:
-    """A text, in whichever of JSON's encodings.
-
-    Raises:
-        NotRead: it is none.
-        OSError: it cannot be read.
-    """
+    """A text, in whichever of JSON's encodings; NotRead if it is none."""
     with open_file(path) as file:
         return _text(file, path)
 

@@ -19,13 +19,7 @@ _MOST_FINDINGS = 100
 
 @dataclass
 class Finding:
-    """An iterator or a state.
-
-    Attributes:
-        path: where it stands in the file.
-        what: ``"iterator"``, ``"state"``.
-        rows: what there is to say of it, by name.
-    """
+    """An iterator or a state: its path in the file, which of both it is, its figures."""
 
     path: str
     what: str
@@ -58,9 +52,7 @@ Path = tuple[Any, Callable[[], str], int] | None
 def walk(tree: Any, seen: set[Any] | None = None) -> Iterator[tuple[Path, Any]]:
     """Every part of a tree with its path, an owner before what it has; a shared part once.
 
-    Args:
-        tree: of a file.
-        seen: ids of containers that are passed over; those that are visited are added.
+    ``seen`` has ids of containers that are passed over; those that are visited are added.
     """
     waiting: list[tuple[Path, Any]] = [(None, tree)]
     seen = set() if seen is None else seen
@@ -173,12 +165,7 @@ _LONGEST = 80
 
 
 def weigh(tree: Any, seen: set[Any] | None = None) -> int:
-    """About how many bytes a tree takes in its file.
-
-    Args:
-        tree: of a file.
-        seen: what was counted before, which is not counted again; what is counted is added.
-    """
+    """About how many bytes a tree takes in its file, without what was ``seen`` before."""
     total, seen = 0, set() if seen is None else seen
     for _, node in walk(tree, seen):
         if isinstance(node, Tensor):
@@ -217,11 +204,7 @@ def _is_iterator(node: Built) -> bool:
 
 
 class _Rows:
-    """Rows that describe iterators and states.
-
-    Args:
-        tasks: in the windows of all states together, which are counted to tell progress.
-    """
+    """Rows that describe iterators and states, whose windows have up to so many tasks together."""
 
     def __init__(self, tasks: int) -> None:
         self._tasks_left = tasks

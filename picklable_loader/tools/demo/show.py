@@ -28,15 +28,8 @@ class RunFailed(RuntimeError):
 def show(output: Path, epochs: int) -> bool:
     """Do the runs, draw the picture, write the facts, print the summary.
 
-    Args:
-        output: a folder for all of it; made if it is not there.
-        epochs: length of the training, from 1.
-
     Returns:
         Whether our resumed run was the uninterrupted one.
-
-    Raises:
-        RunFailed: a run did not end as it should.
     """
     begin = time.monotonic()
     plan = Plan(output / "runs", epochs)

@@ -27,6 +27,7 @@ from laws.streams import ByClass, Generated, StatefulIterator
 from picklable_loader import DataLoader, from_json, load, save, to_json
 from picklable_loader.__main__ import COMMANDS, main
 from picklable_loader.errors import CannotSaveError
+from picklable_loader.fetching.pool.exit import memory_limit
 from picklable_loader.saving.files import checkpoint as files
 from picklable_loader.saving.files.pickle_nodes import Built
 from picklable_loader.saving.files.pickle_tree import NotPickle, trace
@@ -555,27 +556,25 @@ def test_a_package_that_is_missing_or_old_is_named_with_the_cure(
     assert "pip install 'dill>=0.3'" in said and "pip install 'torch>=2.6'" in said
 
 
-def test_what_the_arena_lacks_is_named(monkeypatch: pytest.MonkeyPatch, say: Say) -> None:
-    monkeypatch.setattr(doctor, "_has_memfd", lambda: False)
+def test_a_machine_without_arenas_is_told_so(monkeypatch: pytest.MonkeyPatch, say: Say) -> None:
+    monkeypatch.setattr(doctor, "packets_work_here", lambda: False)
     status, said, _ = say("doctor")
     assert status == 0 and "portable, no memfd" in said
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "limit"),
-    [
-        ("memory.max", "1000\n", 1000),
-        ("memory.max", "max\n", None),
-        ("memory/memory.limit_in_bytes", "2000\n", 2000),
-        ("nothing", "5", None),
-    ],
+    ("text", "limit"), [("1000\n", (1000, 7)), ("max\n", None), (f"{2**62}", None)]
 )
+@pytest.mark.parametrize("version", [1, 2])
 def test_a_containers_limit_is_read(
-    name: str, text: str, limit: int | None, tmp_path: Path
+    text: str, limit: tuple[int, int] | None, version: int, tmp_path: Path
 ) -> None:
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).write_text(text)
-    assert doctor._cgroup_limit(tmp_path) == limit
+    names = {1: ("limit_in_bytes", "usage_in_bytes"), 2: ("max", "current")}[version]
+    folder = tmp_path / ("memory" if version == 1 else "")
+    folder.mkdir(exist_ok=True)
+    for name, content in zip(names, (text, "7"), strict=True):
+        (folder / f"memory.{name}").write_text(content)
+    assert memory_limit(tmp_path, tmp_path / "no groups") == limit
 
 
 # --- on a terminal -------------------------------------------------------------------------------

@@ -55,7 +55,10 @@ def unexpected(deaths: Sequence[Death]) -> RuntimeError:
 
 def likely_cause(exitcode: int, cgroups: Path = _CGROUPS, ours: Path = _OURS) -> str:
     """In words, with what to do; empty where there is no telling."""
-    memory = f"({_memory(cgroups, ours)})"
+    memory = "(no limit of a control group could be read)"
+    if (found := memory_limit(cgroups, ours)) is not None:
+        limit, used = found
+        memory = f"(limit of the control group {limit // _MIB} MiB, in use {used // _MIB} MiB)"
     if exitcode == -signal.SIGKILL:
         return (
             f"The system's memory may have run out {memory}: use fewer workers, a "
@@ -72,8 +75,8 @@ def likely_cause(exitcode: int, cgroups: Path = _CGROUPS, ours: Path = _OURS) ->
     return ""
 
 
-def _memory(cgroups: Path, ours: Path) -> str:
-    """How much there is for this process and its workers, and how much is in use."""
+def memory_limit(cgroups: Path = _CGROUPS, ours: Path = _OURS) -> tuple[int, int] | None:
+    """The bytes that this process and its workers may use, and those in use; None: no limit."""
     for group in _groups(ours):
         for folder, limit_file, usage_file in _FIGURES:
             place = cgroups / folder / group
@@ -83,9 +86,8 @@ def _memory(cgroups: Path, ours: Path) -> str:
             except (OSError, ValueError):
                 continue
             if limit.isdigit() and int(limit) < _NO_LIMIT:
-                mib = f"{int(limit) // _MIB} MiB, in use {used // _MIB} MiB"
-                return f"limit of the control group {mib}"
-    return "no limit of a control group could be read"
+                return int(limit), used
+    return None
 
 
 def _groups(ours: Path) -> list[str]:

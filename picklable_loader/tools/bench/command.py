@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seconds",
-        type=_positive,
+        type=_seconds,
         default=30.0,
         metavar="S",
         help="how long to measure, about (default: %(default)g)",
     )
     parser.add_argument(
         "--step-ms",
-        type=_not_negative,
+        type=_milliseconds,
         default=0.0,
         metavar="MS",
         help="how long your training step takes, in which workers go on (default: %(default)g)",
@@ -60,14 +60,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
+def _seconds(text: str) -> float:
+    number = _milliseconds(text)
+    if not number:
         raise argparse.ArgumentTypeError(f"should be above 0, got {text}")
     return number
 
 
-def _not_negative(text: str) -> float:
+def _milliseconds(text: str) -> float:
     number = float(text)
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"should be from 0, got {text}")

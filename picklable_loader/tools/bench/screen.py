@@ -6,6 +6,7 @@ import textwrap
 from dataclasses import asdict
 from typing import Any
 
+from ..table import in_units
 from .advice import Advice
 from .study import SIDES, Study
 from .trial import Trial
@@ -56,7 +57,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
 def _subject(name: str, study: Study) -> str:
     samples = study.subject.samples
     length = "a stream of samples" if samples is None else f"{samples:,} samples"
-    size = _bytes(study.compared["torch"][0].batch_bytes)
+    size = in_units(study.compared["torch"][0].batch_bytes)
     step = f", training steps of {study.step_s * 1e3:g} ms" if study.step_s else ""
     return f"{name}: {length}, batches of {size}{step}; {study.cores} cores"
 
@@ -92,7 +93,7 @@ def _by_workers(study: Study) -> list[str]:
 def _arguments(advice: Advice) -> str:
     if advice.prefetch_budget is None:
         return f"num_workers={advice.num_workers}"
-    memory = f"   (up to {_bytes(advice.prefetch_bytes or 0)} of batches)"
+    memory = f"   (up to {in_units(advice.prefetch_bytes or 0)} of batches)"
     return (
         f"num_workers={advice.num_workers}, prefetch_budget={advice.prefetch_budget}"
         f"{memory if advice.prefetch_bytes else ''}"
@@ -109,12 +110,3 @@ def _ends(rates: list[float]) -> str:
 
 def _row(label: str, *columns: str) -> str:
     return f"{label:<{_LABEL}}{''.join(f'{column:>{_COLUMN}}' for column in columns)}".rstrip()
-
-
-def _bytes(count: float) -> str:
-    """In the unit that leaves one to three digits before the point."""
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"

@@ -9,13 +9,13 @@ import os
 import platform
 import resource
 import shutil
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from ... import __version__
+from ...fetching.pool.exit import memory_limit
+from ...fetching.transport.seqpacket import packets_work_here
 from ..table import Table, in_units, show
 
 _MARKS = {"good": "ok", "poor": "!", "bad": "x"}
@@ -94,16 +94,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _cores() -> _Sign:
-    total, own = os.cpu_count() or 1, _usable()
+    total = os.cpu_count() or 1
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
     means = f"more than {own} workers help only where they wait for disk or network"
     text = str(own) if own == total else f"{own} of {total}"
     return _Sign("cores", text, means)
-
-
-def _usable() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _start_methods() -> _Sign:
@@ -116,31 +111,10 @@ def _start_methods() -> _Sign:
 
 
 def _transport() -> _Sign:
-    missing = [
-        name for name, has in (("memfd", _has_memfd), ("SEQPACKET", _has_packets)) if not has()
-    ]
-    if missing:
+    if not packets_work_here():
         means = "batches travel through pipes and torch's shared memory, which is slower"
-        return _Sign("transport", f"portable, no {' and no '.join(missing)}", means, "poor")
+        return _Sign("transport", "portable, no memfd or no SEQPACKET", means, "poor")
     return _Sign("transport", "arena", "batches travel through memory that both sides map")
-
-
-def _has_memfd() -> bool:
-    try:
-        os.close(os.memfd_create("picklable_loader"))
-    except (AttributeError, OSError):
-        return False
-    return True
-
-
-def _has_packets() -> bool:
-    try:
-        pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    except (AttributeError, OSError):
-        return False
-    for end in pair:
-        end.close()
-    return True
 
 
 def _descriptors() -> _Sign:
@@ -172,23 +146,11 @@ _SMALL_SHM = 1 << 30
 
 def _memory() -> _Sign:
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _cgroup_limit()
-    if limit is None or limit >= physical:
+    limit, _ = memory_limit() or (physical, 0)
+    if limit >= physical:
         return _Sign("memory", in_units(physical), "no limit of a container below that is seen")
     means = "a worker that passes it is killed, and replaced: prefetch_bytes= bounds batches"
     return _Sign("memory", f"{in_units(limit)} of {in_units(physical)}", means)
-
-
-def _cgroup_limit(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """The container's limit in bytes, of either version of cgroups; None: there is none."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            text = (root / name).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            return int(text)
-    return None
 
 
 _CHECKS: list[Callable[[], _Sign]] = [

@@ -201,17 +201,14 @@ class InterleaveIterator(Iterator[Any]):
     def _choose(self) -> int:
         """The dataset that this choice falls on; one that is left."""
         weights, left = self._wrapper.weights, self._left
-        if weights is None:
-            return self._in_turn()
+        if weights is None:  # in turn
+            count = len(self._wrapper.datasets)
+            while self._choices % count not in left:
+                self._choices += 1
+            return self._choices % count
         sums = list(accumulate(weights[index] for index in left))
         # Below a sum that is hardly a number, a product may be rounded up to it.
         return left[bisect(sums, unit(self._seed, self._choices) * sums[-1], 0, len(left) - 1)]
-
-    def _in_turn(self) -> int:
-        count = len(self._wrapper.datasets)
-        while self._choices % count not in self._left:
-            self._choices += 1
-        return self._choices % count
 
     def _end(self, index: int) -> None:
         """A dataset has ended; it is not asked again: some iterators would begin anew."""

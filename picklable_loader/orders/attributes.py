@@ -183,7 +183,9 @@ def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
     elif kind == "member":
         _set(target, name, _member(_get(target, name), *form))
     elif kind == "absent":
-        _delete(target, name.replace("\t", "."))
+        name = name.replace("\t", ".")
+        if not _is_container(target) and hasattr(target, name):
+            delattr(target, name)
     else:
         _put_rng(target, name, kind, form)
 
@@ -198,11 +200,6 @@ def _put_rng(target: Any, name: str, kind: str, form: Any) -> None:
         found = rng.make(form)  # the sampler makes it when it is first needed
         _set(target, name, found)
     rng.restore(found, form)
-
-
-def _delete(owner: Any, name: str) -> None:
-    if not _is_container(owner) and hasattr(owner, name):
-        delattr(owner, name)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Stream:
         self.drawn = 0
         self._private: torch.Generator | None = None
         self._private_chunks = 0
-        self.rewind(_chunks(setting.saved))
+        self.rewind(int((setting.saved or {}).get("chunks", 0)))
 
     def rewind(self, private_chunks: int) -> None:
         """Back to the first chunk; so many are drawn privately (all, if seeded by a number)."""
@@ -76,10 +76,6 @@ def _begin(setting: Setting, own_seed: bool) -> dict[str, Any]:
     if own_seed and "sampler" not in source.generators:
         return {"seed": source.draw("sampler", random_int64)}
     return {"generator": source.start("sampler")}
-
-
-def _chunks(saved: dict[str, Any] | None) -> int:
-    return int(saved.get("chunks", 0)) if saved else 0
 
 
 class ChunkedOrder:

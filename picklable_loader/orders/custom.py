@@ -114,7 +114,9 @@ class CustomOrder:
         if len(self._moves) == _PROOFS and all(self._moves):
             self._add_own_state(state, live)
             return state
-        if live and self._iterator_pickles():
+        if self._pickles is None and live:
+            self._pickles = _pickles(self._iterator, self._sampler)
+        if live and self._pickles:
             state["iterator"] = self._iterator
             self._add_universe(state)
         try:
@@ -207,11 +209,6 @@ class CustomOrder:
 
     def _frozen(self) -> Frozen:
         return freeze(self._sampler, self._source.dataset, self._source.lists)
-
-    def _iterator_pickles(self) -> bool:
-        if self._pickles is None:
-            self._pickles = _pickles(self._iterator, self._sampler)
-        return self._pickles
 
     # --- restoring -------------------------------------------------------------------------------
 

@@ -155,10 +155,6 @@ class DistributedOrder:
         return {"epoch": int(epoch), "seed": int(sampler.seed)}  # numpy's numbers are no JSON
 
 
-def _sequential(sampler: SequentialSampler, setting: Setting) -> Order:
-    return SequenceOrder(lambda: range(len(sampler.data_source)))
-
-
 def _random(sampler: RandomSampler, setting: Setting) -> Order:
     kind = ReplacementOrder if sampler.replacement else PermutationOrder
     return kind(sampler, setting)
@@ -169,7 +165,7 @@ def _sequence(sampler: Any, setting: Setting) -> Order:
 
 
 _FACTORIES: dict[type[Any], OrderFactory] = {
-    SequentialSampler: _sequential,
+    SequentialSampler: lambda s, _: SequenceOrder(lambda: range(len(s.data_source))),
     RandomSampler: _random,
     SubsetRandomSampler: SubsetOrder,
     WeightedRandomSampler: WeightedOrder,

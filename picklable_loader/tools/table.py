@@ -61,7 +61,8 @@ def _printable(cell: Any) -> str:
 
 
 def _show_rich(tables: Iterable[Table]) -> None:
-    rich_table, console = importlib.import_module("rich.table"), _console()
+    rich_table = importlib.import_module("rich.table")
+    console = importlib.import_module("rich.console").Console()
     for table in tables:
         shown = rich_table.Table(
             title=_text(table.title, "bold"), title_justify="left", show_header=False, box=None
@@ -71,10 +72,6 @@ def _show_rich(tables: Iterable[Table]) -> None:
             shown.add_row(*(_text(cell, style) for cell, style in zip(row, styles)))
         console.print(shown)
         console.print()
-
-
-def _console() -> Any:
-    return importlib.import_module("rich.console").Console()
 
 
 def _text(cell: Any, style: str) -> Any:

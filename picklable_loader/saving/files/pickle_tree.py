@@ -178,11 +178,6 @@ class _Reader(_InPython):  # type: ignore[misc]
 
     # --- sizes -----------------------------------------------------------------------------------
 
-    def _shorten(self) -> None:
-        number = self.stack[-1]
-        if type(number) is int and number.bit_length() > _LONGEST_BITS:
-            self.stack[-1] = f"0x{number:x}"
-
     def _bytearray(self) -> None:
         (size,) = struct.unpack("<Q", self.read(8))
         self.append(bytearray(self.read(size)))  # the base class makes one of any size first
@@ -214,7 +209,9 @@ class _Reader(_InPython):  # type: ignore[misc]
 def _shortened(load: Callable[[Any], None]) -> Callable[[_Reader], None]:
     def load_number(reader: _Reader) -> None:
         load(reader)
-        reader._shorten()
+        number = reader.stack[-1]
+        if type(number) is int and number.bit_length() > _LONGEST_BITS:
+            reader.stack[-1] = f"0x{number:x}"
 
     return load_number
 

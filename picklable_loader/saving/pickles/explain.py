@@ -211,9 +211,9 @@ class _Walker(_InPython):  # type: ignore[misc]
             self._refused.add(id(obj))
             if self._blames_what_it_holds(part, obj):
                 return
-            part.problem = f"{_what(obj)} ({type(refused).__name__}: {refused})".replace(
-                ": ", " - "
-            )
+            kind = type(obj)
+            what = f"is a {kind.__module__}.{kind.__qualname__}".replace("builtins.", "")
+            part.problem = f"{what} ({type(refused).__name__}: {refused})".replace(": ", " - ")
             part.problem += f": {_advice(obj, self._codecs)}"
 
     def _blames_what_it_holds(self, part: Part, code: Any) -> bool:
@@ -289,11 +289,6 @@ class _Walker(_InPython):  # type: ignore[misc]
 
 def _packs(obj: Any) -> bool:
     return getattr(type(obj), "_packs", False) is True
-
-
-def _what(obj: Any) -> str:
-    kind = type(obj)
-    return f"is a {kind.__module__}.{kind.__qualname__}".replace("builtins.", "")
 
 
 #: what a process holds, and no other one can

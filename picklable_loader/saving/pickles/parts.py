@@ -94,7 +94,7 @@ def packed(how: Packing, decision: Decision, kept: Parts) -> Parts:
     theirs = {name: parts[name] for name in ways}
     # One codec writes all of them, so that what they share stays one object. The last one of
     # `STOCK` takes what those before it take.
-    codec = max(ways.values(), key=_rank)
+    codec = max(ways.values(), key=lambda c: STOCK.index(c) if isinstance(c, str) else len(STOCK))
     mapped = not how.pickle_mapped
     known: Known = {id(how.owner): (how.owner, None)}
     if left_out:
@@ -227,10 +227,6 @@ def _ends(thing: Any) -> list[Any]:
         return [*islice(inside, _MOST_NEAR), *islice(reversed(inside), _MOST_NEAR)]
     except Exception:  # it has no attributes, or whatever people's __iter__ raises
         return []
-
-
-def _rank(codec: str | Codec) -> int:
-    return STOCK.index(codec) if isinstance(codec, str) else len(STOCK)
 
 
 def _refer(barred: Any = ()) -> Refer:

@@ -163,7 +163,7 @@ def alike(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return _equal(one, other)
+        return one.dtype == other.dtype and torch.equal(one, other)
     kind = type(one)
     if kind is not type(other):
         return False
@@ -185,10 +185,6 @@ def _equal_objects(one: Any, other: Any) -> bool:
         return False
 
 
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
-
-
 def _encode_number(value: np.generic) -> dict[str, Any]:
     item = value.item()
     if isinstance(item, np.generic) or value.dtype.kind in "mM":  # Python has no such number
@@ -208,10 +204,6 @@ def _decode_number(form: dict[str, Any]) -> Any:
     if dtype.fields is not None or dtype.kind not in _NUMBERS:  # np.void(n) would be n bytes
         raise ValueError(f"no number is of {dtype}")
     return dtype.type(_decode(form["value"]))
-
-
-def _decode_torchs_dtype(form: dict[str, Any]) -> torch.dtype:
-    return TORCH_DTYPES[form["value"]]
 
 
 def _encode_tensor(value: torch.Tensor) -> torch.Tensor:
@@ -347,7 +339,7 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "bytes": lambda form: b64decode(form["value"], validate=True),
     "bytearray": lambda form: bytearray(b64decode(form["value"], validate=True)),
     "complex": lambda form: complex(*form["value"]),
-    "dtype": _decode_torchs_dtype,
+    "dtype": lambda form: TORCH_DTYPES[form["value"]],
     "device": lambda form: torch.device(form["value"]),
     "Size": lambda form: torch.Size(form["value"]),
     "Tensor": _decode_tensor,

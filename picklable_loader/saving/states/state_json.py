@@ -166,16 +166,8 @@ def _form_dict(value: dict[Any, Any], path: _Path) -> dict[str, Any]:
         pairs = [_form_items(pair, path) for pair in value.items()]
         return {_TYPE: "dict", "items": pairs}
     form = {key: _form(each, ((path, "."), key)) for key, each in value.items()}
-    return {_SKIP: 0, **form} if _is_state(value) else form
-
-
-def _is_state(value: dict[Any, Any]) -> bool:
     found = value.get("format")
-    return type(found) is str and found == FORMAT
-
-
-def _form_int(value: int) -> Any:
-    return value if abs(value) < _LONGEST else {_TYPE: "int", "hex": f"{value:x}"}
+    return {_SKIP: 0, **form} if type(found) is str and found == FORMAT else form
 
 
 def _form_float(value: float) -> Any:
@@ -219,7 +211,7 @@ def _base64(data: bytes) -> str:
 
 
 _FORMS: dict[type[Any], Callable[[Any], Any]] = {
-    int: _form_int,
+    int: lambda value: value if abs(value) < _LONGEST else {_TYPE: "int", "hex": f"{value:x}"},
     float: _form_float,
     str: _form_text,
     bytes: lambda value: {_TYPE: "bytes", "base64": _base64(value)},

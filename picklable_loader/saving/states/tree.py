@@ -64,17 +64,13 @@ def copied(state: Any) -> Any:
             waiting += [(p, named, name, (path, name), level + 1) for name, p in dict.items(part)]
         else:
             raise DamagedStateError(_text(path), "a dict whose keys are text", part)
-    return _with_empty(root[0])
+    found = root[0]
+    if type(found) is dict and "checksum" in found:  # which is the same without the empty dicts
+        return {**{name: {} for name in _OFTEN_EMPTY}, **found}
+    return found
 
 
 _EXPECTED: dict[type[Any], str] = {tuple: "a list, of which some program has made a tuple"}
-
-
-def _with_empty(state: Any) -> Any:
-    """A state with the empty dicts that some program has lost; the checksum is the same."""
-    if type(state) is not dict or "checksum" not in state:
-        return state
-    return {**{name: {} for name in _OFTEN_EMPTY}, **state}
 
 
 def _identity(tensor: torch.Tensor, path: Any) -> Any:

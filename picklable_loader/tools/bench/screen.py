@@ -28,7 +28,7 @@ def screen(name: str, study: Study, advice: Advice) -> str:
             *_by_workers(study),
             "",
             f"Suggested: {_arguments(advice)}",
-            *_wrapped(advice.reasons),
+            *textwrap.wrap(" ".join(advice.reasons), len(_LINE), break_long_words=False),
             _LINE,
         ]
     )
@@ -72,7 +72,11 @@ def _comparison(study: Study) -> list[str]:
     return [
         _row(title, "torch DataLoader", "picklable_loader", ""),
         _row("batches/s", *(f"{study.median(side):,.1f}" for side in SIDES), f"{gain:.2f} ×"),
-        _row("  slowest and fastest trial", *map(_ends, rates), ""),
+        _row(
+            "  slowest and fastest trial",
+            *(f"{min(each):,.1f}, {max(each):,.1f}" for each in rates),
+            "",
+        ),
         _row("first batch", *(f"{first:,.0f} ms" for first in firsts), ""),
     ]
 
@@ -98,14 +102,6 @@ def _arguments(advice: Advice) -> str:
         f"num_workers={advice.num_workers}, prefetch_budget={advice.prefetch_budget}"
         f"{memory if advice.prefetch_bytes else ''}"
     )
-
-
-def _wrapped(sentences: tuple[str, ...]) -> list[str]:
-    return textwrap.wrap(" ".join(sentences), len(_LINE), break_long_words=False)
-
-
-def _ends(rates: list[float]) -> str:
-    return f"{min(rates):,.1f}, {max(rates):,.1f}"
 
 
 def _row(label: str, *columns: str) -> str:

@@ -101,17 +101,16 @@ def _entries(
     for key, value in node.items():
         held = key.value if isinstance(key, Key) else key
         flat = held if isinstance(held, tuple) else (held,)
-        names = tuple(part.name if isinstance(part, Built) else _exact(part) for part in flat)
+        names = tuple(
+            p.name if isinstance(p, Built) else (type(p), repr(p) if isinstance(p, float) else p)
+            for p in flat
+        )
         known: Any = kind, type(held), names
         if any(isinstance(part, Built) for part in flat):
             counts[known] += 1
             known = *known, counts[known]
             yield ("the key", known), partial(label, key), held
         yield known, partial(label, key), value
-
-
-def _exact(part: Any) -> Any:
-    return type(part), repr(part) if isinstance(part, float) else part
 
 
 def text_of_path(path: Path) -> str:
@@ -136,11 +135,8 @@ def _at_key(key: Any) -> str:
 
 
 def _at_name(key: Any) -> str:
-    return f".{_name(key)}"
-
-
-def _name(key: Any) -> str:
-    return key if isinstance(key, str) and len(key) < 80 and key.isidentifier() else brief(key)
+    plain = isinstance(key, str) and len(key) < 80 and key.isidentifier()
+    return f".{key if plain else brief(key)}"
 
 
 def brief(value: Any) -> str:
@@ -291,16 +287,7 @@ class _Rows:
 
 
 _MOST_STREAMS = 64
-_FITS = (
-    "seed",
-    "seeding",
-    "sampler",
-    "batch_size",
-    "drop_last",
-    "dataset_length",
-    "dataset",
-    "num_workers",
-)
+_FITS = "seed seeding sampler batch_size drop_last dataset_length dataset num_workers".split()
 
 
 def _named(node: Any) -> str:

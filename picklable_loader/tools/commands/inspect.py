@@ -35,7 +35,9 @@ def run(options: argparse.Namespace) -> int:
             found = find(contents.tree)
     except (NotRead, OSError) as error:
         return complain(str(error))
-    parts, code = _parts(contents.tree), _code(contents.names)
+    parts = _parts(contents.tree)
+    # Names that may do more than make values. What `OPENED` opens is among the names.
+    code = sorted(contents.names - BUILT_BY_TORCH - {OPENED})
     data = {
         "file": contents.path,
         "kind": contents.kind,
@@ -87,11 +89,14 @@ def _parts(tree: Any) -> list[tuple[str, str, int]]:
     if not isinstance(tree, dict):
         return [("(the file itself)", _kind(tree), weigh(tree))]
     seen: set[Any] = set()
-    return [(_named(key), _kind(value), weigh(value, seen)) for key, value in tree.items()]
-
-
-def _named(key: Any) -> str:
-    return key if isinstance(key, str) and len(key) <= 80 else brief(key)
+    return [
+        (
+            key if isinstance(key, str) and len(key) <= 80 else brief(key),
+            _kind(value),
+            weigh(value, seen),
+        )
+        for key, value in tree.items()
+    ]
 
 
 def _kind(node: Any) -> str:
@@ -99,11 +104,6 @@ def _kind(node: Any) -> str:
         return node.name
     names = {Tensor: "tensor", Ordered: "OrderedDict"}
     return names.get(type(node), type(node).__name__)
-
-
-def _code(names: frozenset[str]) -> list[str]:
-    """Names that a file would import and that may do more than make values."""
-    return sorted(names - BUILT_BY_TORCH - {OPENED})  # what that opens is among the names
 
 
 def _loading(code: list[str]) -> str:

@@ -8,17 +8,13 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Literal
 
-from torch.utils.data import IterableDataset
-
 from ..core.checks import check_choice, whole_number
 from ..errors import DamagedStateError
-from .protocol import tell_epoch
 from .wrapper import (
-    FORMAT,
+    Wrapper,
+    WrapperIterator,
     check_fields,
-    check_kind,
     check_list,
-    check_settings,
     iterable,
     name_of,
     reopen,
@@ -29,7 +25,7 @@ from .wrapper import (
 
 
 # Pickled loaders hold this name and its module: tests/golden/pickles.
-class Interleave(IterableDataset[Any]):
+class Interleave(Wrapper):
     """Yields from several iterable-style datasets, in turn or chosen at random.
 
     The choices are a function of ``seed``, the epoch and, under picklable_loader's loader, of the
@@ -71,18 +67,8 @@ class Interleave(IterableDataset[Any]):
         self.stop = stop
         self.epoch = 0
 
-    def set_epoch(self, epoch: int) -> None:
-        """Decide the choices of the iterations that begin from now on; all datasets are told.
-
-        Args:
-            epoch: any whole number.
-
-        Raises:
-            TypeError: it is no whole number.
-        """
-        self.epoch = whole_number("epoch", epoch)
-        for dataset in self.datasets:
-            tell_epoch(dataset, self.epoch)
+    def _within(self) -> list[Any]:
+        return self.datasets
 
     def __iter__(self) -> InterleaveIterator:
         return InterleaveIterator(self, seed_of_iteration("interleave", self.seed, self.epoch))
@@ -110,12 +96,10 @@ class Interleave(IterableDataset[Any]):
         return [index for index, weight in enumerate(weights) if weight > 0]
 
 
-class InterleaveIterator(Iterator[Any]):
-    """One iteration over an `Interleave`.
+class InterleaveIterator(WrapperIterator):
+    """One iteration over an `Interleave`."""
 
-    Attributes:
-        given: samples that were given so far.
-    """
+    kind = "Interleave"
 
     def __init__(self, wrapper: Interleave, seed: int) -> None:
         self.given = 0
@@ -144,46 +128,25 @@ class InterleaveIterator(Iterator[Any]):
                 return sample
         raise StopIteration
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where it stands, as plain values and what the datasets' own ``state_dict`` give.
+    def _settings(self) -> dict[str, Any]:
+        wrapper = self._wrapper
+        weights = None if wrapper.weights is None else wrapper.weights.copy()
+        return {"datasets": len(wrapper.datasets), "weights": weights, "stop": wrapper.stop}
 
-        Raises:
-            NotImplementedError: neither a dataset nor its iterator has a state.
-        """
-        inner = None
-        if self._inner is not None:
-            inner = list(map(states_of, self._wrapper.datasets, self._inner))
-        return {
-            "kind": "Interleave",
-            "format": FORMAT,
-            **self._settings(),
-            "seed": self._seed,
-            "given": self.given,
-            "choices": self._choices,
-            "left": self._left.copy(),
-            "inner": inner,
-        }
+    def _save(self) -> dict[str, Any]:
+        inner = self._inner
+        states = None if inner is None else list(map(states_of, self._wrapper.datasets, inner))
+        return {"choices": self._choices, "left": self._left.copy(), "inner": states}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state of `state_dict`; ``iter`` of the datasets is called here.
-
-        Args:
-            state: what `state_dict` of an `Interleave` of as many datasets gave, with the same
-                weights and ``stop=``. The seed may be another one: the state's counts.
-
-        Raises:
-            StateMismatch: it is of another wrapper, or of other settings.
-            DamagedStateError: it was never given like this.
-            NewerStateError: a later version of this package wrote it.
-        """
-        check_kind(state, "Interleave")
-        check_settings(state, self._settings(), "Build the Interleave as it was when it was saved.")
-        check_fields(state, "seed", "given", "choices")
+    def _load(self, state: dict[str, Any]) -> None:
+        check_fields(state, "choices")
         datasets = self._wrapper.datasets
         left = check_list(state, "left", len(datasets))
         if left != [index for index in self._wrapper._read_ever() if index in left]:
             raise DamagedStateError("left", f"some of {self._wrapper._read_ever()}", left)
-        inner = _checked_inner(state, len(datasets))
+        inner = state.get("inner", 0)
+        if inner is not None and (not isinstance(inner, list) or len(inner) != len(datasets)):
+            raise DamagedStateError("inner", f"states of {len(datasets)} datasets", inner)
         self._seed, self.given, self._choices = state["seed"], state["given"], state["choices"]
         self._left = left.copy()
         self._inner = None if inner is None else list(map(reopen, datasets, inner))
@@ -191,12 +154,6 @@ class InterleaveIterator(Iterator[Any]):
     def __repr__(self) -> str:
         names = ", ".join(name_of(self._wrapper.datasets[index]) for index in self._left)
         return f"<InterleaveIterator: {self.given} given, {names or 'nothing'} left>"
-
-    def _settings(self) -> dict[str, Any]:
-        """The settings that a state depends on."""
-        wrapper = self._wrapper
-        weights = None if wrapper.weights is None else wrapper.weights.copy()
-        return {"datasets": len(wrapper.datasets), "weights": weights, "stop": wrapper.stop}
 
     def _choose(self) -> int:
         """The dataset that this choice falls on; one that is left."""
@@ -226,12 +183,3 @@ def _checked(weights: list[float], count: int) -> list[float]:
     if not all(weight >= 0 for weight in weights) or not 0 < sum(weights) < math.inf:
         raise ValueError(f"weights should be finite, from 0, and not all 0, got {weights}")
     return [float(weight) for weight in weights]
-
-
-def _checked_inner(state: dict[str, Any], count: int) -> list[dict[str, Any]] | None:
-    inner = state.get("inner", 0)
-    if inner is None:
-        return None
-    if not isinstance(inner, list) or len(inner) != count:
-        raise DamagedStateError("inner", f"states of {count} datasets", inner)
-    return inner

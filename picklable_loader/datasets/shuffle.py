@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, Literal
-
-from torch.utils.data import IterableDataset
 
 from ..core.checks import check_choice, whole_number
 from ..errors import DamagedStateError, Difference, StateMismatch
 from ..saving.states.arrays import NotPlain
 from ..saving.states.plain import decode, encode
-from .protocol import tell_epoch
 from .wrapper import (
-    FORMAT,
+    Wrapper,
+    WrapperIterator,
     below,
     check_fields,
-    check_kind,
     check_list,
-    check_settings,
     iterable,
     name_of,
     reopen,
@@ -33,7 +28,7 @@ _MARKS = 4
 
 
 # Pickled loaders hold this name and its module: tests/golden/pickles.
-class ShuffleBuffer(IterableDataset[Any]):
+class ShuffleBuffer(Wrapper):
     """Shuffles an iterable-style dataset through a buffer.
 
     The buffer is filled; then a sample that is chosen at random leaves it and the dataset's next
@@ -80,17 +75,8 @@ class ShuffleBuffer(IterableDataset[Any]):
         self.state = state
         self.epoch = 0
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the iterations that begin from now on; the dataset is told as well.
-
-        Args:
-            epoch: any whole number.
-
-        Raises:
-            TypeError: it is no whole number.
-        """
-        self.epoch = whole_number("epoch", epoch)
-        tell_epoch(self.dataset, self.epoch)
+    def _within(self) -> list[Any]:
+        return [self.dataset]
 
     def __iter__(self) -> ShuffleIterator:
         seed = seed_of_iteration("shuffle", self.seed, self.epoch)
@@ -107,13 +93,10 @@ class ShuffleBuffer(IterableDataset[Any]):
         )
 
 
-class ShuffleIterator(Iterator[Any]):
-    """One iteration over a `ShuffleBuffer`.
+class ShuffleIterator(WrapperIterator):
+    """One iteration over a `ShuffleBuffer`."""
 
-    Attributes:
-        given: samples that were given so far.
-    """
-
+    kind = "ShuffleBuffer"
     #: the ``state=`` it is for
     mode: str
 
@@ -138,41 +121,14 @@ class ShuffleIterator(Iterator[Any]):
         buffer[place], buffer[-1] = buffer[-1], buffer[place]
         return buffer.pop()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where it stands, as plain values and what the dataset's own ``state_dict`` gives.
+    def _settings(self) -> dict[str, Any]:
+        return {"size": self._size, "state": self.mode}
 
-        Raises:
-            NotImplementedError: neither the dataset nor its iterator has a state, or a sample in
-                the buffer is of a kind that no state can hold.
-        """
-        state = {
-            "kind": "ShuffleBuffer",
-            "format": FORMAT,
-            "size": self._size,
-            "state": self.mode,
-            "seed": self._seed,
-            "given": self.given,
-            "ended": self._ended,
-        }
-        return {**state, **(self._save() if self._inner is not None else {"inner": None})}
+    def _save(self) -> dict[str, Any]:
+        held = {"inner": None} if self._inner is None else self._held()
+        return {"ended": self._ended, **held}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state of `state_dict`; ``iter`` of the dataset is called here.
-
-        Args:
-            state: what `state_dict` of a buffer with the same ``size`` and ``state=`` gave. The
-                seed may be another one: the state's counts.
-
-        Raises:
-            StateMismatch: it is of another wrapper, size or ``state=``; or the dataset, read
-                again, has ended elsewhere.
-            DamagedStateError: it was never given like this.
-            NewerStateError: a later version of this package wrote it.
-        """
-        check_kind(state, "ShuffleBuffer")
-        advice = "Build the ShuffleBuffer as it was when it was saved."
-        check_settings(state, {"size": self._size, "state": self.mode}, advice)
-        check_fields(state, "seed", "given")
+    def _load(self, state: dict[str, Any]) -> None:
         self._check(state)
         self._seed, self.given, self._ended = state["seed"], state["given"], bool(state["ended"])
         self._inner, self._buffer = None, []
@@ -199,12 +155,12 @@ class ShuffleIterator(Iterator[Any]):
         """The buffer's item for the dataset's next sample."""
         raise NotImplementedError
 
-    def _save(self) -> dict[str, Any]:
+    def _held(self) -> dict[str, Any]:
         """The fields of a state that hold buffer and dataset."""
         raise NotImplementedError
 
     def _check(self, state: dict[str, Any]) -> None:
-        """Raise DamagedStateError unless `_save` may have given these fields."""
+        """Raise DamagedStateError unless `_held` may have given these fields."""
         if not isinstance(state.get("ended"), bool):
             raise DamagedStateError("ended", "true or false", state.get("ended"))
         if not isinstance(state.get("inner", 0), dict | None):
@@ -223,7 +179,7 @@ class SampleKeeper(ShuffleIterator):
     def _read(self) -> Any:
         return next(self._inner)
 
-    def _save(self) -> dict[str, Any]:
+    def _held(self) -> dict[str, Any]:
         inner = states_of(self._dataset, self._inner)
         try:
             return {"inner": inner, "samples": [encode(sample) for sample in self._buffer]}
@@ -287,7 +243,7 @@ class Rereader(ShuffleIterator):
         while len(self._marks) > 1 and self._marks[1][0] <= oldest:
             self._marks.popleft()
 
-    def _save(self) -> dict[str, Any]:
+    def _held(self) -> dict[str, Any]:
         self._drop_marks()
         start, inner = self._marks[0]
         if not inner:

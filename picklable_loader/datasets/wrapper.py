@@ -6,16 +6,17 @@ saved or to be turned back, and none of anybody else's is touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from ..core.checks import whole_number
 from ..core.seeds import mixing_draw, mixing_seed
 from ..errors import DamagedStateError, Difference, NewerStateError, StateMismatch, UsageError
 from ..rng.current import current_seed
-from .protocol import iterate, save
+from .protocol import iterate, save, tell_epoch
 
 #: version of the states of all wrappers; also of what is drawn, since a state goes on with it
 FORMAT = 1
@@ -46,6 +47,82 @@ def seed_of_iteration(purpose: str, seed: int, epoch: int) -> int:
         worker = get_worker_info()
         place = -1 if worker is None else worker.id
     return mixing_seed(purpose, seed, epoch, place)
+
+
+class Wrapper(IterableDataset[Any]):
+    """An iterable-style dataset over others, with ``seed`` and ``epoch``."""
+
+    epoch: int
+
+    def _within(self) -> list[Any]:
+        """The datasets."""
+        raise NotImplementedError
+
+    def set_epoch(self, epoch: int) -> None:
+        """Decide the random choices of the iterations that begin from now on.
+
+        Args:
+            epoch: any whole number. All datasets within are told as well.
+
+        Raises:
+            TypeError: it is no whole number.
+        """
+        self.epoch = whole_number("epoch", epoch)
+        for dataset in self._within():
+            tell_epoch(dataset, self.epoch)
+
+
+class WrapperIterator(Iterator[Any]):
+    """One iteration over a wrapper.
+
+    Attributes:
+        given: samples that were given so far.
+    """
+
+    #: the wrapper's class, as states name it
+    kind: str
+    given: int
+    _seed: int
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, as plain values and what the datasets' own ``state_dict`` give.
+
+        Raises:
+            NotImplementedError: neither a dataset nor its iterator has a state, or a sample in a
+                buffer is of a kind that no state can hold.
+        """
+        begin = {"kind": self.kind, "format": FORMAT, **self._settings()}
+        return {**begin, "seed": self._seed, "given": self.given, **self._save()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of `state_dict`; ``iter`` of the datasets is called here.
+
+        Args:
+            state: what `state_dict` of a wrapper with the same arguments gave. The seed may be
+                another one: the state's counts.
+
+        Raises:
+            StateMismatch: it is of another wrapper, or of other settings; or a dataset, read again,
+                has ended elsewhere.
+            DamagedStateError: it was never given like this.
+            NewerStateError: a later version of this package wrote it.
+        """
+        check_kind(state, self.kind)
+        check_settings(state, self._settings(), self.kind)
+        check_fields(state, "seed", "given")
+        self._load(state)
+
+    def _settings(self) -> dict[str, Any]:
+        """The settings that a state depends on."""
+        raise NotImplementedError
+
+    def _save(self) -> dict[str, Any]:
+        """All further fields of a state."""
+        raise NotImplementedError
+
+    def _load(self, state: dict[str, Any]) -> None:
+        """Check the further fields of a state, and go on from it."""
+        raise NotImplementedError
 
 
 # --- datasets inside of a wrapper ----------------------------------------------------------------
@@ -98,7 +175,7 @@ def check_kind(state: Any, kind: str) -> None:
         raise NewerStateError(state["format"], FORMAT)
 
 
-def check_settings(state: dict[str, Any], expected: dict[str, Any], advice: str) -> None:
+def check_settings(state: dict[str, Any], expected: dict[str, Any], kind: str) -> None:
     """The settings that a state depends on are those of the wrapper."""
     differences = [
         Difference(name, value, state.get(name))
@@ -106,7 +183,7 @@ def check_settings(state: dict[str, Any], expected: dict[str, Any], advice: str)
         if state.get(name) != value
     ]
     if differences:
-        raise StateMismatch(differences, advice)
+        raise StateMismatch(differences, f"Build the {kind} as it was when it was saved.")
 
 
 def check_fields(state: dict[str, Any], *names: str) -> None:

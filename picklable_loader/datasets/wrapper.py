@@ -73,15 +73,11 @@ class Wrapper(IterableDataset[Any]):
 
 
 class WrapperIterator(Iterator[Any]):
-    """One iteration over a wrapper.
-
-    Attributes:
-        given: samples that were given so far.
-    """
+    """One iteration over a wrapper."""
 
     #: the wrapper's class, as states name it
     kind: str
-    given: int
+    given: int  #: samples that were given so far
     _seed: int
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,19 +12,12 @@ from ..states.plain import encode
 
 @dataclass(eq=False, repr=False)
 class Built:
-    """An object that would be built by a call, or the thing itself that a name stands for.
+    """An object that would be built by a call, or the thing itself that a name stands for."""
 
-    Attributes:
-        name: module and name of the class or function.
-        arguments: what it would be called with; None: the thing itself.
-        state: what it would be filled with.
-        items: what would be appended to it, or set in it.
-    """
-
-    name: str
-    arguments: Any = None
-    state: Any = None
-    items: list[Any] = field(default_factory=list)
+    name: str  #: module and name of the class or function
+    arguments: Any = None  #: what it would be called with; None: the thing itself
+    state: Any = None  #: what it would be filled with
+    items: list[Any] = field(default_factory=list)  #: what would be appended to it, or set in it
 
     @property
     def called(self) -> bool:
@@ -34,17 +27,11 @@ class Built:
 
 @dataclass(frozen=True)
 class Stored:
-    """Data that torch's archive holds outside the pickle.
+    """Data that torch's archive holds outside the pickle."""
 
-    Attributes:
-        key: name of the part in the archive.
-        kind: torch's class of storage, such as ``"LongStorage"``.
-        count: numbers in it.
-    """
-
-    key: str
-    kind: str
-    count: int
+    key: str  #: name of the part in the archive
+    kind: str  #: torch's class of storage, such as ``"LongStorage"``
+    count: int  #: numbers in it
 
     @property
     def bytes(self) -> int | None:
@@ -61,21 +48,13 @@ _ITEM_BYTES: dict[str, int] = {"UntypedStorage": 1} | {
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor that would be built.
+    """A tensor that would be built."""
 
-    Attributes:
-        stored: where its numbers are; None where that is not known.
-        shape: of the tensor.
-        offset: number of its first number in what is stored.
-        stride: numbers from one to the next, by dimension.
-        gradient: whether it requires one.
-    """
-
-    stored: Stored | None
-    shape: tuple[Any, ...]
-    offset: Any = 0
-    stride: tuple[Any, ...] = ()
-    gradient: Any = False
+    stored: Stored | None  #: where its numbers are; None where that is not known
+    shape: tuple[Any, ...]  #: of the tensor
+    offset: Any = 0  #: number of its first number in what is stored
+    stride: tuple[Any, ...] = ()  #: numbers from one to the next, by dimension
+    gradient: Any = False  #: whether it requires one
 
 
 class Ordered(dict[Any, Any]):

@@ -28,37 +28,28 @@ class NotPickle(ValueError):
 
 @dataclass(frozen=True)
 class Nested:
-    """Bytes in a pickle that are a pickle themselves, and are opened when it is used.
+    """Bytes in a pickle that are a pickle themselves, and are opened when it is used."""
 
-    Attributes:
-        data: the bytes; None where they are not known.
-        called: loading opens them, as a file of ``torch.save``; otherwise a stream does.
-    """
-
-    data: bytes | None
-    called: bool
+    data: bytes | None  #: the bytes; None where they are not known
+    called: bool  #: loading opens them, as a file of ``torch.save``; otherwise a stream does.
 
 
 @dataclass
 class Trace:
-    """The effects that building a pickle would have.
+    """The effects that building a pickle would have."""
 
-    Attributes:
-        tree: the object that it would build: Python's own values, and `Built`, `Stored` and
-            `Tensor` for anything else.
-        names: all that it would import on the way, even if unused; module and name.
-        nested: pickles within it. They are not read here: see `names_of`.
-        stored: all data outside the pickle that it asks for.
-        tensors: all tensors that it would build.
-        work: steps that a reader needs besides reading: the items that its calls copy, and the
-            comparisons of its keys. An honest pickle needs fewer than it has bytes.
-    """
-
+    #: the object that it would build: Python's own values, and `Built`, `Stored` and `Tensor`
+    #: for anything else
     tree: Any = None
+    #: all that it would import on the way, even if unused; module and name
     names: set[str] = field(default_factory=set)
+    #: pickles within it. They are not read here: see `names_of`.
     nested: list[Nested] = field(default_factory=list)
+    #: all data outside the pickle that it asks for
     stored: list[Stored] = field(default_factory=list)
-    tensors: list[Tensor] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)  #: all tensors that it would build
+    #: steps that a reader needs besides reading: the items that its calls copy, and the
+    #: comparisons of its keys. An honest pickle needs fewer than it has bytes.
     work: int = 0
 
 

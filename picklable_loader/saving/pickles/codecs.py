@@ -38,12 +38,9 @@ class Codec(Protocol):
 
     It is pickled along with what it has written, so that plain pickle must take it: an instance
     of a class, or a module, that can be imported where the pickle is loaded.
-
-    Attributes:
-        name: for messages.
     """
 
-    name: str
+    name: str  #: for messages
 
     def dumps(self, obj: Any) -> bytes:
         """An object as bytes; raises if that cannot be done."""

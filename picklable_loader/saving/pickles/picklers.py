@@ -101,13 +101,15 @@ def is_data(obj: Any) -> bool:
     return kind is torch.Tensor or kind is torch.nn.Parameter
 
 
-@cache
 def _pickler(codec: str, containers: bool = False) -> Any:
     """The pickler class of a codec: ``(file, refer, buffers)``; containers: see `dump_with`."""
     base = pickle.Pickler if codec == "pickle" else needed("cloudpickle").Pickler
-    dill = needed("dill") if codec == "dill" else None
+    return _pickler_over(base, codec, needed("dill") if codec == "dill" else None, containers)
 
-    class Pickler(base):  # type: ignore[misc, valid-type]
+
+@cache
+def _pickler_over(base: Any, codec: str, dill: Any, containers: bool) -> Any:
+    class Pickler(base):  # type: ignore[misc]
         def __init__(self, file: Any, refer: Refer, buffers: Any) -> None:
             out_of_band = {} if buffers is None else {"buffer_callback": buffers.append}
             super().__init__(file, pickle.HIGHEST_PROTOCOL, **out_of_band)

@@ -33,17 +33,11 @@ _PASSING = frozenset({"_pl", "_iterator", "_DataLoader__multiprocessing_context"
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """The size of a pickle.
+    """The size of a pickle."""
 
-    Attributes:
-        bytes: of all that is not left out.
-        more: there is more than could be looked at.
-        left_out: the classes of objects that were not weighed, the dataset's first.
-    """
-
-    bytes: int
-    more: bool
-    left_out: tuple[str, ...]
+    bytes: int  #: of all that is not left out
+    more: bool  #: there is more than could be looked at
+    left_out: tuple[str, ...]  #: the classes of objects that were not weighed, the dataset's first
 
     def __str__(self) -> str:
         size = f"{'over' if self.more else 'about'} {in_words(self.bytes)}"

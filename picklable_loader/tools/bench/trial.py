@@ -27,30 +27,20 @@ _NOTHING = object()
 
 @dataclass(frozen=True)
 class Trial:
-    """The measurements of one loader.
+    """The measurements of one loader."""
 
-    Attributes:
-        num_workers: how many it had.
-        first_s: seconds from ``iter()`` to the first batch.
-        batches: how many were timed, in any number of epochs.
-        seconds: that these took, training steps included.
-        batch_bytes: size of the arrays in the first batch.
-        busy: part of these seconds, from 0 to 1, that its workers were busy; None if not known.
-        computing: part of them that its workers ran on a core or waited for one; a busy worker that
-            does neither waits for a disk or the network. None if not known.
-        waited: part of them that the consumer waited; None if not known.
-        budget: its prefetch budget at the end; None if not known.
-    """
-
-    num_workers: int
-    first_s: float
-    batches: int
-    seconds: float
-    batch_bytes: int
+    num_workers: int  #: how many it had
+    first_s: float  #: seconds from ``iter()`` to the first batch
+    batches: int  #: how many were timed, in any number of epochs
+    seconds: float  #: that these took, training steps included
+    batch_bytes: int  #: size of the arrays in the first batch
+    #: part of these seconds, from 0 to 1, that its workers were busy; None if not known
     busy: float | None = None
+    #: part of them that its workers ran on a core or waited for one; a busy worker that does
+    #: neither waits for a disk or the network. None if not known.
     computing: float | None = None
-    waited: float | None = None
-    budget: int | None = None
+    waited: float | None = None  #: part of them that the consumer waited; None if not known
+    budget: int | None = None  #: its prefetch budget at the end; None if not known
 
     @property
     def waits(self) -> bool:

@@ -30,26 +30,18 @@ class NotRead(Exception):
 
 @dataclass
 class Contents:
-    """The contents of a file.
+    """The contents of a file."""
 
-    Attributes:
-        path: of the file.
-        kind: ``"checkpoint"`` (of `picklable_loader.save`), ``"torch.save"``, ``"pickle"`` or
-            ``"JSON"``.
-        bytes: size of the file.
-        tree: the object that would be built; see `Trace`.
-        notes: other facts about the file: versions, checksum.
-        names: all that running its code would import, module and name.
-        archive: the file's parts, where it is one of ``torch.save``.
-    """
-
-    path: str
+    path: str  #: of the file
+    #: ``"checkpoint"`` (of `picklable_loader.save`), ``"torch.save"``, ``"pickle"`` or
+    #: ``"JSON"``.
     kind: str
-    bytes: int
-    tree: Any
+    bytes: int  #: size of the file
+    tree: Any  #: the object that would be built; see `Trace`
+    #: other facts about the file: versions, checksum
     notes: dict[str, str] = field(default_factory=dict)
-    names: frozenset[str] = frozenset()
-    archive: Archive | None = None
+    names: frozenset[str] = frozenset()  #: all that running its code would import, module and name
+    archive: Archive | None = None  #: the file's parts, where it is one of ``torch.save``.
     _digests: dict[str, str] = field(default_factory=dict)
 
     def digest(self, stored: Stored) -> str:

@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 READY := $(VENV)/ready
 # what is tested over pipes as well, as on a system that has no arenas
-ABOUT_WORKERS := $(addprefix tests/,laws parity loader/test_iterator.py loader/test_odd_use.py \
-	epoch/test_state_dict.py epoch/test_seeding.py epoch/test_batch_at_and_skip.py faults/test_deaths.py)
+ABOUT_WORKERS := $(addprefix tests/,laws faults/test_deaths.py loader/test_iterator.py \
+	$(addprefix parity/test_,failures.py inside_workers.py out_of_order.py streams.py))
 # Options of the benchmarks, for example BENCH="--only tiny-2 large --rounds 7".
 BENCH ?=
 # Options of the torture, for example TORTURE="--minutes 5 --seed 7 --only shuffle weighted".
@@ -23,8 +23,9 @@ SOURCES := picklable_loader tests docs setup.py
 demo: $(READY)
 	$(BIN)/python -m picklable_loader demo
 
-# Most tests wait for processes most of the time: more of them at once than there are cores. Every
-# cell of the laws' matrices: `.venv/bin/python -m pytest -n 3 --whole-matrix tests/laws`
+# Most tests wait for processes most of the time: more of them at once than there are cores. Of a
+# test with many parameters, those cells are run in which every two values meet (tests/conftest.py);
+# every cell: `.venv/bin/python -m pytest -n 3 --whole-matrix tests/laws`
 #
 # Five minutes of torture run beside them, with a seed of the day; what it says comes at the end.
 test: lint types

@@ -11,8 +11,8 @@ import random
 import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -37,28 +37,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--portable`` a part is enough: how batches travel is a matter of workers only.
+    """Of a test with many parameters, run cells in which every two values meet.
 
-    Without it, all of the same tests are run.
+    With ``--portable``, or if a cell takes seconds, each value once is enough: how batches travel
+    is a matter of workers only.
     """
-    if config.getoption("--portable"):
-        needed = _with_workers(items, 1 if config.getoption("--whole-matrix") else 5)
-        config.hook.pytest_deselected(items=[item for item in items if item not in needed])
-        items[:] = needed
-
-
-def _with_workers(items: list[pytest.Item], every: int) -> dict[pytest.Item, None]:
-    """Tests in which workers take part; of a matrix every so-manieth cell."""
-    cells: Counter[Any] = Counter()
-    needed = {}
+    if config.getoption("--whole-matrix"):
+        return
+    portable = config.getoption("--portable")
+    tests: dict[Any, list[Any]] = {}
     for item in items:
-        if item.get_closest_marker("inline"):
-            continue
-        matrix = item.get_closest_marker("matrix") and item.location[2].partition("[")[0]
-        if not matrix or not cells[item.path, matrix] % every:
-            needed[item] = None
-        cells[item.path, matrix] += 1
-    return needed
+        if not (portable and item.get_closest_marker("inline")):
+            tests.setdefault((item.path, item.location[2].partition("[")[0]), []).append(item)
+    needed = {item for cells in tests.values() for item in _covering(cells, portable)}
+    config.hook.pytest_deselected(items=[item for item in items if item not in needed])
+    items[:] = [item for item in items if item in needed]
+
+
+def _covering(items: list[Any], portable: bool) -> list[Any]:
+    """Few of a test's cells: all values are in them, or all pairs of values."""
+    if portable and items[0].get_closest_marker("matrix"):
+        return items[::5]
+    together = 1 if portable or items[0].get_closest_marker("costly") else 2
+    if not hasattr(items[0], "callspec"):
+        return items
+    cells = [[(name, id(value)) for name, value in item.callspec.params.items()] for item in items]
+    met = [set(combinations(cell, min(together, len(cell)))) for cell in cells]
+    chosen, missing = set[int](), set[Any]().union(*met)
+    while missing:
+        best = max(range(len(met)), key=lambda cell: len(met[cell] & missing))
+        chosen.add(best)
+        missing -= met[best]
+    return [items[cell] for cell in sorted(chosen)]
 
 
 #: processes that the test at hand has started: a system gives numbers out again before long

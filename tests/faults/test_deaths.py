@@ -28,7 +28,6 @@ from .ways import HOW, WHEN, Button, Death, Generated, Remembers, Samples, State
 
 HOWS = pytest.mark.parametrize("how", HOW)
 WHENS = pytest.mark.parametrize("when", WHEN)
-METHODS = pytest.mark.parametrize("method", ["spawn", "forkserver"])
 
 
 def loader_of(options: dict[str, Any], **more: Any) -> DataLoader[Any]:
@@ -58,22 +57,20 @@ def test_what_a_dead_worker_owed_is_done_again_by_another_one(
     check(when, how, tmp_path)
 
 
-@METHODS
 @pytest.mark.parametrize("at", range(0, len(WHEN), 4))
-def test_so_it_is_when_workers_are_started_in_another_way(
-    at: int, method: str, tmp_path: Path
-) -> None:
+def test_so_it_is_when_workers_are_started_in_another_way(at: int, tmp_path: Path) -> None:
     # Each start of a process takes seconds: every moment once, in one of the ways to die.
     for number, when in enumerate(list(WHEN)[at : at + 4], at):
         folder = tmp_path / str(number)
         folder.mkdir()
+        method = ("forkserver", "spawn")[number % 2]
         check(when, list(HOW)[number % 5], folder, multiprocessing_context=method)
 
 
 def check(when: str, how: str, folder: Path, **more: Any) -> None:
     death, button = WHEN[when], Button(folder, how)
     more["transport"] = death.transport
-    expected = quiet(button, death, **more)
+    expected = quiet(button, death, **{**more, "multiprocessing_context": "fork"})
     button.set()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LoaderWarning)

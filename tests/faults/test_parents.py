@@ -83,6 +83,7 @@ def workers_at(line: IO[str]) -> list[int]:
     return [os.pidfd_open(int(line.readline())) for _ in range(3)]
 
 
+@pytest.mark.costly
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 @pytest.mark.parametrize(
     ("ending", "transport", "method"),

@@ -25,7 +25,7 @@ DATA = range(N)
 Arguments = Callable[[], dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """A way of building a loader, anew each time that a program would."""
 

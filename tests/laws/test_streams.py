@@ -1,8 +1,8 @@
 """The laws for iterable-style data: every kind of dataset, saved at every step, goes on exactly.
 
 Each kind is saved at every step through both doors under zero, one, two and four workers, each with
-some of the settings, and goes on without workers. What goes on with workers, or is followed through
-further epochs, takes the doors in turn, and both with ``--whole-matrix``.
+some of the settings, and goes on without workers. What goes on with workers takes the doors in
+turn. With ``--whole-matrix`` every moment is followed through further epochs, by both doors.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def loader(kind: Kind, num_workers: int = 0, **options: Any) -> DataLoader[Any]:
 
 
 @cache
-def whole(kind: Kind, num_workers: int, drop_last: bool = False, **options: Any) -> list[Any]:
-    """Three epochs of an uninterrupted run."""
-    make = loader(kind, num_workers, drop_last=drop_last, **options)
-    return [seen(iter(make)) for _ in range(3)]
+def whole(kind: Kind, num_workers: int, drop_last: bool = False, epoch: int = 0) -> list[Any]:
+    """An epoch of an uninterrupted run."""
+    make = loader(kind, num_workers, drop_last=drop_last)
+    return [seen(iter(make)) for _ in range(epoch + 1)][-1]
 
 
 #: how an iterator is saved
@@ -82,7 +82,7 @@ SETTINGS = [
 def test_every_save_goes_on_without_workers(
     kind: Kind, num_workers: int, every: int | str, drop_last: bool
 ) -> None:
-    expected = whole(kind, num_workers, drop_last)[0]
+    expected = whole(kind, num_workers, drop_last)
     options: dict[str, Any] = {"snapshot_every_n_steps": every, "drop_last": drop_last}
     batches, saves = saved_at_every_step(iter(loader(kind, num_workers, **options)))
     assert batches == expected, "saving has disturbed the run"
@@ -99,10 +99,9 @@ def test_under_torchs_seeding_the_random_numbers_of_each_worker_go_on(
 ) -> None:
     options: dict[str, Any] = {"seeding": "worker", "snapshot_every_n_steps": 2}
     batches, saves = saved_at_every_step(iter(loader(kind, num_workers, **options)))
-    for step, save in enumerate(saves):
-        for content in save.values():
-            with expected_warnings():
-                assert seen(go_on(content, kind, num_workers, **options)) == batches[step:]
+    for (step, save), door in zip(enumerate(saves), itertools.cycle(DOORS)):
+        with expected_warnings():
+            assert seen(go_on(save[door], kind, num_workers, **options)) == batches[step:]
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -110,7 +109,7 @@ def test_streams_are_saved_and_go_on_under_every_start_method(method: str) -> No
     kind = next(kind for kind in KINDS if kind.make is ByClass)
     options = {"multiprocessing_context": method}
     batches, saves = saved_at_every_step(iter(loader(kind, 2, **options)))
-    assert batches == whole(kind, 2)[0]
+    assert batches == whole(kind, 2)
     assert seen(go_on(saves[3]["pickle"], kind, 2)) == batches[3:]
 
 
@@ -121,19 +120,21 @@ def test_streams_are_saved_and_go_on_under_every_start_method(method: str) -> No
     ids=str,
 )
 def test_what_was_saved_over_four_workers_goes_on_over_any_number(kind: Kind, others: int) -> None:
-    expected = whole(kind, 4)[0]
+    expected = whole(kind, 4)
     _, saves = saved_at_every_step(iter(loader(kind, 4)))
-    for (step, save), door in zip([*enumerate(saves)][::3], itertools.cycle(DOORS)):
+    for (step, save), door in zip([*enumerate(saves)][::4], itertools.cycle(DOORS)):
         with expected_warnings():
             again = go_on(save[door], kind, others)
             assert seen(again) == expected[step:], (step, door)
-            if not kind.counts:
+            if not kind.counts and step in (0, 4):  # through either door
                 later = seen(iter(again.loader))
-                assert later == whole(kind, others)[1], "the epoch after that has its own streams"
+                assert later == whole(
+                    kind, others, epoch=1
+                ), "the epoch after that has its own streams"
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("num_workers, persistent", [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize("num_workers, persistent", [(0, False), (1, False), (2, True)])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_saves_of_any_epoch_are_followed_by_the_epochs_of_an_uninterrupted_run(
     kind: Kind, num_workers: int, persistent: bool, whole_matrix: bool
@@ -148,7 +149,8 @@ def test_saves_of_any_epoch_are_followed_by_the_epochs_of_an_uninterrupted_run(
         _, saves = saved_at_every_step(iterator)
         after = {name: door(iterator) for name, door in DOORS.items()}
         last = len(saves) - 1
-        for step, save in [(last - 2, saves[-3]), (last, saves[-1]), (None, after)]:
+        moments = [(last - 2, saves[-3]), (last, saves[-1]), (None, after)]
+        for step, save in moments if whole_matrix or not num_workers else moments[epoch::2]:
             for door in DOORS if whole_matrix else [next(in_turn)]:
                 with expected_warnings():
                     again = go_on(save[door], kind, num_workers, **options)
@@ -164,7 +166,7 @@ def test_saves_of_any_epoch_are_followed_by_the_epochs_of_an_uninterrupted_run(
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_save_of_a_resumed_run_goes_on_as_well(kind: Kind, num_workers: int) -> None:
-    expected = whole(kind, 2)[0]
+    expected = whole(kind, 2)
     _, saves = saved_at_every_step(iter(loader(kind, 2)))
     for (first, save), door in zip([*enumerate(saves[:-1])][::2], itertools.cycle(DOORS)):
         with expected_warnings():
@@ -181,7 +183,7 @@ def test_what_came_out_of_order_is_not_repeated_and_the_rest_is_not_lost(kind: K
     def rows(batches: list[Any]) -> list[Any]:
         return sorted(row for batch in batches for row in batch)
 
-    expected = rows(whole(kind, 2)[0])
+    expected = rows(whole(kind, 2))
     make = loader(kind, 2, in_order=False)
     for taken in (1, 3, 6):
         make.load_state_dict({})

@@ -27,7 +27,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 
@@ -286,28 +286,22 @@ class _Body(io.RawIOBase):
         return self._file.seek(start + offset, whence) - _HEADER_BYTES
 
 
-class _Header(NamedTuple):
-    """The length and digest that a body should have."""
-
-    length: int
-    digest: bytes
-
-
 def _verified(file: io.FileIO, name: str) -> BinaryIO:
     """The body of a file; StateError unless it is as it was written, and ours."""
-    header = _read_header(file, name)
-    expected, found = _HEADER_BYTES + header.length, os.fstat(file.fileno()).st_size
+    length, expected_digest = _read_header(file, name)
+    expected, found = _HEADER_BYTES + length, os.fstat(file.fileno()).st_size
     if found != expected:
         raise DamagedStateError(name, f"a file of {expected} bytes", f"{found} bytes")
     body = _Body(file)
     digest = _digest(body)
-    if digest != header.digest:
-        raise DamagedStateError(name, f"data with SHA-256 {header.digest.hex()}", digest.hex())
+    if digest != expected_digest:
+        raise DamagedStateError(name, f"data with SHA-256 {expected_digest.hex()}", digest.hex())
     body.seek(0)
     return io.BufferedReader(body)
 
 
-def _read_header(file: io.FileIO, name: str) -> _Header:
+def _read_header(file: io.FileIO, name: str) -> tuple[int, bytes]:
+    """The length and digest that the body should have."""
     data = file.read(_HEADER_BYTES)
     if not any(data):  # a power failure, or a save that was cut short
         raise DamagedStateError(name, "a file with a header", data)
@@ -321,7 +315,8 @@ def _read_header(file: io.FileIO, name: str) -> _Header:
             raise NewerStateError(version, _VERSION)
     if len(data) < _HEADER_BYTES:
         raise DamagedStateError(name, f"a file of {_HEADER_BYTES} bytes or more", data)
-    return _Header(*_SEAL.unpack_from(data, _ORIGIN.size))
+    length, digest = _SEAL.unpack_from(data, _ORIGIN.size)
+    return length, digest
 
 
 def _digest(body: _Body) -> bytes:

@@ -142,6 +142,3 @@ def _dumped(codec: Codec, obj: Any) -> bytes:
         )
         raise CannotSaveError(what, reason, advice)
     return data
-
-
-# --- reading -------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, NoReturn
 
@@ -101,8 +100,15 @@ def moved(what: str, error: Exception) -> CannotLoadError:
 
 def load_with(codec: Any, data: Any, buffers: Any, beside: list[Any]) -> Any:
     """Load an object that `dump_with` has written."""
-    with _standing_beside(beside):
-        return _loads(codec, data, buffers)
+    token = _BESIDE.set(beside)
+    try:
+        if not isinstance(codec, str):
+            return codec.loads(data)
+        for name in STOCK[1 : STOCK.index(codec) + 1]:
+            needed(name)
+        return _Unpickler(io.BytesIO(data), buffers=buffers).load()
+    finally:
+        _BESIDE.reset(token)
 
 
 _BESIDE: ContextVar[list[Any]] = ContextVar("picklable_loader.beside")
@@ -114,23 +120,6 @@ def standing_beside(number: int, name: str | None) -> Any:
     if name is None:
         return thing
     return thing[name] if isinstance(thing, dict) else thing.__dict__[name]
-
-
-@contextmanager
-def _standing_beside(things: list[Any]) -> Iterator[None]:
-    token = _BESIDE.set(things)
-    try:
-        yield
-    finally:
-        _BESIDE.reset(token)
-
-
-def _loads(codec: Any, data: bytes, buffers: Any) -> Any:
-    if not isinstance(codec, str):
-        return codec.loads(data)
-    for name in STOCK[1 : STOCK.index(codec) + 1]:
-        needed(name)
-    return _Unpickler(io.BytesIO(data), buffers=buffers).load()
 
 
 class _Unpickler(pickle.Unpickler):

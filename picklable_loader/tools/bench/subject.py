@@ -79,15 +79,9 @@ class Subject:
 
 
 _ALWAYS = (
-    "dataset",
-    "collate_fn",
-    "pin_memory",
-    "worker_init_fn",
-    "generator",
-    "pin_memory_device",
-    "in_order",
+    "dataset collate_fn pin_memory worker_init_fn generator pin_memory_device in_order".split()
 )
-_WITH_WORKERS = ("timeout", "multiprocessing_context", "prefetch_factor", "persistent_workers")
+_WITH_WORKERS = "timeout multiprocessing_context prefetch_factor persistent_workers".split()
 _OURS = tuple(field.name for field in fields(Options))
 
 

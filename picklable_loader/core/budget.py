@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Budget", "Policy"]
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:

@@ -6,8 +6,6 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["check_choice", "check_count", "whole_number"]
-
 
 def whole_number(name: str, value: Any) -> int:
     """An argument as an int; numpy's whole numbers are accepted.

@@ -7,9 +7,6 @@ from typing import Any, NamedTuple
 from .streams import Place
 from .task import Task
 
-__all__ = ["Cursor", "Saved"]
-
-
 #: nobody changes it: `to_plain` copies
 _EMPTY: dict[str, Any] = {}
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from ..errors import DamagedStateError
 
-__all__ = ["FIELDS", "check_attributes", "check_fields", "check_records"]
-
 _NULL: type[Any] = type(None)
 _SCALAR: tuple[type[Any], ...] = (_NULL, bool, int, float, str)
 #: a value as `plain.encode` writes it

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Order", "SequenceOrder"]
-
 
 @runtime_checkable
 class Order(Protocol):

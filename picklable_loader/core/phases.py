@@ -11,8 +11,6 @@ from typing import Any
 from ..errors import InvalidTransition
 from .events import Arrived, Died, Emptied, Ended, Failed, Send, Skipped, Wanted
 
-__all__ = ["TRANSITIONS", "Phase"]
-
 
 class Phase(Enum):
     """The state of a task."""

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-__all__ = ["Placement"]
-
 #: at first, how many batches of each stream are looked at before one may move
 _PATIENCE = 4
 

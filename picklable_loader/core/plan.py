@@ -13,8 +13,6 @@ from .order import Order
 from .streams import Place
 from .task import Task
 
-__all__ = ["MOST_ASIDE", "Grouping", "Plan", "Unit"]
-
 #: how many tasks may wait for slow workers while the others go on: their indices take memory
 MOST_ASIDE = 10_000
 

@@ -10,8 +10,6 @@ from .streams import Place
 from .task import Task
 from .window import Window
 
-__all__ = ["Positions"]
-
 
 class Positions:
     """Positions of an epoch's streams. They move when a batch is delivered or skipped.

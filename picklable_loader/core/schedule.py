@@ -51,8 +51,6 @@ from .streams import Place, StreamPlan
 from .task import Task
 from .window import Entry, Window
 
-__all__ = ["Policy", "Schedule"]
-
 #: events that a bug report shows
 _REMEMBERED = 64
 

@@ -8,17 +8,6 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-__all__ = [
-    "base_seed",
-    "batch_seed",
-    "mixing_draw",
-    "mixing_seed",
-    "next_base_seed",
-    "order_seed",
-    "sample_seed",
-    "stream_seed",
-]
-
 #: Seeds stay below 2**62: torch adds a worker's number to the base seed and wants an int64.
 _BITS = 62
 

@@ -16,15 +16,6 @@ from .fields import check_records
 from .streams import Place
 from .task import Task
 
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "check_origin",
-    "differences",
-    "from_plain",
-    "to_plain",
-]
-
 FORMAT = "picklable_loader"
 VERSION = 1
 

@@ -18,8 +18,6 @@ from typing import Any
 from ..errors import CannotSaveError
 from .task import Task
 
-__all__ = ["Marks", "Place", "StreamPlan"]
-
 #: states of streams, by their numbers; the core never looks into one
 Marks = dict[int, Any]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Task"]
-
 
 # Not frozen, as are the events of every batch: a frozen one takes 0.4 µs more to make.
 @dataclass(slots=True)

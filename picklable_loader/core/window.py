@@ -14,8 +14,6 @@ from .phases import TRANSITIONS, Phase
 from .streams import Place
 from .task import Task
 
-__all__ = ["Entry", "Window"]
-
 #: phases of tasks that are still to be answered
 _OWED = (Phase.HELD, Phase.SENT)
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.budget import Policy
 from ..core.cursor import Cursor
-from ..core.schedule import Policy
 from ..rng.generators import Universe
 
 __all__ = ["Carryover", "carryover_of", "worker_states"]

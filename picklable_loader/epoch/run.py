@@ -11,11 +11,12 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
+from ..core.budget import Policy
 from ..core.cursor import Cursor, Saved
 from ..core.events import Interrupted, Retract
 from ..core.order import Order
 from ..core.plan import MOST_ASIDE, Plan, Unit
-from ..core.schedule import Policy, Schedule
+from ..core.schedule import Schedule
 from ..core.seeds import base_seed, next_base_seed
 from ..core.streams import Place, StreamPlan
 from ..core.task import Task

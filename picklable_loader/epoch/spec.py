@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
+from ..core.budget import Policy
 from ..core.checks import check_count
 from ..core.cursor import Cursor
 from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
-from ..core.schedule import Policy
 from ..datasets.protocol import is_stateful, tell_epoch
 from ..orders.attributes import Frozen, freeze, memory
 from ..orders.torch_samplers import data_of, describe, draws_at_once, is_known

@@ -6,8 +6,6 @@ import threading
 
 from ..errors import UsageError
 
-__all__ = ["current_seed", "set_current"]
-
 
 class _Here(threading.local):
     """The seed that this thread fetches with."""

@@ -33,19 +33,6 @@ from ..errors import SYMPTOMS, DamagedStateError
 from .mt19937 import WORDS, read_words, write_words
 from .text import pack_words, unpack_words
 
-__all__ = [
-    "RNGS",
-    "Isolated",
-    "Rng",
-    "Universe",
-    "capture_all",
-    "generator_from_text",
-    "generator_to_text",
-    "restore_all",
-    "set_generator",
-    "seed_all",
-]
-
 _MASK = 0xFFFFFFFF
 
 _python: Any = random._inst

@@ -14,8 +14,6 @@ import sys
 from array import array
 from functools import partial
 
-__all__ = ["WORDS", "read_words", "write_words"]
-
 #: 624 words and the position in them
 WORDS = 625
 _BYTES = 4 * WORDS

@@ -30,8 +30,6 @@ from .generators import (
     set_generator,
 )
 
-__all__ = ["Setting", "Source", "random_int64", "rejoin"]
-
 _T = TypeVar("_T")
 
 #: all sources of this process, by their id

@@ -7,8 +7,6 @@ from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from functools import lru_cache
 
-__all__ = ["pack_words", "unpack_words"]
-
 
 @lru_cache(maxsize=16)  # who saves at every step asks for the same state again and again
 def pack_words(data: bytes) -> str:

@@ -10,8 +10,6 @@ from ...core.task import Task
 from ...errors import RestartWarning, WorkerDied, stack_level
 from ..pool.exit import Death, likely_cause
 
-__all__ = ["Restarts"]
-
 #: workers in a row that may die before they are at any task, at least
 _IN_VAIN = 3
 

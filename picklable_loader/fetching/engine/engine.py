@@ -31,8 +31,6 @@ from .inline import InlineEngine
 from .processes import Care, PoolEngine
 from .stats import WorkerStats
 
-__all__ = ["Engine", "Setup", "make_engine"]
-
 
 class Engine(Protocol):
     """A fetcher of batches, in this process or in workers."""

@@ -23,8 +23,6 @@ from ..worker.fetch import Job
 from ..worker.replica import Copies, Post, Replica
 from .stats import Clocks, WorkerStats
 
-__all__ = ["InlineEngine"]
-
 _T = TypeVar("_T")
 
 

@@ -22,8 +22,6 @@ from ..worker.replica import Post
 from .deaths import Restarts
 from .stats import Clocks, WorkerStats
 
-__all__ = ["Care", "PoolEngine"]
-
 
 @dataclass(frozen=True)
 class Care:

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["Clocks", "Record", "SkippedSample", "Skips", "Stats", "WorkerStats"]
-
 #: batches and waits that a record holds: enough for a picture, and some 200 kB at most
 KEPT = 1000
 

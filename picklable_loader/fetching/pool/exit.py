@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Death", "likely_cause", "unexpected"]
-
 #: the folder of the control groups' limits, and the file that lists this process's groups
 _CGROUPS = Path("/sys/fs/cgroup")
 _OURS = Path("/proc/self/cgroup")

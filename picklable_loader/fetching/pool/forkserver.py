@@ -10,8 +10,6 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
-__all__ = ["preload"]
-
 #: imports torch, numpy and whatever a worker needs of us
 _WORKER = "picklable_loader.fetching.worker.process"
 

@@ -14,8 +14,6 @@ from multiprocessing.context import BaseContext
 
 from ..transport.fork_safety import guard, loaders_ends
 
-__all__ = ["Lifeline"]
-
 
 class Lifeline:
     """The loader's side.

@@ -15,8 +15,6 @@ from functools import lru_cache
 from multiprocessing.context import BaseContext
 from typing import Any
 
-__all__ = ["hidden", "is_importable"]
-
 
 def is_importable() -> bool:
     """A new process can import what ``__main__`` defines, and does no harm by it."""

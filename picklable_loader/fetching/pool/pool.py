@@ -16,8 +16,8 @@ from ..transport.fork_safety import guard
 from ..transport.open_files import explained, lacks_descriptors
 from ..transport.payload import Cargo
 from ..worker.fetch import Job
-from ..worker.loop import Post
 from ..worker.process import work
+from ..worker.replica import Post
 from ..worker.signals import deaf
 from . import shm_cleanup as remains
 from .exit import Death
@@ -26,8 +26,6 @@ from .lifeline import Lifeline
 from .main_module import hidden
 from .shutdown import retire
 from .stack_dumps import Stacks
-
-__all__ = ["Pool"]
 
 #: seconds from a worker's end of file to its exit code
 _DYING_S = 10.0

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import torch.multiprocessing
 
-__all__ = ["remove"]
-
 #: where a system keeps shared memory that has a name
 _NAMED = Path("/dev/shm")
 

@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 
-__all__ = ["retire"]
-
 #: seconds that workers have to finish the batch at hand, once asked
 _ASKED_S = 0.3
 #: seconds that they have to die of SIGTERM; with the above, less than anybody notices

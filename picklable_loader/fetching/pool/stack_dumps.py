@@ -10,8 +10,6 @@ from typing import Any
 from ..transport.fork_safety import guard, loaders_ends
 from ..worker.signals import STACK_SIGNAL
 
-__all__ = ["Stacks"]
-
 #: seconds to wait for the first line, and for another one
 _FIRST_S, _NEXT_S = 1.0, 0.05
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-__all__ = ["PAGE", "Blocks"]
-
 #: everything is handed out in multiples of this, so that whole pages can be given back
 PAGE = 4096
 

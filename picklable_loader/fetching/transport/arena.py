@@ -25,8 +25,6 @@ import numpy as np
 from .allocator import PAGE, Blocks
 from .fork_safety import Forks
 
-__all__ = ["Arena", "ArenaFull", "ArenaReader", "Region", "new_memory"]
-
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 #: One byte for each region: the reader sets it, and the writer clears it when it has seen that.

@@ -11,9 +11,6 @@ from typing import Any, Protocol
 
 from .messages import Answer
 
-__all__ = ["Channel", "Frames", "Lines", "WorkersEnd"]
-
-
 #: answers, each with its worker
 Frames = list[tuple[int, bytes]]
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from ...saving.pickles.picklers import is_found
 
-__all__ = ["numbered"]
-
 
 def numbered(kind: type[Any]) -> Any:
     """The pickled form of a class that both sides know by its number; None for all others."""

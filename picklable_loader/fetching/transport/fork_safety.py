@@ -18,8 +18,6 @@ import weakref
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["Forks", "guard", "loaders_ends"]
-
 #: The loader's ends of all lines of this process, and its copies of what others write to.
 loaders_ends: weakref.WeakSet[Any] = weakref.WeakSet()
 

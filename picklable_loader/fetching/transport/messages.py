@@ -23,20 +23,6 @@ from .arena import Arena, ArenaFull, Region
 from .open_files import explained, lacks_descriptors
 from .tensors import INLINE_BYTES, dump, dumps
 
-__all__ = [
-    "Answer",
-    "Begin",
-    "Request",
-    "SHORT_BYTES",
-    "encode_answer",
-    "encode_request",
-    "pack_region",
-    "read_answer",
-    "read_request",
-    "told_of",
-    "unpack_region",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Begin:

@@ -9,8 +9,6 @@ try:
 except ImportError:  # no POSIX
     resource = None  # type: ignore[assignment]
 
-__all__ = ["explained", "lacks_descriptors"]
-
 
 def lacks_descriptors(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE)

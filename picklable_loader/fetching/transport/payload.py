@@ -24,8 +24,6 @@ import torch.multiprocessing  # noqa: F401  (registers torch's reductions with F
 from ...saving.pickles.opened import load_with, standing_beside
 from ...saving.pickles.picklers import Refer, dump_with
 
-__all__ = ["Cargo"]
-
 #: buffers begin at multiples of this, as processors like them to
 _ALIGNED = 64
 

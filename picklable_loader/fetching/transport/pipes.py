@@ -13,8 +13,6 @@ from .channels import Frames
 from .fork_safety import guard, loaders_ends
 from .messages import Answer, encode_answer, read_answer
 
-__all__ = ["PipeChannel", "PipeEnd", "PipeLines"]
-
 #: Bytes that may be unread in a connection, and those that a message takes there besides its own:
 #: with these, no more than a third of the bytes that Linux's smallest socket holds.
 _ROOM_BYTES = 32 * 1024

@@ -26,8 +26,6 @@ from .channels import Frames
 from .fork_safety import guard, loaders_ends
 from .messages import SHORT_BYTES, Answer, encode_answer, pack_region, read_answer, unpack_region
 
-__all__ = ["PacketChannel", "PacketEnd", "PacketLines", "packets_work_here"]
-
 #: the first byte of a request: it follows, or the region that holds it does
 _HERE, _ASIDE = b"h", b"a"
 

@@ -20,8 +20,6 @@ import torch.multiprocessing  # noqa: F401  (registers torch's reductions with F
 
 from .class_ids import numbered
 
-__all__ = ["INLINE_BYTES", "dump", "dumps"]
-
 #: Buffers up to this size travel within the message.
 INLINE_BYTES = 64 * 1024
 

@@ -15,8 +15,6 @@ from typing import Any
 from ...datasets.protocol import is_stateful, tell_epoch
 from ...saving.pickles.by_reference import attributes_of, dumps, large_leaves, loads
 
-__all__ = ["Baseline", "FirstBaseline"]
-
 #: an attribute that is larger when pickled, large tensors and arrays in it aside, is not carried
 _MOST_BYTES = 1 << 24
 

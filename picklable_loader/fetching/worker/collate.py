@@ -19,8 +19,6 @@ from torch.utils.data._utils import worker as torch_worker
 from ..transport.arena import ArenaFull
 from ..transport.tensors import INLINE_BYTES
 
-__all__ = ["collate_here", "collate_into"]
-
 #: torch's own way with tensors
 _by_torch: Callable[..., torch.Tensor] = collate.collate_tensor_fn
 

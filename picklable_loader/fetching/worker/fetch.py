@@ -11,17 +11,6 @@ from ...core.task import Task
 from .on_error import Gathering, OnError, left_a_generator
 from .seeding import Seeder
 
-__all__ = [
-    "Fetcher",
-    "IterableFetcher",
-    "Job",
-    "MapFetcher",
-    "StreamEnded",
-    "NEVER",
-    "make_fetcher",
-]
-
-
 #: more batches than any stream has: no mark is taken in mid-epoch
 NEVER = 2**62
 

@@ -17,8 +17,6 @@ from .collate import collate_into
 from .fetch import Job
 from .replica import Copies, Post, Replica
 
-__all__ = ["Post", "refuse", "serve"]
-
 
 def serve(channel: Channel, job: Job, post: Post) -> None:
     """Answer requests until the other end of the channel is closed."""

@@ -11,8 +11,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Bad", "Gathering", "NothingLeft", "OnError", "Thinned", "left_a_generator"]
-
 #: what becomes of bad samples: "raise" or "skip", or what is given the exception and the index
 OnError = Literal["raise", "skip"] | Callable[[Exception, Any], Any]
 

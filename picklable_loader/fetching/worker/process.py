@@ -14,10 +14,9 @@ from ...errors import CannotLoadError
 from ..transport.channels import WorkersEnd
 from ..transport.payload import Cargo
 from .fetch import Job
-from .loop import Post, refuse, serve
+from .loop import refuse, serve
+from .replica import Post
 from .signals import hold, leave_ctrl_c_to_the_loader, tell_when_asked
-
-__all__ = ["work"]
 
 
 def work(line: WorkersEnd, job: Job | Cargo, post: Post, life: Any, stack: Any) -> None:

@@ -34,8 +34,6 @@ from .fetch import Fetcher, Job, StreamEnded, make_fetcher
 from .on_error import NothingLeft
 from .stream_state import Cadence, Marker
 
-__all__ = ["Copies", "Post", "Replica"]
-
 
 @dataclass(frozen=True, slots=True)
 class Post:

@@ -32,8 +32,6 @@ from ...saving.pickles.opened import Pickled
 from ...saving.states.plain import decode, encode_state
 from .baseline import Baseline
 
-__all__ = ["read", "replayed", "savable", "warn_of_drift"]
-
 _STATES = ("dataset", "iterator")
 
 

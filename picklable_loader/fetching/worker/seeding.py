@@ -10,10 +10,6 @@ from ...core.task import Task
 from ...rng.current import set_current
 from ...rng.generators import seed_all
 
-__all__ = [
-    "Seeder",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Seeder:

@@ -16,8 +16,6 @@ try:
 except ImportError:  # no POSIX
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["STACK_SIGNAL", "deaf", "hold", "leave_ctrl_c_to_the_loader", "tell_when_asked"]
-
 #: asks a worker where it is; one that programs seldom use
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", None))
 

@@ -28,9 +28,6 @@ from ...saving.pickles.by_reference import attributes_of, dumps, loads
 from ...saving.pickles.dtypes import dump
 from .baseline import Baseline, FirstBaseline
 
-__all__ = ["Cadence", "Marker"]
-
-
 Mark = bytes | Baseline | CannotSaveError | None
 
 

@@ -63,6 +63,8 @@ def _check_workers(spec: Spec, cursor: Cursor) -> None:
 
 def _check_streams(spec: Spec, cursor: Cursor) -> None:
     if not cursor.streams:
+        if spec.streamed and cursor.step:
+            raise DamagedStateError("streams", "the positions of the streams", [])
         return
     if not spec.streamed:
         raise DamagedStateError("streams", "absent, as the dataset has no state", cursor.streams)

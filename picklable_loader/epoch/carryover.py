@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.budget import Policy
 from ..core.cursor import Cursor
-from ..rng.generators import Universe
+from ..rng.generators import RNGS, Universe
 
 __all__ = ["Carryover", "carryover_of", "worker_states"]
 
@@ -33,6 +33,14 @@ def carryover_of(cursor: Cursor) -> Carryover:
     seed = cursor.base_seed or 0
     worker_seed = seed if cursor.worker_seed is None else cursor.worker_seed
     return Carryover(seed, worker_seed, None, worker_states(cursor, None))
+
+
+def as_text(states: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """By worker, the states of its generators, as a saved state holds them."""
+    return {
+        worker: {name: RNGS[name].to_text(state) for name, state in each.items()}
+        for worker, each in states.items()
+    }
 
 
 def worker_states(cursor: Cursor | None, kept: Carryover | None) -> dict[str, Any]:

@@ -8,27 +8,26 @@ from typing import Any
 
 from ..core.checks import check_choice
 from ..core.cursor import Cursor, Saved
+from ..core.seeds import next_base_seed
 from ..core.snapshot import check_origin, from_plain, to_plain
 from ..core.streams import Place
 from ..datasets.datapipes import SharedSeeds
 from ..datasets.protocol import tell_epoch
+from ..errors import CannotSaveError
 from ..fetching.worker.baseline import FirstBaseline
 from ..fetching.worker.saved_streams import remembers, savable, warn_of_drift
 from ..orders.attributes import prepare
 from ..rng.source import Source
 from ..saving.states.tree import check_checksum, copied
 from .accept import check
-from .carryover import Carryover
-from .fits import fit
+from .carryover import Carryover, as_text
+from .fits import check_fits, fit
 from .options import AtEpochEnd
+from .position import Position
 from .run import Run
 from .spec import Spec
 from .states import unmoved
 from .warnings import forgotten
-
-__all__ = ["History"]
-
-_SAVED = ("next_epoch", "announced", "resume", "resume_at_end", "carried")
 
 
 class History:
@@ -42,16 +41,17 @@ class History:
         self.source = source
         #: number of the epoch that the next ``iter`` begins, unless a state was loaded
         self.next_epoch = 0
-        #: the epoch that set_epoch has last given the dataset; None if it was never called
+        #: the epoch that set_epoch was last called with; None if it was never called
         self.announced: int | None = None
-        #: a loaded state that the next ``iter`` goes on from, and its wish for an epoch's end
-        self.resume: Saved | None = None
-        self.resume_at_end: AtEpochEnd | None = None
         #: by stream, the state in which the next epoch finds the dataset, if it lives on
         self.carried: dict[int, Any] = {}
+        #: the newest pass, or the state that was loaded for the next one; None: between two passes
+        self.position: Position | None = None
         # No pickle holds the rest.
-        #: the newest run, which state_dict reports even when its iterator is gone
-        self.run: Run | None = None
+        #: the sampler was iterated since the program has built it
+        self.iterated = False
+        #: the epoch that the program's dataset was last given
+        self._dataset_has: int | None = None
         #: see `origin`; None before the first epoch
         self.origin_known: FirstBaseline | None = None
         self.shared_seeds = SharedSeeds(source)
@@ -60,22 +60,49 @@ class History:
 
     def saved(self) -> dict[str, Any]:
         """The part of it that a pickle of the loader holds."""
-        saved = {name: getattr(self, name) for name in _SAVED}
-        if self.resume is not None:
+        resume, wish = None, None
+        if self.resume is not None and self.position is not None:
             cursor, fits = self.resume
-            rng = self.source.as_now(cursor.rng)
-            saved["resume"] = to_plain(cursor._replace(rng=rng), fits)
-        return saved
+            resume = to_plain(cursor._replace(rng=self.source.as_now(cursor.rng)), fits)
+            wish = self.position.at_epoch_end
+        return {
+            "next_epoch": self.next_epoch,
+            "announced": self.announced,
+            "resume": resume,
+            "resume_at_end": wish,
+            "carried": self.carried,
+        }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Become what `saved` has given."""
-        for name in _SAVED:
-            setattr(self, name, saved[name])
+        self.next_epoch, self.carried = saved["next_epoch"], saved["carried"]
+        self.announced = self._dataset_has = saved["announced"]
+        self.restore_position(saved)
+        if self.resume is not None:
+            cursor, fits = self.resume
+            self.source.load(cursor.rng, fits)
+
+    def restore_position(self, saved: Mapping[str, Any]) -> None:
+        """Become what `saved` has given, in the state that the next ``iter`` goes on from only."""
+        self.position = None
         if saved["resume"] is not None:
-            self.resume = from_plain(saved["resume"], live=True)
-            self.source.load(self.resume.cursor.rng, self.resume.fits)
+            start, wish = from_plain(saved["resume"], live=True), saved["resume_at_end"]
+            self.position = Position(start, at_epoch_end=wish, pending=True)
 
     # --- reading ---------------------------------------------------------------------------------
+
+    @property
+    def resume(self) -> Saved | None:
+        """The state that the next ``iter`` goes on from; None: it begins an epoch."""
+        position = self.position
+        return position.start if position is not None and position.pending else None
+
+    def at(self, spec: Spec) -> tuple[int, int]:
+        """Epoch and step of the newest pass; if there is none, of the next ``iter``."""
+        position = self.position
+        if position is None or position.over:
+            return self.next_epoch, 0
+        return position.at(spec)
 
     def origin(self, spec: Spec) -> FirstBaseline | None:
         """An iterable-style dataset as it was before the loader's first epoch in this process."""
@@ -83,47 +110,65 @@ class History:
             self.origin_known = FirstBaseline(spec.dataset, spec.options.codec == "cloudpickle")
         return self.origin_known
 
-    def _drift(self, spec: Spec) -> list[str]:
-        """Attributes that epochs have changed in the program's own dataset."""
-        if spec.workers or self.origin_known is None:
-            return []
-        drift: list[str] = self.origin_known.reached().get("drift", [])
-        return drift
+    def state(self, spec: Spec, position: Position | None) -> dict[str, Any]:
+        """The state to go on from: of a pass, or of the next one if that is over."""
+        if position is None:
+            return to_plain(*self._beginning(spec, self.next_epoch, live=False))
+        if position.over:
+            return to_plain(*self.following(spec, position, live=False))
+        return self.snapshot(spec, position, live=False)
 
-    def beginning(self, spec: Spec, live: bool) -> Saved:
-        """The start of the epoch that begins next.
-
-        Args:
-            live: see `snapshot`.
-        """
-        return self._beginning(spec, self.next_epoch, live)
-
-    def snapshot(
-        self, spec: Spec, run: Run | None, start: Saved | None, live: bool
-    ) -> dict[str, Any]:
-        """The state of a pass: its run's; without one, that of the position that it starts from.
+    def snapshot(self, spec: Spec, position: Position, live: bool) -> dict[str, Any]:
+        """The state of a pass as it is, over or not.
 
         Args:
+            spec: how the loader was set up for the pass.
+            position: of the pass.
             live: for a pickle, which may hold objects.
         """
-        if run is None:
-            return unmoved(self.source, start or self.beginning(spec, live), live)
-        if run.unmoved is not None and "iterator" not in (run.unmoved.cursor.order or ()):
-            return unmoved(self.source, run.unmoved, live)
+        waits, run = position.waits, position.run
+        if waits is not None and (run is None or "iterator" not in (waits.cursor.order or ())):
+            return unmoved(self.source, waits, live)
+        assert run is not None
         return to_plain(*self._noted(run.saved(live)))
 
-    def following(self, spec: Spec, run: Run, live: bool = False) -> Saved:
-        """The start of the epoch after a run that is over.
+    def following(self, spec: Spec, position: Position, live: bool) -> Saved:
+        """The start of the epoch after a pass that is over.
 
         Args:
+            spec: how the loader is set up now.
+            position: of the pass.
             live: see `snapshot`.
+
+        Raises:
+            CannotSaveError: a later pass has begun, and has changed what that epoch begins with.
         """
-        if run is self.run and self.next_epoch != run.epoch + 1:
-            return self.beginning(spec, live=False)  # set_epoch has chosen another one
+        seeded = self.source.seed is not None
+        if position is not self.position and not (seeded and spec.known and not spec.streamed):
+            raise CannotSaveError(
+                "the iterator",
+                f"its epoch {position.epoch} is over, and the loader has gone on: its generators, "
+                "sampler or dataset are no longer what the next epoch began with",
+                "Take the state before the next iter(loader), or that of the newest iterator",
+            )
+        if position is self.position and self.next_epoch != position.epoch + 1:
+            return self._beginning(spec, self.next_epoch, live=False)  # set_epoch has chosen it
         places = self._carried_places(spec)
         if not live:
-            warn_of_drift(spec.dataset, places, self._drift(spec))
-        cursor = run.following(self.announced, savable(places, live))
+            drift = self.origin_known.reached() if self.origin_known and not spec.workers else {}
+            warn_of_drift(spec.dataset, places, drift.get("drift", []))
+        left = position.carryover()
+        cursor = Cursor(
+            epoch=position.epoch + 1,
+            base_seed=next_base_seed(left.base_seed) if spec.lives_on and not seeded else None,
+            worker_seed=left.worker_seed if spec.lives_on else None,
+            # with a seed each epoch begins with its own
+            rng={} if seeded else self.source.state(spec.moves),
+            workers=as_text(left.worker_states) if spec.lives_on else {},
+            sampler=spec.unstarted(self.source, True),
+            announced=self.announced,
+            streams=savable(places, live),
+        )
         return self._noted(Saved(cursor, spec.fingerprint()))
 
     def _beginning(self, spec: Spec, epoch: int, live: bool) -> Saved:
@@ -132,7 +177,7 @@ class History:
             epoch,
             rng=self.source.state(spec.draws_from),
             announced=self.announced,
-            sampler=spec.unstarted(self.source, self.run is not None, live),
+            sampler=spec.unstarted(self.source, self.iterated, live),
         )
         return self._noted(Saved(cursor, spec.fingerprint()))
 
@@ -148,56 +193,88 @@ class History:
 
     # --- moving ----------------------------------------------------------------------------------
 
-    def choose(self, spec: Spec, epoch: int) -> None:
-        """``set_epoch``: the next pass is of this epoch; samplers and dataset are given it."""
+    def choose(self, spec: Spec, epoch: int) -> int | None:
+        """``set_epoch``: the next pass is of this epoch; samplers and dataset are given it.
+
+        A state that was loaded is dropped, unless it is of this epoch, or of a moment between two.
+
+        Returns:
+            The epoch of a state that was dropped, and from which batches were to come.
+        """
+        position, dropped = self.position, None
+        if position is not None and self.resume is not None:
+            cursor, fits = self.resume
+            begins = cursor.step == 0 and cursor.order is None  # whichever epoch comes next
+            if cursor.epoch == epoch or begins:
+                position.start = Saved(cursor._replace(epoch=epoch, announced=epoch), fits)
+            else:
+                self.position = None
+                dropped = cursor.epoch if cursor.step and spec.remaining(cursor) != 0 else None
+        elif position is not None and position.left:
+            self.position = None
         self.next_epoch = self.announced = epoch
         spec.tell_samplers(epoch)
+        self._tell_dataset(spec, epoch)
+        return dropped
+
+    def _tell_dataset(self, spec: Spec, epoch: int | None) -> None:
+        if epoch is None:
+            return
+        self._dataset_has = epoch
         if self.origin_known is None:
             tell_epoch(spec.dataset, epoch)
         else:
             self.origin_known.tell(epoch)
 
-    def drop_state_of_another(self, spec: Spec, epoch: int) -> int | None:
-        """Drop a loaded state, unless it is of this epoch, or of a moment between two epochs.
-
-        Returns:
-            The epoch of a state that was dropped, and from which batches were to come.
-        """
-        if self.resume is None:
-            return None
-        cursor, fits = self.resume
-        begins = cursor.step == 0 and cursor.order is None  # whichever epoch comes next
-        if cursor.epoch == epoch or begins:
-            self.resume = Saved(cursor._replace(epoch=epoch, announced=epoch), fits)
-            return None
-        self.resume = None
-        return cursor.epoch if cursor.step and spec.remaining(cursor) != 0 else None
-
     def fresh_run(self, spec: Spec, kept: Carryover | None) -> Run:
-        """Begin the next epoch; with ``seed=`` the sampler follows."""
+        """The next epoch, begun; with ``seed=`` the sampler follows."""
         if spec.options.seed is not None:
             spec.tell_samplers(self.next_epoch)
-        self.source.generators = spec.generators
-        run = Run(spec, self.source, self.next_epoch, self.announced, kept=kept)
-        run.open(self.shared_seeds, self._carried_places(spec))
-        self.begins(run)
-        return run
+        if self.announced != self._dataset_has:  # it went on from a state of another epoch
+            self._tell_dataset(spec, self.announced)
+        return self._opened(Run(spec, self.source, self.next_epoch, self.announced, kept=kept))
 
-    def resumed_run(self, spec: Spec, cursor: Cursor, kept: Carryover | None) -> Run:
-        """Go on from a saved position."""
-        self.source.generators = spec.generators
+    def after_unpickling(self, spec: Spec) -> tuple[Saved | None, Carryover | None]:
+        """The start of the next epoch after a pass that has not moved since it was unpickled.
+
+        Persistent workers would have gone on with what the epoch has left them, for example its
+        base seed; new ones begin with that. The epoch of a later set_epoch counts.
+        """
+        position, kept = self.position, None
+        if position is None or position.waits is None:
+            return None, None
+        if position.run is None and position.waits.cursor.base_seed is not None:
+            kept = position.carryover()
+        if not position.over or self.next_epoch != position.epoch + 1:
+            return None, kept
+        self.refit(spec)
+        return self.following(spec, position, live=True), kept
+
+    def resumed_run(self, spec: Spec, position: Position, kept: Carryover | None) -> Run:
+        """The pass that goes on from the state that it waits at, begun."""
+        assert position.start is not None
+        cursor, fits = position.start
+        check_fits(spec.fingerprint(), fits)
         self.source.restore(cursor.rng)
-        if cursor.announced not in (None, self.announced):
+        if cursor.announced not in (None, self._dataset_has):
+            self._dataset_has = cursor.announced
             tell_epoch(spec.dataset, cursor.announced)
-        self.announced = cursor.announced
-        run = Run(spec, self.source, cursor=cursor, kept=kept)
-        run.open(self.shared_seeds, self._carried_places(spec))
+        position.run = self._opened(Run(spec, self.source, cursor=cursor, kept=kept))
+        if position.pending:
+            position.pending = False
+            if self.position is position:
+                self.begins(position)
+        return position.run
+
+    def _opened(self, run: Run) -> Run:
+        self.source.generators = run.spec.generators
+        self.iterated = True
+        run.open(self.shared_seeds, self._carried_places(run.spec))
         return run
 
-    def begins(self, run: Run) -> None:
-        """Note the newest run."""
-        self.run = run
-        self.next_epoch = run.epoch + 1
+    def begins(self, position: Position) -> None:
+        """A pass has begun, or goes on from a state: it is the newest one."""
+        self.position, self.next_epoch = position, position.epoch + 1
 
     def ends(self, spec: Spec, run: Run) -> None:
         """Note the state in which the run leaves the dataset, if the next epoch finds it so."""
@@ -215,27 +292,40 @@ class History:
             if spec.stateful or remembers(marks):
                 forgotten(type(spec.dataset).__qualname__, had, streams)
 
-    def accept(self, spec: Spec, state: Any, *, strict: bool, at_epoch_end: str | None) -> Saved:
+    def load(
+        self, spec: Spec, state: Any, strict: bool, wish: AtEpochEnd | None, of: Position | None
+    ) -> Position:
         """The position of a state that fits; dataset and sampler become what they were then.
 
         Whatever the program sets from now on counts.
+
+        Args:
+            spec: how the loader is set up.
+            state: what somebody gives as a state.
+            strict: see `DataLoader.load_state_dict`.
+            wish: see there, ``at_epoch_end``.
+            of: the position of the iterator that loads it; None: the loader does.
         """
-        if at_epoch_end is not None:
-            check_choice("at_epoch_end", at_epoch_end, ("stop", "next"))
+        if wish is not None:
+            check_choice("at_epoch_end", wish, ("stop", "next"))
         if isinstance(state, dict) and not state:
             accepted = self._beginning(spec, 0, live=True)
         else:
             accepted = self._checked(spec, state, strict)
-        if not spec.iterable:
-            prepare(spec.sampler, accepted.cursor.sampler, self.source, self.run is not None)
-        self.source.generators = spec.generators
         cursor, fits = accepted
+        if not spec.iterable:
+            prepare(spec.sampler, cursor.sampler, self.source, self.iterated)
+        self.source.generators = spec.generators
         self.source.put_back(cursor.rng)
         self.source.load(cursor.rng, fits)
         if cursor.announced is not None:
+            self._dataset_has = cursor.announced
             tell_epoch(spec.dataset, cursor.announced)
         self.announced = cursor.announced
-        return accepted
+        position = Position(accepted, at_epoch_end=wish, pending=True)
+        if of is None or of is self.position:
+            self.begins(position)
+        return position
 
     def _checked(self, spec: Spec, state: Any, strict: bool) -> Saved:
         if type(state) is OrderedDict:

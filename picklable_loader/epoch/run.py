@@ -24,11 +24,11 @@ from ..datasets.datapipes import SharedSeeds
 from ..fetching.transport.messages import Answer, Begin
 from ..fetching.worker.saved_streams import read, savable, warn_of_drift
 from ..orders.torch_samplers import make_order
-from ..rng.generators import RNGS, Universe
+from ..rng.generators import Universe
 from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode, encode_state
 from ..saving.states.tree import Writer
-from .carryover import Carryover, worker_states
+from .carryover import Carryover, as_text, worker_states
 from .fits import rank_and_world
 from .spec import Spec
 
@@ -65,10 +65,6 @@ class Run:
         self._kept = kept
         self._fits: dict[str, Any] | None = None
         self._grouping = spec.grouping
-        #: the global generators that later draws may come from
-        self._moved = spec.draws_from
-        if spec.options.seeding == "worker" and not spec.workers:
-            self._moved = set(RNGS)
         self.writer = Writer()
         self.epoch = epoch if cursor is None else cursor.epoch
         self.announced = announced if cursor is None else cursor.announced
@@ -88,10 +84,10 @@ class Run:
         self._goes_on = cursor is not None
         #: where it began: the step after that of a state, or 0
         self.first_step = 0 if cursor is None else cursor.step
+        #: something was delivered or passed over since
+        self.has_moved = cursor is None
         #: all batches were delivered, and the consumer has got StopIteration
         self.finished = False
-        #: the state that this run was restored from, as long as nothing has moved
-        self.unmoved: Saved | None = None
 
     def open(self, shared_seeds: SharedSeeds, carried: list[Place]) -> None:
         """Draw seeds and open the sampler, in torch's order of draws.
@@ -108,7 +104,8 @@ class Run:
         self.base_seed = self._base_seed(cursor, kept)
         self.worker_seed = self._worker_seed(cursor, kept)
         self._open_again(cursor, kept, shared_seeds)
-        places = self._starting_places(cursor, carried)
+        places = read(cursor.streams) if cursor is not None and cursor.streams else carried
+        places = places or [Place() for _ in range(spec.streams)]
         self._streamed = bool(places)
         self.streams = len(places) or (spec.workers if spec.pinned else 0)
         self.schedule = self._schedule(cursor, (kept and kept.policy) or spec.policy(), places)
@@ -161,8 +158,8 @@ class Run:
             worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,
             order=order,
             sampler=self.spec.unstarted(self._source, True, live) if untouched else {},
-            rng=self._source.state(self._moved, live),
-            workers=self._workers_as_text() if self.worker_states else {},
+            rng=self._source.state(self.spec.moves, live),
+            workers=as_text(self.worker_states) if self.worker_states else {},
             announced=self.announced,
         )
 
@@ -209,26 +206,6 @@ class Run:
         rank, world = rank_and_world()
         return None if world == 1 else (rank, world)
 
-    def following(self, announced: int | None, places: tuple[Place, ...]) -> Cursor:
-        """The start of the next epoch, now that this one is over.
-
-        Args:
-            announced: the epoch that set_epoch has given the dataset.
-            places: the streams, as a state holds them.
-        """
-        lives_on, seeded = self.spec.lives_on, self._source.seed is not None
-        return Cursor(
-            epoch=self.epoch + 1,
-            base_seed=next_base_seed(self.base_seed) if lives_on and not seeded else None,
-            worker_seed=self.worker_seed if lives_on else None,
-            # with a seed each epoch begins with its own
-            rng={} if seeded else self._source.state(self._moved),
-            workers=self._workers_as_text() if lives_on else {},
-            sampler=self.spec.unstarted(self._source, True),
-            announced=announced,
-            streams=places,
-        )
-
     def saved(self, live: bool) -> Saved:
         """The position of the run, as a state holds it; see `cursor`."""
         if self._fits is None:
@@ -246,7 +223,7 @@ class Run:
 
     def moved(self, answer: Answer) -> None:
         """A batch was delivered, or passed over, by that answer."""
-        self.unmoved = None
+        self.has_moved = True
         if answer.states is not None:
             worker = str(answer.worker)
             self._states_before = answer.step, worker, self.worker_states.get(worker)
@@ -311,16 +288,6 @@ class Run:
             return int(saved["shared_seed"])
         return shared_seeds.draw(self.spec.dataset, self.epoch)
 
-    def _starting_places(self, cursor: Cursor | None, carried: list[Place]) -> list[Place]:
-        streams = self.spec.streams
-        if cursor is None or not (cursor.streams or cursor.step):
-            return carried or [Place() for _ in range(streams)]
-        if cursor.streams:
-            return read(cursor.streams)
-        # A state of an earlier version: torch's order says how many each stream had given.
-        each, more = divmod(cursor.step, streams or 1)
-        return [Place(each + (at < more)) for at in range(streams)]
-
     def _wish(self) -> Any:
         """The indices of each task of iterable-style data, for example ``[None, None]``."""
         grouping = self.spec.grouping
@@ -367,9 +334,3 @@ class Run:
         indices = self.order.take(self.spec.grouping.batch_size)
         gathered = unit is Unit.SAMPLE_OF_BATCH
         return Task(task.step, indices if gathered else indices[0], task.position, stream)
-
-    def _workers_as_text(self) -> dict[str, Any]:
-        return {
-            worker: {name: RNGS[name].to_text(state) for name, state in states.items()}
-            for worker, states in self.worker_states.items()
-        }

@@ -138,6 +138,12 @@ class Spec:
         """The global generators that the sampler may draw from, now or later."""
         return set() if self.known else set(RNGS)
 
+    @cached_property
+    def moves(self) -> set[str]:
+        """The global generators that a pass may move: those, and all that a dataset draws from."""
+        in_torchs_way = self.options.seeding == "worker" and not self.workers
+        return set(RNGS) if in_torchs_way else self.draws_from
+
     @property
     def draws_unnoticed(self) -> bool:
         """Nobody can notice how far ahead of the consumer the sampler is drawn from.

@@ -13,10 +13,11 @@ from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _DatasetKind
 
 from ..core.checks import check_count, whole_number
-from ..core.cursor import Saved
 from ..core.events import Budgeted, Failed, Skipped
 from ..epoch.fits import check_kind
-from ..epoch.options import AtEpochEnd
+from ..epoch.position import Position
+from ..epoch.run import Run
+from ..epoch.spec import Spec
 from ..epoch.turns import AT_REST, MOVING
 from ..epoch.warnings import empty_epoch, longer_than_promised, replay, skipped
 from ..errors import UsageError, WorkerDied
@@ -73,7 +74,8 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         turn, entered = self._turn, False
         try:
             with turn.lock:
-                self._handed_over = -1 if self._run is None else self._run.step
+                run = self._position.run
+                self._handed_over = -1 if run is None else run.step
                 before, turn.phase = turn.phase, MOVING
                 entered = True
                 if turn.mover != get_ident():
@@ -130,12 +132,12 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             self._driver.tell(Skipped(count))
         else:  # workers never see what may have killed those before them
             self.start(skip=count)
-        if self._finished or self._closed:
+        position, run = self._position, self._position.run
+        if position.over or self._closed or run is None:
             return 0
-        passed = self._live_run().step - before
+        passed = run.step - before
         if passed:
-            self._live_run().unmoved = None
-            self._at_epoch_end = None
+            run.has_moved, position.at_epoch_end = True, None
         return passed
 
     @property
@@ -146,18 +148,20 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         """
         with self._turn.moves():
             self.start()
-        if self._run is None:
-            raise _no_budget(self._finished)
-        return self._run.schedule.budget
+        run = self._position.run
+        if run is None:
+            raise _no_budget(self.finished)
+        return run.schedule.budget
 
     @prefetch_budget.setter
     def prefetch_budget(self, budget: int | Literal["auto"]) -> None:
         tasks, most = spec_of(self.loader).budget_for(budget)
         with self._turn.jumps("prefetch_budget"):
             self.start()
-            if not self._driver.at_work:
-                raise _no_budget(self._finished)
-            self._driver.tell(Budgeted(tasks, self._live_run().schedule.policy.bytes, most))
+            run = self._position.run
+            if run is None or not self._driver.at_work:
+                raise _no_budget(self.finished)
+            self._driver.tell(Budgeted(tasks, run.schedule.policy.bytes, most))
 
     def stats(self) -> Stats:
         """Figures of workers and consumer since the workers were started, or until they ended.
@@ -195,21 +199,32 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         """
         return draw(self.timeline(batches), axes)
 
-    def begin(self, start: Saved | None, at_epoch_end: AtEpochEnd | None) -> None:
-        """Begin a pass: the next epoch, or the rest of a saved one. Called by ``iter``."""
-        spec, inner = spec_of(self.loader), self.loader._pl
-        if start is None and (self._run is None or self._run.unmoved is not None):
-            start = self._after_unpickling()
+    def begin(self, spec: Spec, loaded: Position | None = None) -> None:
+        """Begin a pass: the next epoch, or the rest of a loaded one. Called by ``iter``.
+
+        Args:
+            spec: how the loader is set up.
+            loaded: where a loaded state goes on; None: the next epoch.
+        """
+        inner, history = self.loader._pl, self._history
+        start, wish = None if loaded is None else loaded.start, inner.options.at_epoch_end
+        if loaded is None and spec.lives_on:
+            start, kept = history.after_unpickling(spec)
+            self._driver.kept = kept or self._driver.kept
         if start is None:
             self._leave()
-        self._resume(start, at_epoch_end or inner.options.at_epoch_end)
+        self._driver.rest()
         inner.abandon(spec, resumes=start is not None)
         if start is None:
             _check_kind(self.loader)
             inner.refit(spec)
-            self._fresh_run()
-        inner.adopt(spec, self)
+            self._take(Position(run=history.fresh_run(spec, self._driver.kept)))
+            self._iterable_length = self.loader._IterableDataset_len_called
+        else:
+            wish = wish if loaded is None else loaded.at_epoch_end or wish
+            self._take(Position(start, at_epoch_end=wish))
         self.start()
+        self._lead(spec)
 
     def _leave(self) -> None:
         """Note what a pass that was left has made of workers that live on."""
@@ -224,13 +239,14 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         Args:
             skip: batches to pass over before.
         """
-        if self._driver.at_work or self._finished or self._closed:
+        position = self._position
+        if self._driver.at_work or position.over or self._closed:
             return
         check_present(self.loader.dataset)
         _check_kind(self.loader)
-        if self._run is None:
-            self._build_run()
-        run = self._live_run()
+        run = position.run
+        if run is None:
+            run = self._history.resumed_run(spec_of(self.loader), position, self._driver.kept)
         every = run.spec.options.snapshot_every_n_steps
         places = run.openings(new_workers=False)
         self._replay = replayed(places.values(), None if every == "auto" else every or NEVER)
@@ -264,7 +280,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
     def _next(self) -> _T:
         if self._closed:
             self._driver.stop()
-        if self._finished or self._closed:
+        if self._position.over or self._closed:
             raise StopIteration
         self._driver.settled = False
         try:
@@ -297,11 +313,12 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
 
     def _advance(self) -> Answer:
         """The driver's next answer, noted in the run."""
-        run = self._live_run()
+        position, run = self._position, self._live_run()
         run.rejoin()
         answer = self._driver.advance()
         run.moved(answer)
-        self._at_epoch_end = None
+        if position.start is not None:
+            position.start = position.at_epoch_end = None
         return answer
 
     def _hand_over(self, answer: Answer) -> _T:
@@ -324,15 +341,15 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
 
     def _goes_to_next_epoch(self) -> bool:
         """If a resumed epoch had no batch to deliver, begin the next one (True), or warn."""
-        wish, run = self._at_epoch_end, self._live_run()
-        self._at_epoch_end = None
+        position, run = self._position, self._live_run()
+        wish, position.at_epoch_end = position.at_epoch_end, None
         if wish is None or not run.first_step:
             return False
         if wish == "next":
             self._history.ends(run.spec, run)
             if not run.spec.lives_on:
                 self._driver.stop()
-            self.begin(None, None)
+            self.begin(spec_of(self.loader))
             self._handed_over = 0
             return True
         empty_epoch(run.epoch)
@@ -341,15 +358,18 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
     def _finish(self) -> None:
         run = self._live_run()
         run.finished = True
-        run.unmoved = None
         self._history.ends(run.spec, run)
-        self._finished = True
         if not run.spec.lives_on:
             self._driver.stop()
 
+    def _live_run(self) -> Run:
+        run = self._position.run
+        assert run is not None
+        return run
+
     def _come_to_rest(self, error: BaseException) -> None:
         """Give up the workers; the next call starts new ones, on what the consumer has not got."""
-        run = self._run
+        run = self._position.run
         if isinstance(error, WorkerDied):
             self._deadly = error.step
         try:

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar
 from torch.utils.data import Dataset, Sampler
 
 from ..core.checks import whole_number
-from ..core.cursor import Saved
 from ..core.snapshot import from_plain
 from ..epoch.batch_at import batch_at
 from ..epoch.options import (
@@ -26,11 +25,10 @@ from ..epoch.options import (
 from ..epoch.turns import Batch
 from ..epoch.warnings import dropped_state
 from ..saving.pickles.size import weigh
-from ..saving.states.tree import with_checksum
 from .display.describe import Portrait, describe, in_one_line
 from .display.html import card
 from .iterator import LoaderIterator
-from .pickling import Picklable, internals, warn_of_generators
+from .pickling import Picklable, internals, state_of
 from .setup import job_of, spec_of
 
 __all__ = ["DataLoader"]
@@ -45,7 +43,7 @@ class _Epoch:
     """
 
     def __get__(self, loader: DataLoader[Any] | None, kind: type[Any]) -> int:
-        return 0 if loader is None else loader._position()[0]
+        return 0 if loader is None else loader._at()[0]
 
 
 class DataLoader(Picklable[_T]):
@@ -242,21 +240,17 @@ class DataLoader(Picklable[_T]):
             return self._begin()
 
     def _begin(self) -> LoaderIterator[_T]:
-        inner, history = self._pl, self._pl.history
+        inner, history, spec = self._pl, self._pl.history, spec_of(self)
         # With persistent workers torch gives the same object again.
-        lives_on = spec_of(self).lives_on
-        kept = inner.kept() if lives_on and inner.kept is not None else None
-        iterator: LoaderIterator[_T]
-        driver = inner.driver if lives_on else None
-        iterator = LoaderIterator(self, driver) if kept is None else kept
-        before = history.next_epoch, history.run, inner.newest_ref
+        iterator: LoaderIterator[_T] | None
+        iterator = inner.kept() if spec.lives_on and inner.kept is not None else None
+        if iterator is None:
+            iterator = LoaderIterator(self, inner.driver if spec.lives_on else None)
         try:
-            iterator.begin(history.resume, history.resume_at_end)
+            iterator.begin(spec, None if history.resume is None else history.position)
         except BaseException:  # nobody got this epoch: the next iter begins it
             iterator.close()
-            history.next_epoch, history.run, inner.newest_ref = before
             raise
-        history.resume = history.resume_at_end = inner.ended = None
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
@@ -277,16 +271,9 @@ class DataLoader(Picklable[_T]):
         if epoch < 0:
             raise ValueError(f"epoch should be from 0, got epoch={epoch}")
         with self._pl.turn.moves():
-            self._set_epoch(epoch)
-
-    def _set_epoch(self, epoch: int) -> None:
-        spec, history = spec_of(self), self._pl.history
-        dropped = history.drop_state_of_another(spec, epoch)
+            dropped = self._pl.history.choose(spec_of(self), epoch)
         if dropped is not None:
             dropped_state(epoch, dropped)
-        if self._pl.newest is None:
-            history.run = None  # a pass that was left, or is over
-        history.choose(spec, epoch)
 
     def batch_at(self, step: int, epoch: int | None = None) -> _T:
         """The same batch again, augmentation included, without touching any live iterator.
@@ -312,7 +299,8 @@ class DataLoader(Picklable[_T]):
             spec, history = spec_of(self), self._pl.history
             world = partial(Batch, self._pl.turn, history.source)
             job = job_of(self, spec)
-            at_hand = self._pl.run or self._at_hand
+            run = None if history.position is None else history.position.run
+            at_hand = run or (lambda: from_plain(history.state(spec, history.position)))
             return batch_at(  # type: ignore[no-any-return]
                 spec, history, job, world, at_hand, self, step, epoch
             )
@@ -336,11 +324,7 @@ class DataLoader(Picklable[_T]):
         Raises:
             CannotSaveError: see `LoaderIterator.state_dict`.
         """
-        with self._pl.turn.still():
-            spec = spec_of(self)
-            state = self._pl.state(spec)
-            warn_of_generators(self, spec, state, live=False)
-            return with_checksum(state)
+        return state_of(self, self._pl.history.position)
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
@@ -360,28 +344,19 @@ class DataLoader(Picklable[_T]):
                 was after any of these.
             ValueError: ``at_epoch_end`` is something else.
         """
-        inner = self._pl
-        with inner.turn.jumps("load_state_dict()"):
-            spec, history = spec_of(self), inner.history
-            accepted = history.accept(spec, state, strict=strict, at_epoch_end=at_epoch_end)
-            history.resume = accepted
-            history.resume_at_end = at_epoch_end
-            history.run = None
-            inner.newest_ref = None
+        with self._pl.turn.jumps("load_state_dict()"):
+            self._pl.history.load(spec_of(self), state, strict, at_epoch_end, None)
 
     # --- within ----------------------------------------------------------------------------------
 
-    def _at_hand(self) -> Saved:
-        return from_plain(self.state_dict())
-
-    def _position(self) -> tuple[int, int]:
-        return self._pl.position(spec_of(self))
+    def _at(self) -> tuple[int, int]:
+        return self._pl.history.at(spec_of(self))
 
     def _portrait(self) -> Portrait:
         return describe(
             self,
             self,
             doing=lambda: None if self._pl.history.resume is None else "goes on from a state",
-            position=self._position,
+            position=self._at,
             weight=lambda: weigh(self.__dict__, self.dataset, self._pl.saved()),
         )

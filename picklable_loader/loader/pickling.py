@@ -15,6 +15,7 @@ from ..core.snapshot import differences
 from ..datasets.protocol import tell_epoch
 from ..epoch.history import History
 from ..epoch.options import Options
+from ..epoch.position import Position
 from ..epoch.spec import Spec
 from ..epoch.unsaved import tell_of_generators
 from ..errors import Difference, StateMismatch, UsageError
@@ -22,6 +23,7 @@ from ..rng.source import Source
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.parts import class_of, packed, unpacked
 from ..saving.pickles.placeholder import is_absent
+from ..saving.states.tree import with_checksum
 from .copies import apart, named_copy
 from .internals import Internals, Owner
 from .setup import packing_of, spec_of
@@ -113,6 +115,17 @@ def internals(loader: Owner[Any], options: Options) -> Internals:
     return inner
 
 
+def state_of(loader: Owner[Any], position: Position | None) -> dict[str, Any]:
+    """The state of a pass; without one, of the next. See `LoaderIterator.state_dict`."""
+    inner = loader._pl
+    with inner.turn.still():
+        run = None if position is None or position.over else position.run
+        spec = spec_of(loader) if run is None else run.spec
+        state = inner.history.state(spec, position)
+        warn_of_generators(loader, spec, state, live=False)
+        return with_checksum(state, None if run is None else run.writer)
+
+
 def warn_of_generators(loader: Owner[Any], spec: Spec, state: dict[str, Any], live: bool) -> None:
     """See `tell_of_generators`."""
     inner = loader._pl
@@ -144,14 +157,14 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
         raise UsageError("this loader has its dataset: attach is for one that was saved without")
     before = dict(loader.__dict__)
     inner, history = loader._pl, loader._pl.history
-    options, resume = inner.options, history.resume
+    options, saved = inner.options, None
     # What refers to the dataset is put together anew, around this one.
     if inner.sealed is not None:
         beside = inner.sealed.beside
         parts = inner.sealed.again([dataset if is_absent(thing) else thing for thing in beside])
         if "_pl" in parts:
             saved = parts.pop("_pl")
-            options, resume = Options.restored(saved["options"]), saved["resume"]
+            options = Options.restored(saved["options"])
         loader.__dict__.update(parts)
     loader.__dict__["dataset"] = dataset
     try:
@@ -165,8 +178,9 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
     if unlike:
         loader.__dict__.update(before)
         raise StateMismatch(unlike, "Attach the dataset that it was saved with.")
-    inner.sealed, inner.options, history.resume = None, options, resume
-    inner.looked = set()
+    inner.sealed, inner.options, inner.looked = None, options, set()
+    if saved is not None:
+        history.restore_position(saved)
     history.source.dataset = dataset
     if history.announced is not None:
         tell_epoch(dataset, history.announced)

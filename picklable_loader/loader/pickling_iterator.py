@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -10,22 +11,20 @@ from torch.utils.data import Dataset
 
 from ..core.cursor import Saved
 from ..core.snapshot import from_plain, to_plain
-from ..epoch.carryover import carryover_of
 from ..epoch.driver import Driver
-from ..epoch.fits import check_fits
 from ..epoch.history import History
 from ..epoch.options import AtEpochEnd
+from ..epoch.position import Position
 from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import packed_iterator
 from ..saving.pickles.size import Weight, weigh
-from ..saving.states.tree import with_checksum
 from .copies import alone, apart, named_copy
 from .display.describe import Portrait, describe, in_one_line
 from .display.html import card
-from .pickling import Picklable, warn_of_generators
+from .pickling import Picklable, state_of, warn_of_generators
 from .setup import packing_of, spec_of
 
 __all__ = ["PicklableIterator"]
@@ -43,15 +42,11 @@ class PicklableIterator(Generic[_T]):
         #: the `DataLoader`; this module must not import that
         self.loader: Any = loader
         self._driver = driver or Driver()
-        self._run: Run | None = None
-        #: where to go on, as long as there is no run
-        self._start: Saved | None = None
-        self._finished = False
+        #: of the pass; `begin`, or a load, gives it
+        self._position = Position()
         self._closed = False
         #: batches that are fetched again, of which the user is yet to be warned
         self._replay = 0
-        #: what to do if there is nothing left; None: this is not the first batch after a resume
-        self._at_epoch_end: AtEpochEnd | None = None
         #: the step at which the consumer had got all that was delivered, when it last asked
         self._handed_over = -1
         self._turn = loader._pl.turn
@@ -67,17 +62,17 @@ class PicklableIterator(Generic[_T]):
     @property
     def step(self) -> int:
         """Batches delivered in this epoch; one that raised counts, or lost all of its samples."""
-        return self._position()[1]
+        return self._at()[1]
 
     @property
     def epoch(self) -> int:
         """Number of the epoch, from 0."""
-        return self._position()[0]
+        return self._at()[0]
 
     @property
     def finished(self) -> bool:
         """Whether the epoch is over, and the consumer has got StopIteration."""
-        return self._finished
+        return self._position.over
 
     @property
     def closed(self) -> bool:
@@ -87,13 +82,7 @@ class PicklableIterator(Generic[_T]):
     @property
     def remaining(self) -> int | None:
         """Batches still to be delivered in this epoch; None where the sampler has no length."""
-        if self._finished:
-            return 0
-        if self._run is not None:
-            return self._run.schedule.remaining()
-        spec = spec_of(self.loader)
-        start = self._start or self._history.beginning(spec, live=True)
-        return spec.remaining(start.cursor)
+        return self._position.remaining(spec_of(self.loader))
 
     @property
     def driver(self) -> Driver:
@@ -103,7 +92,7 @@ class PicklableIterator(Generic[_T]):
     @property
     def run(self) -> Run | None:
         """The run at hand; None before the first `next` after unpickling."""
-        return self._run
+        return self._position.run
 
     def __len__(self) -> int:
         """Batches in the whole epoch, as torch's iterator says it.
@@ -121,19 +110,17 @@ class PicklableIterator(Generic[_T]):
 
     def _portrait(self) -> Portrait:
         doing = "running" if self._driver.at_work else "before its start"
-        if self._finished or self._closed:
-            doing = "finished" if self._finished else "closed"
+        if self.finished or self._closed:
+            doing = "finished" if self.finished else "closed"
         stats = self._driver.stats
-        return describe(self, self.loader, lambda: doing, self._position, self._weight, stats)
+        return describe(self, self.loader, lambda: doing, self._at, self._weight, stats)
 
     def _weight(self) -> Weight:
         """A sampler of the user's is not asked for its state: it is left out as the dataset is."""
-        loader, run = self.loader, self._run
+        loader, run, waits = self.loader, self._position.run, self._position.waits
         parts = loader.__dict__, loader.dataset, loader._pl.saved()
-        if run is None:
-            return weigh(*parts, self._start and to_plain(*self._start))
-        if run.unmoved is not None:
-            return weigh(*parts, to_plain(*run.unmoved))
+        if run is None or waits is not None:
+            return weigh(*parts, waits and to_plain(*waits))
         if run.spec.known:
             with self._turn.still(wait=False):  # whoever looks for a fault must not wait
                 return weigh(*parts, to_plain(*run.saved(live=True)))
@@ -156,16 +143,7 @@ class PicklableIterator(Generic[_T]):
             CannotSaveError: the sampler's iterator, or a stream of the dataset, cannot be saved
                 exactly; the text names the way out.
         """
-        with self._turn.still():
-            state = self._state_now()
-            warn_of_generators(self.loader, self._spec(), state, live=False)
-            return with_checksum(state, None if self._run is None else self._run.writer)
-
-    def _state_now(self) -> dict[str, Any]:
-        """The same without a checksum, for a caller that holds the turn."""
-        if self._finished:
-            return to_plain(*self._next_epoch(live=False))
-        return self._snapshot(live=False)
+        return state_of(self.loader, self._position)
 
     def load_state_dict(
         self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
@@ -181,20 +159,23 @@ class PicklableIterator(Generic[_T]):
             StateError: see `DataLoader.load_state_dict`; this iterator is as it was.
         """
         with self._turn.jumps("load_state_dict()"):
-            spec = spec_of(self.loader)
-            accepted = self._history.accept(spec, state, strict=strict, at_epoch_end=at_epoch_end)
+            spec, inner = spec_of(self.loader), self.loader._pl
+            wish = at_epoch_end or inner.options.at_epoch_end
+            position = inner.history.load(spec, state, strict, wish, self._position)
             self._driver.stop()
-            self._resume(accepted, at_epoch_end or self.loader._pl.options.at_epoch_end)
+            self._take(position)
 
     def __getstate__(self) -> dict[str, Any]:
         with self._turn.still():
-            state = self._snapshot(live=True)
-            warn_of_generators(self.loader, self._spec(), state, live=True)
+            position, history = self._position, self.loader._pl.history
+            spec = spec_of(self.loader) if position.run is None else position.run.spec
+            state = history.snapshot(spec, position, live=True)
+            warn_of_generators(self.loader, spec, state, live=True)
             return {
                 "loader": self.loader,
                 "state": state,
-                "finished": self._finished,
-                "newest": self.loader._pl.newest is self,
+                "finished": position.over,
+                "newest": history.position is position,
             }
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -213,14 +194,14 @@ class PicklableIterator(Generic[_T]):
         if isinstance(order.get("iterator"), Opened):
             self._sealed = order["iterator"]
             start = _with_iterator(start, self._sealed)
-        self._resume(start, None)
-        self._finished = saved["finished"]
+        self._take(Position(start, over=saved["finished"]))
+        history = self.loader._pl.history
         if saved["newest"]:
-            spec, inner = spec_of(self.loader), self.loader._pl
-            inner.adopt(spec, self)
-            if self._finished and spec.lives_on:
-                inner.ended = self
-            self._history.source.load(start.cursor.rng, start.fits)
+            if history.position is not None:  # it was loaded: the next iter goes on from it, too
+                self._position.at_epoch_end = history.position.at_epoch_end
+                self._position.pending = True
+            self._lead(spec_of(self.loader))
+            history.source.load(start.cursor.rng, start.fits)
 
     def attach(self, dataset: Dataset[_T]) -> None:
         """Give the iterator its dataset back, after it was pickled without; and its loader.
@@ -233,9 +214,10 @@ class PicklableIterator(Generic[_T]):
         """
         with self._turn.jumps("attach()"):
             self.loader.attach(dataset)
-            if self._sealed is not None and self._start is not None:
+            position = self._position
+            if self._sealed is not None and position.start is not None:
                 again = self._sealed.again(self._sealed.beside)
-                self._start = _with_iterator(self._start, again)
+                position.start = _with_iterator(position.start, again)
             self._sealed = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PicklableIterator[_T]:
@@ -260,79 +242,30 @@ class PicklableIterator(Generic[_T]):
 
     # --- within ---------------------------------------------------------------------------------
 
-    def _position(self) -> tuple[int, int]:
-        run = self._run
-        if run is not None and run.unmoved is None:
-            return run.epoch, run.step
-        start = self._start if run is None else run.unmoved
-        spec, wish = spec_of(self.loader), self._at_epoch_end or "stop"
-        start = start or self._history.beginning(spec, live=True)
-        return spec.position(start.cursor, wish)
-
     @property
     def _history(self) -> History:
         history: History = self.loader._pl.history
         return history
 
-    def _snapshot(self, live: bool) -> dict[str, Any]:
-        return self._history.snapshot(self._spec(), self._run, self._start, live)
+    def _at(self) -> tuple[int, int]:
+        position, run = self._position, self._position.run
+        if run is not None and run.has_moved:
+            return run.epoch, run.step
+        return position.at(spec_of(self.loader))
 
-    def _resume(self, start: Saved | None, at_epoch_end: AtEpochEnd | None) -> None:
-        self._run, self._start = None, start
+    def _take(self, position: Position) -> None:
+        """Be at another position; workers live on."""
+        position.iterator = weakref.ref(self)
+        self._position = position
         self._driver.rest()
-        self._finished = self._closed = False
-        self._at_epoch_end = at_epoch_end
+        self._closed = False
 
-    def _fresh_run(self) -> None:
-        loader = self.loader
-        self._run = self._history.fresh_run(spec_of(loader), self._driver.kept)
-        self._iterable_length = loader._IterableDataset_len_called
-
-    def _build_run(self) -> None:
-        """The run of the state that was loaded."""
-        spec, history = spec_of(self.loader), self._history
-        start = self._start or history.beginning(spec, live=True)
-        if not self._finished:
-            check_fits(spec.fingerprint(), start.fits)
-        self._run = history.resumed_run(spec, start.cursor, self._driver.kept)
-        self._run.unmoved = start
-        self._start = None
-        if self.loader._pl.newest is self:
-            history.begins(self._run)
-
-    def _spec(self) -> Spec:
-        return spec_of(self.loader) if self._run is None else self._run.spec
-
-    def _after_unpickling(self) -> Saved | None:
-        """The start of the next epoch, for an iterator that has not moved since it was unpickled.
-
-        Persistent workers would have gone on with what the epoch has left them, for example its
-        base seed; new ones begin with that. The epoch of a later set_epoch counts.
-        """
-        inner, history, start = self.loader._pl, self._history, self._start
-        spec = spec_of(self.loader)
-        if spec.lives_on and start is not None and start.cursor.base_seed is not None:
-            self._driver.kept = carryover_of(start.cursor)
-        if not self._finished:
-            return None
-        wish = history.next_epoch, history.announced
-        if self._run is None:
-            self._build_run()
-        if wish != (history.next_epoch, history.announced):
-            self.loader.set_epoch(wish[0])
-        inner.refit(spec)
-        live_run = self._live_run()
-        return self._next_epoch(live=True) if wish[0] == live_run.epoch + 1 else None
-
-    def _next_epoch(self, live: bool) -> Saved:
-        if self._run is None:
-            self._build_run()
-        run = self._live_run()
-        return self._history.following(spec_of(self.loader), run, live)
-
-    def _live_run(self) -> Run:
-        assert self._run is not None
-        return self._run
+    def _lead(self, spec: Spec) -> None:
+        """Be the loader's newest iterator."""
+        inner = self.loader._pl
+        inner.history.begins(self._position)
+        if spec.lives_on:
+            inner.driver, inner.kept = self._driver, weakref.ref(self)
 
 
 def _packed(loader: Picklable[Any], iterator: Any) -> Any:

@@ -569,6 +569,71 @@ def test_set_epoch_of_the_loaded_epoch_keeps_the_state() -> None:
     assert found == [expected[1][2:], expected[2]]
 
 
+def load(loader: DataLoader[Any], by_iterator: bool, state: dict[str, Any]) -> Any:
+    """The object to go on with, after the loader or its iterator has taken a state."""
+    if not by_iterator:
+        loader.load_state_dict(state)
+        return loader
+    iterator = iter(loader)
+    next(iterator)
+    iterator.load_state_dict(state)
+    return iterator
+
+
+@pytest.mark.parametrize("by_iterator", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("epoch", [0, 1, 4])
+@pytest.mark.parametrize("dataset, workers", [(Epochal, 0), (Epochal, 1), (Noisy, 0)])
+def test_set_epoch_counts_after_a_state_of_a_moment_between_two_epochs(
+    dataset: Any, workers: int, epoch: int, again: bool, by_iterator: bool
+) -> None:
+    """The last call wins, whoever has loaded the state, and whoever is asked for batches then."""
+    arguments = {"dataset": dataset(), "shuffle": True, "seed": 3, "num_workers": workers}
+    expected = make(**arguments)
+    expected.set_epoch(epoch)
+    first, second = seen(iter(expected)), seen(iter(expected))
+    loader = make(**arguments)
+    seen(iter(loader))
+    other = make(**arguments)
+    loaded = load(other, by_iterator, loader.state_dict())
+    other.set_epoch(epoch)
+    assert other.epoch == other.state_dict()["epoch"] == epoch
+    assert seen(iter(other) if again else iter(loaded)) == first
+    assert seen(iter(other)) == second
+
+
+@pytest.mark.parametrize("by_iterator", [False, True])
+def test_set_epoch_of_the_loaded_epoch_goes_on_in_the_middle_of_it(by_iterator: bool) -> None:
+    expected = epochs(make(shuffle=True, seed=3), 3)
+    loader = make(shuffle=True, seed=3)
+    loader.set_epoch(1)
+    seen(iter(loader), 2)
+    other = make(shuffle=True, seed=3)
+    load(other, by_iterator, loader.state_dict())
+    other.set_epoch(1)
+    assert seen(iter(other)) == expected[1][2:]
+    assert seen(iter(other)) == expected[2]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_set_epoch_before_the_first_batch_of_a_copy_is_for_the_next_epoch(workers: int) -> None:
+    """As it is for the original, whose epoch is under way."""
+    found = []
+    for copied in (False, True):
+        loader = make(workers, dataset=Epochal(), batch_size=1)
+        loader.set_epoch(2)
+        iterator = iter(loader)
+        next(iterator)
+        if copied:
+            iterator.close()
+            iterator = pickle.loads(pickle.dumps(iterator))
+            loader = iterator.loader
+        loader.set_epoch(5)
+        list(iterator)
+        found.append([iter(loader).epoch, [int(epoch) for _, epoch in loader]])
+    assert found[0] == found[1]
+
+
 def test_set_epoch_of_another_epoch_drops_the_loaded_state_and_warns() -> None:
     loader = make(shuffle=True, seed=3)
     seen(iter(loader), 2)

@@ -26,6 +26,7 @@ from torch.utils.data import (
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import (
+    CannotSaveError,
     DamagedStateError,
     EmptyEpochWarning,
     ForeignStateError,
@@ -164,6 +165,50 @@ def test_the_state_of_a_finished_iterator_is_the_next_epoch_too(num_workers: int
     other = make()
     other.load_state_dict(iterator.state_dict())
     assert seen(iter(other)) == uninterrupted(2)[1]
+
+
+def finished_before_another(loader: DataLoader[Any]) -> tuple[Any, dict[str, Any]]:
+    """An iterator at its end, before another that has begun; and the state that it had then."""
+    iterator = iter(loader)
+    seen(iterator)
+    state = iterator.state_dict()
+    next(iter(loader))
+    return iterator, state
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        lambda: make(seed=None),
+        lambda: make(seed=None, generator=generator()),
+        lambda: DataLoader(NoisyStream(), 3, seed=1),
+    ],
+)
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_finished_iterator_has_no_state_once_another_has_begun(copied: bool, loader: Any) -> None:
+    """The generators and the dataset are now those of a later epoch."""
+    iterator, _ = finished_before_another(loader())
+    if copied:
+        iterator = pickle.loads(pickle.dumps(iterator))
+    with pytest.raises(CannotSaveError, match="epoch 0 is over.*newest iterator"):
+        iterator.state_dict()
+
+
+def test_with_a_seed_it_has_as_each_epoch_begins_with_its_own() -> None:
+    iterator, state = finished_before_another(make())
+    assert iterator.state_dict() == state
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_state_of_an_unpickled_finished_iterator_moves_nothing(workers: int) -> None:
+    seed_everything(1)
+    iterator = iter(make(workers, seed=None, persistent_workers=bool(workers)))
+    seen(iterator)
+    copied = pickle.loads(pickle.dumps(iterator))
+    states, expected = random_states(), iterator.state_dict()
+    assert copied.state_dict() == copied.loader.state_dict() == expected
+    assert copied.run is None and random_states() == states
+    iterator.close()
 
 
 @WORKERS
@@ -348,6 +393,20 @@ def test_an_iterator_takes_a_state_itself() -> None:
     iterator.load_state_dict(state_after(1))
     assert iterator.step == 1
     assert seen(iterator) == uninterrupted(1)[0][1:]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_iter_goes_on_from_the_state_that_the_newest_iterator_has_taken(persistent: bool) -> None:
+    loader = make(1, persistent_workers=persistent)
+    iterator = iter(loader)
+    seen(iterator, 3)
+    iterator.load_state_dict(state_after(1, epoch=2))
+    assert (loader.epoch, loader.state_dict()) == (2, iterator.state_dict())
+    copied = pickle.loads(pickle.dumps(iterator))
+    for each in (copied.loader, loader):
+        assert seen(iter(each)) == uninterrupted(3)[2][1:]
+        assert iter(each).epoch == 3
+    iterator.close()
 
 
 def test_a_finished_iterator_takes_a_state_and_lives_again() -> None:

@@ -1,0 +1,93 @@
+"""Where a pass over a loader's data is: the one answer for iterators and loaders alike."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from ..core.cursor import Saved
+from .carryover import Carryover, carryover_of
+from .options import AtEpochEnd
+from .run import Run
+from .spec import Spec
+
+
+class Position:
+    """Where a pass is: it waits at a saved cursor, runs, or is over. Reading it never acts.
+
+    An iterator has one. The loader's `History` has the newest, which the iterator may not outlive.
+
+    Args:
+        start: a saved cursor to go on from; None for a pass that was begun here.
+        run: the run; None before the first `next` after a load, or after unpickling.
+        at_epoch_end: what to do if ``start`` has nothing left to deliver; None: not decided.
+        pending: it was loaded, and the next ``iter`` goes on from it.
+        over: without a run: the consumer has got StopIteration.
+    """
+
+    def __init__(
+        self,
+        start: Saved | None = None,
+        run: Run | None = None,
+        *,
+        at_epoch_end: AtEpochEnd | None = None,
+        pending: bool = False,
+        over: bool = False,
+    ) -> None:
+        self.start = start
+        self.run = run
+        self.at_epoch_end = at_epoch_end
+        self.pending = pending
+        self._over = over
+        #: the iterator; None, or dead, if nobody can move this any more
+        self.iterator: weakref.ref[Any] | None = None
+
+    @property
+    def waits(self) -> Saved | None:
+        """The saved cursor that it waits at; None: it has moved on, or was begun here."""
+        run = self.run
+        return None if run is not None and (run.has_moved or run.finished) else self.start
+
+    @property
+    def over(self) -> bool:
+        """The epoch is over, and the consumer has got StopIteration."""
+        return self._over if self.run is None else self.run.finished
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the pass, wherever the next batch comes from."""
+        if self.run is not None:
+            return self.run.epoch
+        assert self.start is not None
+        return self.start.cursor.epoch
+
+    @property
+    def left(self) -> bool:
+        """Its iterator is gone: nobody can move it any more."""
+        return self.iterator is None or self.iterator() is None
+
+    def at(self, spec: Spec) -> tuple[int, int]:
+        """Epoch and step at which it goes on."""
+        waits, run = self.waits, self.run
+        if waits is None:
+            assert run is not None
+            return run.epoch, run.step
+        wish = self.at_epoch_end or (spec.options.at_epoch_end if self.pending else "stop")
+        return spec.position(waits.cursor, wish)
+
+    def carryover(self) -> Carryover:
+        """The seeds and generators that it leaves to the next epoch of persistent workers."""
+        run = self.run
+        if run is not None:
+            return Carryover(run.base_seed, run.worker_seed, None, run.worker_states)
+        assert self.start is not None
+        return carryover_of(self.start.cursor)
+
+    def remaining(self, spec: Spec) -> int | None:
+        """Batches still to be delivered in the epoch; None where the sampler has no length."""
+        if self.over:
+            return 0
+        if self.run is not None:
+            return self.run.schedule.remaining()
+        assert self.start is not None
+        return spec.remaining(self.start.cursor)

@@ -127,10 +127,13 @@ _WORDS: dict[type[Any], str] = {
 def check_records(state: Mapping[str, Any]) -> None:
     """Raise DamagedStateError unless all fields of a state, but the order's, are the table's."""
     check_fields(state, "state")
-    for name in ("sampler", "rng", "fits"):
-        check_fields(_dict(state, name), name, f"{name}.")
+    for name in ("sampler", "rng", "fits", "workers"):
+        if type(state.get(name)) is not dict:
+            raise DamagedStateError(name, "a dict", state.get(name))
+        if name != "workers":
+            check_fields(state[name], name, f"{name}.")
     check_attributes(state["sampler"].get("attributes", {}), "sampler.attributes")
-    for worker, states in _dict(state, "workers").items():
+    for worker, states in state["workers"].items():
         if type(states) is not dict:
             raise DamagedStateError(f"workers.{worker}"[:200], "states of generators", states)
         check_fields(states, "generators", f"workers.{worker}."[:200])
@@ -142,10 +145,3 @@ def check_records(state: Mapping[str, Any]) -> None:
         mark = place.get("mark") or {}
         check_fields(mark, "mark", f"{path}.mark.")
         check_fields(mark.get("rng", {}), "generators", f"{path}.mark.rng.")
-
-
-def _dict(state: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = state.get(name)
-    if type(found) is not dict:
-        raise DamagedStateError(name, "a dict", found)
-    return found

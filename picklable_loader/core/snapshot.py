@@ -25,6 +25,22 @@ _LARGEST = 2**62
 _LARGEST_SEED = 2**63
 #: Nobody has so many tasks under way; a larger count is damage, and must not fill the memory.
 _LONGEST_WINDOW = 10**5
+#: by field: its type, what its number is below, and whether it may be None or absent
+_KINDS: dict[str, tuple[type[Any], int, bool]] = {
+    "step": (int, _LARGEST, False),
+    "next_step": (int, _LARGEST, False),
+    "fits": (dict, 0, False),
+    "window": (list, 0, False),
+    "epoch": (int, _LARGEST, False),
+    "position": (int, _LARGEST, False),
+    "base_seed": (int, _LARGEST_SEED, True),
+    "worker_seed": (int, _LARGEST_SEED, True),
+    "order": (dict, 0, True),
+    "sampler": (dict, 0, False),
+    "rng": (dict, 0, False),
+    "workers": (dict, 0, False),
+    "announced": (int, _LARGEST, True),
+}
 
 
 def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,29 +90,28 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
     check_origin(state)
     if not live:
         check_records(state)
-    step = _count(state, "step")
-    next_step = _count(state, "next_step")
-    fits = dict(_typed(state, "fits", dict))
-    tasks = _unpacked(_typed(state, "window", list), fits.get("batch_size"), next_step)
+    _check_kinds(state)
+    step, next_step, fits = state["step"], state["next_step"], dict(state["fits"])
+    tasks = _unpacked(state["window"], fits.get("batch_size"), next_step)
     window = tuple(sorted(tasks, key=attrgetter("step")))
     cursor = Cursor(
-        epoch=_count(state, "epoch"),
+        epoch=state["epoch"],
         step=step,
         next_step=next_step,
-        position=_count(state, "position"),
+        position=state["position"],
         window=window,
-        base_seed=_count_or_none(state, "base_seed", _LARGEST_SEED),
-        worker_seed=_count_or_none(state, "worker_seed", _LARGEST_SEED),
-        order=None if state.get("order") is None else dict(_typed(state, "order", dict)),
-        sampler=dict(_typed(state, "sampler", dict)),
-        rng=dict(_typed(state, "rng", dict)),
-        workers=dict(_typed(state, "workers", dict)),
-        announced=_count_or_none(state, "announced"),
+        base_seed=state.get("base_seed"),
+        worker_seed=state.get("worker_seed"),
+        order=None if state.get("order") is None else dict(state["order"]),
+        sampler=dict(state["sampler"]),
+        rng=dict(state["rng"]),
+        workers=dict(state["workers"]),
+        announced=state.get("announced"),
         streams=tuple(_places(state, fits.get("batch_size"), next_step)),
         rank=_rank(state),
     )
     steps = [task.step for task in window]
-    if len(steps) != len(set(steps)) or any(at >= next_step for at in steps):
+    if steps and (len(steps) != len(set(steps)) or max(steps) >= next_step):
         raise DamagedStateError("window", "each step once, below next_step", steps)
     if step + len(steps) > next_step:
         raise DamagedStateError("step", f"at most {next_step - len(steps)}", step)
@@ -156,15 +171,23 @@ def _typed(state: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
     return value
 
 
-def _count(state: Mapping[str, Any], name: str, largest: int = _LARGEST) -> int:
+def _count(state: Mapping[str, Any], name: str) -> int:
     value = state.get(name)
-    if type(value) is not int or not 0 <= value < largest:
+    if type(value) is not int or not 0 <= value < _LARGEST:
         raise DamagedStateError(name, "a whole number from 0", value)
     return value
 
 
-def _count_or_none(state: Mapping[str, Any], name: str, largest: int = _LARGEST) -> int | None:
-    return None if state.get(name) is None else _count(state, name, largest)
+def _check_kinds(state: Mapping[str, Any]) -> None:
+    """Raise DamagedStateError unless the fields have their types, and numbers are in range."""
+    for name, (kind, most, optional) in _KINDS.items():
+        value = state.get(name)
+        if value is None and optional:
+            continue
+        if kind is int and (type(value) is not int or not 0 <= value < most):
+            raise DamagedStateError(name, "a whole number from 0", value)
+        if type(value) is not kind:
+            raise DamagedStateError(name, f"a {kind.__name__}", value)
 
 
 def _rank(state: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -59,7 +59,7 @@ class Window:
 
     def tasks(self) -> tuple[Task, ...]:
         """The tasks, in order of their steps."""
-        return tuple(entry.task for entry in tuple(self.entries.values()))
+        return tuple([entry.task for entry in tuple(self.entries.values())])
 
     def next_ready(self, in_order: bool) -> Entry | None:
         """The entry to deliver next, if its batch is here."""

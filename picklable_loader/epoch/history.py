@@ -114,6 +114,9 @@ class History:
         """The state to go on from: of a pass, or of the next one if that is over."""
         if position is None:
             return to_plain(*self._beginning(spec, self.next_epoch, live=False))
+        run = position.run
+        if run is not None and run.has_moved and not run.finished:
+            return to_plain(*run.saved(live=False))
         if position.over:
             return to_plain(*self.following(spec, position, live=False))
         return self.snapshot(spec, position, live=False)
@@ -130,7 +133,7 @@ class History:
         if waits is not None and (run is None or "iterator" not in (waits.cursor.order or ())):
             return unmoved(self.source, waits, live)
         assert run is not None
-        return to_plain(*self._noted(run.saved(live)))
+        return to_plain(*run.saved(live))
 
     def following(self, spec: Spec, position: Position, live: bool) -> Saved:
         """The start of the epoch after a pass that is over.
@@ -187,7 +190,7 @@ class History:
 
     def _carried_places(self, spec: Spec) -> list[Place]:
         """The streams' positions at the start of the next epoch, if not at their beginning."""
-        if len(self.carried) != spec.streams:
+        if not self.carried or len(self.carried) != spec.streams:
             return []  # they are of other streams
         return [Place(mark=self.carried[stream]) for stream in range(spec.streams)]
 

@@ -81,7 +81,7 @@ class Run:
         #: once the run is over: by stream, the state in which the next epoch finds the dataset
         self.last_marks: dict[int, Any] = {}
         #: workers have to be given the positions of their streams
-        self._goes_on = cursor is not None
+        self.goes_on = cursor is not None
         #: where it began: the step after that of a state, or 0
         self.first_step = 0 if cursor is None else cursor.step
         #: something was delivered or passed over since
@@ -102,10 +102,13 @@ class Run:
         #: None: iterable-style data
         self.order = None if spec.iterable else self._make_order(cursor)
         self.base_seed = self._base_seed(cursor, kept)
-        self.worker_seed = self._worker_seed(cursor, kept)
+        known = kept or cursor
+        seed = None if known is None else known.worker_seed
+        self.worker_seed = self.base_seed if seed is None else seed
         self._open_again(cursor, kept, shared_seeds)
         places = read(cursor.streams) if cursor is not None and cursor.streams else carried
-        places = places or [Place() for _ in range(spec.streams)]
+        if spec.streamed and not places:
+            places = [Place() for _ in range(spec.streams)]
         self._streamed = bool(places)
         self.streams = len(places) or (spec.workers if spec.pinned else 0)
         self.schedule = self._schedule(cursor, (kept and kept.policy) or spec.policy(), places)
@@ -126,7 +129,9 @@ class Run:
         Args:
             new_workers: their datasets have not seen the epoch before.
         """
-        places = self.schedule.places() if self._goes_on or new_workers else ()
+        if not self._streamed or not (self.goes_on or new_workers):
+            return {}
+        places = self.schedule.places()
         if self.order is None:  # what cannot be saved can still be fetched again
             places = tuple(place.replayable() for place in places)
         return {stream: place for stream, place in enumerate(places) if place.mark or place.given}
@@ -138,14 +143,16 @@ class Run:
             live: it may hold objects that only pickle can save.
         """
         next_step, position, pending = self._pending()
-        window = tuple([self._as_saved(task, live) for task in pending])
+        window = tuple([self._as_saved(task, live) for task in pending]) if pending else ()
         places = self._places(live) if self._streamed else ()
         order: dict[str, Any] | None = None
         if self.shared_seed is not None:
             order = {"shared_seed": self.shared_seed}
         elif self.order is not None:
             order = self.order.state(live)
-        untouched = order is None or self.spec.known
+        untouched, rank = order is None or self.spec.known, None
+        if window or places or (order and "checksum" in order):
+            rank = self._rank(window, places, order)
         return Cursor(
             epoch=self.epoch,
             step=self.schedule.delivered,
@@ -153,7 +160,7 @@ class Run:
             position=position,
             window=window,
             streams=places,
-            rank=self._rank(window, places, order),
+            rank=rank,
             base_seed=self.base_seed,
             worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,
             order=order,
@@ -198,10 +205,8 @@ class Run:
         self, window: Sequence[Task], places: Sequence[Place], order: dict[str, Any] | None
     ) -> tuple[int, int] | None:
         if not order or "checksum" not in order:
-            if self.order is None or not (window or places):
-                return None
             held = [*window, *(task for place in places for task in place.since)]
-            if all(task.indices is None for task in held):
+            if self.order is None or all(task.indices is None for task in held):
                 return None
         rank, world = rank_and_world()
         return None if world == 1 else (rank, world)
@@ -212,13 +217,14 @@ class Run:
             self._fits = self.spec.fingerprint()
         # Of what a run was begun with, only this may still be changed.
         self._fits["batch_size"] = self._grouping.batch_size
+        self._source.place = {**self._fits}
         return Saved(self.cursor(live), self._fits)
 
     # --- moving ----------------------------------------------------------------------------------
 
     def rejoin(self) -> None:
         """The program may restore the global generators at any moment of a resumed epoch."""
-        if self._goes_on and self._source.universe is not None:
+        if self.goes_on and self._source.universe is not None:
             rejoin(self._source)
 
     def moved(self, answer: Answer) -> None:
@@ -242,7 +248,7 @@ class Run:
                 del self.worker_states[worker]
             else:
                 self.worker_states[worker] = states
-        self._goes_on = True
+        self.goes_on = True
 
     # --- building --------------------------------------------------------------------------------
 
@@ -264,11 +270,6 @@ class Run:
             # Torch draws one when it starts workers, not when they go on living.
             return next_base_seed(kept.base_seed)
         return self._source.draw("loader", random_int64)
-
-    def _worker_seed(self, cursor: Cursor | None, kept: Carryover | None) -> int:
-        known = kept or cursor
-        seed = None if known is None else known.worker_seed
-        return self.base_seed if seed is None else seed
 
     def _open_again(
         self, cursor: Cursor | None, kept: Carryover | None, shared_seeds: SharedSeeds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
 
@@ -60,13 +60,40 @@ class Spec:
     persistent: bool
     in_order: bool
     options: Options
+    # What follows from these, and is often asked.
+    iterable: bool = field(init=False)
+    #: workers go on living from epoch to epoch
+    lives_on: bool = field(init=False)
+    #: the sampler that gives the indices; None for iterable-style data
+    sampler: Any = field(init=False)
+    #: how indices become tasks
+    grouping: Grouping = field(init=False)
+    #: torch's loader itself calls ``iter`` of it, at once; a BatchSampler does so later
+    opened_by_loader: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        facts, batch_sampler = vars(self), self.batch_sampler
+        iterable = facts["iterable"] = isinstance(self.dataset, IterableDataset)
+        facts["lives_on"] = self.persistent and self.workers > 0
+        sampler, opened = self.given_sampler, False
+        if iterable:
+            unit = Unit.SAMPLE if self.batch_size is None else Unit.SAMPLE_OF_BATCH
+            sampler, grouping = None, Grouping(unit, self.batch_size or 1)
+        elif batch_sampler is None:
+            grouping, opened = Grouping(Unit.SAMPLE), True
+        elif (
+            isinstance(batch_sampler, BatchSampler)
+            and type(batch_sampler).__iter__ is BatchSampler.__iter__
+        ):
+            sampler, size = batch_sampler.sampler, batch_sampler.batch_size
+            grouping = cast(Grouping, _LiveGrouping(batch_sampler))
+            if batch_sampler.drop_last:
+                grouping = Grouping(Unit.SAMPLE_OF_BATCH, size, True)
+        else:
+            sampler, grouping, opened = batch_sampler, Grouping(Unit.BATCH), True
+        facts.update(sampler=sampler, grouping=grouping, opened_by_loader=opened)
 
     # --- data ------------------------------------------------------------------------------------
-
-    @cached_property
-    def iterable(self) -> bool:
-        """The dataset is iterable-style."""
-        return isinstance(self.dataset, IterableDataset)
 
     @cached_property
     def stateful(self) -> bool:
@@ -78,7 +105,7 @@ class Spec:
         """Streams with positions of their own serve the tasks."""
         return self.iterable or self.stateful
 
-    @property
+    @cached_property
     def streams(self) -> int:
         """How many streams a new epoch begins with; 0 for data that has no state."""
         return (self.options.num_streams or self.workers or 1) if self.streamed else 0
@@ -91,49 +118,18 @@ class Spec:
     # --- order -----------------------------------------------------------------------------------
 
     @cached_property
-    def _opened(self) -> tuple[Any, Grouping, bool]:
-        """The sampler that is asked, how its indices become tasks, and whether torch opens it."""
-        batch_sampler = self.batch_sampler
-        if self.iterable:
-            unit = Unit.SAMPLE if self.batch_size is None else Unit.SAMPLE_OF_BATCH
-            return None, Grouping(unit, self.batch_size or 1), False
-        if batch_sampler is None:
-            return self.given_sampler, Grouping(Unit.SAMPLE), True
-        if isinstance(batch_sampler, BatchSampler) and _is_plain(batch_sampler):
-            size, drop_last = batch_sampler.batch_size, batch_sampler.drop_last
-            grouping = Grouping(Unit.SAMPLE_OF_BATCH, size, drop_last)
-            if not drop_last:
-                grouping = cast(Grouping, _LiveGrouping(batch_sampler))
-            return batch_sampler.sampler, grouping, False
-        return batch_sampler, Grouping(Unit.BATCH), True
-
-    @property
-    def sampler(self) -> Any:
-        """The sampler that gives the indices; None for iterable-style data."""
-        return self._opened[0]
-
-    @property
-    def grouping(self) -> Grouping:
-        """How indices become tasks."""
-        return self._opened[1]
-
-    @property
-    def opened_by_loader(self) -> bool:
-        """Torch's loader itself calls ``iter`` of it, at once; a BatchSampler does so later."""
-        return self._opened[2]
-
-    @cached_property
     def known(self) -> bool:
         """There is an order for samplers of this kind; a custom one has to be asked."""
         return self.iterable or is_known(self.sampler)
 
-    @property
+    @cached_property
     def generators(self) -> dict[str, torch.Generator]:
         """The generators that the loader and its sampler were given."""
-        given = {"loader": self.generator, "sampler": getattr(self.sampler, "generator", None)}
-        return {name: generator for name, generator in given.items() if generator is not None}
+        given = {} if self.generator is None else {"loader": self.generator}
+        of_sampler = getattr(self.sampler, "generator", None)
+        return given if of_sampler is None else {**given, "sampler": of_sampler}
 
-    @property
+    @cached_property
     def draws_from(self) -> set[str]:
         """The global generators that the sampler may draw from, now or later."""
         return set() if self.known else set(RNGS)
@@ -162,12 +158,7 @@ class Spec:
 
     # --- workers ---------------------------------------------------------------------------------
 
-    @property
-    def lives_on(self) -> bool:
-        """Workers go on living from epoch to epoch."""
-        return self.persistent and self.workers > 0
-
-    @property
+    @cached_property
     def pinned(self) -> bool:
         """Each batch has its worker."""
         if self.streamed or self.options.seeding == "worker":
@@ -257,7 +248,7 @@ class Spec:
         if not self.known:
             return memory(self.sampler, source, moved, live)
         epoch = getattr(self.sampler, "epoch", None)
-        if not isinstance(epoch, int | np.integer):
+        if epoch is None or not isinstance(epoch, int | np.integer):
             return {}
         return {"attributes": {"epoch": ["plain", int(epoch)]}}
 
@@ -279,10 +270,6 @@ class Spec:
         if at_epoch_end == "next" and cursor.step and self.remaining(cursor) == 0:
             return cursor.epoch + 1, 0
         return cursor.epoch, cursor.step
-
-
-def _is_plain(batch_sampler: BatchSampler) -> bool:
-    return type(batch_sampler).__iter__ is BatchSampler.__iter__
 
 
 def length_of(sized: Any) -> int | None:

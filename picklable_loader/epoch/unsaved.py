@@ -52,7 +52,7 @@ _PARTS: dict[type[Any], tuple[str, ...]] = {
     CellType: ("cell_contents",),
 }
 #: dataset, collate_fn and sampler
-_MOST_PARTS = 3
+MOST_PARTS = 3
 #: how many things are looked into, how many of what is in one, and how far from the first
 _MOST_SEEN, _MOST_NEAR, _DEEPEST = 2000, 64, 8
 
@@ -75,8 +75,6 @@ def tell_of_generators(
         live: it goes into a pickle, with the loader.
         foreign: another thread moves the loader.
     """
-    if len(looked) == _MOST_PARTS:
-        return
     known = {id(spec.dataset), *map(id, _GLOBAL)}
     given = {"dataset": spec.dataset, "collate_fn": collate_fn}
     names = [name for name in _data_at_risk(spec, state, live, foreign) if name not in looked]

@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import _DatasetKind
 from ..core.checks import check_count, whole_number
 from ..core.events import Budgeted, Failed, Skipped
 from ..epoch.fits import check_kind
+from ..epoch.history import History
 from ..epoch.position import Position
 from ..epoch.run import Run
 from ..epoch.spec import Spec
@@ -206,7 +207,8 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             spec: how the loader is set up.
             loaded: where a loaded state goes on; None: the next epoch.
         """
-        inner, history = self.loader._pl, self._history
+        inner = self.loader._pl
+        history: History = inner.history
         start, wish = None if loaded is None else loaded.start, inner.options.at_epoch_end
         if loaded is None and spec.lives_on:
             start, kept = history.after_unpickling(spec)
@@ -243,13 +245,14 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         if self._driver.at_work or position.over or self._closed:
             return
         check_present(self.loader.dataset)
-        _check_kind(self.loader)
         run = position.run
         if run is None:
+            _check_kind(self.loader)
             run = self._history.resumed_run(spec_of(self.loader), position, self._driver.kept)
-        every = run.spec.options.snapshot_every_n_steps
-        places = run.openings(new_workers=False)
-        self._replay = replayed(places.values(), None if every == "auto" else every or NEVER)
+        if run.goes_on:
+            every = run.spec.options.snapshot_every_n_steps
+            places = run.openings(new_workers=False).values()
+            self._replay = replayed(places, None if every == "auto" else every or NEVER)
         make = partial(engine_of, self.loader)
         self._driver.start(run, make, self._turn, skip)
 

@@ -17,7 +17,7 @@ from ..epoch.history import History
 from ..epoch.options import Options
 from ..epoch.position import Position
 from ..epoch.spec import Spec
-from ..epoch.unsaved import tell_of_generators
+from ..epoch.unsaved import MOST_PARTS, tell_of_generators
 from ..errors import Difference, StateMismatch, UsageError
 from ..rng.source import Source
 from ..saving.pickles.codecs import bare
@@ -119,10 +119,11 @@ def state_of(loader: Owner[Any], position: Position | None) -> dict[str, Any]:
     """The state of a pass; without one, of the next. See `LoaderIterator.state_dict`."""
     inner = loader._pl
     with inner.turn.still():
-        run = None if position is None or position.over else position.run
-        spec = spec_of(loader) if run is None else run.spec
+        run = None if position is None else position.run
+        spec = spec_of(loader) if run is None or run.finished else run.spec
         state = inner.history.state(spec, position)
-        warn_of_generators(loader, spec, state, live=False)
+        if len(inner.looked) < MOST_PARTS:
+            warn_of_generators(loader, spec, state, live=False)
         return with_checksum(state, None if run is None else run.writer)
 
 

@@ -42,8 +42,6 @@ class PicklableIterator(Generic[_T]):
         #: the `DataLoader`; this module must not import that
         self.loader: Any = loader
         self._driver = driver or Driver()
-        #: of the pass; `begin`, or a load, gives it
-        self._position = Position()
         self._closed = False
         #: batches that are fetched again, of which the user is yet to be warned
         self._replay = 0
@@ -254,11 +252,11 @@ class PicklableIterator(Generic[_T]):
         return position.at(spec_of(self.loader))
 
     def _take(self, position: Position) -> None:
-        """Be at another position; workers live on."""
+        """Be at another position."""
         position.iterator = weakref.ref(self)
+        #: of the pass; from the first `begin`, or `__setstate__`, on
         self._position = position
-        self._driver.rest()
-        self._closed = False
+        self._closed, self._replay = False, 0
 
     def _lead(self, spec: Spec) -> None:
         """Be the loader's newest iterator."""

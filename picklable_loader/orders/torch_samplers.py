@@ -253,6 +253,8 @@ _DECISIVE = ("__iter__", "__len__", "num_samples")
 def _factory(kind: type[Any]) -> OrderFactory | None:
     for base in kind.__mro__:
         if base in _FACTORIES:
-            same = all(getattr(kind, n, None) is getattr(base, n, None) for n in _DECISIVE)
+            same = kind is base or all(
+                getattr(kind, n, None) is getattr(base, n, None) for n in _DECISIVE
+            )
             return _FACTORIES[base] if same else None
     return None

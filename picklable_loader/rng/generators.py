@@ -22,7 +22,7 @@ from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -254,7 +254,7 @@ class Universe:
         states = {}
         for name, text in texts.items():
             try:
-                states[name] = RNGS[name].from_text(text)
+                states[name] = _from_text(name, text)
             except SYMPTOMS:
                 raise DamagedStateError(f"rng.{name}", "a saved random state", text) from None
         return cls(states)
@@ -286,6 +286,11 @@ class Universe:
             self.states[name] = RNGS[name].capture()
             RNGS[name].restore(state)
         turn.release()
+
+
+@lru_cache(maxsize=16)  # a load checks a state first, and sets it later
+def _from_text(name: str, text: str) -> Any:
+    return RNGS[name].from_text(text)
 
 
 def generator_to_text(generator: torch.Generator) -> str:

@@ -61,12 +61,16 @@ def rejoin(begins: Source | None = None) -> None:
         begins: the source of the loader that is about to draw.
     """
     living = [each for ref in _LIVING.valuerefs() if (each := ref()) is not None]
-    if not any(each.universe is not None and each.seed is None for each in living):
+    for source in living:
+        if source.universe is not None and source.seed is None:
+            break
+    else:
         return
     with Isolated.turn:
         found = capture_all()
-        for each in living:
-            each.join(found, living, each is begins)
+        for source in living:
+            if source.universe is not None and source.seed is None:
+                source.join(found, living, source is begins)
 
 
 class Source:
@@ -247,7 +251,7 @@ class Source:
             begins: the loader is about to draw; whether others are is not known.
         """
         universe = self.universe
-        if universe is None or universe.entered or self.seed is not None:
+        if universe is None or universe.entered:
             return
         copies = [each for each in living if each is not self and each.place == self.place]
         for name in [name for name, state in universe.states.items() if state == found[name]]:

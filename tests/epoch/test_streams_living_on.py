@@ -183,8 +183,8 @@ def test_copies_for_several_streams_do_not_outlive_their_epoch() -> None:
 
     loader = make()
     iterator = iter(loader)
-    first = lists(iterator)
-    assert lists(loader) == resumed(make, iterator.state_dict()) == first
+    first, state = lists(iterator), iterator.state_dict()
+    assert lists(loader) == resumed(make, state) == first
 
 
 # --- interruptions --------------------------------------------------------------------------------

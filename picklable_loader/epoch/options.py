@@ -64,8 +64,8 @@ class Options:
         Args:
             saved: names and values. An earlier version has saved fewer.
         """
-        options = cls()
-        vars(options).update(saved)
+        options = object.__new__(cls)
+        vars(options).update({**_DEFAULTS, **saved})
         return options
 
     def changed(self, name: str, value: Any, persistent: bool) -> Options:
@@ -134,8 +134,9 @@ class Options:
                 raise TypeError(f"seed_hooks should hold callables, got {hook!r}")
 
 
+_DEFAULTS = {field.name: field.default for field in fields(Options)}
 #: names of all options
-OPTIONS = frozenset(field.name for field in fields(Options))
+OPTIONS = frozenset(_DEFAULTS)
 
 #: states and the source of random numbers depend on them from the first epoch on
 _FIXED = ("seed", "num_streams")

@@ -213,12 +213,11 @@ class Run:
 
     def saved(self, live: bool) -> Saved:
         """The position of the run, as a state holds it; see `cursor`."""
-        if self._fits is None:
-            self._fits = self.spec.fingerprint()
-        # Of what a run was begun with, only this may still be changed.
-        self._fits["batch_size"] = self._grouping.batch_size
-        self._source.place = {**self._fits}
-        return Saved(self.cursor(live), self._fits)
+        fits, size = self._fits or self.spec.fingerprint(), self._grouping.batch_size
+        if fits["batch_size"] != size:  # the only setting that may change while a run lasts
+            fits = {**fits, "batch_size": size}
+        self._fits = self._source.place = fits
+        return Saved(self.cursor(live), fits)
 
     # --- moving ----------------------------------------------------------------------------------
 

@@ -213,13 +213,15 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         if loaded is None and spec.lives_on:
             start, kept = history.after_unpickling(spec)
             self._driver.kept = kept or self._driver.kept
-        if start is None:
-            self._leave()
-        self._driver.rest()
-        inner.abandon(spec, resumes=start is not None)
+        if inner.driver is not None:
+            if start is None:
+                self._leave()
+            self._driver.rest()
+            inner.abandon(spec, resumes=start is not None)
         if start is None:
             _check_kind(self.loader)
-            inner.refit(spec)
+            if inner.driver is not None or history.carried:
+                inner.refit(spec)
             self._take(Position(run=history.fresh_run(spec, self._driver.kept)))
             self._iterable_length = self.loader._IterableDataset_len_called
         else:

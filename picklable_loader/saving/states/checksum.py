@@ -42,8 +42,8 @@ def checksum(indices: Iterable[Any], before: str = BEGINNING) -> str:
 
 
 def text_checksum(text: str) -> str:
-    """The checksum of one text, equal to ``checksum([text])``; each save needs it."""
-    data = text.encode("utf-8", "surrogatepass")
+    """The checksum of one text, as ``checksum([text])`` gives it; each save needs it."""
+    data = text.encode()
     data = b"s%d:%b" % (len(data), data)
     return format(crc32(data) << 32 | adler32(data), "016x")
 

@@ -15,12 +15,7 @@ _IN_VAIN = 3
 
 
 class Restarts:
-    """The deaths of an engine's workers so far.
-
-    Args:
-        most_deaths: workers that may die of a task, from 1.
-        persistent: they live from epoch to epoch.
-    """
+    """The deaths of an engine's workers so far; ``most_deaths`` may be of one task, from 1."""
 
     def __init__(self, most_deaths: int, persistent: bool = False) -> None:
         self._most_deaths = most_deaths
@@ -41,13 +36,8 @@ class Restarts:
     def note(self, death: Death, lost: Sequence[int], at_hand: int | None) -> None:
         """A worker has died, and is about to be replaced.
 
-        Args:
-            death: how.
-            lost: the steps that are to be done again.
-            at_hand: the one of them that it was at.
-
-        Raises:
-            WorkerDied: too many in a row have died without having been at any.
+        The ``lost`` steps are to be done again; it was at the one ``at_hand``. WorkerDied: too many
+        in a row have died without having been at any.
         """
         if at_hand is not None:
             self._by_step[at_hand].append(death)

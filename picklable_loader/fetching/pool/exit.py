@@ -24,14 +24,7 @@ _NO_LIMIT = 2**60
 
 @dataclass(frozen=True)
 class Death:
-    """A worker's end.
-
-    Attributes:
-        worker: its number.
-        pid: its process.
-        exitcode: as in ``multiprocessing``: negative, the signal.
-        stack: what it was at when it was found to be stuck; empty if it was not.
-    """
+    """A worker's end. A negative exit code is a signal; ``stack`` is of one that was stuck."""
 
     worker: int
     pid: int

@@ -16,11 +16,7 @@ from ..transport.fork_safety import guard, loaders_ends
 
 
 class Lifeline:
-    """The loader's side.
-
-    Args:
-        context: how workers are started.
-    """
+    """The loader's side."""
 
     def __init__(self, context: BaseContext) -> None:
         #: what workers are given

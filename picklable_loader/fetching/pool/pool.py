@@ -109,11 +109,7 @@ class Pool:
         ]
 
     def replace(self, worker: int, post: Post) -> None:
-        """Start a worker in place of a dead one, whose last words were heard.
-
-        Raises:
-            OSError: the system has no room for it.
-        """
+        """Start a worker in place of a dead one; OSError if the system has no room for it."""
         before = self._processes[worker]
         remains.remove([before.pid])
         self._processes[worker] = self._start(post)

@@ -19,11 +19,7 @@ _SILENT = "it could not tell where: it was stopped, or waits within the system"
 
 
 class Stacks:
-    """The loader's side: a pipe from each worker.
-
-    Args:
-        context: how workers are started.
-    """
+    """The loader's side: a pipe from each worker."""
 
     def __init__(self, context: BaseContext) -> None:
         self._context = context

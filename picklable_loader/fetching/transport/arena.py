@@ -73,22 +73,14 @@ class _Owned:
 
 
 def new_memory() -> int:
-    """The descriptor of a new arena's file.
-
-    Raises:
-        OSError: the system has no such files, or no more descriptors.
-    """
+    """The descriptor of a new arena's file; OSError if the system has none, or no more."""
     fd = os.memfd_create("picklable_loader", os.MFD_CLOEXEC)
     os.ftruncate(fd, _LEDGER)
     return fd
 
 
 class Arena:
-    """The writer's side.
-
-    Args:
-        fd: the file's descriptor, which stays the caller's.
-    """
+    """The writer's side. The file's descriptor stays the caller's."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -113,11 +105,7 @@ class Arena:
         return self._blocks.warm
 
     def allocate(self, length: int) -> Bytes:
-        """New memory, to be written to here and sent by `give`; freed when nothing sees it.
-
-        Raises:
-            ArenaFull: there is none.
-        """
+        """New memory, to be sent by `give`; freed when nothing sees it. Or ArenaFull."""
         with self._lock:
             array, owned = self._new(length)
             owned.address = _address(array)
@@ -127,11 +115,7 @@ class Arena:
         return array
 
     def give(self, data: memoryview | Bytes) -> Region:
-        """Hand a buffer over to the reader: as it is if it was allocated here, else as a copy.
-
-        Raises:
-            ArenaFull: there is no memory for a copy.
-        """
+        """Hand a buffer over: as it is if it was allocated here, else as a copy. Or ArenaFull."""
         source = np.frombuffer(data, np.uint8)
         with self._lock:
             owned = self._by_address.get(_address(source)) if self._by_address else None
@@ -249,11 +233,7 @@ class _Loan(weakref.ref[Any]):
 
 
 class ArenaReader:
-    """The reader's side.
-
-    Args:
-        fd: the file's descriptor, which stays the caller's.
-    """
+    """The reader's side. The file's descriptor stays the caller's."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

@@ -23,21 +23,13 @@ class Channel(Protocol):
         """Makes memory that is sent without a copy; None where there is none."""
 
     def receive(self) -> bytes | memoryview:
-        """The next request.
-
-        Raises:
-            EOFError: the loader is gone.
-        """
+        """The next request; EOFError if the loader is gone."""
 
     def note(self, run: int, step: int) -> None:
         """From now on this task is at hand; the loader can tell, even when the worker is gone."""
 
     def send(self, answer: Answer, began_ns: int) -> None:
-        """Send an answer, begun at that ``time.perf_counter_ns``.
-
-        Raises:
-            EOFError: the loader is gone.
-        """
+        """Send an answer, begun at that ``perf_counter_ns``; EOFError if the loader is gone."""
 
 
 class WorkersEnd(Protocol):
@@ -60,11 +52,7 @@ class Lines(Protocol):
         """A line for a worker: one more, or one whose line was closed."""
 
     def post(self, worker: int | None, frame: bytes) -> int | None:
-        """Send a request to a worker, or to whichever is idle first.
-
-        Returns:
-            The worker that will have it; None if nobody knows yet.
-        """
+        """Send a request to a worker, or to whichever is idle first; the worker if known."""
 
     def watch(self, sentinels: Sequence[int]) -> None:
         """From now on ``wait`` looks at these as well: descriptors that tell of workers' deaths."""
@@ -79,23 +67,18 @@ class Lines(Protocol):
         """A worker's answer, read from its message."""
 
     def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
-        """The step that a worker has taken last, in this run; None if there is none, or no telling.
+        """The step of this run that a worker, dead or not, took last; None: none, or not known.
 
-        Args:
-            worker: the worker, which may be dead.
-            run: number of the run.
-            owed: the steps that were sent to this worker alone and not answered, in this order.
+        ``owed`` are the steps that were sent to this worker alone and not answered, in this order.
         """
 
     def recall(self) -> None:
         """Take back what was sent to whichever is idle first, and nobody has taken."""
 
     def close(self, worker: int) -> Frames:
-        """Close the line of a dead worker.
+        """Close the line of a dead worker; returns the answers that it sent and nobody took.
 
-        Returns:
-            The answers that it has sent and nobody has taken in yet; they can be read until a line
-            is opened for that worker again.
+        They can be read until a line is opened for that worker again.
         """
 
     def hang_up(self) -> None:

@@ -79,11 +79,7 @@ class _Children:
 
 
 class Forks:
-    """The slots of a set that forked children can see.
-
-    Args:
-        held: the slots that can be seen at present; looked at whenever the process forks.
-    """
+    """The slots of a set that forked children can see; ``held`` is looked at at each fork."""
 
     def __init__(self, held: Collection[int]) -> None:
         self._held = held

@@ -15,12 +15,7 @@ def lacks_descriptors(error: OSError) -> bool:
 
 
 def explained(error: OSError, what: str) -> OSError:
-    """The error to raise instead of the system's when descriptors have run out.
-
-    Args:
-        error: the system's.
-        what: what could not be done, in words.
-    """
+    """The error to raise instead of the system's when descriptors have run out."""
     limit = "so many" if resource is None else resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return OSError(
         error.errno,

@@ -20,11 +20,7 @@ _OVERHEAD_BYTES = 1024
 
 
 class PipeChannel:
-    """The worker's side.
-
-    Args:
-        connection: an end of a ``multiprocessing.Pipe``.
-    """
+    """The worker's side."""
 
     allocate = None
 

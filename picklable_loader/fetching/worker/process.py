@@ -22,12 +22,8 @@ from .signals import hold, leave_ctrl_c_to_the_loader, tell_when_asked
 def work(line: WorkersEnd, job: Job | Cargo, post: Post, life: Any, stack: Any) -> None:
     """Serve until the loader closes its end; die with it, if it dies.
 
-    Args:
-        line: this worker's end.
-        job: what to do with tasks; in a cargo, together with worker_init_fn.
-        post: this worker's place among the others.
-        life: its end of the lifeline.
-        stack: the pipe to dump its stacks to, when asked; None: it will not be asked.
+    The job travels in a cargo, together with worker_init_fn. ``stack`` is the pipe to dump stacks
+    to, when asked.
     """
     hold(life)
     leave_ctrl_c_to_the_loader()

@@ -50,13 +50,7 @@ def savable(places: Iterable[Place], live: bool) -> tuple[Place, ...]:
 
 
 def warn_of_drift(dataset: Any, places: Iterable[Place], known: Iterable[str] = ()) -> None:
-    """Warn if earlier epochs have changed a dataset's attributes, which no state holds.
-
-    Args:
-        dataset: the dataset.
-        places: the positions of its streams.
-        known: attributes of which that is known.
-    """
+    """Warn of attributes that earlier epochs have changed and no state holds, unless ``known``."""
     known, names = list(known), set()
     for mark in (place.mark for place in places):
         if isinstance(mark, Baseline):
@@ -118,11 +112,7 @@ def _as_text(states: dict[str, Any]) -> dict[str, str]:
 
 
 def read(places: Sequence[Place]) -> list[Place]:
-    """The places of a saved state, with marks as workers take them.
-
-    Raises:
-        DamagedStateError: a mark is none.
-    """
+    """The places of a saved state, with marks as workers take them; or DamagedStateError."""
     return [place.copy(mark=_read(place.mark, at)) for at, place in enumerate(places)]
 
 
@@ -148,9 +138,7 @@ def _read(mark: Any, stream: int) -> bytes | None:
 def replayed(places: Iterable[Place], every: int | None) -> int:
     """How many batches are fetched again because their streams have no states.
 
-    Args:
-        places: where the streams go on.
-        every: the first mark is taken after so many batches; None: after the first.
+    The first mark is taken after ``every`` batches; None: after the first.
     """
     unmarked = (place for place in places if not place.marked and not place.ended)
     return sum(place.given for place in unmarked if place.given >= (every or 1))

@@ -21,11 +21,7 @@ STACK_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", None))
 
 
 def hold(end: Any) -> None:
-    """Let this process die with the loader.
-
-    Args:
-        end: the end of the loader's lifeline that it was given.
-    """
+    """Let this process die with the loader, whose lifeline has this end."""
     if not hasattr(fcntl, "F_SETSIG"):
         return
     try:

@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from picklable_loader import DataLoader
 from picklable_loader.__main__ import main
-from picklable_loader.tools.bench.advice import advise
-from picklable_loader.tools.bench.study import Study, candidates
+from picklable_loader.tools.bench.study import Study, advise, candidates
 from picklable_loader.tools.bench.subject import Subject
 from picklable_loader.tools.bench.trial import Trial, _processor_s
 

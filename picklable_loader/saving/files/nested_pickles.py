@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import BinaryIO
 
+import torch
+
 from .pickle_tree import Nested, NotPickle, Trace, trace
 
 #: stands for names that nobody can tell
@@ -50,3 +52,22 @@ def traces(file: BinaryIO) -> list[Trace]:
 
 #: what torch's files began with before they were archives, and still do if that is asked for
 _OLD_TORCH = 0x1950A86A20F9469CFC6C
+
+
+# --- harmless names ------------------------------------------------------------------------------
+
+_STORAGES = {f"{kind.__module__}.{kind.__name__}" for kind in torch._storage_classes}
+_DTYPES = {f"torch.{name}" for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+
+#: what torch's safe reader builds by itself, from 2.6 on: values; module and name
+BUILT_BY_TORCH = (
+    _STORAGES
+    | _DTYPES
+    | set(
+        "_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter "
+        "collections.OrderedDict torch.Size torch.Tensor torch._tensor._rebuild_from_type_v2 "
+        "torch._utils._rebuild_parameter torch._utils._rebuild_qtensor torch.device "
+        "torch._utils._rebuild_sparse_tensor torch._utils._rebuild_tensor_v2 "
+        "torch.nn.parameter.Parameter torch.serialization._get_layout".split()
+    )
+)

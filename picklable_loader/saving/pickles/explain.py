@@ -12,14 +12,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import FunctionType, GeneratorType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
 from ...errors import CannotSaveError
-from .code_refs import held_by_code
 from .codecs import newobj
 from .picklers import BOUND_TO_PROCESS, STOCK, check_movable, is_data, written
 
@@ -101,7 +100,7 @@ def _culprit(obj: Any, path: str, codecs: tuple[str, ...], seen: dict[int, Any])
     for part in _walk(obj, path, codecs).problems:
         return part
     by_value = _is_code(obj) or type(obj).__module__ == "__main__"
-    for step, held in held_by_code(obj if _is_code(obj) else type(obj)) if by_value else ():
+    for step, held in _held_by_code(obj if _is_code(obj) else type(obj)) if by_value else ():
         found = _culprit(held, path + step, codecs, seen)
         if found is not None:
             return found
@@ -219,7 +218,7 @@ class _Walker(_InPython):  # type: ignore[misc]
     def _blames_what_it_holds(self, part: Part, code: Any) -> bool:
         """Go through what a function or a class refers to; tells whether that is the problem."""
         if len(self._open) < _DEEPEST_CODE:
-            for step, held in held_by_code(code):
+            for step, held in _held_by_code(code):
                 self._step = step
                 self.save(held)
         return bool(part.problems)
@@ -341,3 +340,43 @@ def _size(count: float) -> str:
             break
         count /= 1000
     return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+
+
+# --- code ----------------------------------------------------------------------------------------
+
+
+def _held_by_code(code: Any) -> Iterator[tuple[str, Any]]:
+    """The objects that a function, method or class refers to, each with its step of a path."""
+    if isinstance(code, type):
+        yield from _held_by_class(code)
+    elif isinstance(code, MethodType):
+        yield ".__func__", code.__func__
+    elif isinstance(code, FunctionType):
+        yield from _held_by_function(code)
+    elif hasattr(code, "__wrapped__"):  # functools has wrapped it
+        yield ".__wrapped__", code.__wrapped__
+
+
+def _held_by_class(kind: type[Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(kind).items():
+        inner = getattr(value, "__func__", value)  # of static methods, and those of the class
+        if isinstance(value, property):
+            inner = value.fget
+        if name not in ("__dict__", "__weakref__", "__doc__"):
+            yield f".{name}", inner
+
+
+def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            yield f".__closure__[{name!r}]", cell.cell_contents
+        except ValueError:  # it is not filled yet
+            continue
+    for at, value in enumerate(function.__defaults__ or ()):
+        yield f".__defaults__[{at}]", value
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield f".__kwdefaults__[{name!r}]", value
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        if value is not None and not isinstance(value, ModuleType):
+            yield f".__globals__[{name!r}]", value

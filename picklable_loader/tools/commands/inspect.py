@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from ...saving.files.harmless import BUILT_BY_TORCH
+from ...saving.files.nested_pickles import BUILT_BY_TORCH
 from ...saving.files.pickle_nodes import Built, Ordered, Tensor
 from ...saving.files.pickle_tree import OPENED
 from ..table import Table, complain, in_units, show

@@ -31,7 +31,7 @@ demo: $(READY)
 test: lint types
 	@log=$$(mktemp); \
 	PYTHONPATH=tests $(BIN)/python -m torture --minutes 5 --seed today > $$log 2>&1 & torture=$$!; \
-	$(BIN)/python -m pytest -q -n 3 --dist loadgroup; tests=$$?; \
+	$(BIN)/python -m pytest -q -n 3; tests=$$?; \
 	wait $$torture; tortured=$$?; cat $$log; rm $$log; exit $$((tests + tortured))
 	$(BIN)/python -m pytest -q -n 3 --portable $(ABOUT_WORKERS)
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
+__all__ = ["main"]
+
 
 class Command(Protocol):
     """A module that is a sub-command."""

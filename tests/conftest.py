@@ -23,7 +23,7 @@ import torch
 from time_limit import pytest_timeout_set_timer  # noqa: F401
 
 #: seconds within which workers that were asked to end have ended
-_GRACE_S = 60.0
+_GRACE_S = 10.0
 
 
 # Python starts these once a process and keeps them to its end.

@@ -17,6 +17,7 @@ from test_layers import rank
 
 ROOT = Path(__file__).parent.parent
 HOUSE = ROOT / "picklable_loader"
+_LIMIT_S = 120
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
@@ -54,6 +55,7 @@ def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"},
         capture_output=True,
         text=True,
+        timeout=_LIMIT_S,
     )
 
 

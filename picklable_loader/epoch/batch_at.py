@@ -28,6 +28,8 @@ from .history import History
 from .run import Run
 from .spec import Spec
 
+__all__ = ["batch_at"]
+
 
 def batch_at(
     spec: Spec,

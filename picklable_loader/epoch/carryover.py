@@ -10,6 +10,8 @@ from ..core.budget import Policy
 from ..core.cursor import Cursor
 from ..rng.generators import RNGS, Universe
 
+__all__ = ["Carryover", "carryover_of", "worker_states"]
+
 
 @dataclass(frozen=True)
 class Carryover:
@@ -24,6 +26,15 @@ class Carryover:
     policy: Policy | None
     #: their generators at the end of the epoch before (``seeding="worker"``)
     worker_states: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The part of it that new workers can go on with: plain values."""
+        seeds = {"base_seed": self.base_seed, "worker_seed": self.worker_seed}
+        return {**seeds, "workers": as_text(self.worker_states)}
+
+    @classmethod
+    def from_plain(cls, saved: dict[str, Any]) -> Carryover:
+        return cls(saved["base_seed"], saved["worker_seed"], None, _states(saved["workers"]))
 
 
 def carryover_of(cursor: Cursor) -> Carryover:
@@ -45,4 +56,8 @@ def worker_states(cursor: Cursor | None, kept: Carryover | None) -> dict[str, An
     """By worker, the states of its generators (``seeding="worker"``)."""
     if cursor is None:
         return {} if kept is None else dict(kept.worker_states)
-    return {worker: Universe.from_text(texts).states for worker, texts in cursor.workers.items()}
+    return _states(cursor.workers)
+
+
+def _states(workers: Mapping[str, Any]) -> dict[str, Any]:
+    return {worker: Universe.from_text(texts).states for worker, texts in workers.items()}

@@ -32,6 +32,8 @@ from .carryover import Carryover
 from .run import Run
 from .turns import MOVING, SAVABLE, Turn
 
+__all__ = ["Driver"]
+
 _WANTED = Wanted()
 
 #: an iterator over a dead connection may have one error after the other, and would never end

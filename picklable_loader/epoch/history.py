@@ -47,6 +47,8 @@ class History:
         self.carried: dict[int, Any] = {}
         #: the newest pass, or the state that was loaded for the next one; None: between two passes
         self.position: Position | None = None
+        #: after unpickling, what persistent workers would go on with; None: no pass has left any
+        self.carryover: Carryover | None = None
         # No pickle holds the rest.
         #: the sampler was iterated since the program has built it
         self.iterated = False
@@ -58,9 +60,13 @@ class History:
 
     # --- saving ----------------------------------------------------------------------------------
 
-    def saved(self) -> dict[str, Any]:
-        """The part of it that a pickle of the loader holds."""
-        resume, wish = None, None
+    def saved(self, kept: Carryover | None) -> dict[str, Any]:
+        """The part of it that a pickle of the loader holds.
+
+        Args:
+            kept: the carryover of persistent workers that live.
+        """
+        resume, wish, carryover = None, None, kept or self.carryover
         if self.resume is not None and self.position is not None:
             cursor, fits = self.resume
             resume = to_plain(cursor._replace(rng=self.source.as_now(cursor.rng)), fits)
@@ -71,12 +77,15 @@ class History:
             "resume": resume,
             "resume_at_end": wish,
             "carried": self.carried,
+            "carryover": carryover and carryover.to_plain(),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Become what `saved` has given."""
         self.next_epoch, self.carried = saved["next_epoch"], saved["carried"]
         self.announced = self._dataset_has = saved["announced"]
+        carryover = saved.get("carryover")  # golden pickles have none
+        self.carryover = carryover and Carryover.from_plain(carryover)
         self.restore_position(saved)
         if self.resume is not None:
             cursor, fits = self.resume
@@ -244,7 +253,9 @@ class History:
         base seed; new ones begin with that. The epoch of a later set_epoch counts.
         """
         position, kept = self.position, None
-        if position is None or position.waits is None:
+        if position is None:
+            return None, self.carryover
+        if position.waits is None:
             return None, None
         if position.run is None and position.waits.cursor.base_seed is not None:
             kept = position.carryover()
@@ -278,6 +289,7 @@ class History:
     def begins(self, position: Position) -> None:
         """A pass has begun, or goes on from a state: it is the newest one."""
         self.position, self.next_epoch = position, position.epoch + 1
+        self.carryover = None
 
     def ends(self, spec: Spec, run: Run) -> None:
         """Note the state in which the run leaves the dataset, if the next epoch finds it so."""

@@ -32,6 +32,8 @@ from .carryover import Carryover, as_text, worker_states
 from .fits import rank_and_world
 from .spec import Spec
 
+__all__ = ["Run"]
+
 
 class Run:
     """One pass over the data of an epoch; `open` comes first.

@@ -22,6 +22,8 @@ from ..rng.generators import Isolated
 if TYPE_CHECKING:
     from ..rng.source import Source
 
+__all__ = ["AT_REST", "MOVING", "SAVABLE", "Batch", "Turn"]
+
 #: nobody is in ``next``
 AT_REST = 0
 #: somebody is, and the position is not whole: an index may be drawn and not counted

@@ -7,16 +7,18 @@ nobody's code, finds it. The loader warns once, when a position is saved.
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, cycle, islice
 from types import (
     BuiltinMethodType,
     CellType,
     FunctionType,
     GetSetDescriptorType,
+    MappingProxyType,
     MemberDescriptorType,
     ModuleType,
 )
@@ -30,6 +32,8 @@ from ..datasets.protocol import is_stateful
 from ..orders.attributes import rngs_in
 from .spec import Spec
 from .warnings import unsaved_in_data, unsaved_in_sampler
+
+__all__ = ["tell_of_generators"]
 
 _GENERATORS = (
     np.random.Generator,
@@ -49,10 +53,25 @@ _PARTS: dict[type[Any], tuple[str, ...]] = {
     BuiltinMethodType: ("__self__",),
     CellType: ("cell_contents",),
 }
-#: dataset, collate_fn and sampler
-MOST_PARTS = 3
+#: dataset, collate_fn, their classes, and sampler
+MOST_PARTS = 4
 #: how many things are looked into, how many of what is in one, and how far from the first
 _MOST_SEEN, _MOST_NEAR, _DEEPEST = 2000, 64, 8
+_CLASSES, _BY_CLASS = "classes", ".__class__."
+#: their referents are all that is of interest in them
+_HOLDERS = (
+    set,
+    frozenset,
+    deque,
+    MappingProxyType,
+    type(iter(int, 1)),
+    chain,
+    cycle,
+    enumerate,
+    filter,
+    map,
+    zip,
+)
 
 
 def tell_of_generators(
@@ -77,11 +96,12 @@ def tell_of_generators(
     given = {"dataset": spec.dataset, "collate_fn": collate_fn}
     names = [name for name in _data_at_risk(spec, state, live, foreign) if name not in looked]
     if names:
-        parts = {name: given[name] for name in names}
-        found = _found(parts, known - {id(parts.get("dataset"))})
+        by_class = names == [_CLASSES]
+        parts = given if by_class else {name: given[name] for name in names}
+        found = _found(parts, known - {id(parts.get("dataset"))}, by_class)
         if found:
             unsaved_in_data(found)
-        looked.update(parts)
+        looked.update(names if by_class else [*names, _CLASSES])
     if spec.known:
         looked.add("sampler")
     elif not live and "sampler" not in looked and _sampler_at_risk(spec, state):
@@ -105,6 +125,8 @@ def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) 
         parts.append("dataset")  # of a stream, a mark holds it, or a replay moves it again
     if spec.streamed or not travels:
         parts.append("collate_fn")
+    if not parts and spec.options.codec not in ("cloudpickle", "dill"):
+        parts.append(_CLASSES)  # pickle writes a class by its name
     return parts
 
 
@@ -115,10 +137,18 @@ def _sampler_at_risk(spec: Spec, state: dict[str, Any]) -> bool:
     return not is_stateful(spec.sampler)
 
 
-def _found(parts: dict[str, Any], known: set[int]) -> str:
-    """Some generators in parts of a loader, each with path and type; "" if there is none."""
-    found = islice(_walk({f"loader.{name}": part for name, part in parts.items()}, known), 3)
-    kinds = [(path, type(generator)) for path, generator in found]
+def _found(parts: dict[str, Any], known: set[int], by_class: bool = False) -> str:
+    """Some generators in parts of a loader, each with path and type; "" if there is none.
+
+    Args:
+        parts: the parts, by name.
+        known: ``id`` of what is not looked into.
+        by_class: only those that a class owns, or a default of one of its methods.
+    """
+    found = _walk({f"loader.{name}": part for name, part in parts.items()}, known)
+    if by_class:
+        found = ((path, generator) for path, generator in found if _BY_CLASS in path)
+    kinds = [(path, type(generator)) for path, generator in islice(found, 3)]
     return ", ".join(f"{p} ({k.__module__.partition('.')[0]} {k.__qualname__})" for p, k in kinds)
 
 
@@ -134,6 +164,8 @@ def _walk(parts: dict[str, Any], known: set[int]) -> Iterator[tuple[str, Any]]:
         seen.add(id(thing))
         if issubclass(kind, _GENERATORS):
             yield path, thing
+        elif kind is np.ndarray and thing.dtype.hasobject:
+            ahead += [(f"{path}[...]", each, depth + 1) for each in islice(thing.flat, _MOST_NEAR)]
         elif depth < _DEEPEST and not issubclass(kind, _CLOSED):
             near = _inside(thing, kind)
             ahead += [(path + s, each, depth + 1) for s, each in near if type(each) not in _ATOMS]
@@ -149,6 +181,8 @@ def _inside(thing: Any, kind: type[Any]) -> list[tuple[str, Any]]:
     if issubclass(kind, dict):
         for key, each in list(islice(dict.items(thing), _MOST_NEAR)):
             found.append((f"[{key!r}]" if type(key) in _ATOMS else "[...]", each))
+    if issubclass(kind, _HOLDERS):
+        found += [("[...]", each) for each in islice(gc.get_referents(thing), _MOST_NEAR)]
     for name in _PARTS.get(kind, ()):
         with suppress(ValueError):  # a cell that is empty
             found.append((f".{name}", getattr(thing, name)))
@@ -160,7 +194,11 @@ def _inside(thing: Any, kind: type[Any]) -> list[tuple[str, Any]]:
 def _attributes(thing: Any, kind: type[Any]) -> Iterator[tuple[str, Any]]:
     for name, value in list(vars(kind).items()):
         if issubclass(type(value), _GENERATORS):
-            yield f".__class__.{name}", value
+            yield f"{_BY_CLASS}{name}", value
+        elif type(value) is FunctionType:
+            for each in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
+                if issubclass(type(each), _GENERATORS):
+                    yield f"{_BY_CLASS}{name}.__defaults__", each
         elif name == "__dict__" and type(value) in (GetSetDescriptorType, MemberDescriptorType):
             with suppress(AttributeError, TypeError):  # a class that is written in C has none now
                 held = list(dict.items(value.__get__(thing)))

@@ -15,6 +15,8 @@ from ..saving.pickles.parts import decided
 from .internals import Owner
 from .setup import packing_of, spec_of
 
+__all__ = ["alone", "apart", "named_copy"]
+
 
 @contextmanager
 def named_copy() -> Iterator[None]:

@@ -48,7 +48,8 @@ class Internals:
 
     def saved(self) -> dict[str, Any]:
         """The part of it that a pickle of the loader holds."""
-        return {"options": dict(vars(self.options)), **self.history.saved()}
+        kept = None if self.driver is None else self.driver.kept
+        return {"options": dict(vars(self.options)), **self.history.saved(kept)}
 
     def abandon(self, spec: Spec, resumes: bool) -> None:
         """Retire workers that live on, if a pass has changed their datasets.

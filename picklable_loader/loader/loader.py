@@ -15,6 +15,7 @@ from ..epoch.options import (
     OPTIONS,
     AtEpochEnd,
     CodecWish,
+    OnError,
     OnTimeout,
     Options,
     Scheduling,
@@ -23,13 +24,14 @@ from ..epoch.options import (
 )
 from ..epoch.turns import Batch
 from ..epoch.warnings import dropped_state
-from ..fetching.worker.on_error import OnError
 from ..saving.pickles.size import weigh
 from .display.describe import Portrait, describe, in_one_line
 from .display.html import card
 from .iterator import LoaderIterator
 from .pickling import Picklable, internals, state_of
 from .setup import job_of, spec_of
+
+__all__ = ["DataLoader"]
 
 _T = TypeVar("_T", covariant=True)
 

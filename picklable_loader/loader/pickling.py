@@ -28,6 +28,8 @@ from .copies import apart, named_copy
 from .internals import Internals, Owner
 from .setup import packing_of, spec_of
 
+__all__ = ["Picklable", "internals", "warn_of_generators"]
+
 _T = TypeVar("_T", covariant=True)
 
 #: torch's name of an attribute that cannot be pickled
@@ -128,7 +130,11 @@ def state_of(loader: Owner[Any], position: Position | None) -> dict[str, Any]:
 def warn_of_generators(loader: Owner[Any], spec: Spec, state: dict[str, Any], live: bool) -> None:
     """See `tell_of_generators`."""
     inner = loader._pl
-    tell_of_generators(spec, loader.collate_fn, inner.looked, state, live, inner.turn.foreign)
+    collate_fn: Any = loader.collate_fn
+    if getattr(collate_fn, "__self__", None) is loader:  # a method of a subclass
+        torchs = _torchs_own().keys() | vars(inner.options).keys() | {*_GIVEN, "_pl"}
+        collate_fn = {name: each for name, each in vars(loader).items() if name not in torchs}
+    tell_of_generators(spec, collate_fn, inner.looked, state, live, inner.turn.foreign)
 
 
 def _in_slots(owner: Any) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from .display.html import card
 from .pickling import Picklable, state_of, warn_of_generators
 from .setup import packing_of, spec_of
 
+__all__ = ["PicklableIterator"]
+
 _T = TypeVar("_T", covariant=True)
 
 

@@ -32,6 +32,14 @@ class Told(IterableDataset[int]):
             yield index + 100 * self.epoch
 
 
+class Draws(Dataset[Any]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return index, torch.rand(()).item()
+
+
 class ToldMap(Dataset[int]):
     """The same, map-style."""
 
@@ -189,3 +197,28 @@ def test_torchs_seeding_draws_again_what_is_fetched_again(every: int) -> None:
         for _ in range(taken):
             next(iterator)
         assert list(pickle.loads(pickle.dumps(iterator))) == list(iterator)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_loader_pickled_between_epochs_has_the_seeds_of_its_living_workers(
+    num_workers: int, epochs: int
+) -> None:
+    """Without a seed: in a checkpoint, the validation loader is between two epochs."""
+
+    def passes(one: Any, iterator: Any, other: Any) -> list[Any]:
+        return [list(each) for each in (iterator, other, other, one)]
+
+    torch.manual_seed(1)
+    one, other = (make(Draws(), num_workers, shuffle=True) for _ in range(2))
+    list(one)
+    for _ in range(epochs):
+        list(other)
+    iterator = iter(one)
+    next(iterator)
+    saved, states = pickle.dumps((one, iterator, other)), torch.get_rng_state()
+    whole = passes(one, iterator, other)
+    torch.manual_seed(77)
+    again = pickle.loads(pickle.dumps(pickle.loads(saved)))
+    torch.set_rng_state(states)
+    assert passes(*again) == whole

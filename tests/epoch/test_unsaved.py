@@ -7,6 +7,7 @@ import random
 import threading
 import types
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -73,6 +74,48 @@ class Stream(IterableDataset[int]):
         yield from range(N)
 
 
+class AnyOf:
+    def __init__(self, rngs: Any) -> None:
+        self.rngs = rngs
+
+    def random(self) -> float:
+        return float(next(iter(self.rngs)).random())
+
+
+class InDict(AnyOf):
+    def random(self) -> float:
+        return float(self.rngs["rng"].random())
+
+    def __reduce__(self) -> Any:  # pickle takes no read-only dict
+        return _in_dict, (dict(self.rngs),)
+
+
+def _in_dict(rngs: dict[str, Any]) -> InDict:
+    return InDict(types.MappingProxyType(rngs))
+
+
+class OfClass(Draws):
+    rng: Any = None
+
+    def __init__(self) -> None:
+        pass
+
+
+class OfDefault(OfClass):
+    def __getitem__(self, index: int, rng: Any = random.Random(3)) -> float:
+        return index + float(rng.random())
+
+
+def _of_class() -> dict[str, Any]:
+    OfClass.rng = random.Random(3)
+    return _map(dataset=OfClass())
+
+
+def _of_default() -> dict[str, Any]:
+    OfDefault.__getitem__.__defaults__[0].seed(3)  # type: ignore[index]
+    return _map(dataset=OfDefault())
+
+
 def _map(**arguments: Any) -> dict[str, Any]:
     return {"dataset": range(N), **arguments}
 
@@ -85,6 +128,14 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "partial": lambda: _map(collate_fn=partial(jittered, rng=np.random.default_rng(3))),
     "method": lambda: _map(collate_fn=Collates().collate),
     "of a stream": lambda: _map(dataset=Stream(), collate_fn=Collates().collate),
+    "set": lambda: _map(dataset=Draws(AnyOf({random.Random(3)}))),
+    "deque": lambda: _map(dataset=Draws(AnyOf(deque([random.Random(3)])))),
+    "array of objects": lambda: _map(dataset=Draws(AnyOf(np.array([random.Random(3)])))),
+    "read-only dict": lambda: _map(
+        dataset=Draws(InDict(types.MappingProxyType({"rng": random.Random(3)})))
+    ),
+    "class": _of_class,
+    "default of a method": _of_default,
     "none": lambda: _map(dataset=Noisy(N)),
 }
 #: epoch and step; None: after StopIteration
@@ -338,3 +389,22 @@ def test_between_epochs_a_sampler_with_a_state_keeps_its_generator_as_well() -> 
     loader = DataLoader(Noisy(), batch_size=BATCH, sampler=Weighs())
     loader.load_state_dict(state)
     assert _seen(loader) == whole
+
+
+class Mixes(DataLoader[Any]):
+    """Its collate_fn is a method of its own, and draws from a generator of its own."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(range(N), BATCH, collate_fn=self.mixed, **options)
+        self.rng = random.Random(3)
+
+    def mixed(self, samples: list[Any]) -> Any:
+        return jittered(samples, self.rng)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_generator_of_the_loaders_own_class_is_told_of(workers: int) -> None:
+    iterator = iter(Mixes(num_workers=workers))
+    next(iterator)
+    with pytest.warns(LoaderWarning, match=r"loader\.collate_fn\['rng'\] \(random Random\)"):
+        iterator.state_dict()

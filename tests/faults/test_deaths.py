@@ -344,8 +344,7 @@ def test_a_stuck_worker_is_replaced_and_says_where_it_was(
 @pytest.mark.filterwarnings("ignore::picklable_loader.errors.RestartWarning")
 def test_a_task_that_always_sticks_is_given_up(tmp_path: Path) -> None:
     button = Button(tmp_path).set(2)
-    # A busy machine starts a worker within this time: no other task is given up.
-    options = {"timeout": 3, "on_timeout": "restart", "max_task_deaths": 2}
+    options = {"timeout": 0.5, "on_timeout": "restart", "max_task_deaths": 2}
     iterator = iter(loader_of({"dataset": Sticks(button)}, **options))
     with pytest.raises(WorkerDied, match="in wait_for_ever"):
         lists(iterator)

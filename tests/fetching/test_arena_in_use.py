@@ -300,7 +300,7 @@ def test_what_was_made_of_a_batch_stays(moved: Callable[[Any], Any]) -> None:
 
 def run(program: str, *arguments: str, before: list[str] | None = None) -> Any:
     command = [*(before or []), sys.executable, "-W", "ignore", "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
 
 
 # --- other processes -----------------------------------------------------------------------------

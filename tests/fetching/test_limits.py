@@ -52,7 +52,7 @@ def program(module: str, size: int = 20_000, **parts: str) -> str:
 
 def run(text: str, *before: str) -> Any:
     command = [*before, sys.executable, "-W", "ignore", "-c", text]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
 
 
 def test_a_thousand_batches_are_kept_with_64_descriptors() -> None:
@@ -88,7 +88,7 @@ def test_too_few_descriptors_are_an_error_that_names_the_limit_and_the_way_out(
     workers: int, what: str
 ) -> None:
     command = [sys.executable, "-W", "ignore", "-c", REFUSED, str(workers)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
     assert re.search(what, done.stdout), (done.stdout, done.stderr)
     for part in ("64 files open", "ulimit -n", "fewer workers"):
         assert part in done.stdout

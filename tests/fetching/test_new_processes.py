@@ -19,8 +19,6 @@ from picklable_loader import DataLoader
 from picklable_loader.errors import CannotLoadError, CannotSaveError
 from picklable_loader.fetching.transport.payload import Cargo
 
-pytestmark = pytest.mark.costly
-
 METHODS = pytest.mark.parametrize("method", ["spawn", "forkserver"])
 
 _PROGRAM = textwrap.dedent("""
@@ -73,7 +71,9 @@ the exception is the program's
 
 
 def run(command: list[str], **more: Any) -> str:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, **more)
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=300, **more
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout
@@ -86,6 +86,7 @@ def test_a_script_without_a_guard_has_workers_and_runs_once(method: str, tmp_pat
     assert run([str(script), method]) == _EXPECTED
 
 
+@pytest.mark.costly
 @METHODS
 @pytest.mark.parametrize("name", ["program.py", "package/__main__.py"])
 def test_so_has_a_module_that_is_run(method: str, name: str, tmp_path: Path) -> None:
@@ -110,6 +111,7 @@ def test_a_script_with_a_guard_is_run_by_its_workers_as_ever(method: str, tmp_pa
     assert found.count("the program runs") > 1
 
 
+@pytest.mark.costly
 @METHODS
 @pytest.mark.parametrize("way", ["-c", "-"])
 def test_classes_that_were_typed_in_reach_the_workers(method: str, way: str) -> None:

@@ -158,7 +158,6 @@ def children() -> set[int | None]:
 # --- work ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.costly
 @METHODS
 def test_workers_answer_under_every_start_method(start: Callable[..., Pool], method: str) -> None:
     pool = start(Squares(), 2, method)
@@ -241,7 +240,6 @@ def test_a_failure_is_an_answer_and_the_worker_lives_on(start: Callable[..., Poo
 # --- death ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.costly
 @METHODS
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_that_is_killed_is_named_with_its_signal(
@@ -319,7 +317,6 @@ def test_whether_a_worker_dies_does_not_depend_on_others(
     assert pool.dies(1)
 
 
-@pytest.mark.costly
 @METHODS
 def test_another_worker_takes_the_place_of_a_dead_one(
     start: Callable[..., Pool], method: str

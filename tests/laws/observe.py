@@ -37,19 +37,6 @@ def seen(iterator: Iterator[Any], limit: int | None = None) -> list[Any]:
     return batches
 
 
-def patiently(iterator: Iterator[Any], limit: int | None = None) -> list[Any]:
-    """The same; where the machine is too busy for the loader's timeout, it is asked again."""
-    batches: list[Any] = []
-    while limit is None or len(batches) < limit:
-        try:
-            batches.append(plain(next(iterator)))
-        except RuntimeError as error:
-            assert "timed out" in str(error)
-        except StopIteration:
-            break
-    return batches
-
-
 def plain(batch: Any) -> Any:
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         return batch.tolist()

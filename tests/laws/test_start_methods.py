@@ -91,5 +91,6 @@ def test_a_fresh_process_goes_on_from_every_step(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
+        timeout=90,
     )
     assert done.stderr == "" and done.stdout == "[]\n"

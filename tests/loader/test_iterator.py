@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from laws.datasets import Boom, Broken, Noisy, NoisyStream
-from laws.observe import patiently, seen
+from laws.observe import seen
 from laws.samplers import Endless, WithoutLength
 from torch.utils.data import Dataset
 
@@ -411,11 +411,11 @@ class Slow(Dataset[torch.Tensor]):
 def test_a_timeout_is_an_error_and_the_iterator_can_go_on() -> None:
     Slow.gate.clear()
     iterator = iter(DataLoader(Slow(), 3, num_workers=1, timeout=0.2))
-    assert patiently(iterator, 1) == [[0, 1, 2]]
+    assert next(iterator).tolist() == [0, 1, 2]
     with pytest.raises(RuntimeError, match="timed out after 0.2 seconds"):
         next(iterator)
     Slow.gate.set()
-    assert patiently(iterator) == [[3, 4, 5], [6, 7, 8]]
+    assert seen(iterator) == [[3, 4, 5], [6, 7, 8]]
 
 
 def test_a_killed_worker_of_iterable_style_data_is_an_error_and_what_came_does_not_come_again() -> (

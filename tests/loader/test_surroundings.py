@@ -153,5 +153,6 @@ def test_workers_wait_for_ever_whatever_the_default_timeout(
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=100,
     )
     assert (done.returncode, done.stdout) == (0, "40 40 0.01\n"), done.stderr

@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -259,7 +260,9 @@ def test_a_process_that_was_forked_meanwhile_does_not_keep_workers_from_ending()
     bystander = context.Process(target=event.wait, daemon=True)
     bystander.start()
     try:
+        start = time.monotonic()
         del iterator
+        assert time.monotonic() - start < 3.0
         assert multiprocessing.active_children() == [bystander]
     finally:
         event.set()
@@ -296,7 +299,7 @@ def test_workers_end_when_the_main_process_is_killed() -> None:
         workers = [os.pidfd_open(int(pid)) for pid in process.stdout.readline().split()]
         process.kill()
         process.wait()
-        gone = [select.select([worker], [], [], 60.0)[0] == [worker] for worker in workers]
+        gone = [select.select([worker], [], [], 20.0)[0] == [worker] for worker in workers]
     for worker in workers:
         os.close(worker)
     assert gone == [True, True]
@@ -419,6 +422,7 @@ def test_an_interpreter_ends_quietly_with_workers_at_work(
         [sys.executable, "-c", SCRIPT.format(persistent=persistent, end=end)],
         capture_output=True,
         text=True,
+        timeout=50,
         cwd=Path(picklable_loader.__file__).parents[1],
     )
     assert (process.stdout, process.stderr, process.returncode) == (

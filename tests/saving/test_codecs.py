@@ -891,5 +891,5 @@ sys.stdout.buffer.write(pickle.dumps(DataLoader(Typed(), 2, codec=sys.argv[1])))
 
 @pytest.mark.parametrize("codec", ["auto", "cloudpickle"])
 def test_a_class_of_a_script_and_a_lock_are_carried_together(codec: str) -> None:
-    done = subprocess.run([sys.executable, "-c", TYPED, codec], capture_output=True)
+    done = subprocess.run([sys.executable, "-c", TYPED, codec], capture_output=True, timeout=120)
     assert lists(pickle.loads(done.stdout)) == [[0, 1], [2, 3]], done.stderr

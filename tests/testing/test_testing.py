@@ -278,5 +278,7 @@ for workers in (0, 1):
 
 
 def test_a_class_of_a_script_that_dill_changes_is_an_error_of_the_codec_and_no_hang() -> None:
-    done = subprocess.run([sys.executable, "-c", LOSES_A_BASE], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOSES_A_BASE], capture_output=True, text=True, timeout=240
+    )
     assert done.stdout.splitlines() == ["codec True True"] * 2, done.stderr

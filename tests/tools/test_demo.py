@@ -26,10 +26,6 @@ from picklable_loader.tools.demo.picture import RESUMED, SEEN
 from picklable_loader.tools.demo.train import Plan
 
 ROOT = Path(__file__).parents[2]
-
-# One process has the demo: it runs once.
-pytestmark = pytest.mark.xdist_group("demo")
-
 _LIMIT_S = 240
 #: torch's workers look every 5 seconds whether their parent lives
 _GRACE_S = 15

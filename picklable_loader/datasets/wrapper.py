@@ -103,10 +103,23 @@ class WrapperIterator(Iterator[Any]):
             DamagedStateError: it was never given like this.
             NewerStateError: a later version of this package wrote it.
         """
-        check_kind(state, self.kind)
-        check_settings(state, self._settings(), self.kind)
+        if not isinstance(state, dict):
+            raise DamagedStateError("state", "a dict", state)
+        self._compare(state, {"kind": self.kind})
+        check_fields(state, "format")
+        if state["format"] > FORMAT:
+            raise NewerStateError(state["format"], FORMAT)
+        self._compare(state, self._settings())
         check_fields(state, "seed", "given")
         self._load(state)
+
+    def _compare(self, state: dict[str, Any], expected: dict[str, Any]) -> None:
+        found = {name: state.get(name) for name in expected}
+        if found != expected:
+            raise StateMismatch(
+                [Difference(n, v, found[n]) for n, v in expected.items() if v != found[n]],
+                f"Build the {self.kind} as it was when the state was saved.",
+            )
 
     def _settings(self) -> dict[str, Any]:
         """The settings that a state depends on."""
@@ -157,29 +170,6 @@ def name_of(dataset: Any) -> str:
 
 
 # --- what states hold ----------------------------------------------------------------------------
-
-
-def check_kind(state: Any, kind: str) -> None:
-    """A state of that kind of wrapper, in a format that is known."""
-    if not isinstance(state, dict):
-        raise DamagedStateError("state", "a dict", state)
-    if state.get("kind") != kind:
-        difference = Difference("kind", kind, state.get("kind"))
-        raise StateMismatch([difference], "Wrap datasets as they were wrapped when it was saved.")
-    check_fields(state, "format")
-    if state["format"] > FORMAT:
-        raise NewerStateError(state["format"], FORMAT)
-
-
-def check_settings(state: dict[str, Any], expected: dict[str, Any], kind: str) -> None:
-    """The settings that a state depends on are those of the wrapper."""
-    differences = [
-        Difference(name, value, state.get(name))
-        for name, value in expected.items()
-        if state.get(name) != value
-    ]
-    if differences:
-        raise StateMismatch(differences, f"Build the {kind} as it was when it was saved.")
 
 
 def check_fields(state: dict[str, Any], *names: str) -> None:

@@ -17,7 +17,6 @@ from .trial import Trial
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
     parser.add_argument(
         "function",
         metavar="MODULE:FUNCTION",
@@ -41,11 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, and print what was found.
-
-    Returns:
-        0; 2 if there is nothing that can be measured, and the text on stderr says why.
-    """
+    """Measure, and print what was found: 0; 2 if nothing can be measured."""
     try:
         subject = find(options.function)
         study = Study(subject, options.seconds, options.step_ms / 1e3)

@@ -15,18 +15,13 @@ from .findings import Path, brief, is_container, parts_of, text_of_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
     parser.add_argument("one", metavar="A", help="a file, as inspect reads it")
     parser.add_argument("other", metavar="B", help="another one")
     parser.add_argument("--json", action="store_true", help="print the differences as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare the files.
-
-    Returns:
-        0 if they hold the same; 1 if not; 2 if one cannot be read.
-    """
+    """Compare the files: 0 if they hold the same; 1 if not; 2 if one cannot be read."""
     try:
         with reading(options.one) as one, reading(options.other) as other:
             found = list(_Comparison(one, other).differences())

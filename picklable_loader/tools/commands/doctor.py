@@ -22,7 +22,6 @@ _MARKS = {"good": "ok", "poor": "!", "bad": "x"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
@@ -37,11 +36,7 @@ class _Sign:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look at the machine.
-
-    Returns:
-        0; 1 if the loader cannot be used as it is.
-    """
+    """Look at the machine: 0; 1 if the loader cannot be used as it is."""
     signs = [*_versions(), *(check() for check in _CHECKS)]
     rows = [(f"{_MARKS[each.health]:<2} {each.name}", each.value, each.means) for each in signs]
     show([Table("This machine", rows)], [asdict(each) for each in signs], options.json)

@@ -15,7 +15,6 @@ from .findings import Finding, brief, find, weigh
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
     parser.add_argument(
         "file",
         metavar="FILE",
@@ -25,11 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look into the file.
-
-    Returns:
-        0; 1 if there is neither an iterator nor a state in it; 2 if it cannot be read.
-    """
+    """Look into the file: 0; 1 if no iterator and no state is in it; 2 if it cannot be read."""
     try:
         with reading(options.file) as contents:
             found = find(contents.tree)

@@ -21,7 +21,6 @@ from .findings import Path, brief, text_of_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
     parser.add_argument("file", metavar="FILE", help="with a state in it, as inspect shows it")
     parser.add_argument("-n", dest="count", type=int, required=True, help="how many batches")
     parser.add_argument(
@@ -35,11 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Move on every state in the file, and write all of it to the new one.
-
-    Returns:
-        0; 2 if that cannot be done exactly, and nothing was written.
-    """
+    """Move on every state in the file: 0; 2 if that is not exact, and nothing was written."""
     mover = _Mover(options.count)
     try:
         kind = kind_of(options.file)

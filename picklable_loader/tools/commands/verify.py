@@ -18,7 +18,6 @@ from ..table import Table, complain, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
     parser.add_argument(
         "function",
         metavar="MODULE:FUNCTION",
@@ -50,11 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Stop the loader, resume it and compare.
-
-    Returns:
-        0 if it resumes exactly; 1 if it does not; 2 if there is no such loader, or it raises.
-    """
+    """Stop, resume and compare: 0 if exact; 1 if not; 2 if there is no such loader."""
     try:
         with _folder_at_hand():
             report = verify_resume(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .loader.iterator import LoaderIterator
     from .loader.loader import DataLoader
     from .loader.progress import progress
+    from .orders.shuffle_sampler import ShuffleSampler
     from .orders.torch_samplers import register_order
     from .rng.current import current_seed
     from .saving.files.checkpoint import load, save
@@ -24,6 +25,7 @@ __all__ = [
     "LoaderError",
     "LoaderIterator",
     "ShuffleBuffer",
+    "ShuffleSampler",
     "__version__",
     "current_seed",
     "explain",
@@ -43,6 +45,7 @@ _MODULES = {
     "LoaderError": "errors",
     "LoaderIterator": "loader.iterator",
     "ShuffleBuffer": "datasets.shuffle",
+    "ShuffleSampler": "orders.shuffle_sampler",
     "current_seed": "rng.current",
     "explain": "saving.pickles.explain",
     "from_json": "saving.states.state_json",

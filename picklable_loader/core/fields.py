@@ -70,6 +70,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "seed": (int,), "generator": (str,), "chunks": (int,),
     },
     "order of ranks": {"epoch": (int,), "seed": (int,)},
+    "order of a permutation": {"key": (int,)},
     "order of DataPipes": {"shared_seed": (int,)},
     "order of a custom sampler": {
         "opens": (int,),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from ..core.checks import whole_number
 from ..core.snapshot import from_plain
@@ -24,6 +24,7 @@ from ..epoch.options import (
 )
 from ..epoch.turns import Batch
 from ..epoch.warnings import dropped_state
+from ..orders.shuffle_sampler import ShuffleSampler
 from ..saving.pickles.size import weigh
 from .display.describe import Portrait, describe, in_one_line
 from .display.html import card
@@ -52,6 +53,7 @@ class DataLoader(Picklable[_T]):
     Takes all of torch's arguments, with their meaning, defaults and errors, and these:
 
     Args:
+        shuffle: torch's, or ``"indexed"``: a `ShuffleSampler`, which holds no list of the indices.
         seed: everything random, order and augmentation, derives from it and the epoch; no global
             random number generator is touched. ``None``: the order is torch's, from
             ``generator`` or torch's global generator.
@@ -134,7 +136,7 @@ class DataLoader(Picklable[_T]):
         self,
         dataset: Dataset[_T],
         batch_size: int | None = 1,
-        shuffle: bool | None = None,
+        shuffle: bool | Literal["indexed"] | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
         num_workers: int = 0,
@@ -167,6 +169,11 @@ class DataLoader(Picklable[_T]):
         pickle_dataset: bool = True,
         pickle_mapped: bool = True,
     ) -> None:
+        if shuffle == "indexed":
+            # Torch refuses shuffle=True beside a sampler, or with streams, in its own words.
+            given = sampler is not None or batch_sampler is not None
+            shuffle = given or isinstance(dataset, IterableDataset)
+            sampler = sampler if shuffle else ShuffleSampler(cast(Any, dataset), None, generator)
         super().__init__(
             dataset,
             batch_size,

@@ -1,4 +1,4 @@
-"""Orders for torch's samplers: the identical sequence, restored from a few numbers.
+"""Orders for torch's samplers and our own: the identical sequence, restored from a few numbers.
 
 The table of factories at the end says which sampler has which order; any other sampler's iterator
 is taken as it is (`CustomOrder`).
@@ -24,6 +24,7 @@ from ..errors import DamagedStateError
 from ..rng.source import Setting
 from .chunked import ChunkedOrder, Stream, number
 from .custom import CustomOrder
+from .shuffle_sampler import ShuffleOrder, ShuffleSampler
 
 OrderFactory = Callable[[Any, Setting], Order]
 
@@ -170,6 +171,7 @@ _FACTORIES: dict[type[Any], OrderFactory] = {
     SubsetRandomSampler: SubsetOrder,
     WeightedRandomSampler: WeightedOrder,
     DistributedSampler: DistributedOrder,
+    ShuffleSampler: ShuffleOrder,
     range: _sequence,
     list: _sequence,
     tuple: _sequence,
@@ -226,7 +228,11 @@ def draws_at_once(sampler: Any) -> bool:
         return not sampler.replacement and sampler.num_samples < len(sampler.data_source)
     return isinstance(
         sampler,
-        SequentialSampler | SubsetRandomSampler | WeightedRandomSampler | DistributedSampler,
+        SequentialSampler
+        | SubsetRandomSampler
+        | WeightedRandomSampler
+        | DistributedSampler
+        | ShuffleSampler,
     ) or isinstance(sampler, range | list | tuple)
 
 

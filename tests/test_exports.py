@@ -76,6 +76,7 @@ def test_the_public_names_are_these() -> None:
         "LoaderError",
         "LoaderIterator",
         "ShuffleBuffer",
+        "ShuffleSampler",
         "__version__",
         "current_seed",
         "explain",

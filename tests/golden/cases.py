@@ -126,6 +126,7 @@ def generator() -> torch.Generator:
 
 GOLDEN = [
     Golden("sequential", dict),
+    Golden("indexed", lambda: {"shuffle": "indexed", "seed": 5}),
     Golden("before the first", lambda: {"shuffle": True}, 0),
     Golden("after the end", lambda: {"shuffle": True}, None),
     Golden("shuffle", lambda: {"shuffle": True}),

@@ -164,13 +164,6 @@ def _foreign(state: Mapping[str, Any]) -> ForeignStateError:
     )
 
 
-def _typed(state: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
-    value = state.get(name)
-    if type(value) is not kind:
-        raise DamagedStateError(name, f"a {kind.__name__}", value)
-    return value
-
-
 def _count(state: Mapping[str, Any], name: str) -> int:
     value = state.get(name)
     if type(value) is not int or not 0 <= value < _LARGEST:
@@ -221,11 +214,12 @@ def _places(state: Mapping[str, Any], batch_size: Any, next_step: int) -> Iterat
         raise DamagedStateError("streams", "a list", forms)
     for stream, form in enumerate(forms):
         field = f"streams[{stream}]"
-        if type(form) is not dict or type(form.get("ended")) is not bool:
+        kinds = {"ended": bool, "since": list}
+        if type(form) is not dict or any(type(form.get(n)) is not kinds[n] for n in kinds):
             raise DamagedStateError(field, "where a stream stands", form)
         counts = {f"{field}.{name}": form.get(name) for name in ("given", "marked")}
         given, marked = (_count(counts, name) for name in counts)
-        since = list(_unpacked(_typed(form, "since", list), batch_size, next_step))
+        since = list(_unpacked(form["since"], batch_size, next_step))
         if marked + len(since) > given:
             raise DamagedStateError(f"{field}.marked", f"at most {given - len(since)}", marked)
         tasks = [replace(task, stream=stream) for task in since]

@@ -22,8 +22,6 @@ from ..rng.source import Setting, Source
 from ..saving.states.plain import decode
 from .spec import Spec
 
-__all__ = ["check"]
-
 #: A sampler that raised has given indices that no batch has; nobody's gives more of them.
 _MOST_ASTRAY = 10**6
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.checks import whole_number
-from ..core.cursor import Cursor, Saved
+from ..core.cursor import Cursor
 from ..core.order import Order
 from ..core.plan import Plan
 from ..core.seeds import base_seed
+from ..core.snapshot import from_plain
 from ..core.task import Task
 from ..datasets.protocol import tell_epoch
 from ..errors import CannotSaveError, OrderMismatch, UsageError
@@ -25,10 +26,7 @@ from ..orders.torch_samplers import make_order
 from ..rng.current import set_current
 from ..rng.source import Setting, Source
 from .history import History
-from .run import Run
 from .spec import Spec
-
-__all__ = ["batch_at"]
 
 
 def batch_at(
@@ -36,7 +34,6 @@ def batch_at(
     history: History,
     job: Job,
     world: Callable[[], AbstractContextManager[Any]],
-    at_hand: Run | Callable[[], Saved],
     owner: object,
     step: int,
     epoch: int | None,
@@ -48,13 +45,12 @@ def batch_at(
         history: the loader's.
         job: what its workers do with tasks.
         world: makes the context in which people's code runs.
-        at_hand: the run at hand; without one, a function that gives the state at hand.
         owner: the loader; a sampler may refer to it.
         step: see `DataLoader.batch_at`.
         epoch: see `DataLoader.batch_at`.
     """
     _check_repeatable(spec)
-    step, (cursor, order) = whole_number("step", step), _at_hand(at_hand)
+    step, (cursor, order) = whole_number("step", step), _at_hand(spec, history)
     epoch = cursor.epoch if epoch is None else whole_number("epoch", epoch)
     if epoch < 0:
         raise ValueError(f"epoch should be from 0, got epoch={epoch}")
@@ -145,12 +141,14 @@ def _copied(shared: tuple[Any, ...], sampler: Any) -> Any:
         ) from error
 
 
-def _at_hand(at_hand: Run | Callable[[], Saved]) -> tuple[Cursor, Order | None]:
+def _at_hand(spec: Spec, history: History) -> tuple[Cursor, Order | None]:
     """The cursor of the epoch at hand, and its order if it is under way."""
+    position = history.position
+    run = None if position is None else position.run
     try:
-        if isinstance(at_hand, Run):
-            return at_hand.cursor(live=True), at_hand.order
-        return at_hand().cursor, None
+        if run is not None:
+            return run.cursor(live=True), run.order
+        return from_plain(history.state(spec, position)).cursor, None
     except CannotSaveError as error:
         raise UsageError(f"batch_at has to know how the epoch began, but {error}") from error
 

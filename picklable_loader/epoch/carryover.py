@@ -10,8 +10,6 @@ from ..core.budget import Policy
 from ..core.cursor import Cursor
 from ..rng.generators import RNGS, Universe
 
-__all__ = ["Carryover", "carryover_of", "worker_states"]
-
 
 @dataclass(frozen=True)
 class Carryover:

@@ -13,8 +13,6 @@ from ..core.cursor import Cursor, Saved
 from ..core.snapshot import differences, from_plain
 from ..errors import Difference, StateMismatch
 
-__all__ = ["check_fits", "check_kind", "fit", "rank_and_world"]
-
 #: What may differ under strict=False: the position in the order still has a meaning.
 _BRIDGED = {"drop_last", "seeding", "seed", "num_workers"}
 

@@ -12,17 +12,6 @@ from ..fetching.worker.on_error import OnError
 from ..saving.pickles.codecs import Codec
 from ..saving.pickles.picklers import STOCK, check_installed
 
-__all__ = [
-    "OPTIONS",
-    "AtEpochEnd",
-    "CodecWish",
-    "OnError",
-    "Options",
-    "Scheduling",
-    "Seeding",
-    "Transport",
-]
-
 Seeding = Literal["batch", "sample", "worker"]
 OnTimeout = Literal["raise", "restart"]
 Scheduling = Literal["balanced", "round_robin"]

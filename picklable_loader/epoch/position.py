@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 from ..core.cursor import Saved
@@ -12,35 +13,25 @@ from .run import Run
 from .spec import Spec
 
 
+@dataclass(eq=False)
 class Position:
     """Where a pass is: it waits at a saved cursor, runs, or is over. Reading it never acts.
 
-    An iterator has one. The loader's `History` has the newest, which the iterator may not outlive.
-
-    Args:
-        start: a saved cursor to go on from; None for a pass that was begun here.
-        run: the run; None before the first `next` after a load, or after unpickling.
-        at_epoch_end: what to do if ``start`` has nothing left to deliver; None: not decided.
-        pending: it was loaded, and the next ``iter`` goes on from it.
-        over: without a run: the consumer has got StopIteration.
+    An iterator has one. The loader's `History` has the newest, which may outlive its iterator.
     """
 
-    def __init__(
-        self,
-        start: Saved | None = None,
-        run: Run | None = None,
-        *,
-        at_epoch_end: AtEpochEnd | None = None,
-        pending: bool = False,
-        over: bool = False,
-    ) -> None:
-        self.start = start
-        self.run = run
-        self.at_epoch_end = at_epoch_end
-        self.pending = pending
-        self._over = over
-        #: the iterator; None, or dead, if nobody can move this any more
-        self.iterator: weakref.ref[Any] | None = None
+    #: a saved cursor to go on from; None for a pass that was begun here, or has moved on
+    start: Saved | None = None
+    #: None before the first `next` after a load, or after unpickling
+    run: Run | None = None
+    #: what to do if ``start`` has nothing left to deliver; None: not decided
+    at_epoch_end: AtEpochEnd | None = None
+    #: it was loaded, and the next ``iter`` goes on from it
+    pending: bool = False
+    #: without a run: the consumer has got StopIteration
+    ended: bool = False
+    #: dead if nobody can move it any more; None: nobody could yet
+    iterator: weakref.ref[Any] | None = None
 
     @property
     def waits(self) -> Saved | None:
@@ -51,7 +42,7 @@ class Position:
     @property
     def over(self) -> bool:
         """The epoch is over, and the consumer has got StopIteration."""
-        return self._over if self.run is None else self.run.finished
+        return self.ended if self.run is None else self.run.finished
 
     @property
     def epoch(self) -> int:

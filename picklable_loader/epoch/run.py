@@ -32,8 +32,6 @@ from .carryover import Carryover, as_text, worker_states
 from .fits import rank_and_world
 from .spec import Spec
 
-__all__ = ["Run"]
-
 
 class Run:
     """One pass over the data of an epoch; `open` comes first.
@@ -288,35 +286,26 @@ class Run:
             return int(saved["shared_seed"])
         return shared_seeds.draw(self.spec.dataset, self.epoch)
 
-    def _wish(self) -> Any:
-        """The indices of each task of iterable-style data, for example ``[None, None]``."""
-        grouping = self.spec.grouping
-        return None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
-
     def _schedule(self, cursor: Cursor | None, policy: Policy, places: list[Place]) -> Schedule:
         spec, grouping = self.spec, self.spec.grouping
         if spec.options.seeding == "worker" and not spec.workers:
             self._keep_apart(begins=cursor is None or cursor.base_seed is None)
         step = 0 if cursor is None else cursor.step
         if self.order is None:
-            return Schedule(StreamPlan(places, self._wish()), policy, step, places)
+            wish = None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
+            return Schedule(StreamPlan(places, wish), policy, step, places)
         streams, aside = self.streams, MOST_ASIDE if spec.draws_unnoticed else 0
-        if cursor is None:
-            plan = Plan(self.order, grouping, streams=streams, most_aside=aside)
-            return Schedule(plan, policy, 0, places)
-        backlog = tuple(self._given_again(task, streams) for task in cursor.window)
-        for stream, place in enumerate(places):
-            place.since = [self._given_again(task, streams) for task in place.since]
-        self._seek(cursor.next_step, cursor.position)
-        start = cursor.next_step, cursor.position
+        start: tuple[int, int] = (0, 0)
+        backlog: tuple[Task, ...] = ()
+        if cursor is not None:
+            start = cursor.next_step, cursor.position
+            backlog = tuple(self._given_again(task, streams) for task in cursor.window)
+            for place in places:
+                place.since = [self._given_again(task, streams) for task in place.since]
+            if self.order.seekable:
+                self.order.seek(start[0] if grouping.unit is Unit.BATCH else start[1])
         plan = Plan(self.order, grouping, *start, backlog, streams, aside)
         return Schedule(plan, policy, step, places)
-
-    def _seek(self, next_step: int, position: int) -> None:
-        """Have the order go on with that step, if it can be sought in."""
-        if self.order is not None and self.order.seekable:
-            by_item = self.spec.grouping.unit is Unit.BATCH
-            self.order.seek(next_step if by_item else position)
 
     def _keep_apart(self, begins: bool) -> None:
         # seeding="worker" in this process: the dataset draws from the program's own generators,

@@ -23,8 +23,6 @@ from ..rng.source import Source
 from ..saving.states.checksum import checksum
 from .options import Options, check_budget, count_bytes
 
-__all__ = ["Spec", "length_of"]
-
 
 class _LiveGrouping:
     """A grouping whose batch size may be changed in mid-epoch, as BatchSampler lets it be."""

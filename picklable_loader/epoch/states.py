@@ -13,8 +13,6 @@ from ..rng.generators import RNGS
 from ..rng.source import Source
 from ..saving.states.tree import copied
 
-__all__ = ["unmoved"]
-
 
 def unmoved(source: Source, saved: Saved, live: bool) -> dict[str, Any]:
     """The saved form of a position from which the loader has not moved; it shares nothing with it.

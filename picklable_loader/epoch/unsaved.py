@@ -33,8 +33,6 @@ from ..orders.attributes import rngs_in
 from .spec import Spec
 from .warnings import unsaved_in_data, unsaved_in_sampler
 
-__all__ = ["tell_of_generators"]
-
 _GENERATORS = (
     np.random.Generator,
     np.random.RandomState,

@@ -7,17 +7,6 @@ import warnings
 from ..errors import EmptyEpochWarning, LoaderWarning, ReplayWarning, SkippedWarning, stack_level
 from ..fetching.engine.stats import SkippedSample
 
-__all__ = [
-    "dropped_state",
-    "empty_epoch",
-    "forgotten",
-    "longer_than_promised",
-    "replay",
-    "skipped",
-    "unsaved_in_data",
-    "unsaved_in_sampler",
-]
-
 
 def empty_epoch(epoch: int) -> None:
     """The state was taken after an epoch's last batch, and before StopIteration."""

@@ -15,23 +15,20 @@ from ..saving.pickles.parts import decided
 from .internals import Owner
 from .setup import packing_of, spec_of
 
-__all__ = ["alone", "apart", "named_copy"]
-
 
 @contextmanager
-def named_copy() -> Iterator[None]:
+def named_copy(
+    what: str = "the loader",
+    why: str = "a copy needs a sampler and other parts of its own, and copying them failed",
+    way_out: str = "Take state_dict() instead",
+) -> Iterator[None]:
     """A context for copies of people's objects: an error says what was copied, and the way out."""
     try:
         yield
     except (CannotSaveError, Warning):  # a filter may make an error of a warning
         raise
-    except Exception as error:
-        raise CannotSaveError(
-            "the loader",
-            f"a copy needs a sampler and other parts of its own, and copying them failed "
-            f"({type(error).__name__}: {error})",
-            "Take state_dict() instead",
-        ) from error
+    except Exception as error:  # whatever stands in people's samplers and datasets
+        raise CannotSaveError(what, f"{why} ({type(error).__name__}: {error})", way_out) from error
 
 
 def alone(iterator: Any) -> dict[str, Any]:
@@ -63,7 +60,11 @@ def apart(owner: Any) -> Any:
     # An iteration in this process changes the dataset itself.
     spec = spec_of(loader)
     moves_data = spec.iterable and not (spec.workers or spec.stateful)
-    try:
+    with named_copy(
+        "the sampler, or the dataset of an iteration in this process,",
+        "another thread calls next(), so that it has to be copied, which failed",
+        "Take state_dict() instead, or pickle in the thread that calls next()",
+    ):
         if is_loader:
             copied = found = copy.deepcopy(loader) if moves_data else _alone(loader)[0]
         else:
@@ -72,15 +73,6 @@ def apart(owner: Any) -> Any:
         decision = decided(packing_of(loader), loader._pl.decision, loader.__getstate__())
         copied._pl.decision = decision
         return found
-    except (CannotSaveError, Warning):  # a filter may make an error of a warning
-        raise
-    except Exception as error:  # whatever stands in people's samplers and datasets
-        raise CannotSaveError(
-            "the sampler, or the dataset of an iteration in this process,",
-            f"another thread calls next(), so that it has to be copied, which failed "
-            f"({type(error).__name__}: {error})",
-            "Take state_dict() instead, or pickle in the thread that calls next()",
-        ) from error
 
 
 def _alone(loader: Owner[Any]) -> tuple[Owner[Any], dict[int, Any]]:

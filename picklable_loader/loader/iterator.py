@@ -37,8 +37,6 @@ from .setup import engine_of, spec_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["LoaderIterator"]
-
 _T = TypeVar("_T", covariant=True)
 
 

@@ -9,13 +9,11 @@ from typing import Any, Literal, TypeVar, cast
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from ..core.checks import whole_number
-from ..core.snapshot import from_plain
 from ..epoch.batch_at import batch_at
 from ..epoch.options import (
     OPTIONS,
     AtEpochEnd,
     CodecWish,
-    OnError,
     OnTimeout,
     Options,
     Scheduling,
@@ -24,6 +22,7 @@ from ..epoch.options import (
 )
 from ..epoch.turns import Batch
 from ..epoch.warnings import dropped_state
+from ..fetching.worker.on_error import OnError
 from ..orders.shuffle_sampler import ShuffleSampler
 from ..saving.pickles.size import weigh
 from .display.describe import Portrait, describe, in_one_line
@@ -31,8 +30,6 @@ from .display.html import card
 from .iterator import LoaderIterator
 from .pickling import Picklable, internals, state_of
 from .setup import job_of, spec_of
-
-__all__ = ["DataLoader"]
 
 _T = TypeVar("_T", covariant=True)
 
@@ -306,10 +303,8 @@ class DataLoader(Picklable[_T]):
             spec, history = spec_of(self), self._pl.history
             world = partial(Batch, self._pl.turn, history.source)
             job = job_of(self, spec)
-            run = None if history.position is None else history.position.run
-            at_hand = run or (lambda: from_plain(history.state(spec, history.position)))
             return batch_at(  # type: ignore[no-any-return]
-                spec, history, job, world, at_hand, self, step, epoch
+                spec, history, job, world, self, step, epoch
             )
 
     def __repr__(self) -> str:

@@ -28,8 +28,6 @@ from .copies import apart, named_copy
 from .internals import Internals, Owner
 from .setup import packing_of, spec_of
 
-__all__ = ["Picklable", "internals", "warn_of_generators"]
-
 _T = TypeVar("_T", covariant=True)
 
 #: torch's name of an attribute that cannot be pickled

@@ -27,8 +27,6 @@ from .display.html import card
 from .pickling import Picklable, state_of, warn_of_generators
 from .setup import packing_of, spec_of
 
-__all__ = ["PicklableIterator"]
-
 _T = TypeVar("_T", covariant=True)
 
 
@@ -192,7 +190,7 @@ class PicklableIterator(Generic[_T]):
         if isinstance(order.get("iterator"), Opened):
             self._sealed = order["iterator"]
             start = _with_iterator(start, self._sealed)
-        self._take(Position(start, over=saved["finished"]))
+        self._take(Position(start, ended=saved["finished"]))
         history = self.loader._pl.history
         if saved["newest"]:
             if history.position is not None:  # it was loaded: the next iter goes on from it, too

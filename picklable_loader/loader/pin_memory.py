@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
-__all__ = ["pin", "warn_about_pinning"]
-
 
 def pin(batch: Any) -> Any:
     """The batch in pinned memory; as it is where there is no accelerator that has it."""

@@ -10,8 +10,6 @@ from .display.describe import total
 from .iterator import LoaderIterator
 from .loader import DataLoader
 
-__all__ = ["progress"]
-
 _T = TypeVar("_T")
 
 

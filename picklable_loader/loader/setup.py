@@ -15,8 +15,6 @@ from ..saving.pickles.parts import Packing
 from .internals import Owner
 from .pin_memory import warn_about_pinning
 
-__all__ = ["engine_of", "job_of", "packing_of", "spec_of"]
-
 
 def spec_of(loader: Owner[Any]) -> Spec:
     """How the loader is set up now."""

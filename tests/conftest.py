@@ -9,10 +9,12 @@ import multiprocessing.resource_tracker
 import os
 import random
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import combinations
+from multiprocessing import resource_sharer
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -108,11 +110,20 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     descriptors, shared = _descriptors(), _shared_memory()
     yield
     gc.collect()
+    resource_sharer.stop()  # Python's thread that gives away descriptors of shared memory
     _until_none(lambda: set(map(repr, multiprocessing.active_children())), "child processes")
     _until_none(lambda: _descriptors() - descriptors, "descriptors")
     _until_none(lambda: _own(_shared_memory() - shared), "shared memory")
     if request.node.get_closest_marker("inline"):
         assert not _started, "the test is marked as one in which no worker takes part"
+
+
+@pytest.fixture
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A program that a shell has started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

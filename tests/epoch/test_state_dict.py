@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import torch
+from laws.cases import four_batches as make
+from laws.cases import generator
 from laws.datasets import Boom, Broken, Noisy, NoisyStream
 from laws.observe import random_states, seed_everything, seen
 from laws.samplers import DrawsAsItGoes, from_torch
@@ -36,18 +38,6 @@ from picklable_loader.errors import (
 )
 
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
-
-
-def generator(seed: int = 11) -> torch.Generator:
-    made = torch.Generator()
-    made.manual_seed(seed)
-    return made
-
-
-def make(num_workers: int = 0, **more: Any) -> DataLoader[Any]:
-    """Four batches of random samples in random order."""
-    arguments = {"batch_size": 3, "shuffle": True, "seed": 7, "num_workers": num_workers}
-    return DataLoader(Noisy(), **{**arguments, **more})
 
 
 def uninterrupted(count: int, **more: Any) -> list[list[Any]]:

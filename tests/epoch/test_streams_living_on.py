@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import multiprocessing
 import os
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from laws.codecs import by_weights_only
 from laws.observe import expected_warnings, seen
 from laws.streams import ByClass, Generated, StatefulDataset, StatefulWalk, share
 from torch.utils.data import Dataset, IterableDataset
@@ -581,13 +581,6 @@ class Unusual(Total):
         super().load_state_dict(state)
         assert state["kept"] == UNUSUAL
         assert repr(state["kept"]) == repr(UNUSUAL), "types and defaults as well"
-
-
-def by_weights_only(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 @LIVING_ON

@@ -252,14 +252,6 @@ def test_a_forked_copy_of_the_program_goes_on_with_workers_of_its_own(transport:
     assert found + lists(iterator) == expected
 
 
-@pytest.fixture
-def ctrl_c_is_heard() -> Iterator[None]:
-    """A program that a shell has started in the background ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_ctrl_c_in_the_consumers_own_code_loses_nothing(ctrl_c_is_heard: None) -> None:
     expected = lists(DataLoader(Numbers(), 3, seed=5, num_workers=2))
     iterator, found = iter(DataLoader(Numbers(), 3, seed=5, num_workers=2)), []

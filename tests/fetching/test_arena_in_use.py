@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from multiprocessing import resource_sharer
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,6 @@ PATIENCE_S = 60.0
 
 METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 ROOT = Path(picklable_loader.__file__).parents[1]
-
-
-@pytest.fixture(autouse=True)
-def no_thread_hands_out_descriptors() -> Iterator[None]:
-    yield
-    gc.collect()
-    resource_sharer.stop()
 
 
 class Filled:

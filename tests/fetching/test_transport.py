@@ -8,7 +8,6 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from multiprocessing import resource_sharer
 from multiprocessing.connection import Connection
 from threading import Thread
 from typing import Any
@@ -85,14 +84,6 @@ def by_arena(thing: Any) -> Any:
 
 
 EITHER_WAY = pytest.mark.parametrize("over", [by_message, by_arena])
-
-
-@pytest.fixture(autouse=True)
-def no_thread_hands_out_descriptors() -> Iterator[None]:
-    """Ends the thread by which Python gives away descriptors of shared memory."""
-    yield
-    gc.collect()
-    resource_sharer.stop()
 
 
 # --- frames --------------------------------------------------------------------------------------

@@ -64,6 +64,12 @@ def generator(seed: int = 11) -> torch.Generator:
     return made
 
 
+def four_batches(num_workers: int = 0, **more: Any) -> DataLoader[Any]:
+    """A loader of random samples in random order."""
+    arguments = {"batch_size": 3, "shuffle": True, "seed": 7, "num_workers": num_workers}
+    return DataLoader(Noisy(), **{**arguments, **more})
+
+
 def sampler(name: str, make: Callable[[], Any], **more: Any) -> Case:
     return Case(name, lambda: {"sampler": make()}, **more)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.cases import four_batches as make
 from laws.datasets import Boom, Broken, Noisy, NoisyStream
 from laws.observe import seen
 from laws.samplers import Endless, WithoutLength
@@ -24,12 +25,6 @@ from torch.utils.data import Dataset
 from picklable_loader import DataLoader, LoaderIterator
 
 WORKERS = pytest.mark.parametrize("num_workers", [0, 1, 2])
-
-
-def make(num_workers: int = 0, **more: Any) -> DataLoader[Any]:
-    """Four batches, of random samples in random order."""
-    arguments = {"batch_size": 3, "shuffle": True, "seed": 7, "num_workers": num_workers}
-    return DataLoader(Noisy(), **{**arguments, **more})
 
 
 def expected(**more: Any) -> list[Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.cases import four_batches as make
 from laws.datasets import Noisy
 from laws.observe import random_states, seed_everything, seen
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
@@ -31,12 +32,6 @@ def weight_of(loader: DataLoader[Any]) -> Weight:
 
 
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
-
-
-def make(num_workers: int = 0, **more: Any) -> DataLoader[Any]:
-    """Four batches."""
-    arguments = {"batch_size": 3, "shuffle": True, "seed": 7, "num_workers": num_workers}
-    return DataLoader(Noisy(), **{**arguments, **more})
 
 
 # --- in one line ---------------------------------------------------------------------------------

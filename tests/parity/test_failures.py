@@ -557,15 +557,7 @@ def test_out_of_order_delivery_does_not_wait_for_a_slow_worker_and_loses_nothing
     assert assert_parity(observe) == (True, [*range(6)])
 
 
-@pytest.fixture
-def ctrl_c_interrupts() -> Iterator[None]:
-    """It is ignored where the tests were started in a shell's background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c_interrupts")
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 def test_ctrl_c_while_waiting_for_a_worker_loses_no_batch() -> None:
     def observe(make: Make) -> Any:
         event = multiprocessing.get_context("fork").Event()

@@ -7,7 +7,6 @@ the user's own that hold numpy's values and random states, each seeding, each ki
 from __future__ import annotations
 
 import datetime
-import io
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from laws.cases import ALL, Case
+from laws.codecs import by_weights_only
 from laws.datasets import N, Noisy
 from laws.observe import expected_warnings, seed_everything, seen
 from laws.streams import KINDS, Kind
@@ -27,18 +27,11 @@ from picklable_loader import DataLoader, from_json, load, save, to_json
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
 
 
-def through_torch(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 def through_json(state: Any) -> Any:
     return from_json(to_json(state))
 
 
-DOORS = pytest.mark.parametrize("door", [through_torch, through_json])
+DOORS = pytest.mark.parametrize("door", [by_weights_only, through_json])
 Door = Callable[[Any], Any]
 
 

@@ -7,7 +7,6 @@ missing, empty, another number, or another state's.
 from __future__ import annotations
 
 import copy
-import io
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.codecs import by_weights_only
 from laws.observe import expected_warnings, seed_everything, seen
 from test_odd_states import BY_KIND, STATES, changed
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
@@ -149,19 +149,12 @@ def through_dcp(state: Any) -> Any:
     return unflatten_state_dict(flat, mappings)["app"]["data"]
 
 
-def through_torch(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 PROGRAMS: dict[str, Callable[[Any], Any]] = {
     "deepcopy": copy.deepcopy,
     "a tree of torch's": lambda state: tree_map(lambda leaf: leaf, state),
     "torch.distributed.checkpoint": through_dcp,
     "ordered dicts": ordered,
-    "an ordered dict in a file": lambda state: through_torch(ordered(state)),
+    "an ordered dict in a file": lambda state: by_weights_only(ordered(state)),
     "to_json": lambda state: from_json(to_json(state)),
     "sorted JSON": lambda state: json.loads(json.dumps(state, sort_keys=True)),
 }

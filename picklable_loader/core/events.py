@@ -91,6 +91,23 @@ class Ended(Answered):
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """The pass is over, or given up: the next epoch needs the state that each stream leaves."""
+
+    #: how many streams there are
+    streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastMark:
+    """The state in which the next epoch finds a stream's dataset is here."""
+
+    stream: int
+    #: None: it has none
+    mark: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Died:
     """A worker is gone; another one takes its place."""
 
@@ -112,7 +129,7 @@ class Interrupted:
     handed_over: int
 
 
-Event = Union[Started, Wanted, Skipped, Budgeted, Answered, Died, Interrupted]
+Event = Union[Started, Wanted, Skipped, Budgeted, Answered, Left, LastMark, Died, Interrupted]
 
 
 # --- instructions --------------------------------------------------------------------------------
@@ -126,6 +143,16 @@ class Send:
     worker: int | None
     task: Task
     #: the position at which its stream goes on, if another worker has read it before
+    place: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskLast:
+    """Ask a stream's worker for the state in which the next epoch finds the dataset."""
+
+    worker: int
+    stream: int
+    #: the position at which the worker opens the stream first, if its worker has died
     place: Place | None = None
 
 
@@ -180,7 +207,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The epoch is over."""
+    """The epoch is over; after `Left`, all streams' last states are known."""
 
 
-Instruction = Union[Send, Deliver, Raise, Condemn, Pass, Drop, Retract, Fault, Finish]
+Instruction = Union[Send, AskLast, Deliver, Raise, Condemn, Pass, Drop, Retract, Fault, Finish]

@@ -47,10 +47,6 @@ class Positions:
         """A stream's position; None where streams have no states."""
         return self._places[stream].copy() if self._places and stream is not None else None
 
-    def astray(self) -> dict[int, Place]:
-        """Positions of the streams whose workers have died and that were not opened again."""
-        return {stream: self._beyond(stream) for stream in sorted(self._astray)}
-
     def last_marks(self) -> dict[int, Any]:
         """By stream, the state in which the next epoch finds its dataset, if a worker sent it."""
         return {stream: mark for stream, mark in self._over.items() if mark is not None}
@@ -93,14 +89,21 @@ class Positions:
         self._astray.update(stream for stream in streams if self._placement.of(stream) == worker)
         self._placement.died(worker)
 
+    def reopened(self, stream: int) -> Place | None:
+        """The position at which a worker opens a stream whose worker has died; None: it has not."""
+        if stream not in self._astray:
+            return None
+        self._astray.discard(stream)
+        return self._beyond(stream)
+
     def open_again(self, stream: int) -> Place | None:
         """The position at which the worker opens a stream with its next task; None: it has it open.
 
         Moves the stream to another worker first, if that has less to do.
         """
-        if stream in self._astray:
-            self._astray.discard(stream)
-            return self._beyond(stream)
+        place = self.reopened(stream)
+        if place is not None:
+            return place
         if stream in self._over or not self._placement.may_move(stream):
             return None
         place = self._beyond(stream)

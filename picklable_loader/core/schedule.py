@@ -22,6 +22,7 @@ from .budget import Budget, Policy
 from .events import (
     Answered,
     Arrived,
+    AskLast,
     Budgeted,
     Condemn,
     Deliver,
@@ -35,6 +36,8 @@ from .events import (
     Finish,
     Instruction,
     Interrupted,
+    LastMark,
+    Left,
     Pass,
     Raise,
     Retract,
@@ -103,6 +106,10 @@ class Schedule:
         self._before: tuple[int, Task, Place | None] | None = None
         #: a task that was drawn and is not in the window yet
         self._drawn: Task | None = None
+        #: streams whose last states are awaited; None: the pass goes on
+        self._awaited: set[int] | None = None
+        #: those that have come
+        self._last_marks: dict[int, Any] = {}
         #: the plan has no more tasks
         self._exhausted = False
         #: what drawing raised; nothing is drawn until the consumer has got it
@@ -140,13 +147,14 @@ class Schedule:
         """The position of each stream, as copies that do not move any more."""
         return self._places.now()
 
-    def astray(self) -> dict[int, Place]:
-        """Positions of the streams whose workers have died and that were not opened again."""
-        return self._places.astray()
-
     def last_marks(self) -> dict[int, Any]:
         """By stream, the state in which the next epoch finds its dataset, if a worker sent it."""
-        return self._places.last_marks()
+        return self._places.last_marks() | self._last_marks
+
+    @property
+    def left(self) -> bool:
+        """`Left` was said, and the streams' last states are known."""
+        return self._awaited is not None and not self._awaited
 
     @property
     def budget(self) -> int:
@@ -209,6 +217,23 @@ class Schedule:
         self._places.died(event.worker)
         self._hand_out(out)
         self._serve(out)
+        if self._awaited:
+            self._ask(out, event.worker)
+
+    def _left(self, event: Left, out: list[Instruction]) -> None:
+        # What was fetched ahead stays in the window: a state of this pass has it ahead still.
+        self._wanting = False
+        self._awaited = set(range(event.streams)) - self.last_marks().keys()
+        if not self._awaited:
+            out.append(Finish())
+        self._ask(out)
+
+    def _last_mark(self, event: LastMark, out: list[Instruction]) -> None:
+        assert self._awaited is not None, "it was asked for"
+        self._last_marks[event.stream] = event.mark
+        self._awaited.discard(event.stream)
+        if not self._awaited:
+            out.append(Finish())
 
     def _budgeted(self, event: Budgeted, out: list[Instruction]) -> None:
         if self.policy.lazy:
@@ -332,8 +357,17 @@ class Schedule:
         fewest, _, stream = min(found, default=(share, 0, None))
         return stream if fewest < share else None
 
+    def _ask(self, out: list[Instruction], dead: int | None = None) -> None:
+        """Ask for the last states that are awaited; of a dead worker, only of its streams."""
+        for stream in sorted(self._awaited or ()):
+            worker = self._placement.of(stream)
+            if dead is None or worker == dead:
+                out.append(AskLast(worker, stream, self._places.reopened(stream)))
+
     def _hand_out(self, out: list[Instruction]) -> None:
         """Send the tasks that are held, each to its stream's worker, which may be a new one."""
+        if self._awaited is not None:
+            return
         full: set[int] = set()
         for entry in self._window.held_back():
             stream = entry.task.stream
@@ -356,7 +390,7 @@ class Schedule:
 
     def _may_draw(self) -> bool:
         """There may be more tasks, and the bound in bytes leaves room for one."""
-        if self._exhausted or self._fault is not None:
+        if self._exhausted or self._fault is not None or self._awaited is not None:
             return False
         if self.policy.bytes is None or not self._window.entries:
             return True
@@ -388,6 +422,8 @@ _HANDLERS: dict[type[Any], Callable[[Schedule, Any, list[Instruction]], None]] =
     Failed: Schedule._answered,
     Emptied: Schedule._answered,
     Ended: Schedule._answered,
+    Left: Schedule._left,
+    LastMark: Schedule._last_mark,
     Died: Schedule._died,
     Interrupted: Schedule._interrupted,
 }

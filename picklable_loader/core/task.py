@@ -11,7 +11,7 @@ from typing import Any
 class Task:
     """One batch to be fetched."""
 
-    #: number of the task within the epoch, from 0; below that it asks for no batch
+    #: number of the task within the epoch, from 0
     step: int
     #: what the dataset is asked for: a list of indices, one index, or None (iterable-style)
     indices: Any

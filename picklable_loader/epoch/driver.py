@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import perf_counter_ns
 
 from ..core.events import (
+    AskLast,
     Condemn,
     Deliver,
     Drop,
@@ -16,6 +17,7 @@ from ..core.events import (
     Fault,
     Finish,
     Instruction,
+    Left,
     Pass,
     Raise,
     Send,
@@ -110,8 +112,11 @@ class Driver:
             self._carry_out(Skipped(skip))
         self._carry_out(Started(marks))
 
-    def advance(self) -> Answer:
+    def advance(self, event: Event = _WANTED) -> Answer:
         """The next batch, or the exception that fetching it raised.
+
+        Args:
+            event: after `Left` there is no batch: `StopIteration` ends it.
 
         Raises:
             StopIteration: the epoch is over.
@@ -123,7 +128,6 @@ class Driver:
         assert run is not None and engine is not None, "start() comes first"
         self._empty = 0
         turn, handle = self._pooled, run.schedule.handle
-        event: Event = _WANTED
         while True:
             for instruction in handle(event):
                 kind = type(instruction)
@@ -236,6 +240,8 @@ class Driver:
         match instruction:
             case Send(worker, task, place):
                 engine.send(worker, task, place)
+            case AskLast(worker, stream, place):
+                engine.ask(worker, stream, place)
             case Drop(step):
                 engine.take(step)
             case Pass(step):
@@ -245,7 +251,6 @@ class Driver:
                 raise error
             case Finish():
                 self._finish()
-                raise StopIteration
             case Condemn(task):
                 raise engine.condemn(task)
             case _:
@@ -258,34 +263,26 @@ class Driver:
         self.skipped(answer.step, answer.payload)
 
     def _finish(self) -> None:
-        """Note in the run what it leaves to the next epoch."""
+        """Note in the run what it leaves to the next epoch; raises StopIteration then."""
         run, engine = self._run, self._engine
         assert run is not None and engine is not None
         schedule = run.schedule
+        if run.spec.asks_at_end and not schedule.left:
+            self.advance(Left(run.streams))
         run.last_marks = schedule.last_marks()
-        if run.spec.asks_at_end:
-            while not isinstance(told := engine.last_marks(schedule.astray()), dict):
-                for instruction in schedule.handle(told):
-                    self._act(instruction)
-            run.last_marks |= told
-        self._keep(run, engine)
-
-    def leave(self) -> None:
-        """Note the carryover of a run that ends early, for the next epoch of persistent workers."""
-        run, engine = self._run, self._engine
-        if run is None or engine is None:
-            return
-        try:
-            while not isinstance(told := engine.last_marks({}), dict):
-                pass  # nobody wants what was fetched ahead
-        except RuntimeError:  # they do not say so: new ones begin with what is known
-            self.stop()
-            return
-        run.last_marks = told
-        self._keep(run, engine)
-
-    def _keep(self, run: Run, engine: Engine) -> None:
         if run.spec.has_worker_states:
             run.worker_states.update(engine.worker_states())
         states = dict(run.worker_states)
-        self.kept = Carryover(run.base_seed, run.worker_seed, run.schedule.policy, states)
+        self.kept = Carryover(run.base_seed, run.worker_seed, schedule.policy, states)
+        raise StopIteration
+
+    def leave(self) -> None:
+        """Note the carryover of a run that ends early, for the next epoch of persistent workers."""
+        if self._run is None or self._engine is None:
+            return
+        try:
+            self.advance(Left(self._run.streams))
+        except StopIteration:
+            pass
+        except RuntimeError:  # they do not say so: new ones begin with what is known
+            self.stop()

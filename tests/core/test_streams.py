@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 from picklable_loader.core.cursor import Cursor
 from picklable_loader.core.events import (
     Arrived,
+    AskLast,
     Condemn,
     Deliver,
     Died,
     Ended,
     Failed,
     Finish,
+    LastMark,
+    Left,
     Raise,
     Send,
     Skipped,
@@ -254,6 +257,54 @@ def test_a_stream_that_had_ended_is_opened_at_its_end_when_its_worker_dies() -> 
     schedule.handle(Ended(2, mark="end"))
     [again] = schedule.handle(Died(0, [4], 4))
     assert again == Send(0, Task(4, None, 0, 0), Place(1, True, "end", 1))
+
+
+# --- the states that the next epoch begins with --------------------------------------------------
+
+
+def left_after_one_batch() -> Schedule:
+    """A pass over three streams and two workers, of which the first batch was delivered."""
+    places = [Place() for _ in range(3)]
+    schedule = Schedule(StreamPlan(places, None), Policy(workers=2, budget=3), 0, places)
+    schedule.handle(Started())
+    schedule.handle(Arrived(0, mark="one"))
+    assert schedule.handle(Wanted())[-1] == Deliver(0)
+    return schedule
+
+
+def test_a_pass_that_is_left_asks_each_streams_worker_and_ends_with_the_last_answer() -> None:
+    schedule = left_after_one_batch()
+    expected = schedule.window(), schedule.places()
+    assert schedule.handle(Left(3)) == [AskLast(0, 0), AskLast(1, 1), AskLast(0, 2)]
+    assert schedule.handle(LastMark(1, "b")) == schedule.handle(LastMark(0, None)) == []
+    assert not schedule.left
+    assert schedule.handle(LastMark(2, "c")) == [Finish()]
+    assert schedule.left and schedule.last_marks() == {0: None, 1: "b", 2: "c"}
+    assert (schedule.window(), schedule.places()) == expected, "a state has them ahead still"
+
+
+def test_a_pass_that_is_left_draws_no_more_and_sends_nothing_again() -> None:
+    schedule = left_after_one_batch()
+    schedule.handle(Left(3))
+    assert schedule.handle(Arrived(1)) == []
+    assert schedule.handle(Died(0, [2, 3], 2)) == [
+        AskLast(0, 0, Place(1, mark="one", marked=1)),
+        AskLast(0, 2, Place()),
+    ]
+
+
+def test_a_stream_that_has_said_its_last_state_is_not_asked() -> None:
+    schedule = left_after_one_batch()
+    schedule.handle(Ended(1, mark="end"))
+    assert schedule.handle(Left(2)) == [AskLast(0, 0)]
+    assert schedule.handle(Died(1, [])) == []
+    assert schedule.handle(LastMark(0, "a")) == [Finish()]
+    assert schedule.last_marks() == {0: "a", 1: "end"}
+
+
+def test_a_pass_without_streams_is_left_at_once() -> None:
+    schedule = Schedule(StreamPlan([], None), Policy(), 0)
+    assert schedule.handle(Left(0)) == [Finish()] and schedule.left
 
 
 def test_a_stream_whose_batch_kills_its_workers_stops_before_it() -> None:

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...core.events import Answered, Died
+from ...core.events import Answered, Died, LastMark
 from ...core.streams import Marks, Place
 from ...core.task import Task
 from ...datasets import datapipes
@@ -64,8 +64,17 @@ class Engine(Protocol):
             place: the position of its stream, if another worker has read it before.
         """
 
-    def wait(self) -> Answered | Died:
-        """Wait for the next event: a task was answered, or a worker has died.
+    def ask(self, worker: int, stream: int, place: Place | None = None) -> None:
+        """Have a worker say in which state the next epoch finds a stream's dataset.
+
+        Args:
+            worker: its number.
+            stream: the stream.
+            place: the position at which the worker opens the stream first.
+        """
+
+    def wait(self) -> Answered | LastMark | Died:
+        """Wait for the next event: a request was answered, or a worker has died.
 
         Raises:
             RuntimeError: the time is up, or a worker has died and none takes its place.
@@ -79,17 +88,6 @@ class Engine(Protocol):
 
     def condemn(self, task: Task) -> Exception:
         """The error to raise for a task that workers die of; the engine does not go on."""
-
-    def last_marks(self, astray: dict[int, Place]) -> Marks | Answered | Died:
-        """Ask workers for the states in which the next epoch finds the streams' datasets.
-
-        Args:
-            astray: by stream, the positions of streams whose worker has died.
-
-        Returns:
-            The states by stream, where known. Or an event that came first: pass it to the schedule
-            and call again.
-        """
 
     def worker_states(self) -> dict[str, Any]:
         """The workers' generators after all that they have answered (``seeding="worker"``)."""

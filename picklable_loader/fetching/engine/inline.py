@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data._utils import worker as torch_worker
 
-from ...core.events import Answered, Ended
+from ...core.events import Answered, Ended, LastMark
 from ...core.streams import Marks, Place
 from ...core.task import Task
 from ...rng.current import set_current
@@ -48,8 +48,10 @@ class InlineEngine:
         origin: FirstBaseline | None = None,
     ) -> None:
         self._world = world
-        self._stateful, self._iterable = job.stateful, job.iterable
+        self._iterable = job.iterable
         self._tasks: deque[Task] = deque()
+        #: streams whose last states are asked for
+        self._asked: deque[int] = deque()
         self._results: dict[int, Answer] = {}
         self._seed = 0
         self._clocks = Clocks(1)
@@ -65,6 +67,7 @@ class InlineEngine:
 
     def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
         self._tasks.clear()
+        self._asked.clear()
         self._results.clear()
         self._seed = begin.base_seed
         return self._inside(self._begin, begin, places)
@@ -72,7 +75,13 @@ class InlineEngine:
     def send(self, worker: int | None, task: Task, place: Place | None = None) -> None:
         self._tasks.append(task)
 
-    def wait(self) -> Answered:
+    def ask(self, worker: int, stream: int, place: Place | None = None) -> None:
+        self._asked.append(stream)
+
+    def wait(self) -> Answered | LastMark:
+        if self._asked:
+            mark = self._inside(self._replicas[self._asked[0]].last_mark)
+            return LastMark(self._asked.popleft(), mark)
         # The task is taken off only when it is done: Ctrl-C loses nothing.
         task = self._tasks[0]
         began_ns = time.perf_counter_ns()
@@ -93,12 +102,6 @@ class InlineEngine:
 
     def condemn(self, task: Task) -> Exception:
         raise AssertionError("nobody has died")
-
-    def last_marks(self, astray: dict[int, Place]) -> Marks:
-        if not self._stateful:
-            return {}  # streams that end have said so
-        marks = self._inside(lambda: [replica.last_mark() for replica in self._replicas])
-        return dict(enumerate(marks))
 
     def worker_states(self) -> dict[str, Any]:
         return {}

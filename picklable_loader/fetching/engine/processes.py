@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.events import Answered, Died, Ended, Failed
+from ...core.events import Answered, Died, Ended, Failed, LastMark
 from ...core.streams import Marks, Place
 from ...core.task import Task
 from ...errors import UsageError
@@ -17,7 +17,7 @@ from ..pool.exit import Death, unexpected
 from ..pool.pool import Pool
 from ..transport.arena import ArenaFull
 from ..transport.channels import Frames
-from ..transport.messages import Answer, Begin, Request, encode_request, told_of
+from ..transport.messages import Answer, Begin, Request, encode_request, task_of
 from ..worker.replica import Post
 from .deaths import Restarts
 from .stats import Clocks, WorkerStats
@@ -49,8 +49,6 @@ class PoolEngine:
     def __init__(self, pool: Pool, posts: Sequence[Post], care: Care) -> None:
         self._posts = posts
         self._care = care
-        #: by stream, its state at the end of the epoch
-        self._last: Marks = {}
         self.timed_out = self.renewed = False
         self._pool = pool
         self._lines = pool.lines
@@ -59,6 +57,8 @@ class PoolEngine:
         self._run = 0
         #: what was sent and not answered, by run and step, with the worker; None: any may have it
         self._sent: dict[tuple[int, int], int | None] = {}
+        #: streams whose last states were asked for and have not come, each with the worker
+        self._asked: dict[int, int] = {}
         self._restarts = Restarts(care.most_deaths, care.persistent)
         self._begin: Begin | None = None
         #: the workers' generators and the streams' places that they are to go on with
@@ -68,9 +68,9 @@ class PoolEngine:
         self._told: dict[int, int] = {}
         self._answers: dict[int, Answer] = {}
         #: by worker that has died with answers that cannot be read any more, what it has done
-        self._cut_off: dict[int, set[tuple[int, int]]] = {}
+        self._cut_off: dict[int, set[tuple[int, int] | None]] = {}
         #: what has happened, and what cannot go on, in this order
-        self._events: deque[Answered | Died | Exception] = deque()
+        self._events: deque[Answered | LastMark | Died | Exception] = deque()
         #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
         self._unheard: dict[int, Died] = {}
         self._clocks = Clocks(len(pool.pids))
@@ -91,7 +91,7 @@ class PoolEngine:
         self._answers.clear()
         self._events.clear()
         self._unheard.clear()
-        self._last.clear()
+        self._asked.clear()
         self.renewed = False
         return {}
 
@@ -100,27 +100,38 @@ class PoolEngine:
             self._unheard[worker].lost.append(task.step)
             return
         with self._taking:  # nobody may see the answer before it is known that it was sent
-            self._send(worker, task, place)
+            try:
+                taker = self._post(worker, task, task.stream, place)
+            except Exception as error:  # the schedule counts on an answer
+                self._fail(task.step, _unsent(task.step, error))
+                return
+            self._sent[self._run, task.step] = taker
 
-    def _send(self, worker: int | None, task: Task, place: Place | None) -> None:
-        begin, stream = self._begin, task.stream
+    def ask(self, worker: int, stream: int, place: Place | None = None) -> None:
+        if worker in self._unheard:
+            return  # the schedule asks again when it hears of the death
+        with self._taking:
+            self._asked[stream] = worker
+            self._post(worker, None, stream, place)
+
+    def _post(
+        self, worker: int | None, task: Task | None, stream: int | None, place: Place | None
+    ) -> int | None:
+        begin = self._begin
         # The worker that takes a task from the queue may not have begun the epoch.
         if stream is not None:
             begin = None
             if place is not None or stream not in self._told:
                 begin = _with_states(self._begin, self._states.get(str(worker)))
                 place = place or self._places.get(stream)
-        try:
-            taker = self._lines.post(worker, encode_request(Request(self._run, task, begin, place)))
-        except Exception as error:  # the schedule counts on an answer
-            self._fail(task.step, _unsent(task.step, error))
-            return
-        self._sent[self._run, task.step] = taker
+        request = Request(self._run, task, begin, place, stream)
+        taker = self._lines.post(worker, encode_request(request))
         self._clocks.sent(worker)
         if stream is not None and worker is not None:
             self._told[stream] = worker
+        return taker
 
-    def wait(self) -> Answered | Died:
+    def wait(self) -> Answered | LastMark | Died:
         self.timed_out = False
         if os.getpid() != self._owner:
             raise _forked()
@@ -137,7 +148,7 @@ class PoolEngine:
                     self._take_in(answers)
             finally:
                 self._taking.release()
-        return [e for e in tuple(self._events) if not isinstance(e, (Died, Exception))]
+        return [e for e in tuple(self._events) if isinstance(e, Answered)]
 
     def _arrived(self) -> Frames:
         """Answers that have come already, at most one of each worker."""
@@ -151,20 +162,6 @@ class PoolEngine:
 
     def condemn(self, task: Task) -> Exception:
         return self._restarts.condemn(task)
-
-    def last_marks(self, astray: dict[int, Place]) -> Marks | Answered | Died:
-        streams = range(self._posts[0].streams or len(self._posts))
-        while True:
-            if not self._events:  # otherwise the schedule has to hear of them first
-                for stream in streams:
-                    if stream not in self._last and (self._run, -1 - stream) not in self._sent:
-                        self._ask_for_last_mark(stream, astray.get(stream))
-            with self._taking:
-                if self._events:
-                    return self._next_event()
-                if len(self._last) == len(streams):
-                    return dict(self._last)
-                self._wait()
 
     def worker_states(self) -> dict[str, Any]:
         return dict(self._states)
@@ -181,21 +178,13 @@ class PoolEngine:
             self._answers.clear()
             self._pool.retire()
 
-    def _next_event(self) -> Answered | Died:
+    def _next_event(self) -> Answered | LastMark | Died:
         event = self._events.popleft()
         if isinstance(event, Exception):
             raise event
         if isinstance(event, Died):
             del self._unheard[event.worker]
         return event
-
-    def _ask_for_last_mark(self, stream: int, astray: Place | None) -> None:
-        """Ask the worker that reads a stream; if there is none, have one open it at `astray`."""
-        reader = self._told.get(stream)
-        if reader is None:
-            self.send(stream % len(self._posts), Task(-1 - stream, None, 0, stream), astray)
-        else:
-            self.send(reader, Task(-1 - stream, None, 0, stream))
 
     def _wait(self) -> None:
         """Wait until something has happened."""
@@ -214,7 +203,8 @@ class PoolEngine:
             self.timed_out = True
             raise RuntimeError(f"DataLoader timed out after {self._care.timeout_s} seconds")
         workers = range(len(self._posts))
-        stuck = [w for w in workers if self._owed(w) or self._at_hand(w) is not None]
+        asked = self._asked.values()
+        stuck = [w for w in workers if self._owed(w) or w in asked or self._at_hand(w) is not None]
         for worker in stuck or workers:
             self._pool.kill(worker)
 
@@ -231,6 +221,7 @@ class PoolEngine:
             lost = self._lost(death.worker, at_hand)
             self._clocks.died(death.worker)
             self._told = {s: w for s, w in self._told.items() if w != death.worker}
+            self._asked = {s: w for s, w in self._asked.items() if w != death.worker}
             self._restarts.note(death, lost, at_hand[death.worker])
             self.renewed = True
             self._cut_off.pop(death.worker, None)
@@ -246,8 +237,6 @@ class PoolEngine:
     def _at_hand(self, worker: int) -> int | None:
         """The step that a worker is at, or was when it died."""
         step = self._lines.at_hand(worker, self._run, self._owed(worker))
-        if step is None or step < 0:  # none, or a last mark, which is no task of the schedule's
-            return None
         return step if (self._run, step) in self._sent else None
 
     def _owed(self, worker: int) -> list[int]:
@@ -277,12 +266,12 @@ class PoolEngine:
             lost |= common
         for key in lost:
             del self._sent[key]
-        return sorted(step for run, step in lost if run == self._run and step >= 0)
+        return sorted(step for run, step in lost if run == self._run)
 
     def _take_in(self, answers: list[tuple[int, bytes]]) -> None:
         for worker, frame in answers:
             if worker in self._cut_off or not self._taken_in(worker, frame):
-                self._cut_off[worker].add(told_of(frame))
+                self._cut_off[worker].add(task_of(frame))
 
     def _taken_in(self, worker: int, frame: bytes) -> bool:
         """Note an answer; True if it is all here."""
@@ -298,10 +287,9 @@ class PoolEngine:
             return False
 
     def _note(self, answer: Answer) -> None:
-        ended = answer.kind is Ended
-        if (answer.run, answer.step) not in self._sent:
+        if not self._was_owed(answer):
             return  # it was done twice
-        del self._sent[answer.run, answer.step]
+        ended = answer.kind is Ended or answer.kind is LastMark
         self._restarts.answered(answer.worker)
         figures = answer.busy_ns, answer.idle_ns, answer.arena_bytes
         self._clocks.answered(answer.worker, *figures, ended)
@@ -310,14 +298,21 @@ class PoolEngine:
         if answer.kind is None:
             self._events.append(answer.payload)
             return
-        if answer.step < 0:
-            self._last[-1 - answer.step] = answer.mark
-            return
-        if answer.states is not None:
+        if answer.states is not None and answer.kind is not LastMark:
             self._states[str(answer.worker)] = answer.states
         self._events.append(answer.event())
         if not ended:
             self._answers[answer.step] = answer
+
+    def _was_owed(self, answer: Answer) -> bool:
+        """Take note that a request is answered; False: nobody waits for the answer."""
+        if answer.kind is LastMark:
+            return answer.run == self._run and self._asked.pop(answer.step, None) is not None
+        key = answer.run, answer.step
+        if key not in self._sent:
+            return answer.kind is None  # no last mark, then
+        del self._sent[key]
+        return True
 
     def _fail(self, step: int, error: Exception) -> None:
         """Answer a task that no worker will."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch._utils import ExceptionWrapper
 
-from ...core.events import Answered, Arrived, Emptied, Ended, Failed
+from ...core.events import Answered, Arrived, Emptied, Ended, Failed, LastMark
 from ...core.streams import Place
 from ...core.task import Task
 from .arena import Arena, ArenaFull, Region
@@ -42,10 +42,18 @@ class Request:
     """A task for a worker, and the epoch's beginning if the worker may not know of it."""
 
     run: int
-    task: Task
+    #: None: no batch is wanted, but the state that ``stream`` leaves to the next epoch
+    task: Task | None
     begin: Begin | None = None
-    #: where the task's stream goes on, if it does not begin the epoch
+    #: where the stream goes on, if it does not begin the epoch
     place: Place | None = None
+    #: the task's, or the one that is asked for its last state
+    stream: int | None = None
+
+    @property
+    def number(self) -> int:
+        """The task's step, or the stream that is asked for its last state."""
+        return self.task.step if self.task is not None else self.stream or 0
 
 
 @dataclass(slots=True)  # frozen ones take several times as long to make
@@ -54,12 +62,13 @@ class Answer:
 
     #: the number of the run that asked; an answer to an earlier run is not awaited any more
     run: int
+    #: of a last mark, the stream
     step: int
     worker: int
     #: which event it is; None: the worker can do nothing here, and the payload says why
-    kind: type[Answered] | None
+    kind: type[Answered | LastMark] | None
     #: Arrived: the batch. Failed: the exception, from a worker in torch's ExceptionWrapper.
-    #: Emptied: the samples that were skipped. Ended: None
+    #: Emptied: the samples that were skipped. Ended, LastMark: None
     payload: Any
     #: the worker's generators afterwards (``seeding="worker"``)
     states: dict[str, Any] | None = None
@@ -76,7 +85,7 @@ class Answer:
     #: False: the worker could not start, and fetches nothing
     started: bool = True
 
-    def event(self) -> Answered:
+    def event(self) -> Answered | LastMark:
         """The event for the schedule."""
         assert self.kind is not None
         if self.kind is not Arrived:
@@ -97,7 +106,7 @@ class Answer:
 _IDLE_PART = 8
 
 #: kinds of answers, by their number in a header
-_KINDS = (Arrived, Failed, Ended, Emptied, None)
+_KINDS = (Arrived, Failed, Ended, Emptied, LastMark, None)
 
 #: run, step, worker, kind, whether the rest is in the arena, how many regions the batch has,
 #: busy_ns, bytes, arena_bytes, idle_ns, whether the worker has started
@@ -113,19 +122,20 @@ _INT = frozenset({int})
 
 def encode_request(request: Request) -> bytes:
     # Tuples: pickle is several times as fast with them as with dataclasses.
-    task, begin = request.task, request.begin
+    task, begin, stream = request.task, request.begin, request.stream
     beginning = begin and (begin.base_seed, begin.announced, begin.shared_seed, begin.states)
-    what = task.step, task.indices, task.position, task.stream
-    content = request.run, what, beginning, request.place
-    numbers = type(task.indices) is list and _INT.issuperset(map(type, task.indices))
+    what = task and (task.step, task.indices, task.position, task.stream)
+    content = request.run, what, beginning, request.place, stream
+    indices = task and task.indices
+    numbers = type(indices) is list and _INT.issuperset(map(type, indices))
     if numbers and request.place is None:  # no tensors: five times as fast
         return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
     return dumps(content)
 
 
 def read_request(frame: bytes | memoryview) -> Request:
-    run, what, beginning, place = pickle.loads(frame)
-    return Request(run, Task(*what), beginning and Begin(*beginning), place)
+    run, what, beginning, place, stream = pickle.loads(frame)
+    return Request(run, what and Task(*what), beginning and Begin(*beginning), place, stream)
 
 
 def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | None = None) -> bytes:
@@ -188,10 +198,10 @@ def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None
     return Answer(run, step, worker, _KINDS[kind], payload, states, mark, *figures)
 
 
-def told_of(frame: bytes) -> tuple[int, int]:
-    """The run and the step that an answer is about."""
-    run, step, *_ = _HEADER.unpack_from(frame)
-    return run, step
+def task_of(frame: bytes) -> tuple[int, int] | None:
+    """The run and the step of the task that a message answers; None: it answers another request."""
+    run, step, _, kind, *_ = _HEADER.unpack_from(frame)
+    return None if _KINDS[kind] is LastMark else (run, step)
 
 
 def pack_region(region: Region) -> bytes:

@@ -7,7 +7,7 @@ import time
 import torch
 from torch._utils import ExceptionWrapper
 
-from ...core.events import Failed
+from ...core.events import Failed, LastMark
 from ...core.task import Task
 from ...errors import StreamError, UsageError
 from ...rng.generators import capture_all
@@ -31,13 +31,13 @@ def serve(channel: Channel, job: Job, post: Post) -> None:
             return
         began_ns = time.perf_counter_ns()
         request = read_request(frame)
-        channel.note(request.run, request.task.step)
+        channel.note(request.run, -1 if request.task is None else request.number)
         answer = worker.answer(request)
         answer.idle_ns = 0 if done_ns is None else began_ns - done_ns
         sending_ns = time.perf_counter_ns()
         channel.send(answer, began_ns)
         done_ns = time.perf_counter_ns()
-        if answer.mark is not None:
+        if answer.mark is not None and request.task is not None:
             worker.mark_sent(request.task, done_ns - sending_ns)
 
 
@@ -49,8 +49,8 @@ def refuse(channel: Channel, worker: int, error: Exception) -> None:
         except EOFError:
             return
         request = read_request(frame)
-        channel.note(request.run, request.task.step)
-        answer = Answer(request.run, request.task.step, worker, None, error)
+        channel.note(request.run, -1 if request.task is None else request.number)
+        answer = Answer(request.run, request.number, worker, None, error)
         channel.send(answer, time.perf_counter_ns())
 
 
@@ -74,19 +74,23 @@ class _Worker:
 
     def answer(self, request: Request) -> Answer:
         """Do what is asked; no exception of people's code leaves this."""
-        task = request.task
+        task, number = request.task, request.number
         run, worker = request.run, self._post.worker
-        stream = worker if task.stream is None else task.stream
+        stream = worker if request.stream is None else request.stream
         if stream not in self._replicas and stream not in self._trouble:
             self._start(stream)
         began_ns = time.perf_counter_ns()
         refusal = self._begin(stream, request)
         if refusal is not None:
-            answer = Answer(run, task.step, worker, None, refusal)
+            answer = Answer(run, number, worker, None, refusal)
+        elif task is None:
+            works = stream in self._replicas and stream not in self._not_begun
+            mark = self._replicas[stream].last_mark() if works else None
+            answer = Answer(run, number, worker, LastMark, None, None, mark)
         elif stream in self._trouble:
-            answer = Answer(run, task.step, worker, Failed, self._trouble[stream], started=False)
+            answer = Answer(run, number, worker, Failed, self._trouble[stream], started=False)
         elif stream in self._not_begun:
-            answer = Answer(run, task.step, worker, Failed, self._not_begun[stream])
+            answer = Answer(run, number, worker, Failed, self._not_begun[stream])
         else:
             answer = self._replicas[stream].answer(run, task, began_ns)
         if self._job.seeding == "worker" and not self._job.iterable:

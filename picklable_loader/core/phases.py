@@ -18,7 +18,7 @@ class Phase(Enum):
     # Enum hashes a name, in Python: a third of a microsecond, three times a batch.
     __hash__ = object.__hash__
 
-    HELD = "held"  # drawn, and to be sent at once, or when it is clear who is to have its stream
+    HELD = "held"  # drawn, and to be sent when it is clear who is to have its stream
     SENT = "sent"
     HERE = "here"  # answered: there is a batch, an error, or no batch, as its answer says
     LETHAL = "lethal"  # several workers have died of it: it is not sent again

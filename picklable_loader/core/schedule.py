@@ -203,7 +203,8 @@ class Schedule:
             out.append(Drop(event.step))
         more = type(event) is Ended or self.policy.bytes is not None or not self._in_turn
         if type(event) is Arrived:
-            self._budget.note(event.bytes)
+            if event.bytes > self._budget.largest:
+                self._budget.note(event.bytes)
             more |= event.idled and self._budget.grow_for_an_idler()
         if more:  # than before the answer may be drawn now
             self._refill(out)
@@ -316,7 +317,8 @@ class Schedule:
         window, budget = self._window, self._budget
         while len(window.entries) < budget.tasks and self._may_draw():
             try:
-                self._drawn = self.plan.draw() if self._in_turn else self._draw_out_of_turn()
+                task = self.plan.draw() if self._in_turn else self._draw_out_of_turn()
+                self._drawn = task
             except StopIteration:
                 self._exhausted = True
             except Exception as error:
@@ -324,12 +326,13 @@ class Schedule:
                     raise  # a signal handler's
                 self._fault = error  # the user's sampler; what was drawn before comes first
             else:
-                if self._drawn is None:
+                if task is None:
                     break
-                entry = window.add(self._drawn)
+                window.add(task, held=not self._sends_at_once)
                 self._drawn = None
                 if self._sends_at_once:
-                    self._send(entry, out)
+                    stream = task.stream
+                    out.append(Send(None if stream is None else self._placement.of(stream), task))
         if window.held:
             self._hand_out(out)
 

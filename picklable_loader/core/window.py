@@ -114,15 +114,15 @@ class Window:
         self.entries.setdefault(task.step, Entry(task))
         self.entries = dict(sorted(self.entries.items()))
 
-    def add(self, task: Task) -> Entry:
-        """A task was drawn."""
+    def add(self, task: Task, held: bool = True) -> None:
+        """A task was drawn; it is held, or given to a worker at once."""
         entries, step = self.entries, task.step
         in_turn = not entries or next(reversed(entries)) < step
-        entries[step] = entry = Entry(task)
+        entries[step] = Entry(task, Phase.HELD if held else Phase.SENT)
         if not in_turn:
             self.entries = dict(sorted(entries.items()))
-        self.held += 1
-        return entry
+        self.held += held
+        self.under_way += not held
 
     def send(self, entry: Entry) -> None:
         """A task is given to a worker."""

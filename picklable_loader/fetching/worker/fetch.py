@@ -67,25 +67,28 @@ class MapFetcher:
     def __init__(self, job: Job, seeder: Seeder) -> None:
         self._job = job
         self._seeder = seeder
+        self._per_sample = seeder.mode == "sample"
 
     def fetch(self, task: Task) -> Any:
         """The batch of a task; raises whatever the dataset or the collate_fn raises."""
-        job, seeder = self._job, self._seeder
-        seeder.before_batch(task)
+        job, seeder, per_sample = self._job, self._seeder, self._per_sample
+        if seeder.mode == "batch":
+            seeder.before_batch(task)
         if not job.batched:
-            if seeder.per_sample:
+            if per_sample:
                 seeder.before_sample(task.position)
             return job.collate_fn(job.dataset[task.indices])
         bulk = getattr(job.dataset, "__getitems__", None)
         if bulk:
-            if seeder.per_sample:
+            if per_sample:
                 seeder.before_sample(task.position)
             samples = bulk(task.indices)
-        elif seeder.per_sample:
+        elif per_sample:
             samples = self._one_by_one(task)
         else:
             samples = [job.dataset[index] for index in task.indices]
-        seeder.before_collate(task.position)
+        if per_sample:
+            seeder.before_collate(task.position)
         return job.collate_fn(samples)
 
     def _one_by_one(self, task: Task) -> list[Any]:
@@ -120,7 +123,7 @@ class LenientMapFetcher(MapFetcher):
 
     def _in_bulk(self, bulk: Callable[[Any], Any], task: Task, gathering: Gathering) -> None:
         """Gather all samples in one call; if it raises, and there is another way, singly."""
-        if self._seeder.per_sample:
+        if self._per_sample:
             self._seeder.before_sample(task.position)
         try:
             gathering.samples = bulk(task.indices)
@@ -142,7 +145,7 @@ class LenientMapFetcher(MapFetcher):
     def _singly(self, task: Task, gathering: Gathering) -> None:
         dataset, indices = self._job.dataset, task.indices if self._job.batched else [task.indices]
         for position, index in enumerate(indices, task.position):
-            if self._seeder.per_sample:
+            if self._per_sample:
                 self._seeder.before_sample(position)
             try:
                 sample = dataset[index]

@@ -19,10 +19,6 @@ class Seeder:
     base_seed: int
     hooks: tuple[Callable[[int], object], ...] = ()
 
-    @property
-    def per_sample(self) -> bool:
-        return self.mode == "sample"
-
     def before_batch(self, task: Task) -> None:
         """Before a map-style batch is fetched."""
         if self.mode == "batch":

@@ -12,6 +12,7 @@ number of moves is therefore logarithmic in the number of batches.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Set
 
 #: at first, how many batches of each stream are looked at before one may move
 _PATIENCE = 4
@@ -68,6 +69,30 @@ class Placement:
         self._answers += 1
         if self._answers % self._streams == 0 and self._answers >= self._patience:
             self._consider()
+
+    def least_busy(
+        self,
+        steps: Mapping[int, int],
+        owed: Mapping[int | None, int],
+        stuck: Set[int | None],
+        budget: int,
+    ) -> int | None:
+        """The stream to draw a task from, whose worker has fewest; None: each has its share.
+
+        Args:
+            steps: by stream, its next step, if there is one.
+            owed: by stream, tasks that are still to be answered.
+            stuck: streams that cannot go on.
+            budget: tasks that all workers may have together.
+        """
+        load: Counter[int] = Counter()
+        for stream, count in owed.items():
+            if stream is not None and stream not in stuck:
+                load[self.of(stream)] += count
+        share = max(1, budget // len(set(map(self.of, steps))))
+        found = [(load[self.of(s)], step, s) for s, step in steps.items() if s not in stuck]
+        fewest, _, least = min(found, default=(share, 0, None))
+        return least if fewest < share else None
 
     def ended(self, stream: int) -> None:
         """A stream costs nothing any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .events import AskLast
 from .placement import Placement
 from .streams import Place
 from .task import Task
@@ -32,6 +33,10 @@ class Positions:
         self._astray: set[int] = set()
         #: streams that have no more data, each with the last mark from its worker
         self._over: dict[int, Any] = {}
+        #: streams whose last states are awaited; None: nobody has asked, as the pass goes on
+        self.awaited: set[int] | None = None
+        #: those that have come
+        self._last: dict[int, Any] = {}
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -49,7 +54,8 @@ class Positions:
 
     def last_marks(self) -> dict[int, Any]:
         """By stream, the state in which the next epoch finds its dataset, if a worker sent it."""
-        return {stream: mark for stream, mark in self._over.items() if mark is not None}
+        said = {stream: mark for stream, mark in self._over.items() if mark is not None}
+        return said | self._last
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -95,6 +101,21 @@ class Positions:
             return None
         self._astray.discard(stream)
         return self._beyond(stream)
+
+    def leave(self, streams: int) -> None:
+        """The pass is over, or given up; the last states of these streams are awaited."""
+        self.awaited = set(range(streams)) - self.last_marks().keys()
+
+    def asks(self, dead: int | None = None) -> list[AskLast]:
+        """The requests for last states; when a worker has died, those that it cannot answer."""
+        asked = [(self._placement.of(stream), stream) for stream in sorted(self.awaited or ())]
+        return [AskLast(w, s, self.reopened(s)) for w, s in asked if dead in (None, w)]
+
+    def come(self, stream: int, mark: Any) -> None:
+        """A stream's last state has come."""
+        assert self.awaited is not None, "it was asked for"
+        self._last[stream] = mark
+        self.awaited.discard(stream)
 
     def open_again(self, stream: int) -> Place | None:
         """The position at which the worker opens a stream with its next task; None: it has it open.

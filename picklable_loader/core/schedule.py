@@ -12,7 +12,7 @@ hold; it grows and falls back by itself.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,6 @@ from .budget import Budget, Policy
 from .events import (
     Answered,
     Arrived,
-    AskLast,
     Budgeted,
     Condemn,
     Deliver,
@@ -106,10 +105,6 @@ class Schedule:
         self._before: tuple[int, Task, Place | None] | None = None
         #: a task that was drawn and is not in the window yet
         self._drawn: Task | None = None
-        #: streams whose last states are awaited; None: the pass goes on
-        self._awaited: set[int] | None = None
-        #: those that have come
-        self._last_marks: dict[int, Any] = {}
         #: the plan has no more tasks
         self._exhausted = False
         #: what drawing raised; nothing is drawn until the consumer has got it
@@ -149,12 +144,12 @@ class Schedule:
 
     def last_marks(self) -> dict[int, Any]:
         """By stream, the state in which the next epoch finds its dataset, if a worker sent it."""
-        return self._places.last_marks() | self._last_marks
+        return self._places.last_marks()
 
     @property
     def left(self) -> bool:
         """`Left` was said, and the streams' last states are known."""
-        return self._awaited is not None and not self._awaited
+        return self._places.awaited is not None and not self._places.awaited
 
     @property
     def budget(self) -> int:
@@ -218,22 +213,17 @@ class Schedule:
         self._places.died(event.worker)
         self._hand_out(out)
         self._serve(out)
-        if self._awaited:
-            self._ask(out, event.worker)
+        out.extend(self._places.asks(event.worker))
 
     def _left(self, event: Left, out: list[Instruction]) -> None:
         # What was fetched ahead stays in the window: a state of this pass has it ahead still.
         self._wanting = False
-        self._awaited = set(range(event.streams)) - self.last_marks().keys()
-        if not self._awaited:
-            out.append(Finish())
-        self._ask(out)
+        self._places.leave(event.streams)
+        out.extend(self._places.asks() or [Finish()])
 
     def _last_mark(self, event: LastMark, out: list[Instruction]) -> None:
-        assert self._awaited is not None, "it was asked for"
-        self._last_marks[event.stream] = event.mark
-        self._awaited.discard(event.stream)
-        if not self._awaited:
+        self._places.come(event.stream, event.mark)
+        if self.left:
             out.append(Finish())
 
     def _budgeted(self, event: Budgeted, out: list[Instruction]) -> None:
@@ -284,11 +274,8 @@ class Schedule:
         head = next(iter(window.entries.values()), None)
         if head is None:
             self._wanting = False
-            if self._fault is not None:
-                out.append(Fault(self._fault))
-                self._fault = None
-            else:
-                out.append(Finish())
+            fault, self._fault = self._fault, None
+            out.append(Finish() if fault is None else Fault(fault))
         elif head.phase is Phase.LETHAL and (self.policy.in_order or not window.under_way):
             self._wanting = False
             out.append(Condemn(head.task))
@@ -300,10 +287,8 @@ class Schedule:
     def _leave(self, entry: Entry) -> Answered:
         """Move on behind a step; returns its answer."""
         task = entry.task
-        if self._streamed:
-            self._before = self.delivered, task, self._places.copy_of(task.stream)
-        else:
-            self._before = self.delivered, task, None
+        place = self._places.copy_of(task.stream) if self._streamed else None
+        self._before = self.delivered, task, place
         answer = self._window.take(entry, Wanted)
         self.delivered += 1
         if self._streamed:
@@ -342,34 +327,16 @@ class Schedule:
         So a slow worker takes its share and no more, and the others go on.
         """
         while steps := self.plan.next_steps():
-            stream = self._stream_to_serve(steps)
+            owed, stuck = self._window.owed(), self._window.stuck()
+            stream = self._placement.least_busy(steps, owed, stuck, self.budget)
             task = None if stream is None else self.plan.draw_from(stream)
             if stream is None or task is not None:
                 return task
         raise StopIteration
 
-    def _stream_to_serve(self, steps: dict[int, int]) -> int | None:
-        """The stream to draw from, of those that have a next step; None: no worker has room."""
-        worker_of, stuck = self._placement.of, self._window.stuck()
-        owed: Counter[int] = Counter()
-        for stream, count in self._window.owed().items():
-            if stream is not None and stream not in stuck:
-                owed[worker_of(stream)] += count
-        share = max(1, self.budget // len(set(map(worker_of, steps))))
-        found = [(owed[worker_of(s)], step, s) for s, step in steps.items() if s not in stuck]
-        fewest, _, stream = min(found, default=(share, 0, None))
-        return stream if fewest < share else None
-
-    def _ask(self, out: list[Instruction], dead: int | None = None) -> None:
-        """Ask for the last states that are awaited; of a dead worker, only of its streams."""
-        for stream in sorted(self._awaited or ()):
-            worker = self._placement.of(stream)
-            if dead is None or worker == dead:
-                out.append(AskLast(worker, stream, self._places.reopened(stream)))
-
     def _hand_out(self, out: list[Instruction]) -> None:
         """Send the tasks that are held, each to its stream's worker, which may be a new one."""
-        if self._awaited is not None:
+        if self._places.awaited is not None:
             return
         full: set[int] = set()
         for entry in self._window.held_back():
@@ -393,14 +360,12 @@ class Schedule:
 
     def _may_draw(self) -> bool:
         """There may be more tasks, and the bound in bytes leaves room for one."""
-        if self._exhausted or self._fault is not None or self._awaited is not None:
+        if self._exhausted or self._fault or self._places.awaited is not None:
             return False
         if self.policy.bytes is None or not self._window.entries:
             return True
         fetched = self._window.under_way + self._window.held
         return self._budget.has_room(self._window.bytes, fetched)
-
-    # --- the invariants once more, as a check ----------------------------------------------------
 
     def validate(self) -> None:
         """Raise AssertionError unless every invariant in the fields' comments holds."""

@@ -302,8 +302,8 @@ class Schedule:
         window, budget = self._window, self._budget
         while len(window.entries) < budget.tasks and self._may_draw():
             try:
-                task = self.plan.draw() if self._in_turn else self._draw_out_of_turn()
-                self._drawn = task
+                # In one line: no signal is handled before the task is noted.
+                self._drawn = self.plan.draw() if self._in_turn else self._draw_out_of_turn()
             except StopIteration:
                 self._exhausted = True
             except Exception as error:
@@ -311,7 +311,7 @@ class Schedule:
                     raise  # a signal handler's
                 self._fault = error  # the user's sampler; what was drawn before comes first
             else:
-                if task is None:
+                if (task := self._drawn) is None:
                     break
                 window.add(task, held=not self._sends_at_once)
                 self._drawn = None

@@ -21,7 +21,7 @@ from torch.utils.data import IterableDataset
 from picklable_loader import DataLoader, current_seed, errors
 from picklable_loader.core.events import Arrived, Budgeted
 from picklable_loader.core.schedule import Policy, Schedule
-from picklable_loader.core.streams import Place, StreamPlan
+from picklable_loader.core.streams import StreamPlan, StreamPosition
 from picklable_loader.epoch import warnings as warn
 from picklable_loader.errors import (
     CannotLoadError,
@@ -384,14 +384,14 @@ def test_a_batch_that_nobody_knows_cannot_be_had_and_the_error_says_why(
 
 
 def test_an_event_that_has_no_meaning_is_a_bug_of_ours() -> None:
-    schedule = Schedule(StreamPlan([Place()], None), Policy())
+    schedule = Schedule(StreamPlan([StreamPosition()], None), Policy())
     with pytest.raises(InvalidTransition) as raised:
         schedule.handle(Arrived(3))
     assert (raised.value.step, raised.value.event) == (3, "Arrived")
 
 
 def test_the_error_about_a_bug_of_ours_has_the_last_64_events_in_their_order() -> None:
-    schedule = Schedule(StreamPlan([Place()], None), Policy())
+    schedule = Schedule(StreamPlan([StreamPosition()], None), Policy())
     for most in range(100):
         schedule.handle(Budgeted(1, most=most))
     with pytest.raises(InvalidTransition) as raised:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .streams import Place
+from .streams import StreamPosition
 from .task import Task
 
 #: nobody changes it: `to_plain` copies
@@ -41,7 +41,7 @@ class Cursor(NamedTuple):
     #: states of the workers' random number generators, by worker (``seeding="worker"`` only)
     workers: dict[str, Any] = _EMPTY
     #: the position of each stream; empty where there are none, or they begin the epoch
-    streams: tuple[Place, ...] = ()
+    streams: tuple[StreamPosition, ...] = ()
     #: the epoch that ``set_epoch`` has last set on the dataset; None if it was never called
     announced: int | None = None
     #: the rank that this belongs to and the number of ranks, (0, 2), where ranks may differ: it

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from .streams import Place
+from .streams import StreamPosition
 from .task import Task
 
 # --- events --------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class Send:
     worker: int | None
     task: Task
     #: the position at which its stream goes on, if another worker has read it before
-    place: Place | None = None
+    place: StreamPosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class AskLast:
     worker: int
     stream: int
     #: the position at which the worker opens the stream first, if its worker has died
-    place: Place | None = None
+    place: StreamPosition | None = None
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import attrgetter
 
 from .order import Order
-from .streams import Place
+from .streams import StreamPosition
 from .task import Task
 
 #: how many tasks may wait for slow workers while the others go on: their indices take memory
@@ -102,7 +102,7 @@ class Plan:
             queues.setdefault(task.stream, deque()).append(task)
         self._queues = queues
 
-    def restart(self, tasks: Iterable[Task], places: Sequence[Place]) -> None:
+    def restart(self, tasks: Iterable[Task], places: Sequence[StreamPosition]) -> None:
         """Go on after an interruption.
 
         Args:

@@ -1,4 +1,4 @@
-"""Positions of all streams, and the position at which a worker reopens a stream."""
+"""StreamPositions of all streams, and the position at which a worker reopens a stream."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from .events import AskLast
 from .placement import Placement
-from .streams import Place
+from .streams import StreamPosition
 from .task import Task
 from .window import Window
 
 
-class Positions:
-    """Positions of an epoch's streams. They move when a batch is delivered or skipped.
+class StreamPositions:
+    """StreamPositions of an epoch's streams. They move when a batch is delivered or skipped.
 
     Args:
         places: one for each stream; none where streams have no states.
@@ -23,7 +23,7 @@ class Positions:
     """
 
     def __init__(
-        self, places: Iterable[Place], placement: Placement, window: Window, remember: bool
+        self, places: Iterable[StreamPosition], placement: Placement, window: Window, remember: bool
     ) -> None:
         self._places = [place.copy() for place in places]
         self._placement = placement
@@ -40,7 +40,7 @@ class Positions:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def now(self) -> tuple[Place, ...]:
+    def now(self) -> tuple[StreamPosition, ...]:
         """The position of each stream, as copies that do not move any more."""
         over = self._over.keys() - self._window.waiting_streams()
         return tuple(
@@ -48,7 +48,7 @@ class Positions:
             for stream, place in enumerate(self._places)
         )
 
-    def copy_of(self, stream: int | None) -> Place | None:
+    def copy_of(self, stream: int | None) -> StreamPosition | None:
         """A stream's position; None where streams have no states."""
         return self._places[stream].copy() if self._places and stream is not None else None
 
@@ -79,7 +79,7 @@ class Positions:
             for passed in range(step, step + count):
                 self._places[passed % len(self._places)].given += 1
 
-    def put_back(self, stream: int | None, place: Place | None) -> None:
+    def put_back(self, stream: int | None, place: StreamPosition | None) -> None:
         """Set a stream's position to an earlier one."""
         if place is not None and stream is not None:
             self._places[stream] = place
@@ -95,7 +95,7 @@ class Positions:
         self._astray.update(stream for stream in streams if self._placement.of(stream) == worker)
         self._placement.died(worker)
 
-    def reopened(self, stream: int) -> Place | None:
+    def reopened(self, stream: int) -> StreamPosition | None:
         """The position at which a worker opens a stream whose worker has died; None: it has not."""
         if stream not in self._astray:
             return None
@@ -117,7 +117,7 @@ class Positions:
         self._last[stream] = mark
         self.awaited.discard(stream)
 
-    def open_again(self, stream: int) -> Place | None:
+    def open_again(self, stream: int) -> StreamPosition | None:
         """The position at which the worker opens a stream with its next task; None: it has it open.
 
         Moves the stream to another worker first, if that has less to do.
@@ -133,7 +133,7 @@ class Positions:
         self._placement.move(stream)
         return place
 
-    def _beyond(self, stream: int) -> Place:
+    def _beyond(self, stream: int) -> StreamPosition:
         place = self._window.beyond(self._places[stream], stream, self._remember)
         if stream in self._over:
             place = place.over(self._over[stream])

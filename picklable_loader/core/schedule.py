@@ -48,8 +48,8 @@ from .events import (
 from .phases import Phase
 from .placement import Placement
 from .plan import Plan
-from .positions import Positions
-from .streams import Place, StreamPlan
+from .positions import StreamPositions
+from .streams import StreamPlan, StreamPosition
 from .task import Task
 from .window import Entry, Window
 
@@ -72,7 +72,7 @@ class Schedule:
         plan: Plan | StreamPlan,
         policy: Policy,
         delivered: int = 0,
-        places: Sequence[Place] = (),
+        places: Sequence[StreamPosition] = (),
     ) -> None:
         self.plan = plan
         self.policy = policy
@@ -80,7 +80,7 @@ class Schedule:
         self._past: deque[Event] = deque(maxlen=_REMEMBERED)
         self._begin(delivered, places)
 
-    def _begin(self, delivered: int, places: Sequence[Place]) -> None:
+    def _begin(self, delivered: int, places: Sequence[StreamPosition]) -> None:
         """Begin with nothing under way."""
         policy, plan = self.policy, self.plan
         #: steps of this epoch that were delivered, skipped, or had no batch; an interruption
@@ -93,7 +93,8 @@ class Schedule:
         self._placement = Placement(policy.workers, len(places), policy.moving)
         #: streams with states serve the tasks
         self._streamed = bool(places)
-        self._places = Positions(places, self._placement, self._window, remember=type(plan) is Plan)
+        remember = type(plan) is Plan
+        self._places = StreamPositions(places, self._placement, self._window, remember)
         #: no task is ever held: no stream may move, and no worker has died
         self._sends_at_once = not self._placement.moving
         #: tasks are drawn in order of their steps; otherwise each for the worker with fewest
@@ -102,7 +103,7 @@ class Schedule:
         self._wanting = False
         #: what ``delivered`` and a stream's place were before the last batch was delivered, and its
         #: task: the consumer may be interrupted before it has it
-        self._before: tuple[int, Task, Place | None] | None = None
+        self._before: tuple[int, Task, StreamPosition | None] | None = None
         #: a task that was drawn and is not in the window yet
         self._drawn: Task | None = None
         #: the plan has no more tasks
@@ -138,7 +139,7 @@ class Schedule:
         """The consumer is still to be given this step."""
         return step in self._window
 
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[StreamPosition, ...]:
         """The position of each stream, as copies that do not move any more."""
         return self._places.now()
 
@@ -262,7 +263,7 @@ class Schedule:
             return
         window = self._window
         while (entry := window.next_ready(self.policy.in_order)) is not None:
-            step, kind = entry.task.step, type(self._leave(entry))
+            step, kind = entry.task.step, type(self._move_on(entry))
             self._wanting = kind is Emptied
             # Torch draws the next index before it returns a batch: a sampler that uses the global
             # random number generator must see the same state of it here.
@@ -284,7 +285,7 @@ class Schedule:
             if self._budget.grow_behind_a_head():
                 self._refill(out)
 
-    def _leave(self, entry: Entry) -> Answered:
+    def _move_on(self, entry: Entry) -> Answered:
         """Move on behind a step; returns its answer."""
         task = entry.task
         place = self._places.copy_of(task.stream) if self._streamed else None
@@ -350,7 +351,9 @@ class Schedule:
                 else:
                     full.add(stream)
 
-    def _send(self, entry: Entry, out: list[Instruction], place: Place | None = None) -> None:
+    def _send(
+        self, entry: Entry, out: list[Instruction], place: StreamPosition | None = None
+    ) -> None:
         task = entry.task
         self._window.send(entry)
         if self._placement.moving:

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import DamagedStateError, Difference, ForeignStateError, NewerStateError
 from .cursor import Cursor, Saved
 from .fields import check_records
-from .streams import Place
+from .streams import StreamPosition
 from .task import Task
 
 FORMAT = "picklable_loader"
@@ -198,7 +198,7 @@ def _rank(state: Mapping[str, Any]) -> tuple[int, int] | None:
 # --- the streams ---------------------------------------------------------------------------------
 
 
-def _place(place: Place, batch_size: int | None) -> dict[str, Any]:
+def _place(place: StreamPosition, batch_size: int | None) -> dict[str, Any]:
     return {
         "given": place.given,
         "ended": place.ended,
@@ -208,7 +208,7 @@ def _place(place: Place, batch_size: int | None) -> dict[str, Any]:
     }
 
 
-def _places(state: Mapping[str, Any], batch_size: Any, next_step: int) -> Iterator[Place]:
+def _places(state: Mapping[str, Any], batch_size: Any, next_step: int) -> Iterator[StreamPosition]:
     forms = state.get("streams", [])
     if type(forms) is not list:
         raise DamagedStateError("streams", "a list", forms)
@@ -223,7 +223,7 @@ def _places(state: Mapping[str, Any], batch_size: Any, next_step: int) -> Iterat
         if marked + len(since) > given:
             raise DamagedStateError(f"{field}.marked", f"at most {given - len(since)}", marked)
         tasks = [replace(task, stream=stream) for task in since]
-        yield Place(given, form["ended"], form.get("mark"), marked, tasks)
+        yield StreamPosition(given, form["ended"], form.get("mark"), marked, tasks)
 
 
 # --- the window ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Positions of streams, and the plan that draws tasks from them in torch's order.
+"""StreamPositions of streams, and the plan that draws tasks from them in torch's order.
 
 A stream is one replica of an iterable-style dataset with its iteration, or of a map-style dataset
 that has a state. It belongs to no process. The schedule moves its position when one of its batches
@@ -23,7 +23,7 @@ Marks = dict[int, Any]
 
 
 @dataclass(slots=True)
-class Place:
+class StreamPosition:
     """The position of a stream."""
 
     #: batches that were delivered from it in this epoch; one that raised counts
@@ -62,13 +62,13 @@ class Place:
         known = self.mark is not None and not isinstance(self.mark, CannotSaveError)
         return known and self.marked == self.given
 
-    def replayable(self) -> Place:
+    def replayable(self) -> StreamPosition:
         """The same position, reached from the start if the state could not be saved."""
         if not isinstance(self.mark, CannotSaveError):
             return self
         return self.copy(mark=None, marked=0)
 
-    def over(self, mark: Any) -> Place:
+    def over(self, mark: Any) -> StreamPosition:
         """The same position, now that it is known to be the last one.
 
         Args:
@@ -76,11 +76,11 @@ class Place:
         """
         if mark is None:
             return self.copy(ended=True)
-        return Place(self.given, True, mark, self.given)
+        return StreamPosition(self.given, True, mark, self.given)
 
-    def copy(self, **changes: Any) -> Place:
+    def copy(self, **changes: Any) -> StreamPosition:
         """A position that does not move with this one."""
-        copy = Place(self.given, self.ended, self.mark, self.marked, list(self.since))
+        copy = StreamPosition(self.given, self.ended, self.mark, self.marked, list(self.since))
         return replace(copy, **changes) if changes else copy
 
 
@@ -99,11 +99,11 @@ class StreamPlan:
     #: nothing is ever given back: a resume begins with the positions
     backlog: tuple[Task, ...] = ()
 
-    def __init__(self, places: Sequence[Place], indices: Any) -> None:
+    def __init__(self, places: Sequence[StreamPosition], indices: Any) -> None:
         self._indices = indices
         self.restart((), places)
 
-    def restart(self, tasks: Iterable[Task], places: Sequence[Place]) -> None:
+    def restart(self, tasks: Iterable[Task], places: Sequence[StreamPosition]) -> None:
         """Begin at the streams' positions; tasks that were drawn are drawn again.
 
         Args:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..errors import InvalidTransition
 from .events import Answered, Died, Send, Skipped, Wanted
 from .phases import TRANSITIONS, Phase
-from .streams import Place
+from .streams import StreamPosition
 from .task import Task
 
 #: phases of tasks that are still to be answered
@@ -93,13 +93,13 @@ class Window:
         """Streams of which batches wait for delivery."""
         return {self.entries[step].task.stream for step in self._ready}
 
-    def beyond(self, place: Place, stream: int, remember: bool) -> Place:
+    def beyond(self, place: StreamPosition, stream: int, remember: bool) -> StreamPosition:
         """A stream's position once all of its batches that are here are delivered.
 
         Args:
             place: its position now.
             stream: its number.
-            remember: see `Place.deliver`.
+            remember: see `StreamPosition.deliver`.
         """
         place = place.copy()
         for entry in self.entries.values():

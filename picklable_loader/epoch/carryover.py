@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.budget import Policy
 from ..core.cursor import Cursor
-from ..rng.generators import RNGS, Universe
+from ..rng.generators import RNGS, GeneratorStates
 
 
 @dataclass(frozen=True)
@@ -58,4 +58,4 @@ def worker_states(cursor: Cursor | None, kept: Carryover | None) -> dict[str, An
 
 
 def _states(workers: Mapping[str, Any]) -> dict[str, Any]:
-    return {worker: Universe.from_text(texts).states for worker, texts in workers.items()}
+    return {worker: GeneratorStates.from_text(texts).states for worker, texts in workers.items()}

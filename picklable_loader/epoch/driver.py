@@ -106,7 +106,7 @@ class Driver:
             new_workers = self._engine.renewed
         self.kept = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
         self._pooled = turn if workers else None
-        marks = self._engine.begin(run.begin(), run.worker_states, run.openings(new_workers))
+        marks = self._engine.begin(run.epoch_start(), run.worker_states, run.openings(new_workers))
         self._run = run
         if skip:
             self._carry_out(Skipped(skip))

@@ -10,7 +10,7 @@ from ..core.checks import check_choice
 from ..core.cursor import Cursor, Saved
 from ..core.seeds import next_base_seed
 from ..core.snapshot import check_origin, from_plain, to_plain
-from ..core.streams import Place
+from ..core.streams import StreamPosition
 from ..datasets.datapipes import SharedSeeds
 from ..datasets.protocol import tell_epoch
 from ..errors import CannotSaveError
@@ -197,11 +197,11 @@ class History:
         self.source.place = dict(saved.fits)
         return saved
 
-    def _carried_places(self, spec: Spec) -> list[Place]:
+    def _carried_places(self, spec: Spec) -> list[StreamPosition]:
         """The streams' positions at the start of the next epoch, if not at their beginning."""
         if not self.carried or len(self.carried) != spec.streams:
             return []  # they are of other streams
-        return [Place(mark=self.carried[stream]) for stream in range(spec.streams)]
+        return [StreamPosition(mark=self.carried[stream]) for stream in range(spec.streams)]
 
     # --- moving ----------------------------------------------------------------------------------
 

@@ -18,13 +18,13 @@ from ..core.order import Order
 from ..core.plan import MOST_ASIDE, Plan, Unit
 from ..core.schedule import Schedule
 from ..core.seeds import base_seed, next_base_seed
-from ..core.streams import Place, StreamPlan
+from ..core.streams import StreamPlan, StreamPosition
 from ..core.task import Task
 from ..datasets.datapipes import SharedSeeds
-from ..fetching.transport.messages import Answer, Begin
+from ..fetching.transport.messages import Answer, EpochStart
 from ..fetching.worker.saved_streams import read, savable, warn_of_drift
 from ..orders.torch_samplers import make_order
-from ..rng.generators import Universe
+from ..rng.generators import GeneratorStates
 from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode, encode_state
 from ..saving.states.tree import Writer
@@ -87,7 +87,7 @@ class Run:
         #: all batches were delivered, and the consumer has got StopIteration
         self.finished = False
 
-    def open(self, shared_seeds: SharedSeeds, carried: list[Place]) -> None:
+    def open(self, shared_seeds: SharedSeeds, carried: list[StreamPosition]) -> None:
         """Draw seeds and open the sampler, in torch's order of draws.
 
         Args:
@@ -106,7 +106,7 @@ class Run:
         self._open_again(cursor, kept, shared_seeds)
         places = read(cursor.streams) if cursor is not None and cursor.streams else carried
         if spec.streamed and not places:
-            places = [Place() for _ in range(spec.streams)]
+            places = [StreamPosition() for _ in range(spec.streams)]
         self._streamed = bool(places)
         self.streams = len(places) or (spec.workers if spec.pinned else 0)
         self.schedule = self._schedule(cursor, (kept and kept.policy) or spec.policy(), places)
@@ -117,11 +117,11 @@ class Run:
     def step(self) -> int:
         return self.schedule.delivered
 
-    def begin(self) -> Begin:
+    def epoch_start(self) -> EpochStart:
         """The epoch, as it is sent to workers."""
-        return Begin(self.base_seed, self.announced, self.shared_seed)
+        return EpochStart(self.base_seed, self.announced, self.shared_seed)
 
-    def openings(self, new_workers: bool) -> dict[int, Place]:
+    def openings(self, new_workers: bool) -> dict[int, StreamPosition]:
         """The streams that do not simply begin the epoch, each with its place.
 
         Args:
@@ -168,7 +168,7 @@ class Run:
             announced=self.announced,
         )
 
-    def _places(self, live: bool) -> tuple[Place, ...]:
+    def _places(self, live: bool) -> tuple[StreamPosition, ...]:
         """The streams' positions, as a state holds them."""
         places = self.schedule.places()
         if not live:
@@ -200,7 +200,7 @@ class Run:
         return replace(task, indices=indices)
 
     def _rank(
-        self, window: Sequence[Task], places: Sequence[Place], order: dict[str, Any] | None
+        self, window: Sequence[Task], places: Sequence[StreamPosition], order: dict[str, Any] | None
     ) -> tuple[int, int] | None:
         if not order or "checksum" not in order:
             held = [*window, *(task for place in places for task in place.since)]
@@ -286,7 +286,9 @@ class Run:
             return int(saved["shared_seed"])
         return shared_seeds.draw(self.spec.dataset, self.epoch)
 
-    def _schedule(self, cursor: Cursor | None, policy: Policy, places: list[Place]) -> Schedule:
+    def _schedule(
+        self, cursor: Cursor | None, policy: Policy, places: list[StreamPosition]
+    ) -> Schedule:
         spec, grouping = self.spec, self.spec.grouping
         if spec.options.seeding == "worker" and not spec.workers:
             self._keep_apart(begins=cursor is None or cursor.base_seed is None)
@@ -311,7 +313,7 @@ class Run:
         # seeding="worker" in this process: the dataset draws from the program's own generators,
         # as under torch, unless a seed was given. Then each epoch begins with its own.
         if self._source.seed is not None and (begins or self._source.universe is None):
-            self._source.universe = Universe.seeded(self.base_seed)
+            self._source.universe = GeneratorStates.seeded(self.base_seed)
 
     def _given_again(self, task: Task, streams: int) -> Task:
         assert self.order is not None

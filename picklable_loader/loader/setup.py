@@ -9,7 +9,7 @@ from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Batch
 from ..fetching.engine.engine import Engine, Setup, make_engine
-from ..fetching.engine.processes import Care
+from ..fetching.engine.processes import FaultPolicy
 from ..fetching.worker.fetch import NEVER, Job
 from ..saving.pickles.parts import Packing
 from .internals import Owner
@@ -63,7 +63,9 @@ def engine_of(loader: Owner[Any], run: Run) -> Engine:
     setup = Setup(
         job=job_of(loader, spec),
         workers=spec.workers,
-        care=Care(loader.timeout, options.on_timeout, options.max_task_deaths, spec.persistent),
+        fault_policy=FaultPolicy(
+            loader.timeout, options.on_timeout, options.max_task_deaths, spec.persistent
+        ),
         context=loader.multiprocessing_context,
         init=loader.worker_init_fn,
         prefetch_factor=spec.prefetch_factor,

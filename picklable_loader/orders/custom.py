@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from ..core.seeds import order_seed
 from ..datasets.protocol import is_stateful
 from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, LoaderError, StateError
-from ..rng.generators import RNGS, Universe, capture_all
+from ..rng.generators import RNGS, GeneratorStates, capture_all
 from ..rng.source import Setting, Source
 from ..saving.pickles.picklers import refusal
 from ..saving.states.checksum import checksum
@@ -134,7 +134,7 @@ class CustomOrder:
         thaw(sampler, source.origin)
         world = _universe(self._setting)
         beyond = world or source.globals()
-        return Replay(sampler, self.record, world or Universe({}), beyond)
+        return Replay(sampler, self.record, world or GeneratorStates({}), beyond)
 
     # --- saving ----------------------------------------------------------------------------------
 
@@ -244,21 +244,21 @@ class CustomOrder:
             stateful.load_state_dict(decode(saved["iterator_state"]))
         self._moves = [True] * _PROOFS
 
-    def _aside(self) -> Universe:
+    def _aside(self) -> GeneratorStates:
         """A world like the sampler's, to be thrown away: what it draws here was drawn before."""
         with self._world():
-            return Universe(capture_all())
+            return GeneratorStates(capture_all())
 
     def _go_on_in(self, saved: dict[str, Any]) -> None:
         if self._universe is not None and "universe" in saved:
-            self._universe.states.update(Universe.from_text(saved["universe"]).states)
+            self._universe.states.update(GeneratorStates.from_text(saved["universe"]).states)
 
     def _replay(self, saved: dict[str, Any]) -> None:
         record = self.record
         thaw(self._sampler, self._source.origin)
         thaw(self._sampler, record.before)
         record.before = self._frozen()
-        world = self._universe or Universe({})
+        world = self._universe or GeneratorStates({})
         replay = Replay(self._sampler, record, world, world)
         replay.complete()
         self._iterator, record.checksum = replay.iterator, replay.checksum
@@ -320,9 +320,9 @@ class CustomOrder:
             self.record.note(opens, taken, strange)
 
 
-def _universe(setting: Setting) -> Universe | None:
+def _universe(setting: Setting) -> GeneratorStates | None:
     seed = setting.source.seed
-    return None if seed is None else Universe.seeded(order_seed(seed, setting.epoch))
+    return None if seed is None else GeneratorStates.seeded(order_seed(seed, setting.epoch))
 
 
 def _read(saved: dict[str, Any]) -> Record:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ..errors import OrderMismatch
-from ..rng.generators import RNGS, Universe
+from ..rng.generators import RNGS, GeneratorStates
 from ..saving.states.checksum import BEGINNING, checksum
 from .attributes import Frozen, thaw
 
@@ -48,12 +48,12 @@ class Record:
         """Raises one of SYMPTOMS if it is damaged."""
         opens, taken, ended = saved["opens"], saved["taken"], saved["ended"]
         attributes = saved.get("sampler", {}), saved.get("between", {})
-        Universe.from_text(saved.get("universe", {}))
+        GeneratorStates.from_text(saved.get("universe", {}))
         if not 0 < opens <= _MOST_OPENS or taken < 0:
             raise ValueError(f"no iterator is opened {opens} times, or gives {taken} indices")
         log = None
         if "log" in saved:
-            log = [[o, t, Universe.from_text(texts).states] for o, t, texts in saved["log"]]
+            log = [[o, t, GeneratorStates.from_text(texts).states] for o, t, texts in saved["log"]]
             if not {type(number) for entry in log for number in entry[:2]} <= {int}:
                 raise TypeError("a log has whole numbers")
         found = saved.get("checksum")
@@ -92,7 +92,7 @@ class Replay:
         self,
         sampler: Any,
         record: Record,
-        world: Universe,
+        world: GeneratorStates,
         beyond: AbstractContextManager[Any],
     ) -> None:
         self._sampler = sampler

@@ -1,8 +1,8 @@
 """The three random number generators that people's code draws from, and how to set them aside.
 
 Torch's, numpy's and Python's global generators are each an ``Rng``: captured, restored, seeded,
-and written as text. ``Isolated`` lets code draw from them without a trace; a ``Universe`` is a set
-of states of its own that code draws from as if they were the global ones.
+and written as text. ``Isolated`` lets code draw from them without a trace. ``GeneratorStates`` is a
+set of states of its own that code draws from as if they were the global ones.
 
 What the calls cost (2 cores, Python 3.11, torch 2.13, numpy 2.4) decides how they are done here:
 ``torch.manual_seed`` takes 166 µs and ``torch.default_generator.manual_seed`` 1 µs, numpy's
@@ -222,7 +222,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_new_turn)
 
 
-class Universe:
+class GeneratorStates:
     """States of the global generators, separate from the program's own.
 
     Inside the context the global generators have these states. Afterwards the program's own are
@@ -238,14 +238,14 @@ class Universe:
         self._program: list[tuple[Any, dict[str, Any]]] = []
 
     @classmethod
-    def seeded(cls, seed: int) -> Universe:
+    def seeded(cls, seed: int) -> GeneratorStates:
         """All three generators, seeded from one number."""
         with Isolated():
             seed_all(seed)
             return cls(capture_all())
 
     @classmethod
-    def from_text(cls, texts: dict[str, str]) -> Universe:
+    def from_text(cls, texts: dict[str, str]) -> GeneratorStates:
         """The universe that ``to_text`` has written.
 
         Raises:

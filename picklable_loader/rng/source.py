@@ -22,8 +22,8 @@ import torch
 from ..errors import SYMPTOMS, DamagedStateError
 from .generators import (
     RNGS,
+    GeneratorStates,
     Isolated,
-    Universe,
     capture_all,
     generator_from_text,
     generator_to_text,
@@ -90,7 +90,7 @@ class Source:
         self.generators = generators
         self.dataset = dataset
         #: the global states of the moment of saving, after a resume; None: the global ones
-        self.universe: Universe | None = None
+        self.universe: GeneratorStates | None = None
         #: while this process makes a batch of the loader: what has set the program's states aside
         self.aside: Isolated | None = None
         #: a custom sampler's attributes as the program has built them, which no state has to
@@ -140,7 +140,9 @@ class Source:
         source.restore(saved)
         with self._unmoved():
             states = capture_all()
-        source.universe = Universe({**states, **(source.universe or Universe({})).states})
+        source.universe = GeneratorStates(
+            {**states, **(source.universe or GeneratorStates({})).states}
+        )
         return source
 
     def globals(self) -> AbstractContextManager[Any]:
@@ -196,7 +198,7 @@ class Source:
         for worker, states in workers.items():
             if type(states) is not dict:
                 raise DamagedStateError(f"workers.{worker}", "states of generators", states)
-            Universe.from_text(states)
+            GeneratorStates.from_text(states)
         for name in ("loader", "sampler"):
             if name in saved:
                 try:
@@ -265,9 +267,9 @@ class Source:
             self.joined.add(name)
         self.universe = universe if universe.states else None
 
-    def _universe(self, saved: dict[str, str]) -> Universe | None:
+    def _universe(self, saved: dict[str, str]) -> GeneratorStates | None:
         states = {name: text for name, text in saved.items() if name not in ("loader", "sampler")}
-        return Universe.from_text(states) if states else None
+        return GeneratorStates.from_text(states) if states else None
 
 
 def _clone(generator: torch.Generator) -> torch.Generator:

@@ -27,7 +27,7 @@ from picklable_loader.core.events import (
 from picklable_loader.core.plan import Plan
 from picklable_loader.core.schedule import Policy, Schedule
 from picklable_loader.core.snapshot import from_plain, to_plain
-from picklable_loader.core.streams import Place, StreamPlan
+from picklable_loader.core.streams import StreamPlan, StreamPosition
 from picklable_loader.core.task import Task
 from picklable_loader.errors import InvalidTransition
 
@@ -79,13 +79,13 @@ def test_a_step_cannot_be_empty_twice() -> None:
 
 
 def test_the_place_of_a_stream_moves_behind_an_empty_step() -> None:
-    place = Place()
+    place = StreamPosition()
     schedule = Schedule(StreamPlan([place], None), Policy(workers=1, budget=2), 0, [place])
     schedule.handle(Started())
     schedule.handle(Emptied(0, mark="after 0"))
     assert schedule.places() == (place,)
     schedule.handle(Wanted())
-    assert schedule.places() == (Place(1, mark="after 0", marked=1),)
+    assert schedule.places() == (StreamPosition(1, mark="after 0", marked=1),)
 
 
 class World:

@@ -31,7 +31,7 @@ from picklable_loader.core.events import (
 from picklable_loader.core.plan import MOST_ASIDE, Plan
 from picklable_loader.core.schedule import Policy, Schedule
 from picklable_loader.core.snapshot import from_plain, to_plain
-from picklable_loader.core.streams import Place, StreamPlan
+from picklable_loader.core.streams import StreamPlan, StreamPosition
 from picklable_loader.core.task import Task
 from picklable_loader.errors import DamagedStateError
 
@@ -65,7 +65,7 @@ class Data:
         """One that begins, or goes on from a saved form, as a run does."""
         cursor = Cursor() if saved is None else from_plain(saved, live=True)[0]
         has_places = self.lengths or self.stateful
-        new = tuple(Place() for _ in range(self.streams)) if has_places else ()
+        new = tuple(StreamPosition() for _ in range(self.streams)) if has_places else ()
         places = cursor.streams or new
         if self.lengths:
             return Schedule(StreamPlan(places, None), policy, cursor.step, places)

@@ -35,7 +35,7 @@ from picklable_loader.core.order import SequenceOrder
 from picklable_loader.core.plan import Grouping, Plan, Unit
 from picklable_loader.core.schedule import Policy, Schedule
 from picklable_loader.core.snapshot import from_plain, to_plain
-from picklable_loader.core.streams import Place, StreamPlan
+from picklable_loader.core.streams import StreamPlan, StreamPosition
 from picklable_loader.core.task import Task
 
 #: a batch, by its stream and its number within it
@@ -51,7 +51,9 @@ def in_turn(lengths: Sequence[int]) -> list[Batch]:
 class World:
     """Workers that read streams of known lengths, each in its own time, and a consumer."""
 
-    def __init__(self, lengths: Sequence[int], policy: Policy, places: Sequence[Place]) -> None:
+    def __init__(
+        self, lengths: Sequence[int], policy: Policy, places: Sequence[StreamPosition]
+    ) -> None:
         self.lengths = lengths
         self.schedule = Schedule(StreamPlan(places, None), policy, 0, places)
         self.queues: list[deque[Send]] = [deque() for _ in range(policy.workers)]
@@ -174,7 +176,7 @@ def act(world: World, actions: list[tuple[str, int]]) -> None:
 def test_batches_come_in_torchs_order_whichever_stream_ends_when(
     lengths: list[int], policy: Policy, actions: list[tuple[str, int]]
 ) -> None:
-    world = World(lengths, policy, [Place() for _ in lengths])
+    world = World(lengths, policy, [StreamPosition() for _ in lengths])
     act(world, actions)
     world.finish()
     if policy.in_order:
@@ -190,7 +192,7 @@ def test_streams_move_between_workers_of_unequal_load_and_the_order_stays(
 ) -> None:
     lengths = [40 + out_of_step * at for at in range(len(costs))]
     policy = Policy(workers=workers, budget=2 * workers, moving=True)
-    world = World(lengths, policy, [Place() for _ in lengths])
+    world = World(lengths, policy, [StreamPosition() for _ in lengths])
     run_in_time(world, costs)
     assert world.delivered == in_turn(lengths)
     assert world.moves <= 8  # each one takes twice the patience of the one before
@@ -229,7 +231,7 @@ def test_two_slow_streams_of_one_worker_part() -> None:
     taken = {}
     for moving in (False, True):
         policy = Policy(workers=2, budget=4, moving=moving)
-        world = World(lengths, policy, [Place() for _ in lengths])
+        world = World(lengths, policy, [StreamPosition() for _ in lengths])
         taken[moving] = run_in_time(world, costs)
         assert world.delivered == in_turn(lengths)
     assert taken[False] >= 200 * 20
@@ -238,7 +240,7 @@ def test_two_slow_streams_of_one_worker_part() -> None:
 
 def test_a_stream_moves_only_where_its_state_is_known() -> None:
     policy = Policy(workers=2, budget=4, moving=True)
-    world = World([60] * 4, policy, [Place() for _ in range(4)])
+    world = World([60] * 4, policy, [StreamPosition() for _ in range(4)])
     while not world.over:
         world.tell(Wanted())
         while world.schedule._wanting and any(world.queues):
@@ -249,14 +251,14 @@ def test_a_stream_moves_only_where_its_state_is_known() -> None:
 
 
 def test_a_stream_that_had_ended_is_opened_at_its_end_when_its_worker_dies() -> None:
-    places = [Place(), Place()]
+    places = [StreamPosition(), StreamPosition()]
     schedule = Schedule(StreamPlan(places, None), Policy(workers=2, budget=4), 0, places)
     schedule.handle(Started())
     schedule.handle(Arrived(0, mark="one"))
     schedule.handle(Wanted())
     schedule.handle(Ended(2, mark="end"))
     [again] = schedule.handle(Died(0, [4], 4))
-    assert again == Send(0, Task(4, None, 0, 0), Place(1, True, "end", 1))
+    assert again == Send(0, Task(4, None, 0, 0), StreamPosition(1, True, "end", 1))
 
 
 # --- the states that the next epoch begins with --------------------------------------------------
@@ -264,7 +266,7 @@ def test_a_stream_that_had_ended_is_opened_at_its_end_when_its_worker_dies() -> 
 
 def left_after_one_batch() -> Schedule:
     """A pass over three streams and two workers, of which the first batch was delivered."""
-    places = [Place() for _ in range(3)]
+    places = [StreamPosition() for _ in range(3)]
     schedule = Schedule(StreamPlan(places, None), Policy(workers=2, budget=3), 0, places)
     schedule.handle(Started())
     schedule.handle(Arrived(0, mark="one"))
@@ -288,8 +290,8 @@ def test_a_pass_that_is_left_draws_no_more_and_sends_nothing_again() -> None:
     schedule.handle(Left(3))
     assert schedule.handle(Arrived(1)) == []
     assert schedule.handle(Died(0, [2, 3], 2)) == [
-        AskLast(0, 0, Place(1, mark="one", marked=1)),
-        AskLast(0, 2, Place()),
+        AskLast(0, 0, StreamPosition(1, mark="one", marked=1)),
+        AskLast(0, 2, StreamPosition()),
     ]
 
 
@@ -309,10 +311,15 @@ def test_a_pass_without_streams_is_left_at_once() -> None:
 
 def test_a_stream_whose_batch_kills_its_workers_stops_before_it() -> None:
     policy = Policy(workers=2, budget=4, most_deaths=2)
-    schedule = Schedule(StreamPlan([Place(), Place()], None), policy, 0, [Place(), Place()])
+    schedule = Schedule(
+        StreamPlan([StreamPosition(), StreamPosition()], None),
+        policy,
+        0,
+        [StreamPosition(), StreamPosition()],
+    )
     schedule.handle(Started())
     schedule.handle(Arrived(0))
-    assert schedule.handle(Died(0, [2], 2)) == [Send(0, Task(2, None, 0, 0), Place(1))]
+    assert schedule.handle(Died(0, [2], 2)) == [Send(0, Task(2, None, 0, 0), StreamPosition(1))]
     assert schedule.handle(Died(0, [2], 2)) == []
     schedule.handle(Arrived(1))
     assert schedule.handle(Wanted()) == [Deliver(0)]  # and no more of the stream is fetched
@@ -328,7 +335,7 @@ def test_whatever_else_dies_all_before_a_deadly_batch_is_delivered_and_then_it_i
     lengths: list[int], policy: Policy, actions: list[tuple[str, int]], data: st.DataObject
 ) -> None:
     most = 10**9 if policy.lazy else data.draw(st.integers(1, 2))
-    world = World(lengths, replace(policy, most_deaths=most), [Place() for _ in lengths])
+    world = World(lengths, replace(policy, most_deaths=most), [StreamPosition() for _ in lengths])
     stream = data.draw(st.integers(0, len(lengths) - 1))
     at = data.draw(st.integers(0, lengths[stream] - 1))
     world.deadly = None if policy.lazy else at * len(lengths) + stream
@@ -347,10 +354,10 @@ def test_whatever_else_dies_all_before_a_deadly_batch_is_delivered_and_then_it_i
 
 def test_what_was_lost_unheard_before_a_deadly_batch_is_read_again() -> None:
     policy = Policy(workers=1, budget=4, most_deaths=1)
-    schedule = Schedule(StreamPlan([Place()], None), policy, 0, [Place()])
+    schedule = Schedule(StreamPlan([StreamPosition()], None), policy, 0, [StreamPosition()])
     schedule.handle(Started())
     assert schedule.handle(Died(0, [0, 1, 2, 3], 2)) == [
-        Send(0, Task(0, None, 0, 0), Place(0)),
+        Send(0, Task(0, None, 0, 0), StreamPosition(0)),
         Send(0, Task(1, None, 0, 0)),
     ]
 
@@ -360,7 +367,7 @@ def test_what_was_lost_unheard_before_a_deadly_batch_is_read_again() -> None:
 def test_places_saved_at_any_point_go_on_under_any_number_of_workers(
     lengths: list[int], policy: Policy, other: Policy, actions: list[tuple[str, int]]
 ) -> None:
-    world = World(lengths, policy, [Place() for _ in lengths])
+    world = World(lengths, policy, [StreamPosition() for _ in lengths])
     act(world, actions)
     step = len(world.delivered)
     cursor = Cursor(step=step, next_step=step, streams=world.schedule.places())
@@ -379,7 +386,7 @@ def test_places_saved_at_any_point_go_on_under_any_number_of_workers(
 def test_a_place_is_that_of_the_last_batch_delivered_and_its_mark_is_no_later(
     lengths: list[int], policy: Policy, actions: list[tuple[str, int]]
 ) -> None:
-    world = World(lengths, policy, [Place() for _ in lengths])
+    world = World(lengths, policy, [StreamPosition() for _ in lengths])
     act(world, actions)
     for stream, place in enumerate(world.schedule.places()):
         given = [at for of, at in world.delivered if of == stream]
@@ -394,18 +401,18 @@ def test_a_place_is_that_of_the_last_batch_delivered_and_its_mark_is_no_later(
 def test_places_that_were_handed_out_do_not_move() -> None:
     order = SequenceOrder(lambda: range(6))
     plan = Plan(order, Grouping(Unit.SAMPLE), streams=2)
-    schedule = Schedule(plan, Policy(workers=1, budget=2), 0, [Place(), Place()])
+    schedule = Schedule(plan, Policy(workers=1, budget=2), 0, [StreamPosition(), StreamPosition()])
     schedule.handle(Started())
     before = schedule.places()
     schedule.handle(Arrived(0))
     schedule.handle(Wanted())
-    assert before == (Place(), Place())
-    assert schedule.places()[0] == Place(1, since=[Task(0, 0, 0, 0)])
+    assert before == (StreamPosition(), StreamPosition())
+    assert schedule.places()[0] == StreamPosition(1, since=[Task(0, 0, 0, 0)])
 
 
 def test_tasks_of_map_style_data_go_round_the_streams_and_are_kept_until_the_next_mark() -> None:
     plan = Plan(SequenceOrder(lambda: range(8)), Grouping(Unit.SAMPLE), streams=2)
-    schedule = Schedule(plan, Policy(workers=2, budget=2), 0, [Place(), Place()])
+    schedule = Schedule(plan, Policy(workers=2, budget=2), 0, [StreamPosition(), StreamPosition()])
     sent = schedule.handle(Started())
     for step in range(6):
         schedule.handle(Arrived(step, mark="three" if step == 3 else None))
@@ -417,14 +424,14 @@ def test_tasks_of_map_style_data_go_round_the_streams_and_are_kept_until_the_nex
 
 
 def test_more_streams_than_workers_share_them() -> None:
-    plan = StreamPlan([Place() for _ in range(5)], None)
+    plan = StreamPlan([StreamPosition() for _ in range(5)], None)
     sent = Schedule(plan, Policy(workers=2, budget=5)).handle(Started())
     workers = [(send.worker, send.task.stream) for send in sent if type(send) is Send]
     assert workers == [(0, 0), (1, 1), (0, 2), (1, 3), (0, 4)]
 
 
 def test_a_stream_that_is_behind_catches_up_first() -> None:
-    plan = StreamPlan([Place(3), Place(1), Place(9, ended=True)], None)
+    plan = StreamPlan([StreamPosition(3), StreamPosition(1), StreamPosition(9, ended=True)], None)
     drawn = itertools.islice(iter(plan.draw, None), 6)
     assert [(task.stream, task.step) for task in drawn if task] == [
         (1, 4), (1, 7), (0, 9), (1, 10), (0, 12), (1, 13),
@@ -433,7 +440,7 @@ def test_a_stream_that_is_behind_catches_up_first() -> None:
 
 def test_what_is_passed_over_is_no_batch_that_its_stream_is_asked_for_again() -> None:
     order, grouping = SequenceOrder(lambda: range(20)), Grouping(Unit.SAMPLE_OF_BATCH, 2)
-    places = [Place(), Place()]
+    places = [StreamPosition(), StreamPosition()]
     schedule = Schedule(Plan(order, grouping, streams=2), Policy(2, 2), 0, places)
     sent = [*schedule.handle(Skipped(3)), *schedule.handle(Started())]
     assert [send.task.step for send in sent if isinstance(send, Send)] == [3, 4]

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotLoadError, CannotSaveError
-from picklable_loader.fetching.transport.payload import Cargo
+from picklable_loader.fetching.transport.payload import Payload
 
 METHODS = pytest.mark.parametrize("method", ["spawn", "forkserver"])
 
@@ -235,7 +235,7 @@ def test_plain_pickle_alone_is_torchs_way(method: str) -> None:
 def test_cargo_is_the_same_where_there_is_no_memory_to_map(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     things = {"rows": np.arange(1000.0), "text": "x" * 100_000, "call": lambda value: value + 1}
-    cargo = pickle.loads(pickle.dumps(Cargo(things, ("cloudpickle",))))
+    cargo = pickle.loads(pickle.dumps(Payload(things, ("cloudpickle",))))
     again = cargo.open()
     assert np.array_equal(again["rows"], things["rows"]) and again["text"] == things["text"]
     assert again["call"](1) == 2

@@ -25,14 +25,14 @@ from picklable_loader.fetching.pool.shutdown import retire
 from picklable_loader.fetching.transport.channels import Lines
 from picklable_loader.fetching.transport.messages import (
     Answer,
-    Begin,
+    EpochStart,
     Request,
     encode_request,
 )
 from picklable_loader.fetching.transport.pipes import PipeLines
 from picklable_loader.fetching.transport.seqpacket import PacketLines
 from picklable_loader.fetching.worker.fetch import Job
-from picklable_loader.fetching.worker.loop import Post
+from picklable_loader.fetching.worker.loop import WorkerConfig
 
 METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 
@@ -107,7 +107,7 @@ def job(dataset: Any) -> Job:
 
 
 def request(step: int, *indices: int, begins: bool = True) -> bytes:
-    begin = Begin(0, 1) if begins else None
+    begin = EpochStart(0, 1) if begins else None
     return encode_request(Request(0, Task(step, list(indices), 0), begin))
 
 
@@ -129,7 +129,7 @@ def start(lines: Callable[[], Lines]) -> Iterator[Callable[..., Pool]]:
     pools: list[Pool] = []
 
     def make(dataset: Any, workers: int = 1, method: str = "fork") -> Pool:
-        posts = [Post(worker, workers, base_seed=5) for worker in range(workers)]
+        posts = [WorkerConfig(worker, workers, base_seed=5) for worker in range(workers)]
         pool = Pool(multiprocessing.get_context(method), job(dataset), posts, lines())
         pools.append(pool)
         return pool
@@ -212,7 +212,7 @@ def test_large_answers_and_large_requests_never_block_each_other(
     for step in range(6):
         padding = [step] * (1 + 20_000 * (step > 1))
         padded = Task(step, Padded(padding), 0)
-        pool.lines.post(step % 2, encode_request(Request(0, padded, Begin(0, 1))))
+        pool.lines.post(step % 2, encode_request(Request(0, padded, EpochStart(0, 1))))
     found = answers(pool, 6)
     assert {answer.step: answer.payload for answer in found} == {
         step: [bytes([step]) * 4_000_000] for step in range(6)
@@ -328,7 +328,7 @@ def test_another_worker_takes_the_place_of_a_dead_one(
         assert pool.lines.wait(PATIENCE_S) == []
         [death] = pool.deaths()
         pool.lines.close(1)
-        pool.replace(1, Post(1, 2, base_seed=5))
+        pool.replace(1, WorkerConfig(1, 2, base_seed=5))
         assert death.worker == 1 and pool.pids[0] == before[0] and pool.pids[1] != death.pid
         pool.lines.post(1, request(1, -7))
         [answer] = answers(pool, 1)
@@ -351,7 +351,7 @@ def test_shared_memory_that_a_killed_worker_was_making_is_removed(
         assert pool.dies(0) and a_block(pid).exists()
         if replaced:
             pool.lines.close(0)
-            pool.replace(0, Post(0, 1, base_seed=5))
+            pool.replace(0, WorkerConfig(0, 1, base_seed=5))
         else:
             pool.retire()
         assert not a_block(pid).exists() and others.exists()
@@ -431,7 +431,7 @@ def test_retire_ends_workers_with_answers_that_nobody_reads(start: Callable[...,
 
 def test_a_pool_that_nobody_holds_is_retired(lines: Callable[[], Lines]) -> None:
     context = multiprocessing.get_context("fork")
-    pool = Pool(context, job(Squares()), [Post(0, 1, base_seed=5)], lines())
+    pool = Pool(context, job(Squares()), [WorkerConfig(0, 1, base_seed=5)], lines())
     gone = weakref.ref(pool)
     assert len(children()) == 1
     del pool
@@ -476,8 +476,8 @@ from picklable_loader.fetching.pool.pool import Pool
 from picklable_loader.fetching.transport.seqpacket import PacketLines
 from picklable_loader.fetching.transport.pipes import PipeLines
 from picklable_loader.fetching.worker.fetch import Job
-from picklable_loader.fetching.worker.loop import Post
-posts = [Post(worker, 2, base_seed=5) for worker in range(2)]
+from picklable_loader.fetching.worker.loop import WorkerConfig
+posts = [WorkerConfig(worker, 2, base_seed=5) for worker in range(2)]
 pools = [
     Pool(multiprocessing.get_context("fork"), Job([1], list, False, True), posts, lines)
     for lines in (PacketLines(pinned=False), PacketLines(pinned=True), PipeLines())
@@ -492,7 +492,7 @@ def test_what_cannot_be_pickled_is_refused_and_no_worker_is_left(
     method: str, lines: Callable[[], Lines]
 ) -> None:
     local = job([lambda: None])
-    posts = [Post(worker, 2, base_seed=5) for worker in range(2)]
+    posts = [WorkerConfig(worker, 2, base_seed=5) for worker in range(2)]
     refused = (TypeError, AttributeError, pickle.PicklingError)
     with pytest.warns(UserWarning, match=f"{method}.*multiprocessing_context"):
         with pytest.raises(refused):

@@ -9,15 +9,15 @@ import pytest
 from picklable_loader.core.events import Arrived, Died
 from picklable_loader.core.task import Task
 from picklable_loader.errors import RestartWarning
-from picklable_loader.fetching.engine.processes import Care, PoolEngine
+from picklable_loader.fetching.engine.processes import FaultPolicy, PoolEngine
 from picklable_loader.fetching.pool.exit import Death
 from picklable_loader.fetching.transport.messages import (
     Answer,
-    Begin,
+    EpochStart,
     encode_answer,
     read_answer,
 )
-from picklable_loader.fetching.worker.loop import Post
+from picklable_loader.fetching.worker.loop import WorkerConfig
 
 
 def answer(step: int) -> bytes:
@@ -44,7 +44,7 @@ class DyingPool:
         self.replaced = 0
 
     @property
-    def lost_one(self) -> bool:
+    def lost_worker(self) -> bool:
         return not self.frames
 
     def post(self, worker: int | None, frame: bytes) -> int | None:
@@ -70,15 +70,15 @@ class DyingPool:
     def at_hand(self, worker: int, run: int, owed: list[int]) -> int | None:
         return owed[0] if owed else None
 
-    def replace(self, worker: int, post: Post) -> None:
+    def replace(self, worker: int, post: WorkerConfig) -> None:
         self.replaced += 1
 
 
 def test_what_comes_after_an_answer_that_is_lost_is_lost_as_well() -> None:
     """A stream whose batch 1 is done again must not have given batch 2 before."""
     pool: Any = DyingPool(answer(0), answer(1), gone=answer(1))
-    engine = PoolEngine(pool, [Post(0, 1, 0)], Care(0.0, "raise", 3))
-    engine.begin(Begin(0), {}, {})
+    engine = PoolEngine(pool, [WorkerConfig(0, 1, 0)], FaultPolicy(0.0, "raise", 3))
+    engine.begin(EpochStart(0), {}, {})
     for step in range(3):
         engine.send(0, Task(step, None, 0, 0))
     with pytest.warns(RestartWarning, match="steps 1, 2 are fetched again"):

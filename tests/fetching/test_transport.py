@@ -28,7 +28,7 @@ from picklable_loader.fetching.transport.channels import Lines
 from picklable_loader.fetching.transport.messages import (
     SHORT_BYTES,
     Answer,
-    Begin,
+    EpochStart,
     Request,
     encode_answer,
     encode_request,
@@ -55,7 +55,7 @@ PLAIN = st.recursive(
 STATES = st.none() | st.dictionaries(st.sampled_from(["torch", "numpy", "python"]), st.binary())
 COUNT_OR_NONE = st.none() | st.integers(0, 2**62)
 TASKS = st.builds(Task, INT64, PLAIN, INT64)
-BEGINS = st.builds(Begin, st.integers(0, 2**62), COUNT_OR_NONE, COUNT_OR_NONE, STATES)
+BEGINS = st.builds(EpochStart, st.integers(0, 2**62), COUNT_OR_NONE, COUNT_OR_NONE, STATES)
 REQUESTS = st.builds(Request, INT64, TASKS, st.none() | BEGINS)
 KINDS = [Arrived, Failed, Emptied, Ended, None]
 ANSWERS = st.builds(Answer, INT64, INT64, INT32, st.sampled_from(KINDS), PLAIN, STATES)

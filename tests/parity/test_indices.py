@@ -31,7 +31,7 @@ class Colour(enum.Enum):
     RED = 1
 
 
-class Place(NamedTuple):
+class StreamPosition(NamedTuple):
     row: int
     column: int
 
@@ -45,7 +45,7 @@ INDICES: dict[str, list[Any]] = {
     "text": ["a", "", "gr\u00fc\u00dfe", "caf\udce9", "x" * 5000],
     "bytes": [b"", b"\0\xff"],
     "tuples": [(0, 1), (2, (3, "x")), ()],
-    "named tuples": [Place(1, 2), Place(3, 4)],
+    "named tuples": [StreamPosition(1, 2), StreamPosition(3, 4)],
     "lists": [[0, 1], [], [[2]]],
     "dicts": [{"a": 1}, {}],
     "nothing": [None, None],

@@ -23,8 +23,8 @@ from laws.observe import random_states, seed_everything
 from picklable_loader.errors import DamagedStateError
 from picklable_loader.rng.generators import (
     RNGS,
+    GeneratorStates,
     Isolated,
-    Universe,
     generator_from_text,
     generator_to_text,
     seed_all,
@@ -414,7 +414,7 @@ def test_a_universe_goes_on_from_visit_to_visit_and_the_program_does_not_notice(
     expected = [noise() for _ in range(4)]
     reseed(5, gaussians=1)
     before = random_states()
-    universe = Universe.seeded(9)
+    universe = GeneratorStates.seeded(9)
     assert random_states() == before
     for drawn in expected:
         with universe:
@@ -423,10 +423,10 @@ def test_a_universe_goes_on_from_visit_to_visit_and_the_program_does_not_notice(
 
 
 def test_a_universe_moves_on_and_lets_the_program_be_after_an_exception() -> None:
-    universe = Universe.seeded(9)
+    universe = GeneratorStates.seeded(9)
     with universe:
         first = noise()
-    again = Universe.seeded(9)
+    again = GeneratorStates.seeded(9)
     before = random_states()
     with pytest.raises(KeyError):
         with again:
@@ -441,7 +441,7 @@ def test_a_universe_moves_on_and_lets_the_program_be_after_an_exception() -> Non
 
 def test_a_generator_that_a_universe_does_not_name_stays_the_programs_own() -> None:
     seed_all(9)
-    universe = Universe({"numpy": RNGS["numpy"].capture()})
+    universe = GeneratorStates({"numpy": RNGS["numpy"].capture()})
     reseed(5)
     with universe:
         found = (random.random(), torch.rand(()).item())
@@ -450,7 +450,7 @@ def test_a_generator_that_a_universe_does_not_name_stays_the_programs_own() -> N
 
 
 def test_two_universes_do_not_touch_each_other() -> None:
-    one, other = Universe.seeded(1), Universe.seeded(2)
+    one, other = GeneratorStates.seeded(1), GeneratorStates.seeded(2)
     drawn: dict[int, list[list[float]]] = {1: [], 2: []}
     for _ in range(3):
         for number, universe in ((1, one), (2, other)):
@@ -462,10 +462,10 @@ def test_two_universes_do_not_touch_each_other() -> None:
 
 
 def test_a_universe_survives_as_text() -> None:
-    universe = Universe.seeded(9)
+    universe = GeneratorStates.seeded(9)
     with universe:
         noise()
-    again = Universe.from_text(json.loads(json.dumps(universe.to_text())))
+    again = GeneratorStates.from_text(json.loads(json.dumps(universe.to_text())))
     assert again.states == universe.states
     with universe:
         expected = noise()
@@ -474,7 +474,7 @@ def test_a_universe_survives_as_text() -> None:
 
 
 def test_a_universe_writes_the_generators_that_are_asked_for() -> None:
-    universe = Universe.seeded(9)
+    universe = GeneratorStates.seeded(9)
     assert set(universe.to_text()) == set(RNGS)
     assert set(universe.to_text(["numpy", "none"])) == {"numpy"}
     assert universe.to_text([]) == {}
@@ -486,14 +486,14 @@ def test_a_universe_writes_the_generators_that_are_asked_for() -> None:
 @NAMES
 def test_a_damaged_universe_names_the_generator(name: str, text: Any) -> None:
     with pytest.raises(DamagedStateError) as raised:
-        Universe.from_text({name: text})
+        GeneratorStates.from_text({name: text})
     assert raised.value.field == f"rng.{name}"
     assert raised.value.found == text
 
 
 def test_a_generator_that_nobody_knows_is_damage() -> None:
     with pytest.raises(DamagedStateError, match="rng.cuda"):
-        Universe.from_text({"cuda": "x"})
+        GeneratorStates.from_text({"cuda": "x"})
 
 
 # --- torch's generators --------------------------------------------------------------------------

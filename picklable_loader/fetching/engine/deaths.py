@@ -14,7 +14,7 @@ from ..pool.exit import Death, likely_cause
 _IN_VAIN = 3
 
 
-class Restarts:
+class DeathCount:
     """The deaths of an engine's workers so far; ``most_deaths`` may be of one task, from 1."""
 
     def __init__(self, most_deaths: int, persistent: bool = False) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...core.events import Answered, Died, LastMark
-from ...core.streams import Marks, Place
+from ...core.streams import Marks, StreamPosition
 from ...core.task import Task
 from ...datasets import datapipes
 from ...errors import UsageError
@@ -20,15 +20,15 @@ from ...saving.pickles.picklers import STOCK, refusal
 from ..pool.main_module import is_importable
 from ..pool.pool import Pool
 from ..transport.channels import Lines
-from ..transport.messages import Answer, Begin
-from ..transport.payload import Cargo
+from ..transport.messages import Answer, EpochStart
+from ..transport.payload import Payload
 from ..transport.pipes import PipeLines
 from ..transport.seqpacket import PacketLines, packets_work_here
 from ..worker.baseline import FirstBaseline
 from ..worker.fetch import Job
-from ..worker.replica import Post
+from ..worker.replica import WorkerConfig
 from .inline import InlineEngine
-from .processes import Care, PoolEngine
+from .processes import FaultPolicy, PoolEngine
 from .stats import WorkerStats
 
 
@@ -40,7 +40,9 @@ class Engine(Protocol):
     #: it has replaced a worker since the epoch began: the new one's dataset knows of none before
     renewed: bool
 
-    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
+    def begin(
+        self, begin: EpochStart, states: dict[str, Any], places: dict[int, StreamPosition]
+    ) -> Marks:
         """An epoch begins; whatever is under way for an earlier one is forgotten.
 
         Args:
@@ -55,7 +57,7 @@ class Engine(Protocol):
             StreamError: a stream cannot go on from there; others say so in ``wait``.
         """
 
-    def send(self, worker: int | None, task: Task, place: Place | None = None) -> None:
+    def send(self, worker: int | None, task: Task, place: StreamPosition | None = None) -> None:
         """Have a worker fetch a task.
 
         Args:
@@ -64,7 +66,7 @@ class Engine(Protocol):
             place: the position of its stream, if another worker has read it before.
         """
 
-    def ask(self, worker: int, stream: int, place: Place | None = None) -> None:
+    def ask(self, worker: int, stream: int, place: StreamPosition | None = None) -> None:
         """Have a worker say in which state the next epoch finds a stream's dataset.
 
         Args:
@@ -109,7 +111,7 @@ class Setup:
     job: Job
     workers: int
     #: how workers are started, and how long they are waited for
-    care: Care
+    fault_policy: FaultPolicy
     context: Any
     init: Callable[[int], object] | None
     prefetch_factor: int | None
@@ -145,14 +147,14 @@ def make_engine(setup: Setup) -> Engine:
 
 
 def _inline_engine(setup: Setup) -> Engine:
-    if setup.care.timeout_s != 0:
+    if setup.fault_policy.timeout_s != 0:
         raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
     datapipes.shard(setup.job.dataset)
     # Torch's worker information is not there with num_workers=0, unless there must be streams.
     given = setup.streams if setup.streams > 1 or setup.streams_given else None
     init = setup.init if given else None
-    post = Post(0, 1, setup.worker_seed, init, None, setup.announced, given, True)
-    return InlineEngine(setup.job, post, setup.world, setup.dataset_saved, setup.origin)
+    config = WorkerConfig(0, 1, setup.worker_seed, init, None, setup.announced, given, True)
+    return InlineEngine(setup.job, config, setup.world, setup.dataset_saved, setup.origin)
 
 
 def _pool_engine(setup: Setup) -> Engine:
@@ -162,20 +164,20 @@ def _pool_engine(setup: Setup) -> Engine:
         )
     context = setup.context or multiprocessing.get_context()
     init = datapipes.sharding(setup.job.dataset, setup.init)
-    given: Job | Cargo = setup.job
+    given: Job | Payload = setup.job
     if context.get_start_method() != "fork":
         given, init = _cargo(setup.job, init, setup.codec), None
     epoch = setup.shared_seed, setup.announced, setup.streams or None
-    posts = [
-        Post(worker, setup.workers, setup.worker_seed, init, *epoch)
+    configs = [
+        WorkerConfig(worker, setup.workers, setup.worker_seed, init, *epoch)
         for worker in range(setup.workers)
     ]
-    stacks = setup.care.on_timeout == "restart"
-    pool = Pool(context, given, posts, _lines(setup.transport, setup.pinned), stacks=stacks)
-    return PoolEngine(pool, posts, setup.care)
+    stacks = setup.fault_policy.on_timeout == "restart"
+    pool = Pool(context, given, configs, _lines(setup.transport, setup.pinned), stacks=stacks)
+    return PoolEngine(pool, configs, setup.fault_policy)
 
 
-def _cargo(job: Job, init: Any, wish: Any) -> Cargo:
+def _cargo(job: Job, init: Any, wish: Any) -> Payload:
     """The payload of new processes: their job, and worker_init_fn.
 
     Raises:
@@ -186,7 +188,7 @@ def _cargo(job: Job, init: Any, wish: Any) -> Cargo:
     if not importable and len(codecs) > 1:
         codecs = codecs[1:]  # pickle would write names that mean nothing there
     try:
-        return Cargo((job, init), codecs, not importable)
+        return Payload((job, init), codecs, not importable)
     except Exception as error:
         warnings.warn(
             "Got pickle error when attempting to start a worker Process: a part of the loader "

@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 from torch.utils.data._utils import worker as torch_worker
 
 from ...core.events import Answered, Ended, LastMark
-from ...core.streams import Marks, Place
+from ...core.streams import Marks, StreamPosition
 from ...core.task import Task
 from ...rng.current import set_current
 from ...rng.generators import capture_all, restore_all
-from ..transport.messages import Answer, Begin
+from ..transport.messages import Answer, EpochStart
 from ..worker.baseline import FirstBaseline
 from ..worker.collate import collate_here
 from ..worker.fetch import Job
-from ..worker.replica import Copies, Post, Replica
+from ..worker.replica import Copies, Replica, WorkerConfig
 from .stats import Clocks, WorkerStats
 
 _T = TypeVar("_T")
@@ -31,7 +31,7 @@ class InlineEngine:
 
     Args:
         job: what to do with tasks.
-        post: who would do them, if there were a worker.
+        config: that of the worker, if there were one.
         world: makes the context in which people's code runs.
         saved: the dataset is pickled with its loader.
         origin: the dataset as it was before the loader's first epoch.
@@ -42,7 +42,7 @@ class InlineEngine:
     def __init__(
         self,
         job: Job,
-        post: Post,
+        config: WorkerConfig,
         world: Callable[[], AbstractContextManager[Any]],
         saved: bool = True,
         origin: FirstBaseline | None = None,
@@ -55,27 +55,29 @@ class InlineEngine:
         self._results: dict[int, Answer] = {}
         self._seed = 0
         self._clocks = Clocks(1)
-        streams = post.streams or 1
+        streams = config.streams or 1
         #: one of which nothing tells that it is one, or as many as there are streams
-        bare = self._bare = post.streams is None
+        bare = self._bare = config.streams is None
         copies, shared = Copies(job, several=streams > 1), saved and streams == 1
         origin = origin if shared else None
         self._replicas = [
-            Replica(copies.next(), post, n, bare, shared, origin) for n in range(streams)
+            Replica(copies.next(), config, n, bare, shared, origin) for n in range(streams)
         ]
         self._started = bare
 
-    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
+    def begin(
+        self, begin: EpochStart, states: dict[str, Any], places: dict[int, StreamPosition]
+    ) -> Marks:
         self._tasks.clear()
         self._asked.clear()
         self._results.clear()
         self._seed = begin.base_seed
         return self._inside(self._begin, begin, places)
 
-    def send(self, worker: int | None, task: Task, place: Place | None = None) -> None:
+    def send(self, worker: int | None, task: Task, place: StreamPosition | None = None) -> None:
         self._tasks.append(task)
 
-    def ask(self, worker: int, stream: int, place: Place | None = None) -> None:
+    def ask(self, worker: int, stream: int, place: StreamPosition | None = None) -> None:
         self._asked.append(stream)
 
     def wait(self) -> Answered | LastMark:
@@ -117,7 +119,7 @@ class InlineEngine:
         self._results.clear()
         self._replicas.clear()
 
-    def _begin(self, begin: Begin, places: dict[int, Place]) -> Marks:
+    def _begin(self, begin: EpochStart, places: dict[int, StreamPosition]) -> Marks:
         for stream, replica in enumerate(self._replicas):
             if not self._started:
                 replica.start()

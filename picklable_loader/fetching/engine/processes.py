@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.events import Answered, Died, Ended, Failed, LastMark
-from ...core.streams import Marks, Place
+from ...core.streams import Marks, StreamPosition
 from ...core.task import Task
 from ...errors import UsageError
 from ..pool.exit import Death, unexpected
 from ..pool.pool import Pool
 from ..transport.arena import ArenaFull
 from ..transport.channels import Frames
-from ..transport.messages import Answer, Begin, Request, encode_request, task_of
-from ..worker.replica import Post
-from .deaths import Restarts
+from ..transport.messages import Answer, EpochStart, Request, encode_request, task_of
+from ..worker.replica import WorkerConfig
+from .deaths import DeathCount
 from .stats import Clocks, WorkerStats
 
 
 @dataclass(frozen=True)
-class Care:
+class FaultPolicy:
     """Settings for workers that are late, or die."""
 
     #: seconds to wait for an answer; 0: for ever
@@ -42,13 +42,15 @@ class PoolEngine:
 
     Args:
         pool: the workers.
-        posts: their places.
-        care: what to do if one is late, or dies.
+        configs: one for each of them.
+        fault_policy: what to do if one is late, or dies.
     """
 
-    def __init__(self, pool: Pool, posts: Sequence[Post], care: Care) -> None:
-        self._posts = posts
-        self._care = care
+    def __init__(
+        self, pool: Pool, configs: Sequence[WorkerConfig], fault_policy: FaultPolicy
+    ) -> None:
+        self._configs = configs
+        self._fault_policy = fault_policy
         self.timed_out = self.renewed = False
         self._pool = pool
         self._lines = pool.lines
@@ -59,20 +61,20 @@ class PoolEngine:
         self._sent: dict[tuple[int, int], int | None] = {}
         #: streams whose last states were asked for and have not come, each with the worker
         self._asked: dict[int, int] = {}
-        self._restarts = Restarts(care.most_deaths, care.persistent)
-        self._begin: Begin | None = None
+        self._restarts = DeathCount(fault_policy.most_deaths, fault_policy.persistent)
+        self._begin: EpochStart | None = None
         #: the workers' generators and the streams' places that they are to go on with
         self._states: dict[str, Any] = {}
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, StreamPosition] = {}
         #: streams that have begun the epoch, each with the worker that reads it
-        self._told: dict[int, int] = {}
+        self._readers: dict[int, int] = {}
         self._answers: dict[int, Answer] = {}
         #: by worker that has died with answers that cannot be read any more, what it has done
-        self._cut_off: dict[int, set[tuple[int, int] | None]] = {}
+        self._unreadable: dict[int, set[tuple[int, int] | None]] = {}
         #: what has happened, and what cannot go on, in this order
         self._events: deque[Answered | LastMark | Died | Exception] = deque()
         #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
-        self._unheard: dict[int, Died] = {}
+        self._pending_deaths: dict[int, Died] = {}
         self._clocks = Clocks(len(pool.pids))
         #: held by the thread that takes answers in: another one may ask for figures
         self._taking = threading.Lock()
@@ -82,53 +84,59 @@ class PoolEngine:
         """The workers' process numbers."""
         return self._pool.pids
 
-    def begin(self, begin: Begin, states: dict[str, Any], places: dict[int, Place]) -> Marks:
+    def begin(
+        self, begin: EpochStart, states: dict[str, Any], places: dict[int, StreamPosition]
+    ) -> Marks:
         self._run += 1
         self._begin = begin
         self._states, self._places = dict(states), places
-        self._told.clear()
+        self._readers.clear()
         self._restarts.forget()
         self._answers.clear()
         self._events.clear()
-        self._unheard.clear()
+        self._pending_deaths.clear()
         self._asked.clear()
         self.renewed = False
         return {}
 
-    def send(self, worker: int | None, task: Task, place: Place | None = None) -> None:
-        if worker in self._unheard:
-            self._unheard[worker].lost.append(task.step)
+    def send(self, worker: int | None, task: Task, place: StreamPosition | None = None) -> None:
+        if worker in self._pending_deaths:
+            self._pending_deaths[worker].lost.append(task.step)
             return
         with self._taking:  # nobody may see the answer before it is known that it was sent
             try:
-                taker = self._post(worker, task, task.stream, place)
+                taker = self._request(worker, task, task.stream, place)
             except Exception as error:  # the schedule counts on an answer
                 self._fail(task.step, _unsent(task.step, error))
                 return
             self._sent[self._run, task.step] = taker
 
-    def ask(self, worker: int, stream: int, place: Place | None = None) -> None:
-        if worker in self._unheard:
+    def ask(self, worker: int, stream: int, place: StreamPosition | None = None) -> None:
+        if worker in self._pending_deaths:
             return  # the schedule asks again when it hears of the death
         with self._taking:
             self._asked[stream] = worker
-            self._post(worker, None, stream, place)
+            self._request(worker, None, stream, place)
 
-    def _post(
-        self, worker: int | None, task: Task | None, stream: int | None, place: Place | None
+    def _request(
+        self,
+        worker: int | None,
+        task: Task | None,
+        stream: int | None,
+        place: StreamPosition | None,
     ) -> int | None:
         begin = self._begin
         # The worker that takes a task from the queue may not have begun the epoch.
         if stream is not None:
             begin = None
-            if place is not None or stream not in self._told:
+            if place is not None or stream not in self._readers:
                 begin = _with_states(self._begin, self._states.get(str(worker)))
                 place = place or self._places.get(stream)
         request = Request(self._run, task, begin, place, stream)
         taker = self._lines.post(worker, encode_request(request))
         self._clocks.sent(worker)
         if stream is not None and worker is not None:
-            self._told[stream] = worker
+            self._readers[stream] = worker
         return taker
 
     def wait(self) -> Answered | LastMark | Died:
@@ -183,58 +191,60 @@ class PoolEngine:
         if isinstance(event, Exception):
             raise event
         if isinstance(event, Died):
-            del self._unheard[event.worker]
+            del self._pending_deaths[event.worker]
         return event
 
     def _wait(self) -> None:
         """Wait until something has happened."""
-        answers = self._lines.wait(self._care.timeout_s or None)
+        answers = self._lines.wait(self._fault_policy.timeout_s or None)
         if answers:
             self._take_in(answers)
         if answers is None:
             self._kill_the_stuck()
-        elif not self._lines.lost_one:
+        elif not self._lines.lost_worker:
             return
-        self._bury(self._pool.deaths())
+        self._replace_dead(self._pool.deaths())
 
     def _kill_the_stuck(self) -> None:
         """The time is up: whoever owes something is stuck; all are if nobody takes what waits."""
-        if self._care.on_timeout != "restart":
+        if self._fault_policy.on_timeout != "restart":
             self.timed_out = True
-            raise RuntimeError(f"DataLoader timed out after {self._care.timeout_s} seconds")
-        workers = range(len(self._posts))
+            raise RuntimeError(f"DataLoader timed out after {self._fault_policy.timeout_s} seconds")
+        workers = range(len(self._configs))
         asked = self._asked.values()
-        stuck = [w for w in workers if self._owed(w) or w in asked or self._at_hand(w) is not None]
+        stuck = [
+            w for w in workers if self._owed(w) or w in asked or self._current_step(w) is not None
+        ]
         for worker in stuck or workers:
             self._pool.kill(worker)
 
-    def _bury(self, deaths: list[Death]) -> None:
+    def _replace_dead(self, deaths: list[Death]) -> None:
         """Others take the places of the dead; what these owed is lost."""
         if not deaths:
             raise RuntimeError("a DataLoader worker has hung up, and is still alive")
-        if not self._care.most_deaths:
+        if not self._fault_policy.most_deaths:
             raise unexpected(deaths)
         for death in deaths:
             self._take_in(self._lines.close(death.worker))
-        at_hand = {death.worker: self._at_hand(death.worker) for death in deaths}
+        at_hand = {death.worker: self._current_step(death.worker) for death in deaths}
         for death in deaths:
             lost = self._lost(death.worker, at_hand)
             self._clocks.died(death.worker)
-            self._told = {s: w for s, w in self._told.items() if w != death.worker}
+            self._readers = {s: w for s, w in self._readers.items() if w != death.worker}
             self._asked = {s: w for s, w in self._asked.items() if w != death.worker}
             self._restarts.note(death, lost, at_hand[death.worker])
             self.renewed = True
-            self._cut_off.pop(death.worker, None)
+            self._unreadable.pop(death.worker, None)
             # It is told of the epoch in any case.
-            self._pool.replace(death.worker, replace(self._posts[death.worker], announced=None))
+            self._pool.replace(death.worker, replace(self._configs[death.worker], announced=None))
             event = Died(death.worker, lost, at_hand[death.worker])
-            if death.worker in self._unheard:  # it has died a second time
-                event.lost.extend(self._unheard[death.worker].lost)
-                self._events.remove(self._unheard[death.worker])
-            self._unheard[death.worker] = event
+            if death.worker in self._pending_deaths:  # it has died a second time
+                event.lost.extend(self._pending_deaths[death.worker].lost)
+                self._events.remove(self._pending_deaths[death.worker])
+            self._pending_deaths[death.worker] = event
             self._events.append(event)
 
-    def _at_hand(self, worker: int) -> int | None:
+    def _current_step(self, worker: int) -> int | None:
         """The step that a worker is at, or was when it died."""
         step = self._lines.at_hand(worker, self._run, self._owed(worker))
         return step if (self._run, step) in self._sent else None
@@ -242,7 +252,7 @@ class PoolEngine:
     def _owed(self, worker: int) -> list[int]:
         """The steps that were sent to a worker alone, and that it has not done."""
         owed = [key for key, taker in self._sent.items() if taker == worker]
-        done = self._cut_off.get(worker, ())
+        done = self._unreadable.get(worker, ())
         return [step for run, step in owed if run == self._run and (run, step) not in done]
 
     def _lost(self, worker: int, dead: dict[int, int | None]) -> list[int]:
@@ -259,8 +269,8 @@ class PoolEngine:
         lost = {key for key, taker in self._sent.items() if taker == worker}
         if None in self._sent.values():
             self._lines.recall()
-            others = set(range(len(self._posts))) - {worker}
-            kept = {(self._run, dead.get(w, self._at_hand(w))) for w in others}
+            others = set(range(len(self._configs))) - {worker}
+            kept = {(self._run, dead.get(w, self._current_step(w))) for w in others}
             common = {key for key, taker in self._sent.items() if taker is None} - kept
             self._clocks.lost(len(common))
             lost |= common
@@ -270,8 +280,8 @@ class PoolEngine:
 
     def _take_in(self, answers: list[tuple[int, bytes]]) -> None:
         for worker, frame in answers:
-            if worker in self._cut_off or not self._taken_in(worker, frame):
-                self._cut_off[worker].add(task_of(frame))
+            if worker in self._unreadable or not self._taken_in(worker, frame):
+                self._unreadable[worker].add(task_of(frame))
 
     def _taken_in(self, worker: int, frame: bytes) -> bool:
         """Note an answer; True if it is all here."""
@@ -281,7 +291,7 @@ class PoolEngine:
         except (ConnectionError, FileNotFoundError, EOFError) as error:
             # What is in torch's shared memory is lost with its worker: it is done again. So is
             # what comes after it, as a stream has no gaps.
-            self._cut_off[worker] = set()
+            self._unreadable[worker] = set()
             if not self._pool.dies(worker):
                 self._events.append(error)
             return False
@@ -320,10 +330,10 @@ class PoolEngine:
         self._events.append(Failed(step))
 
 
-def _with_states(begin: Begin | None, states: Any) -> Begin | None:
+def _with_states(begin: EpochStart | None, states: Any) -> EpochStart | None:
     if begin is None or states is None:
         return begin
-    return Begin(begin.base_seed, begin.announced, begin.shared_seed, states)
+    return replace(begin, states=states)
 
 
 def _forked() -> UsageError:

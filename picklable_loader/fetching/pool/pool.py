@@ -14,10 +14,10 @@ from multiprocessing.process import BaseProcess
 from ..transport.channels import Lines
 from ..transport.fork_safety import guard
 from ..transport.open_files import explained, lacks_descriptors
-from ..transport.payload import Cargo
+from ..transport.payload import Payload
 from ..worker.fetch import Job
 from ..worker.process import work
-from ..worker.replica import Post
+from ..worker.replica import WorkerConfig
 from ..worker.signals import deaf
 from . import shm_cleanup as remains
 from .exit import Death
@@ -37,7 +37,7 @@ class Pool:
     Args:
         context: how processes are started.
         job: what they do.
-        posts: each worker's place; as many as there are to be workers.
+        configs: one for each worker that is to start.
         lines: what connects them with the loader; the pool hangs up in the end.
         stacks: they can be asked where they are stuck.
 
@@ -49,12 +49,12 @@ class Pool:
     def __init__(
         self,
         context: BaseContext,
-        job: Job | Cargo,
-        posts: Sequence[Post],
+        job: Job | Payload,
+        configs: Sequence[WorkerConfig],
         lines: Lines,
         stacks: bool = False,
     ) -> None:
-        self._context, self._job, self._posts = context, job, list(posts)
+        self._context, self._job, self._configs = context, job, list(configs)
         self._processes: list[BaseProcess] = []
         #: for requests and answers
         self.lines = lines
@@ -66,8 +66,8 @@ class Pool:
         with hidden(context):
             preload(context)
         try:
-            for post in posts:
-                self._processes.append(self._start(post))
+            for config in configs:
+                self._processes.append(self._start(config))
             self._watch()
         except (TypeError, AttributeError, pickle.PicklingError):
             self.retire()
@@ -82,7 +82,7 @@ class Pool:
         except BaseException as error:
             self.retire()
             if isinstance(error, OSError) and lacks_descriptors(error):
-                raise explained(error, f"{len(posts)} workers cannot be started") from error
+                raise explained(error, f"{len(configs)} workers cannot be started") from error
             raise
 
     @property
@@ -108,11 +108,11 @@ class Pool:
             if process.exitcode is not None
         ]
 
-    def replace(self, worker: int, post: Post) -> None:
+    def replace(self, worker: int, config: WorkerConfig) -> None:
         """Start a worker in place of a dead one; OSError if the system has no room for it."""
         before = self._processes[worker]
         remains.remove([before.pid])
-        self._processes[worker] = self._start(post)
+        self._processes[worker] = self._start(config)
         self._watch()
         before.close()
 
@@ -129,14 +129,14 @@ class Pool:
     def _watch(self) -> None:
         self.lines.watch([process.sentinel for process in self._processes])
 
-    def _start(self, post: Post) -> BaseProcess:
+    def _start(self, config: WorkerConfig) -> BaseProcess:
         # A fork while an end is half open, or half closed, would give a worker a copy that it does
         # not know of.
         with guard, deaf(), hidden(self._context):
-            end = self.lines.open(self._context, post.worker)
-            stack = None if self._stacks is None else self._stacks.open(post.worker)
+            end = self.lines.open(self._context, config.worker)
+            stack = None if self._stacks is None else self._stacks.open(config.worker)
             process = self._context.Process(  # type: ignore[attr-defined]
-                target=work, args=(end, self._job, post, self._lifeline.end, stack), daemon=True
+                target=work, args=(end, self._job, config, self._lifeline.end, stack), daemon=True
             )
             try:
                 process.start()
@@ -150,7 +150,7 @@ class Pool:
 
 def _retire(
     owner: int,
-    ends: tuple[Lifeline, Lines, Stacks | None, Job | Cargo],
+    ends: tuple[Lifeline, Lines, Stacks | None, Job | Payload],
     processes: list[BaseProcess],
 ) -> None:
     if os.getpid() != owner:  # a forked copy: neither line nor children are its own
@@ -163,7 +163,7 @@ def _retire(
     finally:  # also if a second Ctrl-C comes while they are awaited: the system kills them
         processes.clear()
         lifeline.cut()
-        if isinstance(job, Cargo):
+        if isinstance(job, Payload):
             job.close()
         if stacks is not None:
             stacks.close()

@@ -46,7 +46,7 @@ class Lines(Protocol):
     """The loader's side of all its workers' lines. It never blocks but in ``wait``."""
 
     #: the last ``wait`` has seen that a worker has hung up, or that a sentinel tells of its death
-    lost_one: bool
+    lost_worker: bool
 
     def open(self, context: Any, worker: int) -> WorkersEnd:
         """A line for a worker: one more, or one whose line was closed."""

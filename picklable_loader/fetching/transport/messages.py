@@ -17,7 +17,7 @@ from typing import Any
 from torch._utils import ExceptionWrapper
 
 from ...core.events import Answered, Arrived, Emptied, Ended, Failed, LastMark
-from ...core.streams import Place
+from ...core.streams import StreamPosition
 from ...core.task import Task
 from .arena import Arena, ArenaFull, Region
 from .open_files import explained, lacks_descriptors
@@ -25,7 +25,7 @@ from .tensors import INLINE_BYTES, dump, dumps
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class EpochStart:
     """An epoch begins."""
 
     base_seed: int
@@ -44,9 +44,9 @@ class Request:
     run: int
     #: None: no batch is wanted, but the state that ``stream`` leaves to the next epoch
     task: Task | None
-    begin: Begin | None = None
+    begin: EpochStart | None = None
     #: where the stream goes on, if it does not begin the epoch
-    place: Place | None = None
+    place: StreamPosition | None = None
     #: the task's, or the one that is asked for its last state
     stream: int | None = None
 
@@ -123,7 +123,7 @@ _INT = frozenset({int})
 def encode_request(request: Request) -> bytes:
     # Tuples: pickle is several times as fast with them as with dataclasses.
     task, begin, stream = request.task, request.begin, request.stream
-    beginning = begin and (begin.base_seed, begin.announced, begin.shared_seed, begin.states)
+    beginning = begin and [getattr(begin, name) for name in EpochStart.__slots__]
     what = task and (task.step, task.indices, task.position, task.stream)
     content = request.run, what, beginning, request.place, stream
     indices = task and task.indices
@@ -135,7 +135,7 @@ def encode_request(request: Request) -> bytes:
 
 def read_request(frame: bytes | memoryview) -> Request:
     run, what, beginning, place, stream = pickle.loads(frame)
-    return Request(run, what and Task(*what), beginning and Begin(*beginning), place, stream)
+    return Request(run, what and Task(*what), beginning and EpochStart(*beginning), place, stream)
 
 
 def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | None = None) -> bytes:

@@ -32,7 +32,7 @@ _SENT = ForkingPickler(io.BytesIO()).dispatch_table
 _ORDINARY = ("builtins", "functools", "re")
 
 
-class Cargo:
+class Payload:
     """An object on its way to several processes.
 
     Args:

@@ -105,7 +105,7 @@ class PipeLines:
     """The loader's side: a request for anybody goes to the worker that has fewest."""
 
     def __init__(self) -> None:
-        self.lost_one = False
+        self.lost_worker = False
         self._connections: dict[int, Connection[Any, Any]] = {}
         self._outboxes: dict[int, Outbox] = {}
         #: sentinels of the workers
@@ -138,7 +138,7 @@ class PipeLines:
                 if frame is not None:
                     answers.append((worker, frame))
                     self._outboxes[worker].answered()
-        self.lost_one = len(answers) < len(ready)
+        self.lost_worker = len(answers) < len(ready)
         return answers
 
     def read(self, worker: int, frame: bytes) -> Answer:

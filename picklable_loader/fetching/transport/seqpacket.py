@@ -160,7 +160,7 @@ class PacketLines:
     """
 
     def __init__(self, pinned: bool) -> None:
-        self.lost_one = False
+        self.lost_worker = False
         self._pinned = pinned
         self._queue, self._queues_end = _pair()
         self._owned = [self._queue, self._queues_end]
@@ -215,7 +215,7 @@ class PacketLines:
         self._watched = list(sentinels)
 
     def wait(self, timeout_s: float | None) -> Frames | None:
-        self.lost_one = False
+        self.lost_worker = False
         ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
         if not ready:
             return None
@@ -226,7 +226,7 @@ class PacketLines:
             if worker is not None and frame:
                 answers.append((worker, frame))
             else:
-                self.lost_one = True
+                self.lost_worker = True
         if self._unsent:
             self._send_on()
         return answers

@@ -15,14 +15,14 @@ from ..transport.channels import Channel
 from ..transport.messages import Answer, Request, read_request
 from .collate import collate_into
 from .fetch import Job
-from .replica import Copies, Post, Replica
+from .replica import Copies, Replica, WorkerConfig
 
 
-def serve(channel: Channel, job: Job, post: Post) -> None:
+def serve(channel: Channel, job: Job, config: WorkerConfig) -> None:
     """Answer requests until the other end of the channel is closed."""
     torch.set_num_threads(1)
     collate_into(channel.allocate)
-    worker = _Worker(job, post)
+    worker = _Worker(job, config)
     done_ns: int | None = None
     while True:
         try:
@@ -57,11 +57,11 @@ def refuse(channel: Channel, worker: int, error: Exception) -> None:
 class _Worker:
     """The state of a worker: its copies of the dataset, and the epoch that each is in."""
 
-    def __init__(self, job: Job, post: Post) -> None:
+    def __init__(self, job: Job, config: WorkerConfig) -> None:
         self._job = job
-        self._post = post
-        streams = post.workers if post.streams is None else post.streams
-        self._copies = Copies(job, several=streams > post.workers)
+        self._config = config
+        streams = config.workers if config.streams is None else config.streams
+        self._copies = Copies(job, several=streams > config.workers)
         self._replicas: dict[int, Replica] = {}
         #: by stream, the loader's run that it has begun
         self._runs: dict[int, int] = {}
@@ -69,13 +69,13 @@ class _Worker:
         self._trouble: dict[int, ExceptionWrapper] = {}
         #: what went wrong when the epoch began: the answer to each of its requests
         self._not_begun: dict[int, ExceptionWrapper] = {}
-        for stream in range(post.worker, streams, post.workers):
+        for stream in range(config.worker, streams, config.workers):
             self._start(stream)
 
     def answer(self, request: Request) -> Answer:
         """Do what is asked; no exception of people's code leaves this."""
         task, number = request.task, request.number
-        run, worker = request.run, self._post.worker
+        run, worker = request.run, self._config.worker
         stream = worker if request.stream is None else request.stream
         if stream not in self._replicas and stream not in self._trouble:
             self._start(stream)
@@ -106,13 +106,13 @@ class _Worker:
         try:
             job = self._copies.next()
         except UsageError:
-            self._trouble[stream] = ExceptionWrapper(where=self._post.where)
+            self._trouble[stream] = ExceptionWrapper(where=self._config.where)
             return
-        replica = Replica(job, self._post, stream)
+        replica = Replica(job, self._config, stream)
         try:
             replica.start()
         except Exception:
-            self._trouble[stream] = ExceptionWrapper(where=self._post.where)
+            self._trouble[stream] = ExceptionWrapper(where=self._config.where)
         else:
             self._replicas[stream] = replica
 
@@ -128,5 +128,5 @@ class _Worker:
         except StreamError as error:
             return error
         except Exception:
-            self._not_begun[stream] = ExceptionWrapper(where=self._post.where)
+            self._not_begun[stream] = ExceptionWrapper(where=self._config.where)
         return None

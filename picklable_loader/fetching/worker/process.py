@@ -12,14 +12,14 @@ from torch._C import _set_worker_signal_handlers
 
 from ...errors import CannotLoadError
 from ..transport.channels import WorkersEnd
-from ..transport.payload import Cargo
+from ..transport.payload import Payload
 from .fetch import Job
 from .loop import refuse, serve
-from .replica import Post
+from .replica import WorkerConfig
 from .signals import hold, leave_ctrl_c_to_the_loader, tell_when_asked
 
 
-def work(line: WorkersEnd, job: Job | Cargo, post: Post, life: Any, stack: Any) -> None:
+def work(line: WorkersEnd, job: Job | Payload, config: WorkerConfig, life: Any, stack: Any) -> None:
     """Serve until the loader closes its end; die with it, if it dies.
 
     The job travels in a cargo, together with worker_init_fn. ``stack`` is the pipe to dump stacks
@@ -34,15 +34,15 @@ def work(line: WorkersEnd, job: Job | Cargo, post: Post, life: Any, stack: Any) 
     _set_worker_signal_handlers()
     try:
         todo: Job = job  # type: ignore[assignment]  # unless it is one
-        if isinstance(job, Cargo):
+        if isinstance(job, Payload):
             try:
                 todo, init = job.open()
             except Exception as error:  # whatever people's __setstate__ raises
                 traceback.print_exc()
-                refuse(line.open(), post.worker, _unopened(error))
+                refuse(line.open(), config.worker, _unopened(error))
                 return
-            post = replace(post, worker_init_fn=init)
-        serve(line.open(), todo, post)
+            config = replace(config, worker_init_fn=init)
+        serve(line.open(), todo, config)
     except (EOFError, KeyboardInterrupt):
         pass  # nobody listens any more; and a dataset may raise that itself, as under torch
 

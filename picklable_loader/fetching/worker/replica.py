@@ -21,14 +21,14 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import worker as torch_worker
 
 from ...core.events import Arrived, Emptied, Ended, Failed
-from ...core.streams import Place
+from ...core.streams import StreamPosition
 from ...core.task import Task
 from ...datasets.datapipes import seeded
 from ...datasets.protocol import tell_epoch
 from ...errors import StreamError, UsageError
 from ...rng.current import set_current
 from ...rng.generators import RNGS
-from ..transport.messages import Answer, Begin
+from ..transport.messages import Answer, EpochStart
 from .baseline import FirstBaseline
 from .fetch import Fetcher, Job, StreamEnded, make_fetcher
 from .on_error import NothingLeft
@@ -36,8 +36,8 @@ from .stream_state import Cadence, Marker
 
 
 @dataclass(frozen=True, slots=True)
-class Post:
-    """A worker's place among the others."""
+class WorkerConfig:
+    """Settings of one worker: its number, its seeds, and who else there is."""
 
     worker: int
     workers: int
@@ -64,7 +64,7 @@ class Replica:
 
     Args:
         job: what to do with tasks; its dataset is this copy.
-        post: the worker's place.
+        config: the worker's.
         number: of the stream, which torch's worker would have.
         bare: nothing tells the dataset that it is one of several (``num_workers=0``).
         shared: it is the program's own, which is pickled with the loader.
@@ -74,27 +74,27 @@ class Replica:
     def __init__(
         self,
         job: Job,
-        post: Post,
+        config: WorkerConfig,
         number: int,
         bare: bool = False,
         shared: bool = False,
         origin: FirstBaseline | None = None,
     ) -> None:
-        if post.shared_seed is not None:
-            job = replace(job, dataset=seeded(job.dataset, post.shared_seed))
+        if config.shared_seed is not None:
+            job = replace(job, dataset=seeded(job.dataset, config.shared_seed))
         self._job = job
-        self._post = post
+        self._config = config
         self._number = number
         self._shared = shared
         self._origin = origin
         self._fetcher: Fetcher | None = None
         #: the epoch that was set on its copy of the dataset
-        self._announced = post.announced
+        self._announced = config.announced
         self._marker: Marker | None = None
         self._info: torch_worker.WorkerInfo | None = None
         if not bare:
-            streams = post.workers if post.streams is None else post.streams
-            seed = post.base_seed + number
+            streams = config.workers if config.streams is None else config.streams
+            seed = config.base_seed + number
             self._info = torch_worker.WorkerInfo(
                 id=number, num_workers=streams, seed=seed, dataset=job.dataset
             )
@@ -107,13 +107,13 @@ class Replica:
         """Do what torch's worker does when it starts; raises what ``worker_init_fn`` raises."""
         self.enter()
         self._seed()
-        if self._post.worker_init_fn is not None:
-            self._post.worker_init_fn(self._number)
+        if self._config.worker_init_fn is not None:
+            self._config.worker_init_fn(self._number)
         job = self._job
         if job.lives_on and job.iterable:
             self._origin = FirstBaseline(job.dataset, job.by_value)
 
-    def begin(self, begin: Begin, place: Place | None) -> None:
+    def begin(self, begin: EpochStart, place: StreamPosition | None) -> None:
         """An epoch begins, or goes on from a place.
 
         Raises:
@@ -147,7 +147,7 @@ class Replica:
         else:
             self._go_on(begin, place)
 
-    def _tell(self, begin: Begin, announced: int | None = None) -> None:
+    def _tell(self, begin: EpochStart, announced: int | None = None) -> None:
         """Set the epoch, and the seed that DataPipes share, on the dataset.
 
         Args:
@@ -176,7 +176,7 @@ class Replica:
         """
         torch_worker._worker_info = self._info
         assert self._fetcher is not None, "the worker could not begin"
-        whose = run, task.step, self._post.worker
+        whose = run, task.step, self._config.worker
         try:  # no local variable holds an error: its traceback would hold this frame, and that it
             batch = self._fetcher.fetch(task)
         except StreamEnded:
@@ -184,11 +184,11 @@ class Replica:
         except NothingLeft as none:
             return Answer(*whose, Emptied, none.skipped, None, self._mark_if_due(began_ns))
         except BaseException as error:
-            here = self._post.here
+            here = self._config.here
             if isinstance(error, KeyboardInterrupt) if here else not isinstance(error, Exception):
                 raise
             mark = self._mark_if_due(began_ns, failed=True)
-            wrapped = None if here else ExceptionWrapper(where=self._post.where)
+            wrapped = None if here else ExceptionWrapper(where=self._config.where)
             return Answer(*whose, Failed, wrapped or error, None, mark)
         mark = None if self._marker is None else self._mark_if_due(began_ns)
         return Answer(*whose, Arrived, batch, None, mark)
@@ -213,7 +213,7 @@ class Replica:
         """Note what it has cost to send a batch with a mark."""
         self._cadence.sent(cost_ns)
 
-    def first_mark(self, place: Place | None) -> Any:
+    def first_mark(self, place: StreamPosition | None) -> Any:
         """The stream's mark at the beginning of the epoch; None: it is not known.
 
         Args:
@@ -231,7 +231,7 @@ class Replica:
             return None
         return self._marker.take(self._fetcher.iterator, over, self._fetcher.fresh)
 
-    def _go_on(self, begin: Begin, place: Place) -> None:
+    def _go_on(self, begin: EpochStart, place: StreamPosition) -> None:
         assert self._marker is not None
         begun = place.ended or place.marked > 0  # otherwise it is of the epoch before
         opened, seed = partial(self._marker.open, place.mark, begun), begin.base_seed
@@ -244,7 +244,7 @@ class Replica:
         for task in again if self._job.iterable else place.since:
             self._fetch_again(task, place)
 
-    def _fetch_again(self, task: Task, place: Place) -> None:
+    def _fetch_again(self, task: Task, place: StreamPosition) -> None:
         assert self._fetcher is not None
         try:
             self._fetcher.fetch(task)
@@ -265,7 +265,7 @@ class Replica:
 
     def _seed(self) -> None:
         """Seed as torch seeds its workers."""
-        base, number = self._post.base_seed, self._number
+        base, number = self._config.base_seed, self._number
         random.seed(base + number)
         torch.manual_seed(base + number)
         np.random.seed(torch_worker._generate_state(base, number))

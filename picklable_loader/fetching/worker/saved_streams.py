@@ -24,9 +24,9 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...core.streams import Place
+from ...core.streams import StreamPosition
 from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, LoaderWarning, stack_level
-from ...rng.generators import RNGS, Universe
+from ...rng.generators import RNGS, GeneratorStates
 from ...saving.pickles.dtypes import dumps
 from ...saving.pickles.opened import Pickled
 from ...saving.states.plain import decode, encode_state
@@ -35,7 +35,7 @@ from .baseline import Baseline
 _STATES = ("dataset", "iterator")
 
 
-def savable(places: Iterable[Place], live: bool) -> tuple[Place, ...]:
+def savable(places: Iterable[StreamPosition], live: bool) -> tuple[StreamPosition, ...]:
     """The places as a state holds them.
 
     Args:
@@ -49,7 +49,9 @@ def savable(places: Iterable[Place], live: bool) -> tuple[Place, ...]:
     return tuple(_savable(place, at, live) for at, place in enumerate(places))
 
 
-def warn_of_drift(dataset: Any, places: Iterable[Place], known: Iterable[str] = ()) -> None:
+def warn_of_drift(
+    dataset: Any, places: Iterable[StreamPosition], known: Iterable[str] = ()
+) -> None:
     """Warn of attributes that earlier epochs have changed and no state holds, unless ``known``."""
     known, names = list(known), set()
     for mark in (place.mark for place in places):
@@ -72,7 +74,7 @@ def remembers(marks: Iterable[Any]) -> bool:
     )
 
 
-def _savable(place: Place, stream: int, live: bool) -> Place:
+def _savable(place: StreamPosition, stream: int, live: bool) -> StreamPosition:
     mark = place.mark
     if isinstance(mark, CannotSaveError):
         raise mark
@@ -97,7 +99,7 @@ def _savable(place: Place, stream: int, live: bool) -> Place:
     return place.copy(mark=form)
 
 
-def _replayed(place: Place, entries: dict[str, Any]) -> Place:
+def _replayed(place: StreamPosition, entries: dict[str, Any]) -> StreamPosition:
     """A place of which a state holds only the generators that its replay begins with."""
     over = "over" in entries
     rng = entries.get("rng" if over else "first_rng")
@@ -111,7 +113,7 @@ def _as_text(states: dict[str, Any]) -> dict[str, str]:
     return {name: RNGS[name].to_text(state) for name, state in states.items()}
 
 
-def read(places: Sequence[Place]) -> list[Place]:
+def read(places: Sequence[StreamPosition]) -> list[StreamPosition]:
     """The places of a saved state, with marks as workers take them; or DamagedStateError."""
     return [place.copy(mark=_read(place.mark, at)) for at, place in enumerate(places)]
 
@@ -129,13 +131,13 @@ def _read(mark: Any, stream: int) -> bytes | None:
         if "over" in mark:
             entries["over"] = True
         if "rng" in mark:
-            entries["rng"] = Universe.from_text(mark["rng"]).states
+            entries["rng"] = GeneratorStates.from_text(mark["rng"]).states
         return dumps(entries)
     except SYMPTOMS as error:
         raise DamagedStateError(field, "plain values", mark) from error
 
 
-def replayed(places: Iterable[Place], every: int | None) -> int:
+def replayed(places: Iterable[StreamPosition], every: int | None) -> int:
     """How many batches are fetched again because their streams have no states.
 
     The first mark is taken after ``every`` batches; None: after the first.

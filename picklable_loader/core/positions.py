@@ -1,4 +1,4 @@
-"""StreamPositions of all streams, and the position at which a worker reopens a stream."""
+"""Positions of all streams, and the position at which a worker reopens a stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .window import Window
 
 
 class StreamPositions:
-    """StreamPositions of an epoch's streams. They move when a batch is delivered or skipped.
+    """Positions of an epoch's streams. They move when a batch is delivered or skipped.
 
     Args:
         places: one for each stream; none where streams have no states.

@@ -1,4 +1,4 @@
-"""StreamPositions of streams, and the plan that draws tasks from them in torch's order.
+"""Positions of streams, and the plan that draws tasks from them in torch's order.
 
 A stream is one replica of an iterable-style dataset with its iteration, or of a map-style dataset
 that has a state. It belongs to no process. The schedule moves its position when one of its batches

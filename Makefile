@@ -35,7 +35,7 @@ test: lint types
 	wait $$torture; tortured=$$?; cat $$log; rm $$log; exit $$((tests + tortured))
 	$(BIN)/python -m pytest -q -n 3 --portable $(ABOUT_WORKERS)
 
-# For the loop at the desk: the pure core, the structure, and a part of the laws; about a minute.
+# For the loop at the desk: the pure core, the structure, golden states and options; half a minute.
 quick: lint types
 	$(BIN)/python -m pytest -q -n 2 tests/core tests/golden tests/rng tests/test_layers.py \
 		tests/test_exports.py tests/epoch/test_options.py tests/epoch/test_fitting.py

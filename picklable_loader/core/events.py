@@ -50,7 +50,7 @@ class Budgeted:
 
 @dataclass(slots=True)
 class Answered:
-    """What became of a task that was sent: one of the four below."""
+    """Result of a task that was sent: one of the four below."""
 
     step: int
     #: the state of the stream after it; None if it was not taken

@@ -58,7 +58,7 @@ class Request:
 
 @dataclass(slots=True)  # frozen ones take several times as long to make
 class Answer:
-    """What became of a task, with its batch."""
+    """Result of a task, with its batch."""
 
     #: the number of the run that asked; an answer to an earlier run is not awaited any more
     run: int

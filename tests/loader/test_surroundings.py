@@ -62,7 +62,7 @@ def no_tensor_is_real() -> Iterator[None]:
     """Whatever is made without a word about its device has no data."""
     torch.set_default_device("meta")
     yield
-    torch.set_default_device("cpu")
+    torch.set_default_device(None)
 
 
 @pytest.mark.usefixtures("no_tensor_is_real")

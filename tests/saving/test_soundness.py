@@ -29,11 +29,13 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+import picklable_loader
 from picklable_loader import DataLoader, register_order
 from picklable_loader.errors import DamagedStateError, LoaderError, StateError, StreamError
 from picklable_loader.testing.compare import difference
 
 HERE = Path(__file__).parents[1]
+PACKAGE = Path(picklable_loader.__file__).parent
 
 
 class Wary(Dataset[torch.Tensor]):
@@ -174,8 +176,13 @@ _MEMORY = resource.RLIMIT_AS
 
 
 def is_peoples(error: Exception) -> bool:
-    """A sampler or dataset of the tests has raised it, of whose own state nobody else knows."""
-    return HERE in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parents
+    """A sampler or dataset of the tests has raised it, of whose own state nobody else knows.
+
+    Torch may have Python frames below theirs: of a default device, for example.
+    """
+    frames = [Path(frame.filename).parents for frame in traceback.extract_tb(error.__traceback__)]
+    ours = [HERE in parents for parents in frames if HERE in parents or PACKAGE in parents]
+    return ours[-1]
 
 
 def check_refusal_or_batches(kind: str, state: Any) -> None:

@@ -13,10 +13,10 @@ import cloudpickle
 import dill
 import pytest
 import torch
-from laws.datasets import N, Noisy, NoisyStream
 from laws.observe import seen
-from laws.samplers import CountsEpochs, Sized, from_torch
 from torch.utils.data import IterableDataset
+from zoo.datasets import N, Noisy, NoisyStream
+from zoo.samplers import CountsEpochs, Sized, from_torch
 
 from picklable_loader import DataLoader, current_seed, errors
 from picklable_loader.core.events import Arrived, Budgeted

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 from laws.cases import ALL, CUSTOM, DATASETS, OPTIONS, SEEKABLE, Case
-from laws.datasets import Boom, N, Noisy, NoisyStream
 from laws.observe import epochs, plain, random_states, seed_everything, seen, seen_next
-from laws.samplers import DrawsAsItGoes, MySamplerAgain, from_torch
 from torch.utils.data import Dataset, RandomSampler, Sampler
 from torch.utils.data.distributed import DistributedSampler
+from zoo.datasets import Boom, N, Noisy, NoisyStream
+from zoo.samplers import DrawsAsItGoes, MySamplerAgain, from_torch
 
 from picklable_loader import DataLoader, register_order
 from picklable_loader.errors import LoaderError, ReplayWarning

@@ -11,17 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from laws.datasets import N, Noisy, NoisyInBulk, NoisyStream, noise, noisy_collate
 from laws.observe import random_states, seed_everything, seen
-from laws.samplers import (
-    DrawsAsItGoes,
-    DrawsAtOnce,
-    ShufflesInPlace,
-    Told,
-    from_numpy,
-    from_python,
-    from_torch,
-)
 from torch.utils.data import (
     Dataset,
     IterableDataset,
@@ -30,6 +20,16 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
+from zoo.datasets import N, Noisy, NoisyInBulk, NoisyStream, noise, noisy_collate
+from zoo.samplers import (
+    DrawsAsItGoes,
+    DrawsAtOnce,
+    ShufflesInPlace,
+    Told,
+    from_numpy,
+    from_python,
+    from_torch,
+)
 
 from picklable_loader import DataLoader, current_seed
 from picklable_loader.errors import LoaderError

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from laws.observe import expected_warnings, seed_everything
-from laws.samplers import DrawsAsItGoes, from_numpy, from_torch
 from torch.utils.data import Dataset, RandomSampler, Sampler
+from zoo.samplers import DrawsAsItGoes, from_numpy, from_torch
 
 from picklable_loader import DataLoader
 

@@ -16,15 +16,15 @@ import pytest
 import torch
 from laws.cases import four_batches as make
 from laws.cases import generator
-from laws.datasets import Boom, Broken, Noisy, NoisyStream
 from laws.observe import random_states, seed_everything, seen
-from laws.samplers import DrawsAsItGoes, from_torch
 from torch.utils.data import (
     Dataset,
     RandomSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from zoo.datasets import Boom, Broken, Noisy, NoisyStream
+from zoo.samplers import DrawsAsItGoes, from_torch
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import (

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 import torch
-from laws.samplers import MySampler
-from laws.streams import Generated, StatefulDataset, StatefulIterator, StatefulWalk
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from zoo.samplers import MySampler
+from zoo.streams import Generated, StatefulDataset, StatefulIterator, StatefulWalk
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotSaveError, ReplayWarning, StateMismatch, StreamError

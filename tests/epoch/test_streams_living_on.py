@@ -22,8 +22,8 @@ import pytest
 import torch
 from laws.codecs import by_weights_only
 from laws.observe import expected_warnings, seen
-from laws.streams import ByClass, Generated, StatefulDataset, StatefulWalk, share
 from torch.utils.data import Dataset, IterableDataset
+from zoo.streams import ByClass, Generated, StatefulDataset, StatefulWalk, share
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotSaveError, ReplayWarning, RestartWarning, UsageError

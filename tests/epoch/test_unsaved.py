@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from laws.datasets import Noisy
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, default_collate
-from torture import zoo
+from zoo import inexact
+from zoo.datasets import Noisy
 
 from picklable_loader import DataLoader, current_seed
 from picklable_loader.epoch.unsaved import _walk
@@ -303,7 +303,7 @@ def test_it_looks_at_a_part_of_what_is_large_and_comes_to_an_end_in_what_is_roun
     assert not list(_walk({"x": far}, set()))
 
 
-HIDDEN = [zoo.by_method, zoo.by_lambda, zoo.OfItsClass]
+HIDDEN = [inexact.by_method, inexact.by_lambda, inexact.OfItsClass]
 
 
 @pytest.mark.parametrize("make", HIDDEN)
@@ -319,7 +319,7 @@ def test_a_generator_hidden_in_a_sampler_is_told_of_from_the_second_epoch_on(mak
 
 
 def test_a_generator_in_a_partial_is_refused_from_the_second_epoch_on() -> None:
-    loader = DataLoader(Noisy(), batch_size=BATCH, sampler=zoo.by_partial())
+    loader = DataLoader(Noisy(), batch_size=BATCH, sampler=inexact.by_partial())
     iterator = iter(loader)
     next(iterator)
     loader.state_dict()  # so far a replay finds it as the program builds it
@@ -328,7 +328,7 @@ def test_a_generator_in_a_partial_is_refused_from_the_second_epoch_on() -> None:
         loader.state_dict()
 
 
-class Shared(zoo.Hidden):
+class Shared(inexact.Hidden):
     def __init__(self) -> None:
         self.rng = np.random.default_rng(3)
         super().__init__(lambda count: self.rng.permutation(count))
@@ -365,14 +365,14 @@ def test_another_thread_that_pickles_what_is_not_copied_tells() -> None:
     assert "loader.dataset.rng" in str(told)
 
 
-class Weighs(zoo.Sized):
+class Weighs(inexact.Sized):
     """Its state has the weights, and not the generator that it draws from by them."""
 
     def __init__(self) -> None:
-        self.rng, self.weights = random.Random(6), [1.0] * zoo.N
+        self.rng, self.weights = random.Random(6), [1.0] * inexact.N
 
     def __iter__(self) -> Iterator[int]:
-        yield from self.rng.choices(range(zoo.N), self.weights, k=zoo.N)
+        yield from self.rng.choices(range(inexact.N), self.weights, k=inexact.N)
 
     def state_dict(self) -> dict[str, Any]:
         return {"weights": list(self.weights)}

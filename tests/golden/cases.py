@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from laws.samplers import (
+from torch.utils.data import (
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+from zoo.samplers import (
     DrawsAsItGoes,
     Grouped,
     MySamplerAgain,
@@ -20,14 +28,6 @@ from laws.samplers import (
     from_numpy,
     from_torch,
 )
-from torch.utils.data import (
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
-from torch.utils.data.distributed import DistributedSampler
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer, current_seed
 

@@ -14,12 +14,11 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
+from zoo import odd_samplers as odd
+from zoo import samplers as own
+from zoo.datasets import Broken, N, Noisy, NoisyInBulk, NoisyStream, noisy_collate
 
 from picklable_loader import DataLoader
-
-from . import odd_samplers as odd
-from . import samplers as own
-from .datasets import Broken, N, Noisy, NoisyInBulk, NoisyStream, noisy_collate
 
 DATA = range(N)
 Arguments = Callable[[], dict[str, Any]]

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from zoo.datasets import Boom
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import EmptyEpochWarning, ReplayWarning
 
 from .cases import Case
-from .datasets import Boom
 
 
 def seen_next(iterator: Iterator[Any]) -> Any:

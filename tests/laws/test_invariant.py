@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import Dataset
+from zoo.datasets import N, sample
 
 from .cases import ALL, DATASETS, SEEKABLE, Case
 from .codecs import JSON, PICKLES, STATES, Codec
-from .datasets import N, sample
 from .observe import epochs, seed_everything, seen
 
 WAYS: dict[str, dict[str, Any]] = {

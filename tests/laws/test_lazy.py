@@ -6,10 +6,10 @@ import multiprocessing
 from typing import Any
 
 import pytest
+from zoo.datasets import Noisy
 
 from .cases import ALL, CUSTOM, DATASETS, SEEKABLE, Case
 from .codecs import COPY, JSON, PICKLES, STATES
-from .datasets import Noisy
 from .observe import expected_warnings, random_states, seed_everything, seen_next
 
 

@@ -15,11 +15,11 @@ from functools import cache
 from typing import Any
 
 import pytest
+from zoo.streams import KINDS, Breaking, ByClass, Kind
 
 from picklable_loader import DataLoader
 
 from .observe import expected_warnings, seen, seen_next
-from .streams import KINDS, Breaking, ByClass, Kind
 
 BATCH_SIZE = 3
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from laws.datasets import Noisy
 from laws.observe import seen
 from torch.utils.data import Dataset, IterableDataset
+from zoo.datasets import Noisy
 
 from picklable_loader import DataLoader, progress
 from picklable_loader.errors import UsageError

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import torch
 from laws.cases import four_batches as make
-from laws.datasets import Boom, Broken, Noisy, NoisyStream
 from laws.observe import seen
-from laws.samplers import Endless, WithoutLength
 from torch.utils.data import Dataset
+from zoo.datasets import Boom, Broken, Noisy, NoisyStream
+from zoo.samplers import Endless, WithoutLength
 
 from picklable_loader import DataLoader, LoaderIterator
 

@@ -13,10 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from laws.datasets import N, Noisy
 from laws.observe import expected_warnings, seed_everything, seen
-from laws.odd_samplers import GoesRound, InArrays, ShufflesSamplers
-from laws.samplers import Told
 from torch.utils.data import (
     Dataset,
     RandomSampler,
@@ -25,6 +22,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
+from zoo.datasets import N, Noisy
+from zoo.odd_samplers import GoesRound, InArrays, ShufflesSamplers
+from zoo.samplers import Told
 
 from picklable_loader import DataLoader, current_seed, register_order
 from picklable_loader.errors import CannotSaveError, StateMismatch, UsageError

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 from laws.cases import four_batches as make
-from laws.datasets import Noisy
 from laws.observe import random_states, seed_everything, seen
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
+from zoo.datasets import Noisy
 
 from picklable_loader import DataLoader
 from picklable_loader.fetching.engine.stats import Stats, WorkerStats

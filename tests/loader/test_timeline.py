@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from laws.datasets import Noisy
 from laws.observe import seen
+from zoo.datasets import Noisy
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import UsageError

@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.observe import seed_everything
 from torch.utils.data import Sampler, SubsetRandomSampler, WeightedRandomSampler
-from torture import zoo
+from zoo import inexact
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import (
@@ -585,7 +585,7 @@ def test_a_list_that_stays_is_not_encoded_again_and_one_that_changes_is(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("kind", [zoo.ListeningWithWeights, zoo.ListeningWithState])
+@pytest.mark.parametrize("kind", [inexact.ListeningWithWeights, inexact.ListeningWithState])
 def test_what_the_training_tells_a_sampler_outlives_a_resume_at_every_step(
     kind: Any, workers: int
 ) -> None:

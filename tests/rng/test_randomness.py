@@ -17,8 +17,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws.datasets import noise
 from laws.observe import random_states, seed_everything
+from zoo.datasets import noise
 
 from picklable_loader.errors import DamagedStateError
 from picklable_loader.rng.generators import (

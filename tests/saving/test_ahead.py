@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from laws.cases import OPTIONS, SEEKABLE, Case
 from laws.observe import expected_warnings, seed_everything, seen
-from laws.streams import StatefulIterator
 from torch.utils.data import BatchSampler, RandomSampler
+from zoo.streams import StatefulIterator
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import DamagedStateError, ForeignStateError, UsageError

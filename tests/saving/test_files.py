@@ -24,8 +24,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from laws.datasets import Noisy
 from laws.observe import random_states, seen
+from zoo.datasets import Noisy
 
 from picklable_loader import DataLoader, LoaderIterator, load, save
 from picklable_loader.errors import (

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from laws import samplers, streams
 from laws.observe import expected_warnings, seed_everything, seen
 from test_soundness import KINDS, Wary, bounded, is_peoples, loader_over, unsealed
 from torch.utils.data import IterableDataset
+from zoo import samplers, streams
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
 from picklable_loader.core.fields import FIELDS

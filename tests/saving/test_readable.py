@@ -14,10 +14,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws.datasets import Noisy
 from laws.observe import seed_everything, seen
-from laws.streams import StatefulIterator
 from torch.utils.data import Sampler
+from zoo.datasets import Noisy
+from zoo.streams import StatefulIterator
 
 from picklable_loader import DataLoader, from_json, to_json
 from picklable_loader.errors import CannotSaveError, DamagedStateError, UsageError

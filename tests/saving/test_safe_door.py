@@ -16,11 +16,11 @@ import pytest
 import torch
 from laws.cases import ALL, Case
 from laws.codecs import by_weights_only
-from laws.datasets import N, Noisy
 from laws.observe import expected_warnings, seed_everything, seen
-from laws.streams import KINDS, Kind
 from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data.distributed import DistributedSampler
+from zoo.datasets import N, Noisy
+from zoo.streams import KINDS, Kind
 
 from picklable_loader import DataLoader, from_json, load, save, to_json
 

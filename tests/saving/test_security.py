@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from laws.datasets import Noisy
 from laws.observe import seen
-from laws.streams import StatefulIterator, share
 from test_soundness import bounded
 from torch.utils.data import IterableDataset
+from zoo.datasets import Noisy
+from zoo.streams import StatefulIterator, share
 
 from picklable_loader import DataLoader, from_json, load, save, to_json
 from picklable_loader.__main__ import main

@@ -17,8 +17,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from laws import samplers, streams
-from laws.datasets import Boom, N, sample
 from laws.observe import expected_warnings, seed_everything, seen, seen_next
 from torch.utils.data import (
     Dataset,
@@ -28,6 +26,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
+from zoo import samplers, streams
+from zoo.datasets import Boom, N, sample
 
 import picklable_loader
 from picklable_loader import DataLoader, register_order
@@ -376,7 +376,7 @@ def test_a_state_sets_a_samplers_own_attributes_only(path: str) -> None:
         loader.load_state_dict(state)
     assert vars(loader.sampler) == before
     assert samplers.N == N
-    assert samplers.from_torch.__module__ == "laws.samplers"
+    assert samplers.from_torch.__module__ == "zoo.samplers"
 
 
 # --- what a state may not be ---------------------------------------------------------------------

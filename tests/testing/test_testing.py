@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from laws.streams import Generated, StatefulDataset, StatefulIterator
 from torch.utils.data import Dataset, Sampler, get_worker_info
+from zoo.streams import Generated, StatefulDataset, StatefulIterator
 
 from picklable_loader import DataLoader, current_seed
 from picklable_loader.testing import ResumeError, verify_resume

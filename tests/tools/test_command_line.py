@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 import torch
-from laws.datasets import Noisy
 from laws.observe import seen
-from laws.streams import ByClass, Generated, StatefulIterator
+from zoo.datasets import Noisy
+from zoo.streams import ByClass, Generated, StatefulIterator
 
 from picklable_loader import DataLoader, from_json, load, save, to_json
 from picklable_loader.__main__ import COMMANDS, main
@@ -153,7 +153,7 @@ def test_an_iterator_beside_a_model_is_told_in_words(way: str, file: Path, say: 
     assert status == 0
     assert "iterator ['it']" in said and "3 of 7 batches, 43%" in said
     assert "40.5 kB" in said or way == "pickle"
-    assert "imports, and may call" in said and "laws.datasets.Noisy" in said
+    assert "imports, and may call" in said and "zoo.datasets.Noisy" in said
 
 
 KINDS = {

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from chaos.datasets import Counting, Pickled, Remembering, Uneven, WithState
-from laws import odd_samplers as odd
-from laws import streams
 from laws.cases import ALL, Case
-from laws.datasets import Noisy
-from laws.streams import ByClass, Generated, StatefulIterator
 from torch.utils.data import (
     ChainDataset,
     ConcatDataset,
@@ -19,10 +15,13 @@ from torch.utils.data import (
     Subset,
     TensorDataset,
 )
+from zoo import inexact
+from zoo import odd_samplers as odd
+from zoo import streams
+from zoo.datasets import Noisy
+from zoo.streams import ByClass, Generated, StatefulIterator
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
-
-from . import zoo
 
 #: arguments that torch refuses without workers
 _OF_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context")
@@ -102,7 +101,7 @@ def _all_shuffled() -> IterableDataset[Any]:
 
 def _with_a_generator() -> dict[str, Any]:
     # Under the default schedule no two runs are alike, and there is nothing to compare with.
-    return {"dataset": zoo.OwnGenerator(), "batch_size": 3, "schedule": "round_robin"}
+    return {"dataset": inexact.OwnGenerator(), "batch_size": 3, "schedule": "round_robin"}
 
 
 def _tensors() -> TensorDataset:
@@ -124,22 +123,22 @@ KINDS: Mapping[str, Kind] = {
     "subset": _data(lambda: Subset(Noisy(20), range(3, 13))),
     "concatenated": _data(lambda: ConcatDataset([Noisy(4), Noisy(6)])),
     "tensors": _data(_tensors),
-    "local class": _data(zoo.local_noisy),
-    "listening, with state": _sampled(zoo.ListeningWithState, same_workers=True),
+    "local class": _data(inexact.local_noisy),
+    "listening, with state": _sampled(inexact.ListeningWithState, same_workers=True),
     # what cannot be exact; of some it is not said yet when it is not, see the torture's report
-    "listening": _sampled(zoo.Listening, same_workers=True, promise="none"),
+    "listening": _sampled(inexact.Listening, same_workers=True, promise="none"),
     "listening, with weights": _sampled(
-        zoo.ListeningWithWeights, same_workers=True, promise="honest"
+        inexact.ListeningWithWeights, same_workers=True, promise="honest"
     ),
-    "by method": _sampled(zoo.by_method, promise="honest"),
-    "by lambda": _sampled(zoo.by_lambda, promise="honest"),
-    "by partial": _sampled(zoo.by_partial, promise="honest"),
-    "by namespace": _sampled(zoo.by_namespace, promise="honest"),
-    "of its class": _sampled(zoo.OfItsClass, promise="honest"),
+    "by method": _sampled(inexact.by_method, promise="honest"),
+    "by lambda": _sampled(inexact.by_lambda, promise="honest"),
+    "by partial": _sampled(inexact.by_partial, promise="honest"),
+    "by namespace": _sampled(inexact.by_namespace, promise="honest"),
+    "of its class": _sampled(inexact.OfItsClass, promise="honest"),
     "goes round": _sampled(odd.GoesRound, promise="honest"),
     "shuffles samplers": _sampled(odd.ShufflesSamplers, promise="honest"),
     "a generator": _sampled(lambda: (index for index in range(10)), promise="honest"),
     "map with a generator": Kind(_with_a_generator, same_workers=True, promise="honest"),
-    "stream counts passes": _data(zoo.CountsPasses, same_workers=True, promise="honest"),
-    "stream shuffles itself": _data(zoo.ShufflesItself, same_workers=True, promise="honest"),
+    "stream counts passes": _data(inexact.CountsPasses, same_workers=True, promise="honest"),
+    "stream shuffles itself": _data(inexact.ShufflesItself, same_workers=True, promise="honest"),
 }

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from laws.codecs import COPY, JSON, PICKLES, STATES, Codec, _attach
-from laws.datasets import Boom
 from laws.observe import seed_everything, seen_next
+from zoo.datasets import Boom
 
 from picklable_loader import DataLoader, from_json, to_json
 from picklable_loader.errors import (

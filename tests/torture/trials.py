@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from laws.datasets import N, Noisy
+from zoo.datasets import N, Noisy
 
 from .kinds import KINDS, Kind
 from .law import COPY, JSON, PICKLES, STATES, WAYS, Hop
@@ -46,10 +46,10 @@ sys.path[:0] = [{tests!r}, {root!r}]
 
 from chaos.datasets import Counting
 from laws.cases import generator
-from laws.datasets import Broken, NoisyInBulk
+from zoo.datasets import Broken, NoisyInBulk
 from torture.kinds import KINDS
 from torture.law import Hop, Training, check
-from torture.zoo import local_noisy, noisily
+from zoo.inexact import local_noisy, noisily
 
 KIND = KINDS[{kind!r}]
 

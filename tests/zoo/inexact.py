@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from laws.datasets import N, Noisy, sample
-from laws.samplers import Sized
-from laws.streams import share
 from torch.utils.data import Dataset, IterableDataset, default_collate
+
+from .datasets import N, Noisy, sample
+from .samplers import Sized
+from .streams import share
 
 
 def local_noisy() -> Dataset[torch.Tensor]:

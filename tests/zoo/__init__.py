@@ -1,0 +1,1 @@
+"""Datasets, streams and samplers that tests share, each defined once; all pickle by reference."""

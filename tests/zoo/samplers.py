@@ -1,0 +1,306 @@
+"""Samplers of people's own, each with a habit that is hard to save; picklable by reference."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Sampler
+
+from .datasets import N
+
+
+def from_torch(size: int) -> int:
+    return int(torch.randint(size, ()))
+
+
+def from_numpy(size: int) -> int:
+    return int(np.random.randint(size))
+
+
+def from_python(size: int) -> int:
+    return random.randrange(size)
+
+
+class Sized(Sampler[Any]):
+    def __len__(self) -> int:
+        return N
+
+
+class DrawsAsItGoes(Sized):
+    """Draws each index from a global generator when it is asked for it."""
+
+    def __init__(self, draw: Callable[[int], int]) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(N):
+            yield self.draw(N)
+
+
+class DrawsAtOnce(DrawsAsItGoes):
+    """Draws the whole epoch inside of __iter__."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([self.draw(N) for _ in range(N)])
+
+
+class OwnTorchGenerator(Sized):
+    def __init__(self) -> None:
+        self.rng = torch.Generator()
+        self.rng.manual_seed(3)
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(N):
+            yield int(torch.randint(N, (), generator=self.rng))
+
+
+class OwnNumpyGenerator(Sized):
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(3)
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(N):
+            yield int(self.rng.integers(N))
+
+
+class OwnPythonGenerator(Sized):
+    def __init__(self) -> None:
+        self.rng = random.Random(3)
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(N):
+            yield self.rng.randrange(N)
+
+
+class CountsEpochs(Sized):
+    """Counts the calls of __iter__ and goes by the count."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        order = list(range(N))
+        random.Random(self.epoch).shuffle(order)
+        return iter(order)
+
+
+class CountsEpochsLazily(CountsEpochs):
+    """Counts when the first index is asked for, and again after the last one."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        yield from ((index + self.epoch) % N for index in range(N))
+        self.epoch += 1
+
+
+class ShufflesInPlace(Sized):
+    """Shuffles its list in place, with Python's global generator."""
+
+    def __init__(self) -> None:
+        self.indices = list(range(N))
+
+    def __iter__(self) -> Iterator[int]:
+        random.shuffle(self.indices)
+        return iter(self.indices)
+
+
+class ShufflesInPlaceLazily(ShufflesInPlace):
+    def __iter__(self) -> Iterator[int]:
+        random.shuffle(self.indices)
+        yield from self.indices
+
+
+class Endless(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from torch.randperm(N).tolist()
+
+
+class WithoutLength(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(N).tolist()
+
+
+class Grouped(Sampler[list[int]]):
+    """As batch_sampler: batches of 1, 2, 3, ... indices."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(N).tolist()
+        for size in (1, 2, 3, 4):
+            yield order[:size]
+            order = order[size:]
+
+
+class GroupedInTuples(Grouped):
+    def __iter__(self) -> Iterator[Any]:
+        yield from map(tuple, super().__iter__())
+
+
+class GroupedInOneList(Grouped):
+    """Uses one list again for every batch."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for indices in super().__iter__():
+            batch[:] = indices
+            yield batch
+
+
+class _Places:
+    """A plain iterator object: pickle can save it, if nothing else."""
+
+    def __init__(self, order: list[int]) -> None:
+        self.order = order
+        self.place = 0
+
+    def __iter__(self) -> _Places:
+        return self
+
+    def __next__(self) -> int:
+        if self.place == len(self.order):
+            raise StopIteration
+        self.place += 1
+        return self.order[self.place - 1]
+
+
+class _StatefulPlaces(_Places):
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": list(self.order), "place": self.place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.order, self.place = list(state["order"]), state["place"]
+
+
+class PlainIterator(Sized):
+    def __iter__(self) -> Iterator[int]:
+        return _Places(torch.randperm(N).tolist())
+
+
+class StatefulIterator(Sized):
+    def __iter__(self) -> Iterator[int]:
+        return _StatefulPlaces(torch.randperm(N).tolist())
+
+
+class _CountingDown:
+    """Draws as it goes from its sampler's generator, and says where it is in its state_dict."""
+
+    def __init__(self, sampler: StatefulDrawing) -> None:
+        self.sampler = sampler
+        self.left = N
+
+    def __iter__(self) -> _CountingDown:
+        return self
+
+    def __next__(self) -> int:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return self.sampler.rng.randrange(N)
+
+    def state_dict(self) -> dict[str, Any]:
+        version, words, gauss = self.sampler.rng.getstate()
+        return {"left": self.left, "rng": [version, list(words), gauss]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        version, words, gauss = state["rng"]
+        self.left = state["left"]
+        self.sampler.rng.setstate((version, tuple(words), gauss))
+
+
+class StatefulDrawing(Sized):
+    """The state of its iterator is also that of its generator."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(5)
+
+    def __iter__(self) -> Iterator[int]:
+        return _CountingDown(self)
+
+
+class MySampler(Sampler[int]):
+    """The sampler of torchdata's tutorial, whose second epoch is empty."""
+
+    def __init__(self, high: int, seed: int, limit: int) -> None:
+        self.seed, self.high, self.limit = seed, high, limit
+        self.g = torch.Generator()
+        self.g.manual_seed(self.seed)
+        self.i = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.i < self.limit:
+            val = int(torch.randint(high=self.high, size=(1,), generator=self.g))
+            self.i += 1
+            yield val
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.i = state_dict["i"]
+        self.g.set_state(state_dict["rng"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"i": self.i, "rng": self.g.get_state()}
+
+
+class MySamplerAgain(MySampler):
+    """The same, with a next epoch."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+        self.i = 0
+
+
+class StatefulAndCounting(Sized):
+    """Its iterator has a state_dict, and __iter__ counts epochs beside it."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        order = list(range(N))
+        random.Random(self.epoch).shuffle(order)
+        return _StatefulPlaces(order)
+
+
+class Told(Sized):
+    """Goes by the epoch that it was told last, as torch's DistributedSampler does."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(N))
+        random.Random(self.epoch).shuffle(order)
+        return iter(order)
+
+
+class Wrapped(Sized):
+    """Has one of torch's samplers inside of it, as trainers wrap them."""
+
+    def __init__(self, inner: Sampler[int]) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Iterator[int]:
+        for index in self.inner:
+            yield (index + 1) % N
+
+
+class KeepsItsOrder(Sized):
+    """Permutes the permutation of the epoch before."""
+
+    def __init__(self) -> None:
+        self.order = torch.arange(N)
+
+    def __iter__(self) -> Iterator[int]:
+        self.order = self.order[torch.randperm(N)]
+        yield from self.order.tolist()

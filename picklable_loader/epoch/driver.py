@@ -135,12 +135,12 @@ class Driver:
                     send: Send = instruction  # type: ignore[assignment]
                     engine.send(send.worker, send.task, send.place)
                 elif kind is Deliver or kind is Raise:
-                    return engine.take(instruction.step)  # type: ignore[union-attr]
+                    return engine.answers.pop(instruction.step)  # type: ignore[union-attr]
                 else:
                     self._act(instruction)
             if self._empty >= _MOST_EMPTY:
                 self.settled = True
-                raise NoSampleError(self._empty, str(self.skips.newest))
+                raise NoSampleError(self._empty, str(self.skips.last[-1]))
             began_ns = perf_counter_ns()
             try:
                 if turn is not None:
@@ -166,13 +166,12 @@ class Driver:
     def stats(self) -> Stats:
         """Figures counted since the workers were started, or until they were retired."""
         engine, run = self._engine, self._run
-        if engine is None:
-            return self.skips.beside(self._last)
         # The schedule does not get what has come: it would draw from the sampler, and when it
         # does must not depend on who asks for figures.
-        came = engine.look()
-        done = self.skips.beside(self._figures(engine))
-        if run is None:
+        came = () if engine is None else engine.look()
+        figures = self._last if engine is None else self._figures(engine)
+        done = replace(figures, skipped=self.skips.count, last_skipped=tuple(self.skips.last))
+        if engine is None or run is None:
             return done
         schedule = run.schedule
         here = [e for e in came if schedule.awaits(e.step) and not isinstance(e, Ended)]
@@ -194,7 +193,7 @@ class Driver:
         if engine is None:
             return self._last_record
         engine.look()
-        return Record(engine.answers(), tuple(self._waits))
+        return Record(tuple(engine.clocks.last_answers), tuple(self._waits))
 
     def skipped(self, step: int, bad: Bad) -> None:
         """Note that a batch is delivered, or passed over, without its bad samples."""
@@ -214,7 +213,8 @@ class Driver:
         self.rest()
         if self._engine is not None:
             self._last = self._figures(self._engine)
-            self._last_record = Record(self._engine.answers(), tuple(self._waits))
+            answers = tuple(self._engine.clocks.last_answers)
+            self._last_record = Record(answers, tuple(self._waits))
             # Whatever a signal handler raises meanwhile, it does not work any more.
             engine, self._engine, self.kept = self._engine, None, None
             engine.close()
@@ -243,16 +243,16 @@ class Driver:
             case AskLast(worker, stream, place):
                 engine.ask(worker, stream, place)
             case Drop(step):
-                engine.take(step)
+                del engine.answers[step]
             case Pass(step):
-                self._pass_over(engine.take(step))
+                self._pass_over(engine.answers.pop(step))
             case Fault(error):
                 self.settled = True
                 raise error
             case Finish():
                 self._finish()
             case Condemn(task):
-                raise engine.condemn(task)
+                raise engine.deaths.error(task)
             case _:
                 raise AssertionError(f"{instruction} answers Wanted only")
 
@@ -271,7 +271,7 @@ class Driver:
             self.advance(Left(run.streams))
         run.last_marks = schedule.last_marks()
         if run.spec.has_worker_states:
-            run.worker_states.update(engine.worker_states())
+            run.worker_states.update(engine.worker_states)
         states = dict(run.worker_states)
         self.kept = Carryover(run.base_seed, run.worker_seed, schedule.policy, states)
         raise StopIteration

@@ -47,34 +47,28 @@ class DeathCount:
             deaths = self._in_vain[death.worker]
             deaths.append(death)
             if len(deaths) >= max(_IN_VAIN, self._most_deaths):
-                raise _died(None, deaths)
+                raise WorkerDied(None, None, *_causes(deaths))
         cause = "" if death.stack else likely_cause(death.exitcode)
         if self._persistent:
             cause += " What the dataset had kept there is lost, unless its state_dict holds it."
-        _warn(str(death), cause, lost, death.stack)
+        steps = (
+            f"steps {', '.join(map(str, lost))} are fetched again" if lost else "it owed nothing"
+        )
+        stuck = f"\nIt was stuck:\n{death.stack}" if death.stack else ""
+        warnings.warn(
+            f"DataLoader {death}; another one takes its place, {steps}. {cause}".rstrip() + stuck,
+            RestartWarning,
+            stacklevel=stack_level(),
+        )
 
-    def condemn(self, task: Task) -> WorkerDied:
+    def error(self, task: Task) -> WorkerDied:
         """The error to raise for a task that workers die of."""
-        return _died(task, self._by_step[task.step])
+        asked = task.indices if isinstance(task.indices, list) else [task.indices]
+        # Iterable-style data is asked for a number of samples, and not for which.
+        indices = None if all(index is None for index in asked) else task.indices
+        return WorkerDied(task.step, indices, *_causes(self._by_step[task.step]), task.stream)
 
 
-def _died(task: Task | None, deaths: list[Death]) -> WorkerDied:
+def _causes(deaths: list[Death]) -> tuple[tuple[int, ...], tuple[str, ...]]:
     causes = tuple("\n".join(filter(None, (str(death), death.stack))) for death in deaths)
-    codes = tuple(death.exitcode for death in deaths)
-    if task is None:
-        return WorkerDied(None, None, codes, causes)
-    asked = task.indices if isinstance(task.indices, list) else [task.indices]
-    # Iterable-style data is asked for a number of samples, and not for which.
-    indices = None if all(index is None for index in asked) else task.indices
-    return WorkerDied(task.step, indices, codes, causes, task.stream)
-
-
-def _warn(death: str, cause: str, lost: Sequence[int], stack: str) -> None:
-    """A worker has died, and another one takes its place."""
-    steps = f"steps {', '.join(map(str, lost))} are fetched again" if lost else "it owed nothing"
-    stuck = f"\nIt was stuck:\n{stack}" if stack else ""
-    warnings.warn(
-        f"DataLoader {death}; another one takes its place, {steps}. {cause}".rstrip() + stuck,
-        RestartWarning,
-        stacklevel=stack_level(),
-    )
+    return tuple(death.exitcode for death in deaths), causes

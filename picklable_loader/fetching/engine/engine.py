@@ -27,9 +27,10 @@ from ..transport.seqpacket import PacketLines, packets_work_here
 from ..worker.baseline import FirstBaseline
 from ..worker.fetch import Job
 from ..worker.replica import WorkerConfig
+from .deaths import DeathCount
 from .inline import InlineEngine
 from .processes import FaultPolicy, PoolEngine
-from .stats import WorkerStats
+from .stats import Clocks, WorkerStats
 
 
 class Engine(Protocol):
@@ -39,16 +40,22 @@ class Engine(Protocol):
     timed_out: bool
     #: it has replaced a worker since the epoch began: the new one's dataset knows of none before
     renewed: bool
+    #: by step, answers that ``wait`` has announced; the driver pops them
+    answers: dict[int, Answer]
+    #: the workers' generators after all that they have answered (``seeding="worker"``)
+    worker_states: dict[str, Any]
+    clocks: Clocks
+    deaths: DeathCount
 
     def begin(
-        self, begin: EpochStart, states: dict[str, Any], places: dict[int, StreamPosition]
+        self, begin: EpochStart, states: dict[str, Any], positions: dict[int, StreamPosition]
     ) -> Marks:
-        """An epoch begins; whatever is under way for an earlier one is forgotten.
+        """Begin an epoch; what is under way for an earlier one is forgotten.
 
         Args:
             begin: the epoch.
             states: the workers' generators, by worker, to go on with (``seeding="worker"``).
-            places: by stream, the position it goes on from; the others begin the epoch.
+            positions: of streams that do not begin the epoch.
 
         Returns:
             By stream, its state at the epoch's beginning, where that is known at once.
@@ -57,22 +64,16 @@ class Engine(Protocol):
             StreamError: a stream cannot go on from there; others say so in ``wait``.
         """
 
-    def send(self, worker: int | None, task: Task, place: StreamPosition | None = None) -> None:
-        """Have a worker fetch a task.
+    def send(self, worker: int | None, task: Task, position: StreamPosition | None = None) -> None:
+        """Have a worker, or whichever is idle first (None), fetch a task.
 
-        Args:
-            worker: its number; None: whichever is idle first.
-            task: the task.
-            place: the position of its stream, if another worker has read it before.
+        The position is that of its stream, if another worker has read it before.
         """
 
-    def ask(self, worker: int, stream: int, place: StreamPosition | None = None) -> None:
-        """Have a worker say in which state the next epoch finds a stream's dataset.
+    def ask(self, worker: int, stream: int, position: StreamPosition | None = None) -> None:
+        """Have a worker send the state in which the next epoch finds a stream's dataset.
 
-        Args:
-            worker: its number.
-            stream: the stream.
-            place: the position at which the worker opens the stream first.
+        It opens the stream at that position first, if one is given.
         """
 
     def wait(self) -> Answered | LastMark | Died:
@@ -85,23 +86,11 @@ class Engine(Protocol):
     def look(self) -> Sequence[Answered]:
         """Answers that have come already and that ``wait`` has not returned yet; never waits."""
 
-    def take(self, step: int) -> Answer:
-        """The answer for a step; the engine forgets it."""
-
-    def condemn(self, task: Task) -> Exception:
-        """The error to raise for a task that workers die of; the engine does not go on."""
-
-    def worker_states(self) -> dict[str, Any]:
-        """The workers' generators after all that they have answered (``seeding="worker"``)."""
-
     def workers(self) -> tuple[WorkerStats, ...]:
         """Figures of each worker."""
 
-    def answers(self) -> tuple[tuple[int, int, int, int], ...]:
-        """The last answers, and when they came; see `Record`."""
-
     def close(self) -> None:
-        """Let go of everything; may be called again."""
+        """Release everything; may be called again."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +99,8 @@ class Setup:
 
     job: Job
     workers: int
-    #: how workers are started, and how long they are waited for
     fault_policy: FaultPolicy
+    #: how workers are started
     context: Any
     init: Callable[[int], object] | None
     prefetch_factor: int | None
@@ -143,7 +132,8 @@ def make_engine(setup: Setup) -> Engine:
         AssertionError: torch's, for arguments that it refuses here.
         TypeError, AttributeError, pickle.PicklingError: see `Pool`.
     """
-    return _pool_engine(setup) if setup.workers else _inline_engine(setup)
+    make = _pool_engine if setup.workers else _inline_engine
+    return make(setup)
 
 
 def _inline_engine(setup: Setup) -> Engine:
@@ -166,7 +156,7 @@ def _pool_engine(setup: Setup) -> Engine:
     init = datapipes.sharding(setup.job.dataset, setup.init)
     given: Job | Payload = setup.job
     if context.get_start_method() != "fork":
-        given, init = _cargo(setup.job, init, setup.codec), None
+        given, init = _payload(setup.job, init, setup.codec), None
     epoch = setup.shared_seed, setup.announced, setup.streams or None
     configs = [
         WorkerConfig(worker, setup.workers, setup.worker_seed, init, *epoch)
@@ -177,12 +167,8 @@ def _pool_engine(setup: Setup) -> Engine:
     return PoolEngine(pool, configs, setup.fault_policy)
 
 
-def _cargo(job: Job, init: Any, wish: Any) -> Payload:
-    """The payload of new processes: their job, and worker_init_fn.
-
-    Raises:
-        CannotSaveError: no codec takes a part of it.
-    """
+def _payload(job: Job, init: Any, wish: Any) -> Payload:
+    """The payload of new processes; CannotSaveError if no codec takes a part of it."""
     importable = is_importable()
     codecs = tried(wish if isinstance(wish, str) else "auto")
     if not importable and len(codecs) > 1:

@@ -21,6 +21,7 @@ from ..worker.baseline import FirstBaseline
 from ..worker.collate import collate_here
 from ..worker.fetch import Job
 from ..worker.replica import Copies, Replica, WorkerConfig
+from .deaths import DeathCount
 from .stats import Clocks, WorkerStats
 
 _T = TypeVar("_T")
@@ -38,6 +39,8 @@ class InlineEngine:
     """
 
     timed_out = renewed = False
+    worker_states: dict[str, Any] = {}
+    deaths = DeathCount(0)
 
     def __init__(
         self,
@@ -52,9 +55,9 @@ class InlineEngine:
         self._tasks: deque[Task] = deque()
         #: streams whose last states are asked for
         self._asked: deque[int] = deque()
-        self._results: dict[int, Answer] = {}
+        self.answers: dict[int, Answer] = {}
         self._seed = 0
-        self._clocks = Clocks(1)
+        self.clocks = Clocks(1)
         streams = config.streams or 1
         #: one of which nothing tells that it is one, or as many as there are streams
         bare = self._bare = config.streams is None
@@ -66,18 +69,18 @@ class InlineEngine:
         self._started = bare
 
     def begin(
-        self, begin: EpochStart, states: dict[str, Any], places: dict[int, StreamPosition]
+        self, begin: EpochStart, states: dict[str, Any], positions: dict[int, StreamPosition]
     ) -> Marks:
         self._tasks.clear()
         self._asked.clear()
-        self._results.clear()
+        self.answers.clear()
         self._seed = begin.base_seed
-        return self._inside(self._begin, begin, places)
+        return self._inside(self._begin, begin, positions)
 
-    def send(self, worker: int | None, task: Task, place: StreamPosition | None = None) -> None:
+    def send(self, worker: int | None, task: Task, position: StreamPosition | None = None) -> None:
         self._tasks.append(task)
 
-    def ask(self, worker: int, stream: int, place: StreamPosition | None = None) -> None:
+    def ask(self, worker: int, stream: int, position: StreamPosition | None = None) -> None:
         self._asked.append(stream)
 
     def wait(self) -> Answered | LastMark:
@@ -90,49 +93,39 @@ class InlineEngine:
         answer = self._inside(self._replicas[task.stream or 0].answer, 0, task, began_ns)
         answer.busy_ns = time.perf_counter_ns() - began_ns
         ended = answer.kind is Ended
-        self._clocks.answered(0, answer.busy_ns, ended=ended)
+        self.clocks.answered(0, answer.busy_ns, ended=ended)
         self._tasks.popleft()
         if not ended:
-            self._results[task.step] = answer
+            self.answers[task.step] = answer
         return answer.event()
 
     def look(self) -> Sequence[Answered]:
         return ()
 
-    def take(self, step: int) -> Answer:
-        return self._results.pop(step)
-
-    def condemn(self, task: Task) -> Exception:
-        raise AssertionError("nobody has died")
-
-    def worker_states(self) -> dict[str, Any]:
-        return {}
-
     def workers(self) -> tuple[WorkerStats, ...]:
-        return self._clocks.stats([os.getpid()])
-
-    def answers(self) -> tuple[tuple[int, int, int, int], ...]:
-        return self._clocks.answers()
+        return self.clocks.stats([os.getpid()])
 
     def close(self) -> None:
         self._tasks.clear()
-        self._results.clear()
+        self.answers.clear()
         self._replicas.clear()
 
-    def _begin(self, begin: EpochStart, places: dict[int, StreamPosition]) -> Marks:
+    def _begin(self, begin: EpochStart, positions: dict[int, StreamPosition]) -> Marks:
+        marks = {}
         for stream, replica in enumerate(self._replicas):
             if not self._started:
                 replica.start()
-            place = places.get(stream)
+            position = positions.get(stream)
             states = capture_all()
-            replica.begin(begin, place)
-            if place is not None and (place.given or not self._iterable):
+            replica.begin(begin, position)
+            if position is not None and (position.given or not self._iterable):
                 # With seeding="worker" the generators are the loader's state. To load the dataset's
                 # state and to fetch batches again must not move them.
                 restore_all(states)
         self._started = True
         # The dataset is the program's own: a pickle of the loader finds it in mid-epoch.
-        marks = {n: replica.first_mark(places.get(n)) for n, replica in enumerate(self._replicas)}
+        for stream, replica in enumerate(self._replicas):
+            marks[stream] = replica.first_mark(begins=stream not in positions)
         return {stream: mark for stream, mark in marks.items() if mark is not None}
 
     def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 #: batches and waits that a record holds: enough for a picture, and some 200 kB at most
@@ -105,30 +105,20 @@ class Record:
 class Skips:
     """The bad samples of batches that were delivered, or passed over."""
 
-    _KEPT = 100
-
     def __init__(self) -> None:
-        self._count = 0
-        self._last: deque[SkippedSample] = deque(maxlen=self._KEPT)
+        self.count = 0
+        self.last: deque[SkippedSample] = deque(maxlen=100)
         #: the first one of an epoch, until the user is warned
         self.untold: SkippedSample | None = None
         self._epoch: int | None = None
-
-    @property
-    def newest(self) -> SkippedSample:
-        return self._last[-1]
 
     def note(self, samples: Iterable[SkippedSample]) -> None:
         """A batch was delivered without these."""
         for sample in samples:
             if sample.epoch != self._epoch:
                 self._epoch, self.untold = sample.epoch, sample
-            self._count += 1
-            self._last.append(sample)
-
-    def beside(self, stats: Stats) -> Stats:
-        """The figures, with these among them."""
-        return replace(stats, skipped=self._count, last_skipped=tuple(self._last))
+            self.count += 1
+            self.last.append(sample)
 
 
 class _Clock:
@@ -141,11 +131,6 @@ class _Clock:
         self.tasks = self.busy_ns = self.arena_bytes = 0
         #: tasks that are for it alone; it has been at the first of them since, at the earliest
         self.under_way = 0
-
-    def stats(self, pid: int | None, now_ns: int, at_hand_ns: int) -> WorkerStats:
-        busy_ns = self.busy_ns + max(0, at_hand_ns)
-        idle_ns = max(0, now_ns - self.began_ns - busy_ns)
-        return WorkerStats(pid, self.tasks, busy_ns / 1e9, idle_ns / 1e9, self.arena_bytes)
 
 
 class Clocks:
@@ -160,11 +145,11 @@ class Clocks:
         #: tasks for anybody, and since when there is one for everybody
         self._under_way = 0
         self._enough_ns = 0
-        #: the last ones; see `Record`
-        self._answers: deque[tuple[int, int, int, int]] = deque(maxlen=KEPT)
+        #: see `Record`
+        self.last_answers: deque[tuple[int, int, int, int]] = deque(maxlen=KEPT)
 
     def sent(self, worker: int | None) -> None:
-        """A task is on its way to a worker, or to any."""
+        """A task is sent to a worker, or to any."""
         if worker is None:
             self._under_way += 1
             if self._under_way == len(self._clocks):
@@ -186,7 +171,7 @@ class Clocks:
         """A worker's answer is here; ``ended`` if there was no batch any more."""
         clock = self._clocks[worker]
         clock.since_ns = now_ns = time.perf_counter_ns()
-        self._answers.append((worker, now_ns, busy_ns, idle_ns))
+        self.last_answers.append((worker, now_ns, busy_ns, idle_ns))
         clock.tasks += not ended
         clock.busy_ns += busy_ns
         clock.arena_bytes = arena_bytes
@@ -204,20 +189,15 @@ class Clocks:
         """Take note that ``tasks`` tasks for anybody are under way no more."""
         self._under_way -= tasks
 
-    def answers(self) -> tuple[tuple[int, int, int, int], ...]:
-        """The last ones; see `Record`."""
-        return tuple(self._answers)
-
     def stats(self, pids: Sequence[int | None]) -> tuple[WorkerStats, ...]:
-        now_ns = time.perf_counter_ns()
-        return tuple(
-            clock.stats(pid, now_ns, self._at_hand_ns(clock, now_ns))
-            for clock, pid in zip(self._clocks, pids)
-        )
-
-    def _at_hand_ns(self, clock: _Clock, now_ns: int) -> int:
-        if clock.under_way:
-            return now_ns - clock.since_ns
-        if self._under_way >= len(self._clocks):
-            return now_ns - max(clock.since_ns, self._enough_ns)
-        return 0
+        now_ns, found = time.perf_counter_ns(), []
+        for clock, pid in zip(self._clocks, pids):
+            busy_ns = clock.busy_ns
+            if clock.under_way:
+                busy_ns += now_ns - clock.since_ns
+            elif self._under_way >= len(self._clocks):
+                busy_ns += max(0, now_ns - max(clock.since_ns, self._enough_ns))
+            idle_ns = max(0, now_ns - clock.began_ns - busy_ns)
+            figures = clock.tasks, busy_ns / 1e9, idle_ns / 1e9, clock.arena_bytes
+            found.append(WorkerStats(pid, *figures))
+        return tuple(found)

@@ -42,18 +42,11 @@ class Request:
     """A task for a worker, and the epoch's beginning if the worker may not know of it."""
 
     run: int
-    #: None: no batch is wanted, but the state that ``stream`` leaves to the next epoch
-    task: Task | None
+    #: a number is a stream: it is asked for the state that it leaves to the next epoch
+    task: Task | int
     begin: EpochStart | None = None
     #: where the stream goes on, if it does not begin the epoch
-    place: StreamPosition | None = None
-    #: the task's, or the one that is asked for its last state
-    stream: int | None = None
-
-    @property
-    def number(self) -> int:
-        """The task's step, or the stream that is asked for its last state."""
-        return self.task.step if self.task is not None else self.stream or 0
+    position: StreamPosition | None = None
 
 
 @dataclass(slots=True)  # frozen ones take several times as long to make
@@ -122,20 +115,22 @@ _INT = frozenset({int})
 
 def encode_request(request: Request) -> bytes:
     # Tuples: pickle is several times as fast with them as with dataclasses.
-    task, begin, stream = request.task, request.begin, request.stream
+    task, begin, numbers = request.task, request.begin, False
+    what: Any = task
+    if isinstance(task, Task):
+        what = task.step, task.indices, task.position, task.stream
+        numbers = type(task.indices) is list and _INT.issuperset(map(type, task.indices))
     beginning = begin and [getattr(begin, name) for name in EpochStart.__slots__]
-    what = task and (task.step, task.indices, task.position, task.stream)
-    content = request.run, what, beginning, request.place, stream
-    indices = task and task.indices
-    numbers = type(indices) is list and _INT.issuperset(map(type, indices))
-    if numbers and request.place is None:  # no tensors: five times as fast
+    content = request.run, what, beginning, request.position
+    if numbers and request.position is None:  # no tensors: five times as fast
         return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
     return dumps(content)
 
 
 def read_request(frame: bytes | memoryview) -> Request:
-    run, what, beginning, place, stream = pickle.loads(frame)
-    return Request(run, what and Task(*what), beginning and EpochStart(*beginning), place, stream)
+    run, what, beginning, position = pickle.loads(frame)
+    task = what if type(what) is int else Task(*what)
+    return Request(run, task, beginning and EpochStart(*beginning), position)
 
 
 def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | None = None) -> bytes:

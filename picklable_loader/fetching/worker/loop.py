@@ -9,7 +9,7 @@ from torch._utils import ExceptionWrapper
 
 from ...core.events import Failed, LastMark
 from ...core.task import Task
-from ...errors import StreamError, UsageError
+from ...errors import StreamError
 from ...rng.generators import capture_all
 from ..transport.channels import Channel
 from ..transport.messages import Answer, Request, read_request
@@ -31,14 +31,15 @@ def serve(channel: Channel, job: Job, config: WorkerConfig) -> None:
             return
         began_ns = time.perf_counter_ns()
         request = read_request(frame)
-        channel.note(request.run, -1 if request.task is None else request.number)
+        task = request.task
+        channel.note(request.run, task.step if isinstance(task, Task) else -1)
         answer = worker.answer(request)
         answer.idle_ns = 0 if done_ns is None else began_ns - done_ns
         sending_ns = time.perf_counter_ns()
         channel.send(answer, began_ns)
         done_ns = time.perf_counter_ns()
-        if answer.mark is not None and request.task is not None:
-            worker.mark_sent(request.task, done_ns - sending_ns)
+        if answer.mark is not None and isinstance(task, Task) and task.stream is not None:
+            worker.replicas[task.stream].mark_sent(done_ns - sending_ns)
 
 
 def refuse(channel: Channel, worker: int, error: Exception) -> None:
@@ -48,10 +49,10 @@ def refuse(channel: Channel, worker: int, error: Exception) -> None:
             frame = channel.receive()
         except EOFError:
             return
-        request = read_request(frame)
-        channel.note(request.run, -1 if request.task is None else request.number)
-        answer = Answer(request.run, request.number, worker, None, error)
-        channel.send(answer, time.perf_counter_ns())
+        run, task = (request := read_request(frame)).run, request.task
+        number, step = (task, -1) if isinstance(task, int) else (task.step, task.step)
+        channel.note(run, step)
+        channel.send(Answer(run, number, worker, None, error), time.perf_counter_ns())
 
 
 class _Worker:
@@ -62,11 +63,11 @@ class _Worker:
         self._config = config
         streams = config.workers if config.streams is None else config.streams
         self._copies = Copies(job, several=streams > config.workers)
-        self._replicas: dict[int, Replica] = {}
+        self.replicas: dict[int, Replica] = {}
         #: by stream, the loader's run that it has begun
         self._runs: dict[int, int] = {}
         #: what went wrong at the start: the answer to each request
-        self._trouble: dict[int, ExceptionWrapper] = {}
+        self._not_started: dict[int, ExceptionWrapper] = {}
         #: what went wrong when the epoch began: the answer to each of its requests
         self._not_begun: dict[int, ExceptionWrapper] = {}
         for stream in range(config.worker, streams, config.workers):
@@ -74,57 +75,47 @@ class _Worker:
 
     def answer(self, request: Request) -> Answer:
         """Do what is asked; no exception of people's code leaves this."""
-        task, number = request.task, request.number
-        run, worker = request.run, self._config.worker
-        stream = worker if request.stream is None else request.stream
-        if stream not in self._replicas and stream not in self._trouble:
+        task, run, worker = request.task, request.run, self._config.worker
+        number, stream = (task, task) if isinstance(task, int) else (task.step, task.stream)
+        if stream is None:
+            stream = worker
+        if stream not in self.replicas and stream not in self._not_started:
             self._start(stream)
         began_ns = time.perf_counter_ns()
         refusal = self._begin(stream, request)
         if refusal is not None:
             answer = Answer(run, number, worker, None, refusal)
-        elif task is None:
-            works = stream in self._replicas and stream not in self._not_begun
-            mark = self._replicas[stream].last_mark() if works else None
+        elif isinstance(task, int):
+            works = stream in self.replicas and stream not in self._not_begun
+            mark = self.replicas[stream].last_mark() if works else None
             answer = Answer(run, number, worker, LastMark, None, None, mark)
-        elif stream in self._trouble:
-            answer = Answer(run, number, worker, Failed, self._trouble[stream], started=False)
+        elif stream in self._not_started:
+            answer = Answer(run, number, worker, Failed, self._not_started[stream], started=False)
         elif stream in self._not_begun:
             answer = Answer(run, number, worker, Failed, self._not_begun[stream])
         else:
-            answer = self._replicas[stream].answer(run, task, began_ns)
+            answer = self.replicas[stream].answer(run, task, began_ns)
         if self._job.seeding == "worker" and not self._job.iterable:
             answer.states = capture_all()
         return answer
 
-    def mark_sent(self, task: Task, cost_ns: int) -> None:
-        """Note what it has cost to send a batch with a mark."""
-        if task.stream is not None:
-            self._replicas[task.stream].mark_sent(cost_ns)
-
     def _start(self, stream: int) -> None:
         try:
-            job = self._copies.next()
-        except UsageError:
-            self._trouble[stream] = ExceptionWrapper(where=self._config.where)
-            return
-        replica = Replica(job, self._config, stream)
-        try:
+            replica = Replica(self._copies.next(), self._config, stream)
             replica.start()
+            self.replicas[stream] = replica
         except Exception:
-            self._trouble[stream] = ExceptionWrapper(where=self._config.where)
-        else:
-            self._replicas[stream] = replica
+            self._not_started[stream] = ExceptionWrapper(where=self._config.where)
 
     def _begin(self, stream: int, request: Request) -> StreamError | None:
-        if request.begin is None or stream not in self._replicas:
+        if request.begin is None or stream not in self.replicas:
             return None
-        if request.place is None and request.run == self._runs.get(stream):
-            return None  # it was told; with a place it comes back from another worker
+        if request.position is None and request.run == self._runs.get(stream):
+            return None  # it has begun; with a position it comes back from another worker
         self._runs[stream] = request.run
         self._not_begun.pop(stream, None)
         try:
-            self._replicas[stream].begin(request.begin, request.place)
+            self.replicas[stream].begin(request.begin, request.position)
         except StreamError as error:
             return error
         except Exception:

@@ -213,13 +213,9 @@ class Replica:
         """Note what it has cost to send a batch with a mark."""
         self._cadence.sent(cost_ns)
 
-    def first_mark(self, place: StreamPosition | None) -> Any:
-        """The stream's mark at the beginning of the epoch; None: it is not known.
-
-        Args:
-            place: where it goes on; None where it begins.
-        """
-        mark = self._mark(over=False) if place is None else None
+    def first_mark(self, begins: bool) -> Any:
+        """The stream's mark at the beginning of the epoch; None: it is not known."""
+        mark = self._mark(over=False) if begins else None
         return self._marker.beginning if mark is None and self._marker is not None else mark
 
     def last_mark(self) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
+from zoo.streams import SavedWalk, Walk
 
 __all__ = ["Counting", "Generated", "Noisy", "Pickled", "Remembering", "Uneven", "WithState"]
 
@@ -97,14 +98,14 @@ class Pickled(Generated):
     """Iterable-style: its iterator is an object that pickle can save."""
 
     def __iter__(self) -> Iterator[Any]:
-        return _Walk(self.share())
+        return Walk(self.share(), noisy)
 
 
 class WithState(Generated):
     """Iterable-style: its iterator has torchdata's protocol."""
 
     def __iter__(self) -> Iterator[Any]:
-        return _SavedWalk(self.share())
+        return SavedWalk(self.share(), noisy)
 
 
 class Remembering(Generated):
@@ -128,27 +129,3 @@ class Remembering(Generated):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.reads, self.passes, self.at = state["reads"], state["passes"], state["at"]
-
-
-class _Walk:
-    """Goes through samples."""
-
-    def __init__(self, share: range) -> None:
-        self.share, self.at = share, 0
-
-    def __iter__(self) -> _Walk:
-        return self
-
-    def __next__(self) -> dict[str, Any]:
-        if self.at == len(self.share):
-            raise StopIteration
-        self.at += 1
-        return noisy(self.share[self.at - 1])
-
-
-class _SavedWalk(_Walk):
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset
+from zoo.streams import Walk
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import LoaderWarning
@@ -107,18 +108,7 @@ class InTheIterator(Counts):
     """Its iterator can be pickled."""
 
     def __iter__(self) -> Iterator[int]:
-        return Reading(self.order())
-
-
-class Reading(Iterator[int]):
-    def __init__(self, order: list[int]) -> None:
-        self.order, self.at = list(order), 0
-
-    def __next__(self) -> int:
-        if self.at == len(self.order):
-            raise StopIteration
-        self.at += 1
-        return self.order[self.at - 1]
+        return Walk(list(self.order()))
 
 
 KINDS = [Counts, Draws, Shuffles, Caches, Wraps, Drops, InTheIterator]

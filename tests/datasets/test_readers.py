@@ -20,6 +20,7 @@ import pytest
 import torch
 from PIL import Image
 from test_docs import ROOT, blocks
+from zoo.datasets import as_they_are
 
 from picklable_loader import DataLoader
 
@@ -103,10 +104,6 @@ def picture(at: int, n: int, form: str) -> bytes:
 # --- saving and going on -------------------------------------------------------------------------
 
 KINDS = [lines, records, chunks, pictures]
-
-
-def as_they_are(samples: list[Any]) -> list[Any]:
-    return samples
 
 
 def loader(dataset: Any, num_workers: int, drop_last: bool = False) -> DataLoader[Any]:

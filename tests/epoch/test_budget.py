@@ -17,6 +17,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from zoo.datasets import as_they_are
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import UsageError
@@ -107,12 +108,8 @@ class Noisy:
         return index, torch.rand(3 + 9000 * (index % 4)), np.random.rand()
 
 
-def keep(batch: Any) -> Any:
-    return batch
-
-
 def loader(dataset: Any, batch_size: Any = None, **options: Any) -> Any:
-    return DataLoader(dataset, batch_size, collate_fn=keep, **{"num_workers": 1, **options})
+    return DataLoader(dataset, batch_size, collate_fn=as_they_are, **{"num_workers": 1, **options})
 
 
 # --- what is refused -----------------------------------------------------------------------------

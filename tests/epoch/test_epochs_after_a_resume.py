@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from laws.observe import seen
+from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
+from zoo.datasets import CountedNoise, Epochal, Noisy
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import LoaderWarning
@@ -32,29 +34,6 @@ class Told(IterableDataset[int]):
             yield index + 100 * self.epoch
 
 
-class Draws(Dataset[Any]):
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> Any:
-        return index, torch.rand(()).item()
-
-
-class ToldMap(Dataset[int]):
-    """The same, map-style."""
-
-    epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> int:
-        return index + 100 * self.epoch
-
-
 class Counted(Told):
     """A generator; the dataset has a state, which counts its passes."""
 
@@ -74,23 +53,6 @@ class Counted(Told):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.passes, self.at = state["passes"], state["at"]
-
-
-class Reads(ToldMap):
-    """Map-style, with a state and noise."""
-
-    def __init__(self) -> None:
-        self.reads = 0
-
-    def __getitem__(self, index: int) -> Any:
-        self.reads += 1
-        return [index, self.reads, torch.rand(()).item()]
-
-    def state_dict(self) -> dict[str, int]:
-        return {"reads": self.reads}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.reads = state["reads"]
 
 
 def make(dataset: Any, num_workers: int, **more: Any) -> DataLoader[Any]:
@@ -138,7 +100,7 @@ def test_what_streams_keep_over_epochs_is_not_lost_without_a_word() -> None:
         assert sorted(sum(copied.loader, [])) == list(range(12))
 
 
-@pytest.mark.parametrize("dataset", [Told, ToldMap, Counted])
+@pytest.mark.parametrize("dataset", [Told, Epochal, Counted])
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("by_pickle", [False, True])
 @pytest.mark.parametrize("taken", [0, 2, 99])
@@ -193,10 +155,10 @@ def test_torchs_seeding_draws_again_what_is_fetched_again(every: int) -> None:
     """Of map-style data with a state, before its first mark as well."""
     for taken in range(5):
         more: Any = {"seeding": "worker", "snapshot_every_n_steps": every, "seed": 1}
-        iterator = iter(make(Reads(), 2, **more))
+        iterator = iter(make(CountedNoise(12), 2, **more))
         for _ in range(taken):
             next(iterator)
-        assert list(pickle.loads(pickle.dumps(iterator))) == list(iterator)
+        assert seen(pickle.loads(pickle.dumps(iterator))) == seen(iterator)
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
@@ -207,10 +169,10 @@ def test_a_loader_pickled_between_epochs_has_the_seeds_of_its_living_workers(
     """Without a seed: in a checkpoint, the validation loader is between two epochs."""
 
     def passes(one: Any, iterator: Any, other: Any) -> list[Any]:
-        return [list(each) for each in (iterator, other, other, one)]
+        return [seen(iter(each)) for each in (iterator, other, other, one)]
 
     torch.manual_seed(1)
-    one, other = (make(Draws(), num_workers, shuffle=True) for _ in range(2))
+    one, other = (make(Noisy(12), num_workers, shuffle=True) for _ in range(2))
     list(one)
     for _ in range(epochs):
         list(other)

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from laws.observe import expected_warnings, seed_everything
+from laws.observe import expected_warnings, plain, seed_everything
 from torch.utils.data import Dataset, RandomSampler, Sampler
+from zoo.datasets import Noisy, noise
 from zoo.samplers import DrawsAsItGoes, from_numpy, from_torch
 
 from picklable_loader import DataLoader
@@ -309,19 +310,6 @@ def test_a_dataset_that_saves_the_generator_goes_on_exactly_under_torchs_seeding
 # --- several loaders that draw from the global generators ----------------------------------------
 
 
-class Augments(Dataset[Any]):
-    """Draws from all three global generators."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> list[float]:
-        return [index, *_noise()]
-
-
 class MixesAll(Sampler[int]):
     """Draws its order from all three global generators."""
 
@@ -337,33 +325,27 @@ class MixesAll(Sampler[int]):
         return iter(np.random.permutation(order).tolist())
 
 
-def _noise() -> list[float]:
-    return [torch.rand(()).item(), np.random.rand(), random.random()]
-
-
 def _neither() -> list[DataLoader[Any]]:
-    return [DataLoader(Augments(n), 3, shuffle=True, collate_fn=list) for n in (7, 4)]
+    return [DataLoader(Noisy(n), 3, shuffle=True, collate_fn=list) for n in (7, 4)]
 
 
 def _samplers_that_draw_as_well() -> list[DataLoader[Any]]:
     return [
-        DataLoader(
-            Augments(n), 3, sampler=MixesAll(n), collate_fn=list, generator=torch.Generator()
-        )
+        DataLoader(Noisy(n), 3, sampler=MixesAll(n), collate_fn=list, generator=torch.Generator())
         for n in (7, 4)
     ]
 
 
 def _datasets_that_draw_as_well() -> list[DataLoader[Any]]:
     return [
-        DataLoader(Augments(7), 3, shuffle=True, generator=torch.Generator(), **_IN_TORCHS_WAY),
-        DataLoader(Augments(4), 3, **_IN_TORCHS_WAY),
+        DataLoader(Noisy(7), 3, shuffle=True, generator=torch.Generator(), **_IN_TORCHS_WAY),
+        DataLoader(Noisy(4), 3, **_IN_TORCHS_WAY),
     ]
 
 
 def _beside_one_with_a_seed() -> list[DataLoader[Any]]:
     train, _ = _neither()
-    return [train, DataLoader(Augments(4), 3, shuffle=True, collate_fn=list, seed=1)]
+    return [train, DataLoader(Noisy(4), 3, shuffle=True, collate_fn=list, seed=1)]
 
 
 _IN_TORCHS_WAY: dict[str, Any] = {"collate_fn": list, "seeding": "worker"}
@@ -387,7 +369,7 @@ class Trainer:
         for self.epoch in range(self.epoch, EPOCHS):
             for self.turn in range(self.turn, 2):
                 for batch in self.loaders[self.turn]:
-                    yield self.epoch, self.turn, batch, _noise()
+                    yield self.epoch, self.turn, plain(batch), noise()
             self.turn = 0
 
     def save(self) -> Any:

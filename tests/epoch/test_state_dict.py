@@ -17,13 +17,8 @@ import torch
 from laws.cases import four_batches as make
 from laws.cases import generator
 from laws.observe import random_states, seed_everything, seen
-from torch.utils.data import (
-    Dataset,
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
-from zoo.datasets import Boom, Broken, Noisy, NoisyStream
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from zoo.datasets import Boom, Broken, Gated, Noisy, NoisyStream
 from zoo.samplers import DrawsAsItGoes, from_torch
 
 from picklable_loader import DataLoader
@@ -409,29 +404,15 @@ def test_a_finished_iterator_takes_a_state_and_lives_again() -> None:
 # --- workers and errors --------------------------------------------------------------------------
 
 
-class Gated(Dataset[torch.Tensor]):
-    """From its second batch on, it waits for a gate to be opened."""
-
-    gate = multiprocessing.get_context("fork").Event()
-
-    def __len__(self) -> int:
-        return 9
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if index >= 3:
-            assert self.gate.wait(60)
-        return torch.tensor(index)
-
-
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_state_asked_for_at_once_while_workers_lag_behind_is_right(num_workers: int) -> None:
     Gated.gate.clear()
-    loader = DataLoader(Gated(), 3, num_workers=num_workers)
+    loader = DataLoader(Gated(9, range(3, 9)), 3, num_workers=num_workers)
     iterator = iter(loader)
     assert next(iterator).tolist() == [0, 1, 2]
     state = loader.state_dict()
     Gated.gate.set()
-    other = DataLoader(Gated(), 3)
+    other = DataLoader(Gated(9, range(3, 9)), 3)
     other.load_state_dict(state)
     assert seen(iter(other)) == [[3, 4, 5], [6, 7, 8]]
     assert seen(iterator) == [[3, 4, 5], [6, 7, 8]]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from zoo.datasets import CountedNoise, as_they_are
 from zoo.samplers import MySampler
 from zoo.streams import Generated, StatefulDataset, StatefulIterator, StatefulWalk
 
@@ -135,7 +136,7 @@ def test_a_map_style_dataset_with_a_state_goes_on_at_every_step(
     every: Any, num_workers: int, others: int
 ) -> None:
     def make(workers: int) -> Any:
-        counted, options = Counted(), {"snapshot_every_n_steps": every, "seed": 2}
+        counted, options = CountedNoise(15), {"snapshot_every_n_steps": every, "seed": 2}
         return DataLoader(counted, 2, shuffle=True, num_workers=workers, **options)
 
     expected = lists(make(num_workers))
@@ -151,26 +152,6 @@ def test_a_map_style_dataset_with_a_state_goes_on_at_every_step(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # at the end nothing is left
             assert lists(loader) == expected[step:]
-
-
-class Counted(Dataset[Any]):
-    """Counts the samples that it has given, and gives the count with each."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __len__(self) -> int:
-        return 15
-
-    def __getitem__(self, index: int) -> Any:
-        self.count += 1
-        return torch.tensor([index, self.count, torch.randint(1000, ()).item()])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count = state["count"]
 
 
 # --- streams and processes ------------------------------------------------------------------------
@@ -196,10 +177,6 @@ def choose_shard(stream: int) -> None:
     assert info.id == stream
 
 
-def as_it_is(samples: list[Any]) -> list[Any]:
-    return samples
-
-
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 4, 5])
 def test_num_streams_fixes_the_data_whatever_the_number_of_processes(num_workers: int) -> None:
     def batches(workers: int) -> list[Any]:
@@ -208,7 +185,7 @@ def test_num_streams_fixes_the_data_whatever_the_number_of_processes(num_workers
             2,
             num_workers=workers,
             num_streams=4,
-            collate_fn=as_it_is,
+            collate_fn=as_they_are,
             worker_init_fn=choose_shard,
         )
         return [list(loader) for _ in range(2)]

@@ -22,7 +22,8 @@ import pytest
 import torch
 from laws.codecs import by_weights_only
 from laws.observe import expected_warnings, seen
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
+from zoo.datasets import CountedNumbers
 from zoo.streams import ByClass, Generated, StatefulDataset, StatefulWalk, share
 
 from picklable_loader import DataLoader
@@ -60,26 +61,7 @@ class Total(IterableDataset[int]):
         self.at, self.total = state["at"], state["total"]
 
 
-class Reads(Dataset[int]):
-    """Gives with each sample how many were read before it, in any epoch."""
-
-    reads = 0
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> int:
-        self.reads += 1
-        return 1000 * index + self.reads
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"reads": self.reads}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.reads = state["reads"]
-
-
-DATASETS = pytest.mark.parametrize("dataset", [Total, Reads])
+DATASETS = pytest.mark.parametrize("dataset", [Total, CountedNumbers])
 
 
 def lists(batches: Any) -> list[Any]:
@@ -144,7 +126,7 @@ def test_a_pass_that_was_left_leaves_nothing_in_workers_that_no_state_tells(data
 
 
 @pytest.mark.parametrize("seeding", ["batch", "worker"])
-@pytest.mark.parametrize("dataset", [StatefulDataset, ByClass, Generated, Reads])
+@pytest.mark.parametrize("dataset", [StatefulDataset, ByClass, Generated, CountedNumbers])
 def test_an_iterator_whose_loader_is_given_a_state_still_delivers_what_was_left(
     dataset: Any, seeding: Any
 ) -> None:
@@ -253,7 +235,7 @@ def test_ctrl_c_in_the_middle_of_a_batch_loses_no_sample(generator: bool) -> Non
 
 def test_a_batch_of_a_dataset_with_a_state_cannot_be_had_again() -> None:
     with pytest.raises(UsageError, match="a batch of one that has state_dict depends on all"):
-        DataLoader(Reads(), 2).batch_at(3)
+        DataLoader(CountedNumbers(), 2).batch_at(3)
 
 
 # --- generators that keep their place in the dataset ----------------------------------------------
@@ -489,7 +471,7 @@ class Late(IterableDataset[torch.Tensor]):
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         walk = LateWalk()
-        walk.indices = list(share(self.length))
+        walk.items = list(share(self.length))
         return walk
 
 

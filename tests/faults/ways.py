@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset
+from zoo.streams import SavedWalk, Walk, share
 
 from picklable_loader.fetching.transport.arena import Arena
 from picklable_loader.fetching.transport.pipes import PipeChannel
@@ -101,42 +102,17 @@ class Stream(IterableDataset[torch.Tensor]):
         self.samples = Samples(button, deadly)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return Walk(self.samples)
-
-
-class Walk:
-    def __init__(self, samples: Samples) -> None:
-        info = get_worker_info()
-        self.samples = samples
-        self.left = list(
-            range(LENGTH) if info is None else range(info.id, LENGTH, info.num_workers)
-        )
-
-    def __iter__(self) -> Walk:
-        return self
-
-    def __next__(self) -> torch.Tensor:
-        if not self.left:
-            raise StopIteration
-        return self.samples[self.left.pop(0)]
+        return Walk(share(LENGTH), self.samples.__getitem__)
 
 
 class Stateful(Stream):
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return StatefulWalk(self.samples)
-
-
-class StatefulWalk(Walk):
-    def state_dict(self) -> dict[str, Any]:
-        return {"left": list(self.left)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.left = state["left"]
+        return SavedWalk(share(LENGTH), self.samples.__getitem__)
 
 
 class Generated(Stream):
     def __iter__(self) -> Iterator[torch.Tensor]:
-        yield from Walk(self.samples)
+        yield from super().__iter__()
 
 
 class Received(Samples):

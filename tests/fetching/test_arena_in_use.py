@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from zoo.datasets import Filled, Made, Numbers, as_they_are
 
 import picklable_loader
 from picklable_loader import DataLoader
@@ -26,7 +27,7 @@ from picklable_loader.fetching.transport import arena as arenas
 from picklable_loader.fetching.transport.arena import Arena, ArenaReader, new_memory
 
 #: elements of a float32 sample: a batch of two stands in the arena
-SIZE = 12_000
+SIZE = Filled().size
 STEPS = 40
 
 #: seconds that a test waits for what is sure to come
@@ -34,19 +35,6 @@ PATIENCE_S = 60.0
 
 METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 ROOT = Path(picklable_loader.__file__).parents[1]
-
-
-class Filled:
-    """Sample i is full of i."""
-
-    def __init__(self, length: int = 2 * STEPS, size: int = SIZE) -> None:
-        self.length, self.size = length, size
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((self.size,), float(index))
 
 
 class Dicts(Filled):
@@ -80,10 +68,6 @@ class CachedBatches(Filled):
             sample = super().__getitem__(index % 5)
             self.made[index % 5] = torch.utils.data.default_collate([sample, sample])
         return self.made[index % 5]  # type: ignore[no-any-return]
-
-
-def keep(batch: Any) -> Any:
-    return batch
 
 
 def loader(dataset: Any, batch_size: int | None = 2, **options: Any) -> Any:
@@ -482,7 +466,9 @@ def test_workers_end_with_a_killed_parent_though_another_child_of_it_lives_on(
 
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_a_dataset_may_give_the_same_tensor_again_and_again(batch_size: int | None) -> None:
-    fed = loader(Cached(), batch_size, num_workers=1, persistent_workers=True, collate_fn=keep)
+    fed = loader(
+        Cached(), batch_size, num_workers=1, persistent_workers=True, collate_fn=as_they_are
+    )
     kept: list[Any] = []
     for _ in range(2):
         kept += list(fed)
@@ -603,17 +589,9 @@ def test_a_view_does_not_take_the_memory_of_all_that_it_is_a_view_of() -> None:
 # --- sizes ---------------------------------------------------------------------------------------
 
 
-class Numbers:
-    def __len__(self) -> int:
-        return 300_000
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 @pytest.mark.parametrize("options", [{}, {"schedule": "round_robin"}, {"transport": "portable"}])
 def test_a_list_of_indices_may_be_longer_than_any_message(options: dict[str, Any]) -> None:
-    batches = list(loader(Numbers(), 100_000, shuffle=True, seed=1, **options))
+    batches = list(loader(Numbers(300_000), 100_000, shuffle=True, seed=1, **options))
     assert [len(batch) for batch in batches] == [100_000] * 3
     assert torch.equal(torch.cat(batches).sort().values, torch.arange(300_000))
 
@@ -621,9 +599,7 @@ def test_a_list_of_indices_may_be_longer_than_any_message(options: dict[str, Any
 def test_batches_of_one_come_over() -> None:
     batches = list(loader(Filled(20), 1))
     assert [batch.unique().tolist() for batch in batches] == [[float(i)] for i in range(20)]
-    assert [int(batch) for batch in loader(torch.utils.data.Subset(Numbers(), range(99)), 1)] == [
-        *range(99)
-    ]
+    assert [int(batch) for batch in loader(Numbers(99), 1)] == [*range(99)]
 
 
 @pytest.mark.parametrize("size", [10, 17_000])
@@ -636,22 +612,11 @@ def test_a_batch_may_be_of_thousands_of_tensors(size: int) -> None:
         assert [float(tensor[-1]) for tensor in batch] == [float(step + k) for k in range(3000)]
 
 
-class Made:
-    def __init__(self, make: Callable[[int], Any], length: int) -> None:
-        self.make, self.length = make, length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> Any:
-        return self.make(index)
-
-
 def test_messages_may_be_longer_than_a_socket_holds() -> None:
     def make(index: int) -> list[str]:
         return [f"{index} {k}" * 3 for k in range(100_000)]
 
-    for step, batch in enumerate(loader(Made(make, 4), None, collate_fn=keep)):
+    for step, batch in enumerate(loader(Made(make, 4), None, collate_fn=as_they_are)):
         assert batch == make(step)
 
 

@@ -11,31 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
+from zoo.datasets import CountedNumbers
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import EmptyEpochWarning, RestartWarning
 
 TRANSPORT = pytest.mark.parametrize("transport", ["arena", "portable"])
-
-
-class Reads(Dataset[int]):
-    """Gives with each sample how many were read before it, in any epoch."""
-
-    reads = 0
-
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> int:
-        self.reads += 1
-        return 100 * self.reads + index
-
-    def state_dict(self) -> dict[str, int]:
-        return {"reads": self.reads}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.reads = state["reads"]
 
 
 class Passes(IterableDataset[int]):
@@ -100,9 +82,9 @@ def workers_of(iterator: Any) -> list[int | None]:
 def test_workers_that_die_after_the_last_batch_leave_their_datasets_to_others(
     transport: Any,
 ) -> None:
-    quiet = persistent(Reads(), batch_size=2, shuffle=True, seed=0)
+    quiet = persistent(CountedNumbers(), batch_size=2, shuffle=True, seed=0)
     epochs = [lists(quiet) for _ in range(3)]
-    loader = persistent(Reads(), batch_size=2, shuffle=True, seed=0, transport=transport)
+    loader = persistent(CountedNumbers(), batch_size=2, shuffle=True, seed=0, transport=transport)
     iterator = iter(loader)
     found = lists(next(iterator) for _ in range(6))
     for pid in workers_of(iterator):
@@ -132,10 +114,12 @@ def test_a_worker_that_dies_after_its_stream_has_ended_leaves_its_dataset_to_ano
 
 @pytest.mark.parametrize("options", [{}, {"at_epoch_end": "next"}], ids=["stop", "next"])
 def test_a_state_from_an_epochs_very_end_holds_what_the_next_one_finds(options: Any) -> None:
-    quiet = persistent(Reads(), batch_size=2, shuffle=True, seed=0)
+    quiet = persistent(CountedNumbers(), batch_size=2, shuffle=True, seed=0)
     for _ in quiet:
         state = quiet.state_dict()
-    loader = persistent(Reads(), workers=3, batch_size=2, shuffle=True, seed=0, num_streams=2)
+    loader = persistent(
+        CountedNumbers(), workers=3, batch_size=2, shuffle=True, seed=0, num_streams=2
+    )
     loader.load_state_dict(state, **options)
     if not options:
         with pytest.warns(EmptyEpochWarning):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, get_worker_info
+from zoo.datasets import Made
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotLoadError, CannotSaveError
@@ -186,17 +187,6 @@ def test_what_only_goes_to_a_process_goes_to_each_of_them(method: str) -> None:
     dataset.queue.join_thread()
 
 
-class Local(Dataset[Any]):
-    def __init__(self, transform: Any) -> None:
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(index)
-
-
 @METHODS
 def test_workers_that_die_are_replaced_with_lambdas_as_well(method: str, tmp_path: Path) -> None:
     sign = tmp_path / "die"
@@ -208,7 +198,7 @@ def test_workers_that_die_are_replaced_with_lambdas_as_well(method: str, tmp_pat
             os._exit(3)
         return index
 
-    loader = DataLoader(Local(deadly), None, num_workers=1, multiprocessing_context=method)
+    loader = DataLoader(Made(deadly), None, num_workers=1, multiprocessing_context=method)
     with pytest.warns(UserWarning, match="exit code 3"):
         assert list(loader) == [0, 1, 2, 3]
 
@@ -216,19 +206,19 @@ def test_workers_that_die_are_replaced_with_lambdas_as_well(method: str, tmp_pat
 @METHODS
 def test_what_cannot_be_sent_is_named_with_its_path(method: str) -> None:
     rows = (n for n in range(3))
-    loader = DataLoader(Local(rows), num_workers=1, multiprocessing_context=method)
+    loader = DataLoader(Made(rows), num_workers=1, multiprocessing_context=method)
     with pytest.warns(UserWarning, match="Got pickle error when attempting to start a worker"):
-        with pytest.raises(CannotSaveError, match=r"loader\.dataset\.transform.*generator"):
+        with pytest.raises(CannotSaveError, match=r"loader\.dataset\.make.*generator"):
             next(iter(loader))
 
 
 @METHODS
 def test_plain_pickle_alone_is_torchs_way(method: str) -> None:
     loader = DataLoader(
-        Local(lambda index: index), num_workers=1, multiprocessing_context=method, codec="pickle"
+        Made(lambda index: index), num_workers=1, multiprocessing_context=method, codec="pickle"
     )
     with pytest.warns(UserWarning, match="Got pickle error when attempting to start a worker"):
-        with pytest.raises(CannotSaveError, match=r"loader\.dataset\.transform.*codec=\"auto\""):
+        with pytest.raises(CannotSaveError, match=r"loader\.dataset\.make.*codec=\"auto\""):
             next(iter(loader))
 
 

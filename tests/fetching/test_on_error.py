@@ -21,6 +21,8 @@ from torch.utils.data import (
     Subset,
     get_worker_info,
 )
+from zoo.datasets import as_they_are
+from zoo.streams import SavedWalk, Walk, share
 
 from picklable_loader import DataLoader, ShuffleBuffer
 from picklable_loader.epoch import driver
@@ -83,47 +85,14 @@ class Counting(Noisy):
         self.asked = state["asked"]
 
 
-class Walk:
-    """An iterator of a class, which goes on after it has raised."""
-
-    def __init__(self, indices: range) -> None:
-        self.indices, self.at = indices, 0
-
-    def __iter__(self) -> Walk:
-        return self
-
-    def __next__(self) -> list[float]:
-        if self.at == len(self.indices):
-            raise StopIteration
-        self.at += 1
-        return sample(self.indices[self.at - 1])
-
-
-class WalkWithState(Walk):
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
-def share() -> range:
-    info = get_worker_info()
-    return range(N) if info is None else range(info.id, N, info.num_workers)
-
-
 class Walking(IterableDataset[Any]):
     """Iterable-style; each stream has a share of the samples."""
 
-    def __init__(self, kind: Callable[[range], Iterator[Any]] = Walk) -> None:
+    def __init__(self, kind: Callable[..., Iterator[Any]] = partial(Walk, give=sample)) -> None:
         self.kind = kind
 
     def __iter__(self) -> Iterator[Any]:
-        return self.kind(share())
-
-
-def as_it_is(samples: Any) -> Any:
-    return samples
+        return self.kind(share(N))
 
 
 def instead(error: Exception, index: int) -> list[float] | None:
@@ -133,7 +102,7 @@ def instead(error: Exception, index: int) -> list[float] | None:
 
 
 def loader_of(dataset: Any, **options: Any) -> DataLoader[Any]:
-    given = {"batch_size": 4, "collate_fn": as_it_is, "on_error": "skip", "seed": 5, **options}
+    given = {"batch_size": 4, "collate_fn": as_they_are, "on_error": "skip", "seed": 5, **options}
     return DataLoader(dataset, **given)
 
 
@@ -163,7 +132,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "replaced": (Noisy, {"on_error": instead}),
     "map-style with a state": (Counting, STREAMS),
     "pickled iterators": (Walking, STREAMS),
-    "iterators with a state": (partial(Walking, WalkWithState), STREAMS),
+    "iterators with a state": (partial(Walking, partial(SavedWalk, give=sample)), STREAMS),
     "streams that are not batched": (Walking, {**STREAMS, "batch_size": None}),
 }
 
@@ -421,7 +390,7 @@ def test_batches_are_fetched_as_ever_as_long_as_nothing_is_said() -> None:
 
 @pytest.mark.parametrize("dataset", [Noisy(), Walking()], ids=["map-style", "iterable-style"])
 def test_a_bad_sample_is_its_batchs_error_as_long_as_nothing_is_said(dataset: Any) -> None:
-    iterator = iter(DataLoader(dataset, 4, collate_fn=as_it_is))
+    iterator = iter(DataLoader(dataset, 4, collate_fn=as_they_are))
     with pytest.raises(Bad, match="sample 3"):
         next(iterator)
     assert indices([next(iterator)]) == [[4, 5, 6, 7]]
@@ -576,7 +545,7 @@ class Circular(Walk):
 
 
 def test_an_error_may_be_its_own_cause() -> None:
-    assert len(list(loader_of(Walking(Circular)))) == 4
+    assert len(list(loader_of(Walking(partial(Circular, give=sample))))) == 4
 
 
 # --- too many ------------------------------------------------------------------------------------

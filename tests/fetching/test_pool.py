@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from zoo.datasets import as_they_are
 
 from picklable_loader.core.events import Failed
 from picklable_loader.core.task import Task
@@ -98,12 +99,8 @@ class Stubborn:
             signal.pause()
 
 
-def as_it_is(samples: list[Any]) -> list[Any]:
-    return samples
-
-
 def job(dataset: Any) -> Job:
-    return Job(dataset, as_it_is, iterable=False, batched=True)
+    return Job(dataset, as_they_are, iterable=False, batched=True)
 
 
 def request(step: int, *indices: int, begins: bool = True) -> bytes:

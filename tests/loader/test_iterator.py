@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from laws.cases import four_batches as make
 from laws.observe import seen
-from torch.utils.data import Dataset
-from zoo.datasets import Boom, Broken, Noisy, NoisyStream
+from zoo.datasets import Boom, Broken, Gated, Noisy, NoisyStream
 from zoo.samplers import Endless, WithoutLength
 
 from picklable_loader import DataLoader, LoaderIterator
@@ -389,27 +387,13 @@ def test_a_worker_that_dies_at_a_sample_is_an_error_and_nothing_is_lost(
     del iterator, loader
 
 
-class Slow(Dataset[torch.Tensor]):
-    """The first time, its second batch is not ready in time."""
-
-    gate = multiprocessing.get_context("fork").Event()
-
-    def __len__(self) -> int:
-        return 9
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        if index == 3:
-            assert self.gate.wait(60)
-        return torch.tensor(index)
-
-
 def test_a_timeout_is_an_error_and_the_iterator_can_go_on() -> None:
-    Slow.gate.clear()
-    iterator = iter(DataLoader(Slow(), 3, num_workers=1, timeout=0.2))
+    Gated.gate.clear()
+    iterator = iter(DataLoader(Gated(9, range(3, 4)), 3, num_workers=1, timeout=0.2))
     assert next(iterator).tolist() == [0, 1, 2]
     with pytest.raises(RuntimeError, match="timed out after 0.2 seconds"):
         next(iterator)
-    Slow.gate.set()
+    Gated.gate.set()
     assert seen(iterator) == [[3, 4, 5], [6, 7, 8]]
 
 

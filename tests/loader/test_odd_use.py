@@ -22,7 +22,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
-from zoo.datasets import N, Noisy
+from zoo.datasets import Epochal, N, Noisy
 from zoo.odd_samplers import GoesRound, InArrays, ShufflesSamplers
 from zoo.samplers import Told
 
@@ -364,16 +364,6 @@ def test_two_iterators_and_their_loader_survive_one_pickle() -> None:
 
 
 # --- the rest ------------------------------------------------------------------------------------
-
-
-class Epochal(Noisy):
-    epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.tensor([index, self.epoch])
 
 
 def test_batch_at_of_another_epoch_asks_the_dataset_as_it_was_then() -> None:

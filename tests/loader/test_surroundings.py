@@ -20,6 +20,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     default_collate,
 )
+from zoo.datasets import Filled
 
 import picklable_loader
 from picklable_loader import DataLoader
@@ -28,19 +29,6 @@ from picklable_loader import DataLoader
 SMALL, LARGE = 3, 60_000
 
 ROOT = Path(picklable_loader.__file__).parents[1]
-
-
-class Filled:
-    """Sample i is full of i, wherever other tensors are made."""
-
-    def __init__(self, size: int = SMALL, length: int = 8) -> None:
-        self.size, self.length = size, length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((self.size,), float(index), device="cpu")
 
 
 def views(samples: list[torch.Tensor]) -> Any:
@@ -74,7 +62,7 @@ def test_batches_stay_where_they_were_made_whatever_the_default_device(
 ) -> None:
     def batches(workers: int) -> list[Any]:
         options: dict[str, Any] = {"num_workers": workers, "transport": transport}
-        return [numbers(b) for b in DataLoader(Filled(size), 2, collate_fn=collate, **options)]
+        return [numbers(b) for b in DataLoader(Filled(8, size), 2, collate_fn=collate, **options)]
 
     found = batches(2)
     assert found == batches(0)
@@ -87,16 +75,16 @@ SAMPLERS: dict[str, Callable[[], Any]] = {
     "replacement": lambda: RandomSampler(range(8), replacement=True, num_samples=40),
     "subset": lambda: SubsetRandomSampler(range(5)),
     "weighted": lambda: WeightedRandomSampler(torch.ones(8, device="cpu"), 6),  # type: ignore
-    "distributed": lambda: DistributedSampler(Filled(), 2, 0),  # type: ignore[type-var]
+    "distributed": lambda: DistributedSampler(Filled(8, SMALL), 2, 0),  # type: ignore[type-var]
 }
 
 
 def orders(sampler: Any) -> tuple[list[Any], list[Any]]:
     """What an epoch delivers as a whole, and resumed in its middle."""
     torch.manual_seed(3)
-    whole = [numbers(batch) for batch in DataLoader(Filled(), 2, sampler=sampler)]
+    whole = [numbers(batch) for batch in DataLoader(Filled(8, SMALL), 2, sampler=sampler)]
     torch.manual_seed(3)
-    iterator = iter(DataLoader(Filled(), 2, sampler=sampler))
+    iterator = iter(DataLoader(Filled(8, SMALL), 2, sampler=sampler))
     first = numbers(next(iterator))
     return whole, [first, *map(numbers, pickle.loads(pickle.dumps(iterator)))]
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
-from torch.utils.data import BatchSampler, Dataset
+from torch.utils.data import BatchSampler
+from zoo.datasets import Numbers
 
 from picklable_loader import DataLoader, ShuffleSampler
 from picklable_loader.errors import DamagedStateError
@@ -17,19 +18,6 @@ from picklable_loader.orders.permutation import MOST
 from picklable_loader.orders.torch_samplers import is_known
 
 N = 50
-
-
-class Numbers(Dataset[int]):
-    """As many numbers as one likes."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 def taken(iterator: Any, count: int = -1) -> list[int]:

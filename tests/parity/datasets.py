@@ -14,41 +14,11 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 
-class Numbers(Dataset[int]):
-    """Each sample is its own index."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-    def __repr__(self) -> str:
-        return f"Numbers({self.size})"
-
-
 class Echo(Dataset[tuple[str, str]]):
     """Says what it was asked for; takes any index at all."""
 
     def __getitem__(self, index: Any) -> tuple[str, str]:
         return type(index).__name__, repr(index)
-
-
-class Made(Dataset[Any]):
-    """Calls `make(index)` for each sample."""
-
-    def __init__(self, make: Any, size: int = 4) -> None:
-        self.make = make
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> Any:
-        return self.make(index)
 
 
 class Inside(Dataset[dict[str, Any]]):

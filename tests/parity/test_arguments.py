@@ -25,8 +25,9 @@ from torch.utils.data import (
     TensorDataset,
     default_convert,
 )
+from zoo.datasets import Numbers
 
-from .datasets import Numbers, Stream
+from .datasets import Stream
 from .sides import (
     AS_TORCH,
     OURS,

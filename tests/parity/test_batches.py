@@ -25,13 +25,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.datasets import Made, as_they_are
 
 from picklable_loader.core.events import Arrived
 from picklable_loader.fetching.transport.arena import Arena, ArenaReader, new_memory
 from picklable_loader.fetching.transport.messages import Answer, encode_answer, read_answer
 from picklable_loader.fetching.transport.tensors import INLINE_BYTES
 
-from .datasets import Made
 from .identical import assert_identical
 from .sides import OURS, TORCH, Make, assert_parity, outcome, rng_states
 
@@ -312,10 +312,6 @@ class Cases:
         return self.cases[index](self.n)
 
 
-def keep(batch: Any) -> Any:
-    return batch
-
-
 def parts(thing: Any) -> Iterator[Any]:
     """All tensors, storages and arrays within a batch, in order."""
     if isinstance(thing, (torch.Tensor, torch.UntypedStorage, np.ndarray)):
@@ -377,7 +373,7 @@ def differences(
     **options: Any,
 ) -> list[str]:
     """What of a worker's batches is not as under torch."""
-    options = {"collate_fn": keep, "num_workers": 1, "batch_size": None, **options}
+    options = {"collate_fn": as_they_are, "num_workers": 1, "batch_size": None, **options}
     found: list[str] = []
     torchs = {**options, "num_workers": torchs_workers}
     expected = iter(TORCH(Cases(cases, n), **torchs))  # type: ignore[arg-type]
@@ -432,7 +428,7 @@ def test_a_tensor_arrives_with_what_its_memory_does_not_hold(n: int, transport: 
 def test_a_tensor_without_memory_arrives_as_zeros(transport: str) -> None:
     zeros = Cases({"zeros": lambda n: torch._efficientzerotensor(n)}, 3)
     [found] = OURS(
-        zeros, batch_size=None, collate_fn=keep, num_workers=1, transport=transport
+        zeros, batch_size=None, collate_fn=as_they_are, num_workers=1, transport=transport
     )  # type: ignore[call-overload]
     assert_identical(found, torch.zeros(3))
 
@@ -443,7 +439,7 @@ def test_objects_of_peoples_own_arrive_with_all_that_is_in_them(n: int, transpor
     def observe(make: Make, **options: Any) -> Any:
         made = {"own": lambda n: Plain(x=ramp(n), y=[np.arange(n)], z=Sample("s", ramp(n)))}
         data = Cases(made, n)
-        [batch] = make(data, batch_size=None, collate_fn=keep, num_workers=1, **options)
+        [batch] = make(data, batch_size=None, collate_fn=as_they_are, num_workers=1, **options)
         return type(batch), vars(batch)
 
     assert_identical(observe(OURS, transport=transport), observe(TORCH))
@@ -477,7 +473,9 @@ def test_quantised_tensors_arrive_or_fail_as_under_torch(
             "after it": lambda n: ramp(n),
         }
         data = Cases(cases, n)
-        iterator = iter(make(data, batch_size=None, collate_fn=keep, num_workers=1, **options))
+        iterator = iter(
+            make(data, batch_size=None, collate_fn=as_they_are, num_workers=1, **options)
+        )
         first = said(lambda: quantised(next(iterator)))
         return first, next(iterator)
 
@@ -628,8 +626,8 @@ def count_instead(worker: int) -> None:
 
 def test_an_array_keeps_its_byte_order_where_torchs_workers_lose_it() -> None:
     data = Made(lambda i: np.arange(3, dtype=">i4") + i, 2)
-    found = list(OURS(data, None, collate_fn=keep, num_workers=1))
-    assert_identical(found, list(TORCH(data, None, collate_fn=keep)))
+    found = list(OURS(data, None, collate_fn=as_they_are, num_workers=1))
+    assert_identical(found, list(TORCH(data, None, collate_fn=as_they_are)))
 
 
 def test_a_type_that_was_added_to_torchs_collate_table_is_joined_in_its_way(
@@ -654,7 +652,9 @@ def test_one_object_twice_in_a_batch_is_still_one_object() -> None:
             array = np.arange(3)
             return shared, shared, array, array
 
-        [[first, second, array, other]] = make(Made(twice, 1), None, collate_fn=keep, num_workers=1)
+        [[first, second, array, other]] = make(
+            Made(twice, 1), None, collate_fn=as_they_are, num_workers=1
+        )
         array[0] = 9
         return first is second, other
 
@@ -666,7 +666,7 @@ def test_what_arrives_from_a_worker_may_be_written_to_without_touching_other_bat
         def sample(index: int) -> Any:
             return ramp(4) + index, np.arange(4) + index
 
-        loader = make(Made(sample, 8), None, collate_fn=keep, num_workers=1)
+        loader = make(Made(sample, 8), None, collate_fn=as_they_are, num_workers=1)
         seen = []
         for tensor, array in loader:
             seen.append((tensor.clone(), array.copy()))
@@ -768,7 +768,7 @@ PINNABLE: dict[str, Callable[[int], Any]] = {
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_with_an_accelerator_batches_are_pinned_as_deep_as_under_torch(num_workers: int) -> None:
     def observe(make: Make) -> Any:
-        options: dict[str, Any] = {"collate_fn": keep, "num_workers": num_workers}
+        options: dict[str, Any] = {"collate_fn": as_they_are, "num_workers": num_workers}
         return list(map(states, make(Cases(PINNABLE, 3), None, pin_memory=True, **options)))
 
     assert_parity(observe)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from zoo.datasets import Made, Numbers
 
-from .datasets import Made, Numbers
 from .identical import assert_identical
 from .sides import AS_TORCH, OURS, TORCH, Make, assert_parity, outcome, seed_everything
 

@@ -21,8 +21,9 @@ from torch.utils.data import (
     TensorDataset,
     random_split,
 )
+from zoo.datasets import Numbers, as_they_are
 
-from .datasets import Echo, Numbers
+from .datasets import Echo
 from .identical import assert_identical
 from .sides import OURS, TORCH, Make, assert_parity, outcome, rng_states
 
@@ -61,17 +62,13 @@ INDICES: dict[str, list[Any]] = {
 }
 
 
-def keep(batch: Any) -> Any:
-    return batch
-
-
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("indices", INDICES.values(), ids=INDICES)
 def test_an_index_of_any_kind_reaches_the_dataset_as_it_is(
     indices: list[Any], num_workers: int
 ) -> None:
     def observe(make: Make) -> Any:
-        options: dict[str, Any] = {"collate_fn": keep, "num_workers": num_workers}
+        options: dict[str, Any] = {"collate_fn": as_they_are, "num_workers": num_workers}
         own = copy.deepcopy(indices)  # torch moves tensors that it sends into shared memory
         batched = make(Echo(), 2, sampler=own, **options)
         alone = make(Echo(), None, sampler=own, **options)
@@ -101,7 +98,7 @@ SAMPLERS: dict[str, Any] = {
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 def test_anything_that_can_be_iterated_is_a_sampler(sampler: Any, num_workers: int) -> None:
     def observe(make: Make) -> Any:
-        options: dict[str, Any] = {"collate_fn": keep, "num_workers": num_workers}
+        options: dict[str, Any] = {"collate_fn": as_they_are, "num_workers": num_workers}
         own = copy.deepcopy(sampler)
         loaders = [
             make(Echo(), batch_size, sampler=own, drop_last=drop_last, **options)
@@ -177,7 +174,9 @@ def test_a_batch_sampler_may_be_any_iterable_of_iterables(batches: Any, num_work
         seen = []
         for dataset in (Asked(), AskedForMany()):
             own = copy.deepcopy(batches)
-            loader = make(dataset, batch_sampler=own, collate_fn=keep, num_workers=num_workers)
+            loader = make(
+                dataset, batch_sampler=own, collate_fn=as_they_are, num_workers=num_workers
+            )
             seen.append((len(loader), list(loader), list(loader)))
         return seen
 
@@ -187,7 +186,7 @@ def test_a_batch_sampler_may_be_any_iterable_of_iterables(batches: Any, num_work
 def test_a_generator_of_indices_is_a_batch_too() -> None:
     def observe(make: Make) -> Any:
         batches = [(i for i in range(3)), (i for i in range(2))]
-        return list(make(Asked(), batch_sampler=batches, collate_fn=keep))
+        return list(make(Asked(), batch_sampler=batches, collate_fn=as_they_are))
 
     assert_parity(observe)
 
@@ -199,7 +198,7 @@ def test_getitems_is_called_when_torch_calls_it(
     kind: type[Asked], batch_size: int | None, num_workers: int
 ) -> None:
     def observe(make: Make) -> Any:
-        return list(make(kind(), batch_size, collate_fn=keep, num_workers=num_workers))
+        return list(make(kind(), batch_size, collate_fn=as_they_are, num_workers=num_workers))
 
     assert_parity(observe)
 
@@ -239,7 +238,7 @@ def test_a_consumer_that_changes_its_batch_changes_no_other() -> None:
     def observe(make: Make) -> Any:
         seen = []
         for batch in make(
-            Numbers(7), batch_sampler=BatchSampler(range(7), 2, False), collate_fn=keep
+            Numbers(7), batch_sampler=BatchSampler(range(7), 2, False), collate_fn=as_they_are
         ):
             seen.append(tuple(batch))
             batch.clear()
@@ -300,7 +299,7 @@ def test_a_mapping_with_its_keys_as_sampler_is_a_dataset() -> None:
 def test_a_dataset_that_says_it_has_fewer_samples_than_its_sampler_asks_for_is_asked_anyway() -> (
     None
 ):
-    assert_parity(lambda make: list(make(Numbers(2), 2, sampler=[5, 6, 7], collate_fn=keep)))
+    assert_parity(lambda make: list(make(Numbers(2), 2, sampler=[5, 6, 7], collate_fn=as_they_are)))
 
 
 def test_a_dataset_that_ends_early_by_index_error_is_an_index_error() -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, get_worker_info
+from zoo.datasets import Numbers
 
-from .datasets import Inside, InsideStream, Numbers, draws, draws_beside, note_start
+from .datasets import Inside, InsideStream, draws, draws_beside, note_start
 from .identical import assert_identical
 from .sides import (
     AS_TORCH,

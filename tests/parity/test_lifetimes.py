@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import Dataset
+from zoo.datasets import Made, Numbers
 
 import picklable_loader
 
-from .datasets import Made, Numbers
 from .identical import assert_identical
 from .sides import OURS, TORCH, Make, assert_parity, outcome, rng_states
 

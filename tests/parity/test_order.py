@@ -16,13 +16,13 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 from torch.utils.data.distributed import DistributedSampler
+from zoo.datasets import Numbers
 
 from .datasets import (
     DrawsAsItGoes,
     DrawsAtOnce,
     Endless,
     Grouped,
-    Numbers,
     Turning,
     draws,
 )

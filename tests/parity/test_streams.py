@@ -16,10 +16,6 @@ from .sides import OURS, Make, assert_parity, outcome, rng_states, trace
 UNEVEN: dict[int, tuple[int, ...]] = {0: (11,), 1: (11,), 2: (3, 8), 3: (5, 0, 2)}
 
 
-def keep(batch: Any) -> Any:
-    return batch
-
-
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
 @pytest.mark.parametrize(
     "options",

@@ -1,9 +1,10 @@
-"""Datasets whose samples are random in all three ways; small, and picklable by reference."""
+"""Map-style datasets, most of them with samples that are random in all three ways."""
 
 from __future__ import annotations
 
+import multiprocessing
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -80,3 +81,100 @@ class NoisyStream(IterableDataset[torch.Tensor]):
 def noisy_collate(samples: list[torch.Tensor]) -> torch.Tensor:
     """A collate_fn that draws as well."""
     return torch.stack(samples) + torch.rand(())
+
+
+def as_they_are(samples: Any) -> Any:
+    """A collate_fn that joins nothing."""
+    return samples
+
+
+class Numbers(Dataset[int]):
+    """Each sample is its own index."""
+
+    def __init__(self, size: int = 12) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def __repr__(self) -> str:
+        return f"Numbers({self.size})"
+
+
+class Epochal(Numbers):
+    """Its samples say which epoch it was told."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> int:
+        return index + 100 * self.epoch
+
+
+class Reads:
+    """A state for the dataset beside it: each sample says how many this copy gave, in any epoch."""
+
+    reads = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads += 1
+        return super().__getitem__(index) + 1000 * self.reads  # type: ignore[misc]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"reads": self.reads}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.reads = state["reads"]
+
+
+class CountedNumbers(Reads, Numbers):
+    """Map-style, with a state."""
+
+
+class CountedNoise(Reads, Noisy):
+    """Map-style, with a state and noise."""
+
+
+class Gated(Numbers):
+    """From some sample on it waits until the gate is opened, in whatever process."""
+
+    gate = multiprocessing.get_context("fork").Event()
+
+    def __init__(self, size: int, waiting: range) -> None:
+        super().__init__(size)
+        self.waiting = waiting
+
+    def __getitem__(self, index: int) -> int:
+        assert index not in self.waiting or self.gate.wait(60)
+        return index
+
+
+class Made(Dataset[Any]):
+    """Calls `make(index)` for each sample."""
+
+    def __init__(self, make: Callable[[int], Any], size: int = 4) -> None:
+        self.make, self.size = make, size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+class Filled(Dataset[torch.Tensor]):
+    """Sample i is full of i, on the CPU wherever other tensors are made."""
+
+    def __init__(self, length: int = 80, size: int = 12_000) -> None:
+        self.length, self.size = length, size
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((self.size,), float(index), device="cpu")

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Sampler
 
 from .datasets import N
+from .streams import Walk
 
 
 def from_torch(size: int) -> int:
@@ -154,34 +155,17 @@ class GroupedInOneList(Grouped):
             yield batch
 
 
-class _Places:
-    """A plain iterator object: pickle can save it, if nothing else."""
-
-    def __init__(self, order: list[int]) -> None:
-        self.order = order
-        self.place = 0
-
-    def __iter__(self) -> _Places:
-        return self
-
-    def __next__(self) -> int:
-        if self.place == len(self.order):
-            raise StopIteration
-        self.place += 1
-        return self.order[self.place - 1]
-
-
-class _StatefulPlaces(_Places):
+class _StatefulPlaces(Walk):
     def state_dict(self) -> dict[str, Any]:
-        return {"order": list(self.order), "place": self.place}
+        return {"order": list(self.items), "place": self.at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.order, self.place = list(state["order"]), state["place"]
+        self.items, self.at = list(state["order"]), state["place"]
 
 
 class PlainIterator(Sized):
     def __iter__(self) -> Iterator[int]:
-        return _Places(torch.randperm(N).tolist())
+        return Walk(torch.randperm(N).tolist())
 
 
 class StatefulIterator(Sized):
@@ -256,17 +240,11 @@ class MySamplerAgain(MySampler):
         self.i = 0
 
 
-class StatefulAndCounting(Sized):
+class StatefulAndCounting(CountsEpochs):
     """Its iterator has a state_dict, and __iter__ counts epochs beside it."""
 
-    def __init__(self) -> None:
-        self.epoch = 0
-
     def __iter__(self) -> Iterator[int]:
-        self.epoch += 1
-        order = list(range(N))
-        random.Random(self.epoch).shuffle(order)
-        return _StatefulPlaces(order)
+        return _StatefulPlaces(list(super().__iter__()))
 
 
 class Told(Sized):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from picklable_loader import Interleave, ShuffleBuffer
 
-from .datasets import Boom, sample
+from .datasets import Boom, as_they_are, sample
 
 #: samples that all streams yield together
 LENGTH = 17
@@ -21,6 +21,32 @@ def share(length: int = LENGTH) -> range:
     """The indices that this stream yields; shares are uneven."""
     info = get_worker_info()
     return range(length) if info is None else range(info.id, length, info.num_workers)
+
+
+class Walk:
+    """An iterator that pickles, and has no state: gives something for each item."""
+
+    def __init__(self, items: Sequence[Any], give: Callable[[Any], Any] = as_they_are) -> None:
+        self.items, self.give, self.at = items, give, 0
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> Any:
+        if self.at == len(self.items):
+            raise StopIteration
+        self.at += 1
+        return self.give(self.items[self.at - 1])
+
+
+class SavedWalk(Walk):
+    """The same, with torchdata's protocol."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
 
 
 class Generated(IterableDataset[torch.Tensor]):
@@ -38,16 +64,16 @@ class ByClass(IterableDataset[torch.Tensor]):
         self.table = [list(range(50))] * 3
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return Walk(self)
+        return WalkOfItsDataset(self)
 
 
-class Walk:
+class WalkOfItsDataset:
     """Refers to its dataset, which must not be pickled once more."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset, self.left = dataset, list(share())
 
-    def __iter__(self) -> Walk:
+    def __iter__(self) -> WalkOfItsDataset:
         return self
 
     def __next__(self) -> torch.Tensor:
@@ -148,18 +174,9 @@ class StatefulIterator(IterableDataset[torch.Tensor]):
         return StatefulWalk()
 
 
-class StatefulWalk:
+class StatefulWalk(Walk):
     def __init__(self) -> None:
-        self.indices, self.at = list(share()), 0
-
-    def __iter__(self) -> StatefulWalk:
-        return self
-
-    def __next__(self) -> torch.Tensor:
-        if self.at == len(self.indices):
-            raise StopIteration
-        self.at += 1
-        return sample(self.indices[self.at - 1])
+        super().__init__(list(share()), sample)
 
     def state_dict(self) -> dict[str, Any]:
         # Changes its keys and its shapes, and holds a tensor.
@@ -179,7 +196,7 @@ class Breaking(StatefulIterator):
 
 
 class BreakingWalk(StatefulWalk):
-    def __next__(self) -> torch.Tensor:
+    def __next__(self) -> Any:
         given = super().__next__()
         if given[0] in (2, 3, 10):
             raise Boom
@@ -209,7 +226,7 @@ class BothWalk(StatefulWalk):
         super().__init__()
         self.epochs = epochs
 
-    def __next__(self) -> torch.Tensor:
+    def __next__(self) -> Any:
         return super().__next__() + 100 * self.epochs
 
 

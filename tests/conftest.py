@@ -28,7 +28,9 @@ from time_limit import pytest_timeout_set_timer  # noqa: F401
 _GRACE_S = 10.0
 
 
-# Python starts these once a process and keeps them to its end.
+# Python starts these once a process and keeps them to its end. Workers of "forkserver" find torch
+# imported: that takes 2 seconds, which each worker of "spawn" still takes.
+multiprocessing.set_forkserver_preload(["torch", "picklable_loader"])
 multiprocessing.resource_tracker.ensure_running()
 multiprocessing.forkserver.ensure_running()
 

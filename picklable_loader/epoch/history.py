@@ -236,7 +236,7 @@ class History:
         if self.origin_known is None:
             tell_epoch(spec.dataset, epoch)
         else:
-            self.origin_known.tell(epoch)
+            self.origin_known.set_epoch(epoch)
 
     def fresh_run(self, spec: Spec, kept: Carryover | None) -> Run:
         """The next epoch, begun; with ``seed=`` the sampler follows."""

@@ -20,7 +20,7 @@ from ..transport.messages import Answer, EpochStart
 from ..worker.baseline import FirstBaseline
 from ..worker.collate import collate_here
 from ..worker.fetch import Job
-from ..worker.replica import Copies, Replica, WorkerConfig
+from ..worker.replica import Replica, WorkerConfig, own_copy
 from .deaths import DeathCount
 from .stats import Clocks, WorkerStats
 
@@ -61,10 +61,11 @@ class InlineEngine:
         streams = config.streams or 1
         #: one of which nothing tells that it is one, or as many as there are streams
         bare = self._bare = config.streams is None
-        copies, shared = Copies(job, several=streams > 1), saved and streams == 1
+        shared = saved and streams == 1
         origin = origin if shared else None
         self._replicas = [
-            Replica(copies.next(), config, n, bare, shared, origin) for n in range(streams)
+            Replica(own_copy(job) if streams > 1 else job, config, n, bare, shared, origin)
+            for n in range(streams)
         ]
         self._started = bare
 
@@ -85,7 +86,7 @@ class InlineEngine:
 
     def wait(self) -> Answered | LastMark:
         if self._asked:
-            mark = self._inside(self._replicas[self._asked[0]].last_mark)
+            mark = self._inside(self._replicas[self._asked[0]].mark, True)
             return LastMark(self._asked.popleft(), mark)
         # The task is taken off only when it is done: Ctrl-C loses nothing.
         task = self._tasks[0]

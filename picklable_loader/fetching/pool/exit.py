@@ -70,10 +70,10 @@ def memory_limit(cgroups: Path = _CGROUPS, ours: Path = _OURS) -> tuple[int, int
     """The bytes that this process and its workers may use, and those in use; None: no limit."""
     for group in _groups(ours):
         for folder, limit_file, usage_file in _FIGURES:
-            place = cgroups / folder / group
+            where = cgroups / folder / group
             try:
-                limit = (place / limit_file).read_text().strip()
-                used = int((place / usage_file).read_text())
+                limit = (where / limit_file).read_text().strip()
+                used = int((where / usage_file).read_text())
             except (OSError, ValueError):
                 continue
             if limit.isdigit() and int(limit) < _NO_LIMIT:

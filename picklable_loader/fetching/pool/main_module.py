@@ -33,12 +33,12 @@ def hidden(context: BaseContext) -> Iterator[None]:
     if context.get_start_method() == "fork" or is_importable():
         yield
         return
-    told = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
-    vars(main).update(dict.fromkeys(told))
+    given = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    vars(main).update(dict.fromkeys(given))
     try:
         yield
     finally:
-        vars(main).update(told)
+        vars(main).update(given)
 
 
 @lru_cache(maxsize=8)

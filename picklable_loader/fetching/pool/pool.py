@@ -19,7 +19,7 @@ from ..worker.fetch import Job
 from ..worker.process import work
 from ..worker.replica import WorkerConfig
 from ..worker.signals import deaf
-from . import shm_cleanup as remains
+from . import shm_cleanup
 from .exit import Death
 from .forkserver import preload
 from .lifeline import Lifeline
@@ -32,14 +32,9 @@ _DYING_S = 10.0
 
 
 class Pool:
-    """Worker processes that answer requests.
+    """Worker processes that answer requests; the pool closes their lines in the end.
 
-    Args:
-        context: how processes are started.
-        job: what they do.
-        configs: one for each worker that is to start.
-        lines: what connects them with the loader; the pool hangs up in the end.
-        stacks: they can be asked where they are stuck.
+    With ``stacks`` it asks those that are stuck for their stacks.
 
     Raises:
         TypeError, AttributeError, pickle.PicklingError: the job cannot be pickled, under a start
@@ -102,8 +97,9 @@ class Pool:
         for process in self._processes:
             if process.sentinel in ended:
                 process.join(_DYING_S)
+        dumps = {} if self._stacks is None else self._stacks.dumps
         return [
-            Death(worker, process.pid or 0, process.exitcode, self._stack(worker))
+            Death(worker, process.pid or 0, process.exitcode, dumps.pop(worker, ""))
             for worker, process in enumerate(self._processes)
             if process.exitcode is not None
         ]
@@ -111,7 +107,7 @@ class Pool:
     def replace(self, worker: int, config: WorkerConfig) -> None:
         """Start a worker in place of a dead one; OSError if the system has no room for it."""
         before = self._processes[worker]
-        remains.remove([before.pid])
+        shm_cleanup.remove([before.pid])
         self._processes[worker] = self._start(config)
         self._watch()
         before.close()
@@ -122,9 +118,6 @@ class Pool:
         if self._stacks is not None and process.pid is not None:
             self._stacks.ask(worker, process.pid)
         process.kill()
-
-    def _stack(self, worker: int) -> str:
-        return "" if self._stacks is None else self._stacks.take(worker)
 
     def _watch(self) -> None:
         self.lines.watch([process.sentinel for process in self._processes])
@@ -159,7 +152,7 @@ def _retire(
     try:
         lines.hang_up()
         retire(processes)
-        remains.remove([process.pid for process in processes if process.exitcode])
+        shm_cleanup.remove([process.pid for process in processes if process.exitcode])
     finally:  # also if a second Ctrl-C comes while they are awaited: the system kills them
         processes.clear()
         lifeline.cut()

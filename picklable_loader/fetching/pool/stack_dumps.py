@@ -24,7 +24,8 @@ class Stacks:
     def __init__(self, context: BaseContext) -> None:
         self._context = context
         self._ours: dict[int, Connection[Any, Any]] = {}
-        self._told: dict[int, str] = {}
+        #: by worker, the stack dump that was read
+        self.dumps: dict[int, str] = {}
 
     def open(self, worker: int) -> Any:
         """The end that a worker is given; the caller closes its own copy."""
@@ -47,11 +48,7 @@ class Stacks:
             if not some:
                 break
             text, patience_s = text + some, _NEXT_S
-        self._told[worker] = text.decode(errors="replace") or _SILENT
-
-    def take(self, worker: int) -> str:
-        """The stack dump of a worker; it is forgotten here."""
-        return self._told.pop(worker, "")
+        self.dumps[worker] = text.decode(errors="replace") or _SILENT
 
     def close(self) -> None:
         for worker in list(self._ours):

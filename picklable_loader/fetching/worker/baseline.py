@@ -93,14 +93,14 @@ class FirstBaseline(Baseline):
     def __init__(self, dataset: Any, by_value: bool = False) -> None:
         super().__init__(dataset, by_value)
         #: attributes that set_epoch changes: a resume calls it again
-        self._told: set[str] = set()
+        self._set_by_epoch: set[str] = set()
 
-    def tell(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
         """Call the dataset's ``set_epoch``, and note the attributes that it changes."""
         before = self._forms()
         tell_epoch(self._dataset, epoch)
         after = self._forms()
-        self._told |= {name for name, form in after.items() if form != before.get(name)}
+        self._set_by_epoch |= {name for name, form in after.items() if form != before.get(name)}
 
     def _forms(self) -> dict[str, bytes | None]:
         return {name: self._form(value) for name, value in attributes_of(self._dataset).items()}
@@ -124,5 +124,5 @@ class FirstBaseline(Baseline):
         except Exception:  # whatever people's __reduce__ raises
             return {}
         # An attribute that the program had not built is most often set anew by each `__iter__`.
-        drift = {*gone, *changed} & self._names - self._told
+        drift = {*gone, *changed} & self._names - self._set_by_epoch
         return {"begun": entry, "drift": sorted(drift)}

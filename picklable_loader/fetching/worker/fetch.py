@@ -54,9 +54,6 @@ class Job:
         """Streams serve the tasks, and have marks."""
         return self.iterable or self.stateful
 
-    def seeder(self, base_seed: int) -> Seeder:
-        return Seeder(self.seeding, base_seed, self.seed_hooks)
-
 
 class MapFetcher:
     """Fetches batches of a map-style dataset, of one epoch."""
@@ -84,31 +81,21 @@ class MapFetcher:
                 seeder.before_sample(task.position)
             samples = bulk(task.indices)
         elif per_sample:
-            samples = self._one_by_one(task)
+            samples = []
+            for position, index in enumerate(task.indices, task.position):
+                seeder.before_sample(position)
+                samples.append(job.dataset[index])
         else:
             samples = [job.dataset[index] for index in task.indices]
         if per_sample:
             seeder.before_collate(task.position)
         return job.collate_fn(samples)
 
-    def _one_by_one(self, task: Task) -> list[Any]:
-        samples = []
-        for position, index in enumerate(task.indices, task.position):
-            self._seeder.before_sample(position)
-            samples.append(self._job.dataset[index])
-        return samples
-
 
 class LenientMapFetcher(MapFetcher):
-    """Goes on after bad samples."""
+    """Goes on after bad samples: see `Gathering.collated`."""
 
     def fetch(self, task: Task) -> Any:
-        """The batch of a task; a `Thinned` one if samples were skipped.
-
-        Raises:
-            NothingLeft: all were skipped.
-            Exception: whatever the collate_fn raises, or on_error.
-        """
         job, seeder = self._job, self._seeder
         seeder.before_batch(task)
         gathering = Gathering(job.on_error)
@@ -122,7 +109,7 @@ class LenientMapFetcher(MapFetcher):
         return gathering.collated(job.collate_fn, job.batched)
 
     def _in_bulk(self, bulk: Callable[[Any], Any], task: Task, gathering: Gathering) -> None:
-        """Gather all samples in one call; if it raises, and there is another way, singly."""
+        """Gather all samples in one call; if it raises, singly, where the dataset can do that."""
         if self._per_sample:
             self._seeder.before_sample(task.position)
         try:
@@ -131,16 +118,13 @@ class LenientMapFetcher(MapFetcher):
             if not hasattr(self._job.dataset, "__getitem__"):
                 raise
             self._seeder.before_batch(task)  # how much was drawn until then is not to matter
-            if not self._has_singles(task, gathering):
+            missing = False
+            try:
+                self._singly(task, gathering)
+            except NotImplementedError:  # torch's Dataset, where a subclass has only __getitems__
+                missing = True
+            if missing:
                 raise
-
-    def _has_singles(self, task: Task, gathering: Gathering) -> bool:
-        """Gather the samples singly; False if the dataset says that it cannot give any so."""
-        try:
-            self._singly(task, gathering)
-        except NotImplementedError:  # torch's Dataset, where a subclass has only __getitems__
-            return False
-        return True
 
     def _singly(self, task: Task, gathering: Gathering) -> None:
         dataset, indices = self._job.dataset, task.indices if self._job.batched else [task.indices]
@@ -224,31 +208,18 @@ class LenientIterableFetcher(IterableFetcher):
         count = len(task.indices) if job.batched else 1
         first = (self._given - 1) * count
         gathering = Gathering(job.on_error)
-        try:
-            for number in range(first, first + count):
-                self._ask(number, gathering)
-        except StreamEnded:
-            if job.drop_last or not (gathering.samples or gathering.skipped):
-                raise
+        for number in range(first, first + count):
+            try:
+                gathering.samples.append(self._next())
+            except StreamEnded:
+                if job.drop_last or not (gathering.samples or gathering.skipped):
+                    raise
+                break
+            except Exception as error:
+                if left_a_generator(error):
+                    raise  # the rest of the stream may be lost with it, which must not go unnoticed
+                gathering.miss(error, number)
         return gathering.collated(job.collate_fn, job.batched)
-
-    def _ask(self, number: int, gathering: Gathering) -> None:
-        """Gather the stream's next sample.
-
-        Args:
-            number: of the sample within the stream, from 0; bad ones count.
-            gathering: where it goes.
-        """
-        try:
-            sample = self._next()
-        except StreamEnded:
-            raise
-        except Exception as error:
-            if left_a_generator(error):
-                raise  # the rest of the stream may be lost with it: that is not to go unnoticed
-            gathering.miss(error, number)
-        else:
-            gathering.samples.append(sample)
 
 
 Fetcher = MapFetcher | IterableFetcher
@@ -259,15 +230,11 @@ def make_fetcher(
 ) -> Fetcher:
     """The fetcher of one epoch.
 
-    Args:
-        job: what to do with tasks.
-        base_seed: the epoch's.
-        stream: the stream's number.
-        opened: makes a dataset that has a state go on from there; gives the iterator, if there is
-            one. None: it simply begins.
-        given: how many batches of the epoch the stream has given by then.
+    ``opened`` makes a dataset go on from its state, and gives the iterator of iterable-style data;
+    None: it begins. The stream has given so many batches of the epoch by then.
     """
-    seeder, lenient = job.seeder(base_seed), job.on_error != "raise"
+    seeder = Seeder(job.seeding, base_seed, job.seed_hooks)
+    lenient = job.on_error != "raise"
     if job.iterable:
         begun: Open = opened or partial(iter, job.dataset)
         of_stream = LenientIterableFetcher if lenient else IterableFetcher

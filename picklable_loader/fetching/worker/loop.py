@@ -15,7 +15,7 @@ from ..transport.channels import Channel
 from ..transport.messages import Answer, Request, read_request
 from .collate import collate_into
 from .fetch import Job
-from .replica import Copies, Replica, WorkerConfig
+from .replica import Replica, WorkerConfig, own_copy
 
 
 def serve(channel: Channel, job: Job, config: WorkerConfig) -> None:
@@ -39,7 +39,7 @@ def serve(channel: Channel, job: Job, config: WorkerConfig) -> None:
         channel.send(answer, began_ns)
         done_ns = time.perf_counter_ns()
         if answer.mark is not None and isinstance(task, Task) and task.stream is not None:
-            worker.replicas[task.stream].mark_sent(done_ns - sending_ns)
+            worker.replicas[task.stream].cadence.sent(done_ns - sending_ns)
 
 
 def refuse(channel: Channel, worker: int, error: Exception) -> None:
@@ -62,7 +62,7 @@ class _Worker:
         self._job = job
         self._config = config
         streams = config.workers if config.streams is None else config.streams
-        self._copies = Copies(job, several=streams > config.workers)
+        self._several = streams > config.workers
         self.replicas: dict[int, Replica] = {}
         #: by stream, the loader's run that it has begun
         self._runs: dict[int, int] = {}
@@ -87,7 +87,7 @@ class _Worker:
             answer = Answer(run, number, worker, None, refusal)
         elif isinstance(task, int):
             works = stream in self.replicas and stream not in self._not_begun
-            mark = self.replicas[stream].last_mark() if works else None
+            mark = self.replicas[stream].mark(over=True) if works else None
             answer = Answer(run, number, worker, LastMark, None, None, mark)
         elif stream in self._not_started:
             answer = Answer(run, number, worker, Failed, self._not_started[stream], started=False)
@@ -101,7 +101,8 @@ class _Worker:
 
     def _start(self, stream: int) -> None:
         try:
-            replica = Replica(self._copies.next(), self._config, stream)
+            job = own_copy(self._job) if self._several else self._job
+            replica = Replica(job, self._config, stream)
             replica.start()
             self.replicas[stream] = replica
         except Exception:

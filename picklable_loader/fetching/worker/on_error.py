@@ -18,6 +18,10 @@ OnError = Literal["raise", "skip"] | Callable[[Exception, Any], Any]
 Bad = list[tuple[Any, str]]
 
 
+#: characters that are saved of an error's text
+_LONGEST = 500
+
+
 class Thinned(NamedTuple):
     """A batch without its bad samples."""
 
@@ -26,11 +30,7 @@ class Thinned(NamedTuple):
 
 
 class NothingLeft(Exception):
-    """All samples of a batch were bad, and are skipped: there is no batch.
-
-    Attributes:
-        skipped: which.
-    """
+    """All samples of a batch were bad, and are ``skipped``: there is no batch."""
 
     def __init__(self, skipped: Bad) -> None:
         super().__init__(skipped)
@@ -38,11 +38,7 @@ class NothingLeft(Exception):
 
 
 class Gathering:
-    """The samples of one batch.
-
-    Args:
-        on_error: what becomes of bad ones; not "raise".
-    """
+    """The samples of one batch; ``on_error`` is not "raise"."""
 
     def __init__(self, on_error: OnError) -> None:
         self._on_error = on_error
@@ -55,19 +51,16 @@ class Gathering:
             raise error  # not the sample is bad: the dataset lacks a method
         another = self._on_error(error, index) if callable(self._on_error) else None
         if another is None:
-            self.skipped.append((index, _told(error)))
+            text = "".join(traceback.format_exception_only(error)).strip()
+            short = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+            self.skipped.append((index, short))
         else:
             self.samples.append(another)
 
     def collated(self, collate_fn: Callable[[Any], Any], batched: bool) -> Any:
-        """The batch; a `Thinned` one if samples were skipped.
+        """The batch; a `Thinned` one if samples were skipped, NothingLeft if all were.
 
-        Args:
-            collate_fn: makes it.
-            batched: of a list of samples; otherwise of one alone.
-
-        Raises:
-            NothingLeft: all were skipped.
+        It is made of a list of samples (``batched``), or of one alone.
         """
         # In this order: what a bulk call has given may be anything.
         if self.skipped and not self.samples:
@@ -87,12 +80,3 @@ def left_a_generator(error: BaseException) -> bool:
                 return True
         behind = behind.__cause__ or behind.__context__
     return False
-
-
-#: characters that are saved of an error's text
-_LONGEST = 500
-
-
-def _told(error: Exception) -> str:
-    text = "".join(traceback.format_exception_only(error)).strip()
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

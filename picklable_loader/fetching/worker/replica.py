@@ -27,7 +27,7 @@ from ...datasets.datapipes import seeded
 from ...datasets.protocol import tell_epoch
 from ...errors import StreamError, UsageError
 from ...rng.current import set_current
-from ...rng.generators import RNGS
+from ...rng.generators import restore_all
 from ..transport.messages import Answer, EpochStart
 from .baseline import FirstBaseline
 from .fetch import Fetcher, Job, StreamEnded, make_fetcher
@@ -99,61 +99,58 @@ class Replica:
                 id=number, num_workers=streams, seed=seed, dataset=job.dataset
             )
 
-    def enter(self) -> None:
-        """From now on people's code finds itself here."""
-        torch_worker._worker_info = self._info
-
     def start(self) -> None:
         """Do what torch's worker does when it starts; raises what ``worker_init_fn`` raises."""
-        self.enter()
-        self._seed()
+        torch_worker._worker_info = self._info
+        seed = self._config.base_seed + self._number
+        random.seed(seed)
+        torch.manual_seed(seed)
+        np.random.seed(torch_worker._generate_state(self._config.base_seed, self._number))
+        set_current(seed)
+        if self._job.seeding == "worker":
+            for hook in self._job.seed_hooks:
+                hook(seed)
         if self._config.worker_init_fn is not None:
             self._config.worker_init_fn(self._number)
         job = self._job
         if job.lives_on and job.iterable:
             self._origin = FirstBaseline(job.dataset, job.by_value)
 
-    def begin(self, begin: EpochStart, place: StreamPosition | None) -> None:
-        """An epoch begins, or goes on from a place.
+    def begin(self, begin: EpochStart, position: StreamPosition | None) -> None:
+        """Begin an epoch, or go on from a position in it.
 
         Raises:
             StreamError: it cannot go on from there.
             Exception: what the dataset raises.
         """
-        self.enter()
-        self._tell(begin, self._announced)
-        job = self._job
-        if place is None or place.mark is not None or not place.given:
-            for name, state in (begin.states or {}).items():
-                RNGS[name].restore(state)
+        torch_worker._worker_info = self._info
+        self._set_epoch(begin, self._announced)
+        job, seed = self._job, begin.base_seed
+        if position is None or position.mark is not None or not position.given:
+            restore_all(begin.states or {})
         if not job.streamed:
-            self._fetcher = make_fetcher(job, begin.base_seed)
+            self._fetcher = make_fetcher(job, seed)
             return
-        self._cadence = Cadence(job.mark_every)
-        seeding, by_value = job.seeding, job.by_value
-        self._marker = Marker(
-            job.dataset,
-            self._number,
-            job.iterable,
-            seeding,
-            by_value,
-            self._shared,
-            self._origin,
-            partial(self._tell, begin),
-        )
-        if place is None:
-            opened = partial(self._marker.open, None)
-            self._fetcher = make_fetcher(job, begin.base_seed, self._number, opened)
-        else:
-            self._go_on(begin, place)
+        self.cadence = Cadence(job.mark_every)
+        set_epoch = partial(self._set_epoch, begin)
+        self._marker = marker = Marker(job, self._number, self._shared, self._origin, set_epoch)
+        if position is None:
+            self._fetcher = make_fetcher(job, seed, self._number, partial(marker.open, None))
+            return
+        begun = position.ended or position.marked > 0  # otherwise it is of the epoch before
+        opened = partial(marker.open, position.mark, begun)
+        try:
+            self._fetcher = make_fetcher(job, seed, self._number, opened, position.marked)
+        except Exception as error:
+            raise self._refusal(f"{type(error).__name__}: {error}") from error
+        self._fetcher.ended = marker.over
+        task = Task(0, [None] * job.batch_size if job.batched else None, 0)
+        again = repeat(task, position.given - position.marked)
+        for task in again if job.iterable else position.since:
+            self._fetch_again(task, position)
 
-    def _tell(self, begin: EpochStart, announced: int | None = None) -> None:
-        """Set the epoch, and the seed that DataPipes share, on the dataset.
-
-        Args:
-            begin: the epoch.
-            announced: the one that the dataset has.
-        """
+    def _set_epoch(self, begin: EpochStart, announced: int | None = None) -> None:
+        """Set the epoch, unless it is the ``announced`` one, and the seed that DataPipes share."""
         dataset = self._job.dataset
         if begin.shared_seed is not None:
             dataset = seeded(dataset, begin.shared_seed)
@@ -164,23 +161,17 @@ class Replica:
         if self._origin is None:
             tell_epoch(dataset, begin.announced)
         else:
-            self._origin.tell(begin.announced)
+            self._origin.set_epoch(begin.announced)
 
     def answer(self, run: int, task: Task, began_ns: int) -> Answer:
-        """Do a task. What people's code raises is the answer, but for what ends this process.
-
-        Args:
-            run: number of the run that asks.
-            task: the task.
-            began_ns: when its work began, by ``time.perf_counter_ns``.
-        """
+        """Do a task. What people's code raises is the answer, but for what ends this process."""
         torch_worker._worker_info = self._info
         assert self._fetcher is not None, "the worker could not begin"
         whose = run, task.step, self._config.worker
         try:  # no local variable holds an error: its traceback would hold this frame, and that it
             batch = self._fetcher.fetch(task)
         except StreamEnded:
-            return Answer(*whose, Ended, None, None, self.last_mark())
+            return Answer(*whose, Ended, None, None, self.mark(over=True))
         except NothingLeft as none:
             return Answer(*whose, Emptied, none.skipped, None, self._mark_if_due(began_ns))
         except BaseException as error:
@@ -201,106 +192,53 @@ class Replica:
         if self._marker is None or self._fetcher is None:
             return None
         now_ns = time.perf_counter_ns()
-        due = self._cadence.due(now_ns - began_ns)
+        due = self.cadence.due(now_ns - began_ns)
         if not (due or failed or self._fetcher.ended):
             return None
         # An incomplete batch is the last one; its dataset may have begun anew already.
-        mark = self._mark(self._fetcher.ended)
-        self._cadence.taken(time.perf_counter_ns() - now_ns)
+        mark = self.mark(self._fetcher.ended)
+        self.cadence.taken(time.perf_counter_ns() - now_ns)
         return mark
-
-    def mark_sent(self, cost_ns: int) -> None:
-        """Note what it has cost to send a batch with a mark."""
-        self._cadence.sent(cost_ns)
 
     def first_mark(self, begins: bool) -> Any:
         """The stream's mark at the beginning of the epoch; None: it is not known."""
-        mark = self._mark(over=False) if begins else None
+        mark = self.mark(over=False) if begins else None
         return self._marker.beginning if mark is None and self._marker is not None else mark
 
-    def last_mark(self) -> Any:
-        """The state in which the next epoch finds the dataset."""
-        return self._mark(over=True)
-
-    def _mark(self, over: bool) -> Any:
+    def mark(self, over: bool) -> Any:
+        """The stream's mark now; ``over``: the state in which the next epoch finds the dataset."""
         if self._marker is None or self._fetcher is None:
             return None
-        return self._marker.take(self._fetcher.iterator, over, self._fetcher.fresh)
+        return self._marker.mark(self._fetcher.iterator, over, self._fetcher.fresh)
 
-    def _go_on(self, begin: EpochStart, place: StreamPosition) -> None:
-        assert self._marker is not None
-        begun = place.ended or place.marked > 0  # otherwise it is of the epoch before
-        opened, seed = partial(self._marker.open, place.mark, begun), begin.base_seed
-        try:
-            self._fetcher = make_fetcher(self._job, seed, self._number, opened, place.marked)
-        except Exception as error:
-            raise self._refusal(f"{type(error).__name__}: {error}") from error
-        self._fetcher.ended = self._marker.over
-        again = repeat(_again(self._job), place.given - place.marked)
-        for task in again if self._job.iterable else place.since:
-            self._fetch_again(task, place)
-
-    def _fetch_again(self, task: Task, place: StreamPosition) -> None:
+    def _fetch_again(self, task: Task, position: StreamPosition) -> None:
         assert self._fetcher is not None
         try:
             self._fetcher.fetch(task)
         except StreamEnded:
             raise self._refusal(
-                f"it ended before batch {place.given}, which it had given when it was saved"
+                f"it ended before batch {position.given}, which it had given when it was saved"
             ) from None
         except NothingLeft:
             return  # there was no batch then, either
         except Exception as error:
-            if place.mark is not None:
+            if position.mark is not None:
                 text = f"fetched again, a batch raises {type(error).__name__}: {error}"
                 raise self._refusal(text) from error
-            # Without marks nobody knows what had failed already, and was told then.
+            # Without marks nobody knows what had failed already, and was raised then.
 
     def _refusal(self, reason: str) -> StreamError:
         return StreamError(self._number, type(self._job.dataset).__qualname__, reason)
 
-    def _seed(self) -> None:
-        """Seed as torch seeds its workers."""
-        base, number = self._config.base_seed, self._number
-        random.seed(base + number)
-        torch.manual_seed(base + number)
-        np.random.seed(torch_worker._generate_state(base, number))
-        set_current(base + number)
-        if self._job.seeding == "worker":
-            for hook in self._job.seed_hooks:
-                hook(base + number)
 
-
-class Copies:
-    """Copies of a job, each with a dataset of its own.
-
-    Args:
-        job: the job; its dataset goes to the first who asks, if there will be one only.
-        several: there will be more.
-    """
-
-    def __init__(self, job: Job, several: bool) -> None:
-        self._job = job
-        self._several = several
-
-    def next(self) -> Job:
-        """One that is the caller's own.
-
-        Raises:
-            UsageError: the dataset cannot be copied.
-        """
-        if not self._several:
-            return self._job
-        try:
-            return replace(self._job, dataset=copy.deepcopy(self._job.dataset))
-        except Exception as error:  # whatever people's __reduce__ or __deepcopy__ raises
-            name = type(self._job.dataset).__qualname__
-            raise UsageError(
-                f"the dataset {name} cannot be copied ({type(error).__name__}: {error}), and a "
-                "process that has several streams needs a copy for each: use at least as many "
-                "workers as there are streams"
-            ) from error
-
-
-def _again(job: Job) -> Task:
-    return Task(0, [None] * job.batch_size if job.batched else None, 0)
+def own_copy(job: Job) -> Job:
+    """The job with a copy of its dataset; UsageError if that cannot be copied."""
+    try:
+        return replace(job, dataset=copy.deepcopy(job.dataset))
+    except Exception as error:  # whatever people's __reduce__ or __deepcopy__ raises
+        name = type(job.dataset).__qualname__
+        raise UsageError(
+            f"the dataset {name} cannot be copied ({type(error).__name__}: {error}), and a "
+            "process that has several streams needs a copy for each: use at least as many "
+            "workers as there are streams"
+        ) from error

@@ -35,26 +35,22 @@ from .baseline import Baseline
 _STATES = ("dataset", "iterator")
 
 
-def savable(places: Iterable[StreamPosition], live: bool) -> tuple[StreamPosition, ...]:
-    """The places as a state holds them.
-
-    Args:
-        places: with the marks as they came.
-        live: for a pickled iterator.
+def savable(positions: Iterable[StreamPosition], live: bool) -> tuple[StreamPosition, ...]:
+    """The positions, with marks as they came, as a state holds them; ``live``: as a pickle does.
 
     Raises:
-        CannotSaveError: what a worker has given instead of a mark; or a state holds more than
-            plain values.
+        CannotSaveError: what a worker has given instead of a mark; or a state would have to hold
+            more than plain values.
     """
-    return tuple(_savable(place, at, live) for at, place in enumerate(places))
+    return tuple(_savable(position, at, live) for at, position in enumerate(positions))
 
 
 def warn_of_drift(
-    dataset: Any, places: Iterable[StreamPosition], known: Iterable[str] = ()
+    dataset: Any, positions: Iterable[StreamPosition], known: Iterable[str] = ()
 ) -> None:
     """Warn of attributes that earlier epochs have changed and no state holds, unless ``known``."""
     known, names = list(known), set()
-    for mark in (place.mark for place in places):
+    for mark in (position.mark for position in positions):
         if isinstance(mark, Baseline):
             names.update(mark.drift)
         elif type(mark) is bytes and (known or b"drift" in mark):
@@ -64,29 +60,42 @@ def warn_of_drift(
                 known = []  # the state holds them, or its iterator needs none of them
     names.update(known)
     if names:
-        _drifted(type(dataset).__qualname__, sorted(names))
+        warnings.warn(
+            f"the dataset {type(dataset).__qualname__} has no state, and its epochs have changed "
+            f"its attributes {', '.join(sorted(names))}: a resume from this state_dict() begins "
+            "with a dataset that no epoch has changed. It gives other samples if these depend on "
+            "the attributes. Pickle the iterator, or give the dataset state_dict and "
+            "load_state_dict",
+            LoaderWarning,
+            stacklevel=stack_level(),
+        )
 
 
 def remembers(marks: Iterable[Any]) -> bool:
-    """They hold what a dataset keeps in itself, and not only where an iterator stands."""
+    """They hold states of the dataset itself, and not only of its iterator."""
     return any(
         type(mark) is bytes and (b"\x07dataset" in mark or b"\x05begun" in mark) for mark in marks
     )
 
 
-def _savable(place: StreamPosition, stream: int, live: bool) -> StreamPosition:
-    mark = place.mark
+def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPosition:
+    mark = position.mark
     if isinstance(mark, CannotSaveError):
         raise mark
     if isinstance(mark, Baseline):
         mark = mark.changes() if live else None
     if mark is None or type(mark) is dict:  # of a state that was loaded
-        return place.copy(mark=mark)
+        return position.copy(mark=mark)
     if live:
-        return place.copy(mark=Pickled(mark))
+        return position.copy(mark=Pickled(mark))
     entries = pickle.loads(mark)
-    if entries.keys() & {"pickled", "begun"}:
-        return _replayed(place, entries)
+    if entries.keys() & {"pickled", "begun"}:  # it holds only the generators of a replay
+        over = "over" in entries
+        rng = entries.get("rng" if over else "first_rng")
+        if rng is None:
+            return position.copy(mark=None, marked=0)
+        marked = position.marked if over else 0  # a stream that has ended is not replayed
+        return position.copy(mark={"over": True, "rng": _as_text(rng)}, marked=marked)
     form = {
         name: encode_state(entries[name], f"stream {stream}: state_dict() of the {name}")
         for name in _STATES
@@ -96,26 +105,16 @@ def _savable(place: StreamPosition, stream: int, live: bool) -> StreamPosition:
         form["over"] = True
     if "rng" in entries:
         form["rng"] = _as_text(entries["rng"])
-    return place.copy(mark=form)
-
-
-def _replayed(place: StreamPosition, entries: dict[str, Any]) -> StreamPosition:
-    """A place of which a state holds only the generators that its replay begins with."""
-    over = "over" in entries
-    rng = entries.get("rng" if over else "first_rng")
-    if rng is None:
-        return place.copy(mark=None, marked=0)
-    marked = place.marked if over else 0  # a stream that has ended is not replayed
-    return place.copy(mark={"over": True, "rng": _as_text(rng)}, marked=marked)
+    return position.copy(mark=form)
 
 
 def _as_text(states: dict[str, Any]) -> dict[str, str]:
     return {name: RNGS[name].to_text(state) for name, state in states.items()}
 
 
-def read(places: Sequence[StreamPosition]) -> list[StreamPosition]:
-    """The places of a saved state, with marks as workers take them; or DamagedStateError."""
-    return [place.copy(mark=_read(place.mark, at)) for at, place in enumerate(places)]
+def read(positions: Sequence[StreamPosition]) -> list[StreamPosition]:
+    """The positions of a saved state, with marks as workers read them; or DamagedStateError."""
+    return [position.copy(mark=_read(position.mark, at)) for at, position in enumerate(positions)]
 
 
 def _read(mark: Any, stream: int) -> bytes | None:
@@ -137,22 +136,10 @@ def _read(mark: Any, stream: int) -> bytes | None:
         raise DamagedStateError(field, "plain values", mark) from error
 
 
-def replayed(places: Iterable[StreamPosition], every: int | None) -> int:
+def replayed(positions: Iterable[StreamPosition], every: int | None) -> int:
     """How many batches are fetched again because their streams have no states.
 
     The first mark is taken after ``every`` batches; None: after the first.
     """
-    unmarked = (place for place in places if not place.marked and not place.ended)
-    return sum(place.given for place in unmarked if place.given >= (every or 1))
-
-
-def _drifted(dataset: str, names: Sequence[str]) -> None:
-    """Epochs have changed a dataset that is replayed, and a state cannot say so."""
-    warnings.warn(
-        f"the dataset {dataset} has no state, and its epochs have changed its attributes "
-        f"{', '.join(names)}: a resume from this state_dict() begins with a dataset that no epoch "
-        "has changed. It gives other samples if these depend on the attributes. Pickle the "
-        "iterator, or give the dataset state_dict and load_state_dict",
-        LoaderWarning,
-        stacklevel=stack_level(),
-    )
+    unmarked = (each for each in positions if not each.marked and not each.ended)
+    return sum(each.given for each in unmarked if each.given >= (every or 1))

@@ -1,14 +1,12 @@
-"""Signals of a worker: it dies with the loader, ignores Ctrl-C, and dumps its stacks when asked."""
+"""Signals of a worker: it dies with the loader, and ignores Ctrl-C."""
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 try:
@@ -20,7 +18,7 @@ except ImportError:  # no POSIX
 STACK_SIGNAL = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", None))
 
 
-def hold(end: Any) -> None:
+def die_with(end: Any) -> None:
     """Let this process die with the loader, whose lifeline has this end."""
     if not hasattr(fcntl, "F_SETSIG"):
         return
@@ -63,16 +61,6 @@ def leave_ctrl_c_to_the_loader() -> None:
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         # Not SIG_IGN, which the programs that a dataset starts would inherit.
-        signal.signal(signal.SIGINT, _go_on)
+        signal.signal(signal.SIGINT, lambda number, frame: None)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-
-
-def _go_on(number: int, frame: FrameType | None) -> None:
-    """Nothing is to be done."""
-
-
-def tell_when_asked(end: Any) -> None:
-    """Let this process tell where it is; the end must be kept."""
-    if STACK_SIGNAL is not None and hasattr(faulthandler, "register"):
-        faulthandler.register(STACK_SIGNAL, file=end.fileno(), all_threads=True)

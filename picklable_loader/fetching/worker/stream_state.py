@@ -23,47 +23,43 @@ import torch
 
 from ...datasets.protocol import iterate, save
 from ...errors import CannotSaveError
-from ...rng.generators import RNGS, capture_all
+from ...rng.generators import capture_all, restore_all
 from ...saving.pickles.by_reference import attributes_of, dumps, loads
 from ...saving.pickles.dtypes import dump
 from .baseline import Baseline, FirstBaseline
+from .fetch import Job
 
 Mark = bytes | Baseline | CannotSaveError | None
 
 
 class Marker:
-    """Takes the marks of one stream, and goes on from them.
+    """Makes the marks of one stream, and opens it at one.
 
     Args:
-        dataset: the stream's replica.
+        job: its dataset is the stream's replica.
         stream: its number, for errors.
-        iterable: the dataset is iterable-style.
-        seeding: the loader's; with ``"worker"`` random states are part of a mark.
-        by_value: classes of ``__main__`` go along with an iterator that is pickled.
         shared: the dataset is the program's own, and is pickled as the iteration has changed it.
         origin: the dataset as it was given, if it is the same object in each epoch.
-        tell: sets the epoch, and the seed that DataPipes share, on it once more.
+        set_epoch: sets the epoch, and the seed that DataPipes share, on it once more.
     """
 
     def __init__(
         self,
-        dataset: Any,
+        job: Job,
         stream: int,
-        iterable: bool,
-        seeding: str,
-        by_value: bool = False,
-        shared: bool = False,
-        origin: FirstBaseline | None = None,
-        tell: Callable[[], None] = lambda: None,
+        shared: bool,
+        origin: FirstBaseline | None,
+        set_epoch: Callable[[], None],
     ) -> None:
-        self._dataset = dataset
+        self._dataset = job.dataset
         self._stream = stream
-        self._iterable = iterable
-        self._with_rng = seeding == "worker"
-        self._by_value = by_value
+        self._iterable = job.iterable
+        #: random states are part of a mark
+        self._with_rng = job.seeding == "worker"
+        self._by_value = job.by_value
         self._shared = shared
         self._origin = origin
-        self._tell = tell
+        self._set_epoch = set_epoch
         #: of the epoch at hand: what has become of the dataset before
         self._reached: dict[str, Any] = {}
         #: the generators when it began; empty where they are known without
@@ -71,7 +67,7 @@ class Marker:
         self._by_pickle: _ByPickle | None = None
         #: what the dataset was before the epoch, if that is needed to go on
         self.beginning: Baseline | None = None
-        #: where marks are pickled: memory that is kept is written to several times as fast
+        #: where marks are pickled: memory that is used again is written to several times as fast
         self._buffer = io.BytesIO()
         #: the stream was opened where it has no more to give
         self.over = False
@@ -97,27 +93,25 @@ class Marker:
         if not self._iterable:
             if "dataset" in entries:
                 self._dataset.load_state_dict(entries["dataset"])
-            _restore(rng)
+            restore_all(rng)
             return None
         if "over" in entries and not begun:  # that was an epoch's end; this is the next one
             if entries.keys() & {"iterator", "pickled"}:
                 self._open(entries)
                 entries = {}
-            _restore(rng)  # `iter` may draw
+            restore_all(rng)  # `iter` may draw
             return self._open(entries)
         iterator = self._open(entries)
-        _restore(rng)
+        restore_all(rng)
         return iterator
 
-    def take(
-        self, iterator: Any, over: bool = False, fresh: bool = False
-    ) -> bytes | CannotSaveError | None:
+    def mark(self, iterator: Any, over: bool, fresh: bool) -> bytes | CannotSaveError | None:
         """The mark of an iterator's position.
 
         Args:
             iterator: the dataset's; None for map-style data.
             over: it has ended; the mark is for the next epoch.
-            fresh: nothing was taken from it; it need not have a state then.
+            fresh: no sample was drawn from it; it need not have a state then.
 
         Returns:
             A mark; None if the stream can only be replayed; or why it cannot be saved, which is
@@ -127,7 +121,7 @@ class Marker:
             entries = self._entries(iterator, fresh)
             has_state = bool(entries.keys() & {"dataset", "iterator"})
             if self._lives_on and not has_state and (over or entries):
-                entries.update(self._now() if over else self._reached)
+                entries.update(self._changes() if over else self._reached)
             elif "pickled" in entries and "drift" in self._reached:
                 entries["drift"] = self._reached["drift"]
             if not entries and not (over and self._with_rng and self._lives_on):
@@ -139,7 +133,10 @@ class Marker:
                 entries["first_rng"] = self._first_rng
             if over:
                 entries["over"] = True
-            return self._dumps(entries)
+            self._buffer.seek(0)
+            dump(entries, self._buffer)
+            self._buffer.truncate()
+            return self._buffer.getvalue()
         except CannotSaveError as error:
             return error
         except Exception as error:  # whatever people's state_dict or __reduce__ raises
@@ -150,15 +147,15 @@ class Marker:
         """The dataset is a worker's copy, which earlier epochs may have changed."""
         return self._origin is not None and not self._shared
 
-    def _now(self) -> dict[str, Any]:
+    def _changes(self) -> dict[str, Any]:
         """The dataset's changes by now, as entries of a mark."""
         return {} if self._origin is None else self._origin.reached()
 
     def _open(self, entries: dict[str, Any]) -> Any:
         if "begun" in entries:
             Baseline.put_back(self._dataset, entries)
-            self._tell()  # the mark may be of the epoch before
-        self._reached = self._now()
+            self._set_epoch()  # the mark may be of the epoch before
+        self._reached = self._changes()
         beginning = Baseline(self._dataset, self._by_value) if self._shared else None
         if beginning is not None:
             beginning.drift = self._reached.get("drift", [])
@@ -166,11 +163,13 @@ class Marker:
             self._first_rng = entries.get("first_rng") or capture_all()
         iterator = iterate(self._dataset, entries)
         self._by_pickle = self.beginning = None
-        may_be_pickled = _may_be_pickled(iterator)
-        if not (beginning or may_be_pickled) or _has_state(self._dataset, iterator):
+        # Generators cannot be pickled; an iterator of Python's own over a list would take the list
+        # along, and those of itertools can no longer be from Python 3.14 on.
+        picklable = type(iterator).__module__ not in ("builtins", "itertools")
+        if not (beginning or picklable) or _has_state(self._dataset, iterator):
             return iterator
         self.beginning = beginning
-        if may_be_pickled:
+        if picklable:
             self._by_pickle = _ByPickle(self._dataset, self._by_value)
             if "pickled" in entries:
                 iterator = self._by_pickle.read(entries["pickled"])
@@ -190,12 +189,6 @@ class Marker:
             raise self._refusal(f"state_dict() of the {empty[0]} returned None")
         return entries
 
-    def _dumps(self, entries: dict[str, Any]) -> bytes:
-        self._buffer.seek(0)
-        dump(entries, self._buffer)
-        self._buffer.truncate()
-        return self._buffer.getvalue()
-
     def _refusal(self, reason: str) -> CannotSaveError:
         return CannotSaveError(
             f"stream {self._stream} of the dataset {type(self._dataset).__qualname__}",
@@ -204,23 +197,12 @@ class Marker:
         )
 
 
-def _restore(states: dict[str, Any]) -> None:
-    for name, state in states.items():
-        RNGS[name].restore(state)
-
-
 def _has_state(dataset: Any, iterator: Any) -> bool:
     """Either has a state of its own; having the methods is not enough."""
     try:
         return bool(save(dataset, iterator))
     except Exception:  # it has one, and something is wrong with it
         return True
-
-
-def _may_be_pickled(iterator: Any) -> bool:
-    # Generators cannot be; an iterator of Python's own over a list would take the list along, and
-    # those of itertools can no longer be from Python 3.14 on.
-    return type(iterator).__module__ not in ("builtins", "itertools")
 
 
 class _ByPickle:
@@ -233,20 +215,22 @@ class _ByPickle:
     def __init__(self, dataset: Any, by_value: bool) -> None:
         self._dataset = dataset
         self._by_value = by_value
-        self._begun = {name: _digest(value) for name, value in self._attributes().items()}
-        self._refused = _has_slots(dataset) or None in self._begun.values()
+        self._begun = {name: _digest(value) for name, value in attributes_of(dataset).items()}
+        # Attributes in slots are not in its ``__dict__``.
+        has_slots = any(vars(kind).get("__slots__") for kind in type(dataset).__mro__)
+        self._refused = has_slots or None in self._begun.values()
 
     def write(self, iterator: Any) -> dict[str, Any]:
         """The entry of a mark; none if pickle refuses the iterator, or cannot tell what it is."""
-        attributes = self._attributes()
+        attributes = attributes_of(self._dataset)
         digests = {name: _digest(value) for name, value in attributes.items()}
         if self._refused or None in digests.values():
             return {}
         same = {name for name, digest in digests.items() if digest == self._begun.get(name)}
-        kept = {name: value for name, value in attributes.items() if name not in same}
+        changed = {name: value for name, value in attributes.items() if name not in same}
         by_id = {id(attributes[name]): name for name in same}
         try:
-            parts = list(attributes), kept, iterator
+            parts = list(attributes), changed, iterator
             return {"pickled": dumps(parts, self._dataset, self._by_value, by_id)}
         except Exception:  # whatever people's __reduce__ raises
             self._refused = True
@@ -254,20 +238,12 @@ class _ByPickle:
 
     def read(self, pickled: bytes) -> Any:
         """The iterator; the dataset's attributes are as they were then."""
-        names, kept, iterator = loads(pickled, self._dataset)
-        attributes = vars(self._dataset) if self._attributes() or kept else {}
+        names, changed, iterator = loads(pickled, self._dataset)
+        attributes = vars(self._dataset) if attributes_of(self._dataset) or changed else {}
         for name in attributes.keys() - names:
             del attributes[name]
-        attributes.update(kept)
+        attributes.update(changed)
         return iterator
-
-    def _attributes(self) -> dict[str, Any]:
-        return attributes_of(self._dataset)
-
-
-def _has_slots(dataset: Any) -> bool:
-    """It has attributes that are not in its ``__dict__``."""
-    return any(vars(kind).get("__slots__") for kind in type(dataset).__mro__)
 
 
 def _digest(value: Any) -> Any:

@@ -635,7 +635,7 @@ def test_memory_that_was_kept_is_used_again_or_given_back() -> None:
     fed = loader(Filled(size=10 * SIZE), num_workers=1, persistent_workers=True)
     kept = list(fed)
     del kept
-    for _ in range(2 * arenas._LOOK_EVERY // STEPS + 3):
+    for _ in range(2 * arenas._SHRINK_EVERY // STEPS + 3):
         use_up(iter(fed))
     [worker] = iter(fed).stats().workers
     assert worker.arena_bytes < STEPS * 2 * 10 * SIZE * 4, "as much as when all were kept"

@@ -20,40 +20,40 @@ def blocks_of(*pages: int) -> Blocks:
 
 def test_the_lowest_place_that_fits_is_taken() -> None:
     blocks = blocks_of(8)
-    first, second, third = (blocks.take(2 * PAGE) for _ in range(3))
+    first, second, third = (blocks.allocate(2 * PAGE) for _ in range(3))
     assert (first, second, third) == (0, 2 * PAGE, 4 * PAGE)
-    blocks.give(0)
-    assert blocks.take(3 * PAGE) is None
-    assert blocks.take(1) == 0
+    blocks.free(0)
+    assert blocks.allocate(3 * PAGE) is None
+    assert blocks.allocate(1) == 0
 
 
 def test_what_is_given_back_becomes_one_with_what_is_free_beside_it() -> None:
     blocks = blocks_of(4)
-    starts = [blocks.take(PAGE) for _ in range(4)]
+    starts = [blocks.allocate(PAGE) for _ in range(4)]
     for place in (0, 2, 1, 3):
         start = starts[place]
         assert start is not None
-        blocks.give(start)
-    assert blocks.take(4 * PAGE) == 0
+        blocks.free(start)
+    assert blocks.allocate(4 * PAGE) == 0
 
 
 def test_no_block_spans_two_segments() -> None:
     blocks = blocks_of(2, 2)
-    assert blocks.take(3 * PAGE) is None
-    assert blocks.take(2 * PAGE) == 0
-    assert blocks.take(2 * PAGE) == 2 * PAGE
-    blocks.give(0)
-    blocks.give(2 * PAGE)
-    assert blocks.take(3 * PAGE) is None
+    assert blocks.allocate(3 * PAGE) is None
+    assert blocks.allocate(2 * PAGE) == 0
+    assert blocks.allocate(2 * PAGE) == 2 * PAGE
+    blocks.free(0)
+    blocks.free(2 * PAGE)
+    assert blocks.allocate(3 * PAGE) is None
 
 
 def test_only_ends_that_are_free_are_surplus_and_the_highest_go_first() -> None:
     blocks = blocks_of(4, 4)
-    taken = [blocks.take(2 * PAGE) for _ in range(4)]
+    taken = [blocks.allocate(2 * PAGE) for _ in range(4)]
     assert blocks.warm == 8 * PAGE
     for start in taken[1:]:
         assert start is not None
-        blocks.give(start)
+        blocks.free(start)
     assert blocks.surplus(8 * PAGE) == []
     assert blocks.surplus(5 * PAGE) == [(4 * PAGE, 4 * PAGE)]
     assert blocks.surplus(0) == [(2 * PAGE, 2 * PAGE)]
@@ -76,11 +76,11 @@ def test_blocks_never_overlap_and_none_is_lost(steps: list[tuple[str, int]]) -> 
     for step, number in steps:
         if step == "take":
             size = 1 + number * PAGE // 5
-            start = blocks.take(size)
+            start = blocks.allocate(size)
             if start is not None:
                 taken.append((start, size))
         elif step == "give" and taken:
-            blocks.give(taken.pop(number % len(taken))[0])
+            blocks.free(taken.pop(number % len(taken))[0])
         elif step == "surplus":
             before = blocks.warm
             found = blocks.surplus(number * PAGE)
@@ -91,15 +91,15 @@ def test_blocks_never_overlap_and_none_is_lost(steps: list[tuple[str, int]]) -> 
             blocks.extend(end, (1 + number) * PAGE)
             end += (1 + number) * PAGE
         elif step == "rest":
-            blocks.rest()
+            blocks.reset_peak()
             assert blocks.peak == blocks.in_use
         blocks.validate()
         spans = sorted(taken)
         assert all(one[0] + one[1] <= other[0] for one, other in zip(spans, spans[1:]))
     for start, _ in taken:
-        blocks.give(start)
+        blocks.free(start)
     assert blocks.in_use == 0
-    assert blocks.take(16 * PAGE) == 0
+    assert blocks.allocate(16 * PAGE) == 0
 
 
 @settings(max_examples=100, deadline=None)
@@ -112,8 +112,8 @@ def test_a_stream_of_like_batches_uses_the_same_pages_again(
     for _ in range(batches):
         if len(window) == kept:
             for start in window.pop(0):
-                blocks.give(start)
-        taken = [blocks.take(size * PAGE) for size in sizes]
+                blocks.free(start)
+        taken = [blocks.allocate(size * PAGE) for size in sizes]
         window.append([start for start in taken if start is not None])
     batch = sum(sizes) * PAGE
     assert blocks.warm <= 2 * kept * batch

@@ -26,7 +26,7 @@ class Blocks:
         self._segments: dict[int, int] = {}
         #: by the segment's start: the end of what was ever used and not given back
         self._warm_ends: dict[int, int] = {}
-        #: bytes in use, and the most that there were since `rest` was called last
+        #: bytes in use, and the most that there were since `reset_peak` was called last
         self.in_use = 0
         self.peak = 0
 
@@ -48,10 +48,10 @@ class Blocks:
         self._warm_ends[start] = start
         self._put(start, length)
 
-    def take(self, size: int) -> int | None:
+    def allocate(self, size: int) -> int | None:
         """The start of a block of at least that size, from 1; None if none is free."""
         length = -(-size // PAGE) * PAGE
-        for place, start in enumerate(self._free):
+        for at, start in enumerate(self._free):
             rest = self._lengths[start] - length
             if rest >= 0:
                 break
@@ -59,22 +59,23 @@ class Blocks:
             return None
         del self._lengths[start]
         if rest:
-            self._free[place] = start + length
+            self._free[at] = start + length
             self._lengths[start + length] = rest
         else:
-            del self._free[place]
+            del self._free[at]
         self._used[start] = length
-        self._note(start, start + length)
+        self.in_use += length
+        self.peak = max(self.peak, self.in_use)
+        segment, _ = self.segment_of(start)
+        self._warm_ends[segment] = max(self._warm_ends[segment], start + length)
         return start
 
-    def give(self, start: int) -> None:
-        """Take back a block."""
+    def free(self, start: int) -> None:
         length = self._used.pop(start)
         self.in_use -= length
         self._put(start, length)
 
-    def rest(self) -> None:
-        """Begin to look for the peak anew."""
+    def reset_peak(self) -> None:
         self.peak = self.in_use
 
     def surplus(self, wanted: int) -> list[tuple[int, int]]:
@@ -86,10 +87,10 @@ class Blocks:
         over = self.warm - wanted
         for segment in reversed(list(self._segments)):
             end = self._warm_ends[segment]
-            place = bisect_left(self._free, end) - 1
-            if over <= 0 or place < 0 or end == segment:
+            at = bisect_left(self._free, end) - 1
+            if over <= 0 or at < 0 or end == segment:
                 continue
-            start = self._free[place]
+            start = self._free[at]
             if start < segment or start + self._lengths[start] < end:
                 continue  # its end is in use
             found.append((start, end - start))
@@ -103,32 +104,26 @@ class Blocks:
         assert self.in_use == sum(self._used.values()) <= self.peak
         blocks = sorted([*self._used.items(), *self._lengths.items()])
         for segment, end in self._segments.items():
-            place = segment
+            address = segment
             for start, length in blocks:
                 if segment <= start < end:
-                    assert start == place and length > 0
-                    place += length
-            assert place == end
+                    assert start == address and length > 0
+                    address += length
+            assert address == end
             assert segment <= self._warm_ends[segment] <= end
         for start, length in self._used.items():
             segment, _ = self.segment_of(start)
             assert start + length <= self._warm_ends[segment]
 
-    def _note(self, start: int, end: int) -> None:
-        self.in_use += end - start
-        self.peak = max(self.peak, self.in_use)
-        segment, _ = self.segment_of(start)
-        self._warm_ends[segment] = max(self._warm_ends[segment], end)
-
     def _put(self, start: int, length: int) -> None:
         """Add a free block; it becomes one with those that it touches."""
         segment, whole = self.segment_of(start)
-        place = bisect_left(self._free, start)
-        after = self._free[place] if place < len(self._free) else None
+        at = bisect_left(self._free, start)
+        after = self._free[at] if at < len(self._free) else None
         if after == start + length and after < segment + whole:
             length += self._lengths.pop(after)
-            del self._free[place]
-        before = self._free[place - 1] if place else None
+            del self._free[at]
+        before = self._free[at - 1] if at else None
         if before is not None and before >= segment and before + self._lengths[before] == start:
             self._lengths[before] += length
             return

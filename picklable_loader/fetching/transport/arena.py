@@ -38,10 +38,9 @@ _RETURNED_BYTE = bytes([_RETURNED])
 #: written to, and each mapping costs a descriptor, so segments are few and large.
 _SEGMENT = 64 * 1024 * 1024
 
-#: batches between two looks at whether memory can be given back, and the share above the peak of
-#: what was in use since that is kept
-_LOOK_EVERY = 64
-_KEPT = 1.25
+#: memory is given back every so many batches, down to this multiple of the peak since then
+_SHRINK_EVERY = 64
+_SPARE = 1.25
 
 
 class ArenaFull(OSError):
@@ -92,7 +91,8 @@ class Arena:
         self._by_address: dict[int, _Owned] = {}
         self._free_slots: list[int] = []
         self._slots_used = 0
-        self._looks = 0
+        #: batches since memory was given back
+        self._collected = 0
         self._owner = os.getpid()
         #: a worker may make batches in several threads
         self._lock = threading.Lock()
@@ -145,10 +145,14 @@ class Arena:
                 self._take_back(slot)
                 slot = ledger.find(_RETURNED_BYTE, slot + 1, used)
             self._free_unseen()
-            self._looks += 1
-            if self._looks >= _LOOK_EVERY:
-                self._looks = 0
-                self._shrink()
+            self._collected += 1
+            if self._collected >= _SHRINK_EVERY:
+                self._collected = 0
+                wanted = int(self._blocks.peak * _SPARE) + _SEGMENT // 16
+                self._blocks.reset_peak()
+                for start, length in self._blocks.surplus(wanted):
+                    segment, _ = self._blocks.segment_of(start)
+                    self._maps[segment].madvise(mmap.MADV_REMOVE, start - segment, length)
 
     def close(self) -> None:
         """Nothing is written any more. What was given stays valid."""
@@ -163,15 +167,18 @@ class Arena:
         self._free_unseen()
         if not self._free_slots and self._slots_used == _SLOTS:
             raise ArenaFull(f"all {_SLOTS} regions are in use")
-        start = self._blocks.take(length)
+        start = self._blocks.allocate(length)
         if start is None:
             self._grow(length)
-            start = self._blocks.take(length)
+            start = self._blocks.allocate(length)
             assert start is not None
         segment, segment_length = self._blocks.segment_of(start)
         array = np.frombuffer(self._maps[segment], np.uint8, length, start - segment)
-        owned = _Owned(Region(self._new_slot(), start, length, segment, segment_length))
-        self._by_slot[owned.region.slot] = owned
+        if not self._free_slots:
+            self._free_slots.append(self._slots_used)
+            self._slots_used += 1
+        slot = self._free_slots.pop()
+        owned = self._by_slot[slot] = _Owned(Region(slot, start, length, segment, segment_length))
         return array, owned
 
     def _take_back(self, slot: int) -> None:
@@ -193,13 +200,7 @@ class Arena:
     def _free(self, owned: _Owned) -> None:
         self._by_slot.pop(owned.region.slot, None)
         self._free_slots.append(owned.region.slot)
-        self._blocks.give(owned.region.start)
-
-    def _new_slot(self) -> int:
-        if self._free_slots:
-            return self._free_slots.pop()
-        self._slots_used += 1
-        return self._slots_used - 1
+        self._blocks.free(owned.region.start)
 
     def _grow(self, length: int) -> None:
         whole = -(-length // PAGE) * PAGE
@@ -216,13 +217,6 @@ class Arena:
         self._maps[self._end] = mmap.mmap(self._fd, size, offset=self._end)
         self._blocks.extend(self._end, size)
         self._end += size
-
-    def _shrink(self) -> None:
-        wanted = int(self._blocks.peak * _KEPT) + _SEGMENT // 16
-        self._blocks.rest()
-        for start, length in self._blocks.surplus(wanted):
-            segment, _ = self._blocks.segment_of(start)
-            self._maps[segment].madvise(mmap.MADV_REMOVE, start - segment, length)
 
 
 class _Loan(weakref.ref[Any]):
@@ -242,14 +236,16 @@ class ArenaReader:
         self._ledger: mmap.mmap | None = None
         #: by slot, what was opened and can still be seen
         self._loans: dict[int, _Loan] = {}
-        #: gone here, and still visible to a process that was forked
-        self._kept: set[int] = set()
+        #: slots that are gone here, and still visible to a process that was forked
+        self._forked: set[int] = set()
         self._forks = Forks(self._loans)
 
     def open(self, region: Region) -> Bytes:
         """An array over a region. When nothing sees it any more, the region is returned."""
-        if self._kept:
-            self._return_kept()
+        for slot in list(self._forked):
+            if not self._forks.see(slot):
+                self._forked.discard(slot)
+                self._return(slot)
         if self._ledger is None:
             self._ledger = mmap.mmap(self._fd, _LEDGER)
         segment = self._maps.get(region.segment)
@@ -273,7 +269,7 @@ class ArenaReader:
     def close(self) -> None:
         """Nobody waits for what is returned. What was opened stays valid."""
         self._loans.clear()
-        self._kept.clear()
+        self._forked.clear()
         self._maps.clear()
         self._ledger = None
         self._forks.forget()
@@ -283,15 +279,9 @@ class ArenaReader:
             return  # a forked copy is gone; the region is its owner's
         self._loans.pop(loan.slot, None)
         if self._forks.see(loan.slot):
-            self._kept.add(loan.slot)
+            self._forked.add(loan.slot)
         else:
             self._return(loan.slot)
-
-    def _return_kept(self) -> None:
-        for slot in list(self._kept):
-            if not self._forks.see(slot):
-                self._kept.discard(slot)
-                self._return(slot)
 
     def _return(self, slot: int) -> None:
         ledger = self._ledger

@@ -136,40 +136,35 @@ def read_request(frame: bytes | memoryview) -> Request:
 def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | None = None) -> bytes:
     """An answer as bytes; a payload that cannot be pickled becomes a failure that says so.
 
-    Args:
-        answer: the answer.
-        arena: where large buffers and long bodies go; None sends all within the message, or in
-            torch's way.
-        began_ns: when the worker began with it, by ``time.perf_counter_ns``.
+    Large buffers and long bodies go into the arena; without one all is within the message, or is
+    sent in torch's way.
     """
     mark = answer.mark
     apart = len(mark) if isinstance(mark, bytes) else 0
     if apart:  # a large one is copied once: into the arena
         mark = pickle.PickleBuffer(mark)
-    kind, told = answer.kind, (answer.states, mark)
+    kind, states = answer.kind, answer.states
     try:
-        aside, count, weight, rest = _encode((answer.payload, *told), arena)
+        aside, count, weight, rest = _encode((answer.payload, states, mark), arena)
     except Exception:
         kind = Failed
-        aside, count, weight, rest = _encode((_failure(answer), *told), arena)
+        aside, count, weight, rest = _encode((_failure(answer), states, mark), arena)
     busy = 0 if began_ns is None else time.perf_counter_ns() - began_ns
-    held = 0 if arena is None else arena.bytes
+    arena_bytes = 0 if arena is None else arena.bytes
     run, step, worker = answer.run, answer.step, answer.worker
     # The mark is no part of the batch: budgets would take all batches for as large as it.
-    figures = busy, weight - apart, held, answer.idle_ns, answer.started
+    figures = busy, weight - apart, arena_bytes, answer.idle_ns, answer.started
     return _HEADER.pack(run, step, worker, _KINDS.index(kind), aside, count, *figures) + rest
 
 
 def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None) -> Answer:
     """The answer; a body that cannot be unpickled becomes a failure that says so.
 
-    Args:
-        frame: what `encode_answer` made.
-        open_region: gives an array over a region of the worker's arena.
+    ``open_region`` gives an array over a region of the worker's arena.
 
     Raises:
-        ConnectionError, FileNotFoundError, EOFError: the worker that keeps a tensor's shared
-            memory is gone, perhaps.
+        ConnectionError, FileNotFoundError, EOFError: the worker that owns a tensor's shared memory
+            is gone, perhaps.
     """
     run, step, worker, kind, aside, count, *figures = _HEADER.unpack_from(frame)
     rest: Any = memoryview(frame)[_HEADER.size :]
@@ -178,10 +173,10 @@ def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None
         if open_region is not None:
             if aside:
                 rest = memoryview(open_region(Region(*_REGION.unpack(rest))))
-            for place in range(0, count * _REGION.size, _REGION.size):
-                buffers.append(open_region(Region(*_REGION.unpack_from(rest, place))))
+            for at in range(0, count * _REGION.size, _REGION.size):
+                buffers.append(open_region(Region(*_REGION.unpack_from(rest, at))))
         payload, states, mark = pickle.loads(rest[count * _REGION.size :], buffers=buffers)
-        if isinstance(mark, memoryview):  # it is held for long, and its region should not be
+        if isinstance(mark, memoryview):  # it lives for long, and its region should not
             mark = bytes(mark)
     except (ConnectionError, FileNotFoundError, EOFError):
         raise
@@ -208,11 +203,8 @@ def unpack_region(data: bytes | memoryview) -> Region:
 
 
 def _encode(content: Any, arena: Arena | None) -> tuple[bool, int, int, bytes]:
-    """The bytes that follow the header.
-
-    Returns:
-        Whether they are in the arena; how many regions they list; how much memory all takes; and
-        the bytes, or the region where they are.
+    """Whether what follows the header is in the arena; how many regions it lists; how much memory
+    all takes; and the bytes, or the region where they are.
     """
     regions: list[Region] = []
     try:

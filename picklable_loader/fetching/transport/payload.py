@@ -22,7 +22,7 @@ from typing import Any
 import torch.multiprocessing  # noqa: F401  (registers torch's reductions with ForkingPickler)
 
 from ...saving.pickles.opened import load_with, standing_beside
-from ...saving.pickles.picklers import Refer, dump_with
+from ...saving.pickles.picklers import dump_with
 
 #: buffers begin at multiples of this, as processors like them to
 _ALIGNED = 64
@@ -37,24 +37,29 @@ class Payload:
 
     Args:
         obj: the object.
-        codecs: which may write it; the first that can does.
+        codecs: the first that can write it does; raises what the last one raises.
         by_value: what ``__main__`` defines goes along: the new process will not have it. Otherwise
             it is the new process's own, whatever else a codec has to carry.
-
-    Raises:
-        Exception: what the last of the codecs raises.
     """
 
     def __init__(self, obj: Any, codecs: Sequence[str], by_value: bool = False) -> None:
-        self._codec, body, buffers, packer = _written(obj, codecs, by_value)
+        for self._codec in codecs:
+            packer = _Packer(by_value)
+            buffers: list[pickle.PickleBuffer] = []
+            # The names are noted while the object is written, and written after it.
+            parts = obj, packer.names
+            try:
+                body = dump_with(self._codec, parts, packer.refer, buffers)
+                break
+            except Exception:  # whatever people's __reduce__ raises
+                if self._codec == codecs[-1]:
+                    raise
         self._beside = packer.beside
-        #: where each piece begins in the memory, and how long it is
-        self._pieces: list[tuple[int, int]] = []
-        self._memory = _Memory([body, *buffers], self._pieces)
+        self._memory = _Memory([body, *buffers])
 
     def open(self) -> Any:
         """The object; called once, in a new process."""
-        body, *buffers = self._memory.pieces(self._pieces)
+        body, *buffers = self._memory.pieces()
         obj, main = load_with(self._codec, body, buffers, self._beside)
         # What comes back of these classes is known to the loader by where it was defined.
         for name, value in main.items():
@@ -98,41 +103,18 @@ def of_main(name: str) -> Any:
     return getattr(sys.modules["__main__"], name)
 
 
-def _written(
-    obj: Any, codecs: Sequence[str], by_value: bool
-) -> tuple[str, bytes, list[pickle.PickleBuffer], _Packer]:
-    for codec in codecs:
-        packer = _Packer(by_value)
-        try:
-            body, buffers = _dumped(codec, obj, packer.refer, packer.names)
-        except Exception:  # whatever people's __reduce__ raises
-            if codec == codecs[-1]:
-                raise
-        else:
-            return codec, body, buffers, packer
-    raise AssertionError("there is no codec")
-
-
-def _dumped(
-    codec: str, obj: Any, refer: Refer, names: dict[str, Any]
-) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    buffers: list[pickle.PickleBuffer] = []
-    # The names are noted while the object is written, and written after it.
-    return dump_with(codec, (obj, names), refer, buffers), buffers
-
-
 class _Memory:
     """A file in memory that several processes map; bytes, where there is none."""
 
-    def __init__(self, data: Sequence[Any], pieces: list[tuple[int, int]]) -> None:
-        views = [
-            memoryview(each).cast("B") if isinstance(each, bytes) else each.raw() for each in data
-        ]
+    def __init__(self, data: Sequence[Any]) -> None:
+        views = [memoryview(each if isinstance(each, bytes) else each.raw()) for each in data]
+        #: where each piece begins, and how long it is
+        self._pieces: list[tuple[int, int]] = []
         end = 0
         for view in views:
-            pieces.append((end, view.nbytes))
+            self._pieces.append((end, view.nbytes))
             end += -(-view.nbytes // _ALIGNED) * _ALIGNED
-        self._end = end
+        self._end = max(end, 1)
         self._fd: int | None = None
         self._copy = b""
         try:
@@ -141,35 +123,30 @@ class _Memory:
             self._copy = b"".join(bytes(v) + bytes(-v.nbytes % _ALIGNED) for v in views)
             return
         self._close = weakref.finalize(self, os.close, self._fd)
-        os.ftruncate(self._fd, max(end, 1))
-        for (start, _), view in zip(pieces, views, strict=True):
-            _write(self._fd, view, start)
+        os.ftruncate(self._fd, self._end)
+        for (start, _), view in zip(self._pieces, views, strict=True):
+            while view.nbytes:
+                count = os.pwrite(self._fd, view[: 1 << 30], start)
+                view, start = view[count:], start + count
 
-    def pieces(self, places: list[tuple[int, int]]) -> list[Any]:
-        whole: Any = self._copy
+    def pieces(self) -> list[Any]:
+        whole: Any = bytearray(self._copy)
         if self._fd is not None:  # what a process changes there is its own
-            whole = mmap.mmap(self._fd, max(self._end, 1), access=mmap.ACCESS_COPY)
+            whole = mmap.mmap(self._fd, self._end, access=mmap.ACCESS_COPY)
             os.close(self._fd)
-        else:
-            whole = bytearray(self._copy)
         view = memoryview(whole)
-        return [view[start : start + length] for start, length in places]
+        return [view[start : start + length] for start, length in self._pieces]
 
     def close(self) -> None:
         if self._fd is not None:
             self._close()
 
     def __getstate__(self) -> dict[str, Any]:
-        way: Any = None if self._fd is None else DupFd(self._fd)
-        return {"_end": self._end, "_fd": way, "_copy": self._copy}
+        sent: Any = None if self._fd is None else DupFd(self._fd)
+        state = {"_pieces": self._pieces, "_end": self._end, "_copy": self._copy}
+        return {**state, "_fd": sent}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if state["_fd"] is not None:
             self._fd = state["_fd"].detach()
-
-
-def _write(fd: int, view: memoryview, start: int) -> None:
-    while view.nbytes:
-        count = os.pwrite(fd, view[: 1 << 30], start)
-        view, start = view[count:], start + count

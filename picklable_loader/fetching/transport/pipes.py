@@ -20,12 +20,18 @@ _OVERHEAD_BYTES = 1024
 
 
 class PipeChannel:
-    """The worker's side."""
+    """The worker's side, before it is opened there and afterwards."""
 
     allocate = None
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
+
+    def open(self) -> PipeChannel:
+        return self
+
+    def close(self) -> None:
+        self._connection.close()
 
     def receive(self) -> bytes:
         try:
@@ -41,19 +47,6 @@ class PipeChannel:
             self._connection.send_bytes(encode_answer(answer, None, began_ns))
         except (BrokenPipeError, ConnectionResetError):
             raise EOFError from None
-
-
-class PipeEnd:
-    """The worker's end of a pipe."""
-
-    def __init__(self, connection: Connection[Any, Any]) -> None:
-        self._connection = connection
-
-    def open(self) -> PipeChannel:
-        return PipeChannel(self._connection)
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 class Outbox:
@@ -111,12 +104,12 @@ class PipeLines:
         #: sentinels of the workers
         self._watched: list[int] = []
 
-    def open(self, context: Any, worker: int) -> PipeEnd:
+    def open(self, context: Any, worker: int) -> PipeChannel:
         ours, theirs = context.Pipe()
         loaders_ends.add(ours)
         self._connections[worker] = ours
         self._outboxes[worker] = Outbox(ours)
-        return PipeEnd(theirs)
+        return PipeChannel(theirs)
 
     def post(self, worker: int | None, frame: bytes) -> int | None:
         if worker is None:
@@ -161,20 +154,16 @@ class PipeLines:
 
     def hang_up(self) -> None:
         for connection in self._connections.values():
-            _hang_up(connection)
+            if os.name == "posix":
+                with socket.socket(fileno=os.dup(connection.fileno())) as line:
+                    try:
+                        line.shutdown(socket.SHUT_RDWR)
+                    except OSError:
+                        pass  # the worker has closed its end
+            with guard:
+                connection.close()
         self._connections.clear()
         self._outboxes.clear()
-
-
-def _hang_up(connection: Connection[Any, Any]) -> None:
-    if os.name == "posix":
-        with socket.socket(fileno=os.dup(connection.fileno())) as line:
-            try:
-                line.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # the worker has closed its end
-    with guard:
-        connection.close()
 
 
 def _receive(connection: Connection[Any, Any]) -> bytes | None:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from multiprocessing import context as processes
 from multiprocessing.reduction import DupFd
-from typing import Any
+from typing import Any, NamedTuple
 
 from .arena import Arena, ArenaReader, new_memory
 from .channels import Frames
@@ -69,14 +69,7 @@ def _blocking(descriptor: int) -> socket.socket:
 
 
 class PacketChannel:
-    """The worker's side.
-
-    Args:
-        tasks: where requests come from.
-        line: where answers go to.
-        arena: the memory that this worker writes to.
-        requests: the memory that holds long requests.
-    """
+    """The worker's side: requests come from ``tasks``, answers go to ``line``."""
 
     def __init__(
         self, tasks: socket.socket, line: socket.socket, arena: int, requests: int
@@ -110,28 +103,25 @@ class PacketChannel:
             raise EOFError from None
 
 
-class PacketEnd:
+class PacketEnd(NamedTuple):
     """The worker's end: task queue, own socket, and descriptors of the arenas."""
 
-    def __init__(
-        self, tasks: socket.socket, line: socket.socket, arena: int, requests: int
-    ) -> None:
-        self._tasks = tasks
-        self._line = line
-        self._arena = arena
-        self._requests = requests
+    tasks: socket.socket
+    line: socket.socket
+    arena: int
+    requests: int
 
     def open(self) -> PacketChannel:
-        return PacketChannel(self._tasks, self._line, self._arena, self._requests)
+        return PacketChannel(*self)
 
     def close(self) -> None:
         """Close the worker's end of its line; the rest belongs to the loader."""
-        self._line.close()
+        self.line.close()
 
     def __reduce__(self) -> Any:
         assert processes.get_spawning_popen() is not None, "only on the way to a process"
-        ends = dict.fromkeys((self._tasks, self._line))  # both may be one
-        descriptors = self._arena, self._requests, *(end.fileno() for end in ends)
+        ends = dict.fromkeys((self.tasks, self.line))  # both may be one
+        descriptors = self.arena, self.requests, *(end.fileno() for end in ends)
         return _received, tuple(map(DupFd, descriptors))
 
 
@@ -203,7 +193,7 @@ class PacketLines:
             self._requests.collect()
             packet = _ASIDE + pack_region(self._requests.give(memoryview(frame)))
         waiting = self._unsent.get(line)
-        if waiting or not _taken(line, packet):
+        if waiting or not _sent(line, packet):
             self._unsent.setdefault(line, deque()).append(packet)
         return worker
 
@@ -227,8 +217,11 @@ class PacketLines:
                 answers.append((worker, frame))
             else:
                 self.lost_worker = True
-        if self._unsent:
-            self._send_on()
+        for line, waiting in list(self._unsent.items()):
+            while waiting and _sent(line, waiting[0]):
+                waiting.popleft()
+            if not waiting:
+                del self._unsent[line]
         return answers
 
     def read(self, worker: int, frame: bytes) -> Answer:
@@ -272,15 +265,8 @@ class PacketLines:
         self._lines.clear()
         self._unsent.clear()
 
-    def _send_on(self) -> None:
-        for line, waiting in list(self._unsent.items()):
-            while waiting and _taken(line, waiting[0]):
-                waiting.popleft()
-            if not waiting:
-                del self._unsent[line]
 
-
-def _taken(line: socket.socket, packet: bytes) -> bool:
+def _sent(line: socket.socket, packet: bytes) -> bool:
     """Send it, unless the socket is full; to a dead worker, it is lost."""
     try:
         line.send(packet, socket.MSG_DONTWAIT)

@@ -23,7 +23,7 @@ from .class_ids import numbered
 #: Buffers up to this size travel within the message.
 INLINE_BYTES = 64 * 1024
 
-#: told of each large buffer; True keeps it within the message
+#: is given each large buffer; returns True if it is to be within the message
 Aside = Callable[[pickle.PickleBuffer], bool]
 
 
@@ -39,12 +39,11 @@ def dump(
 
     Args:
         obj: what to pickle.
-        aside: puts a large buffer elsewhere, and returns False, or True to keep it; ``None``
-            sends large tensors in torch's way.
+        aside: puts a large buffer elsewhere; None sends large tensors in torch's way.
         again: called when all has to be done once more; what was put aside is not needed then.
 
     Returns:
-        Bytes for ``pickle.loads``, which wants the buffers that were put aside, in their order;
+        Bytes for ``pickle.loads``, which needs the buffers that were put aside, in their order;
         and how many bytes travel in torch's way.
     """
     known = _Known()
@@ -67,39 +66,22 @@ class _Known:
     needed only where objects make new tensors whenever they are pickled, and one has to be last.
     """
 
-    _LAST = 2
-
     def __init__(self) -> None:
         self.passes = 0
         #: something was learned after it was needed
         self.too_late = False
         #: storages of which more is seen than by one tensor alone
-        self._whole: set[int] = set()
+        self.whole: set[int] = set()
         #: storages that something sees which travels in torch's way
         self.by_torch: set[int] = set()
 
-    def is_whole(self, key: int) -> bool:
-        return key in self._whole or self.passes >= self._LAST
-
-    def note_whole(self, key: int) -> None:
-        self._whole.add(key)
-        self.too_late = True
-
-    def note_torchs(self, key: int, sent: bool) -> None:
-        """Take note of a storage that torch sends, and that may have been sent by us before."""
-        self.by_torch.add(key)
-        if sent and self.passes < self._LAST:
-            self.too_late = True
+    @property
+    def is_last(self) -> bool:
+        return self.passes >= 2
 
 
 class _Pickler(pickle.Pickler):
-    """Python's pickler, with the reductions that people have registered for messages.
-
-    Args:
-        buffer: where the pickle goes.
-        aside: see `dump`.
-        known: what earlier passes have learned, and this one learns.
-    """
+    """Python's pickler, with the reductions that people have registered for messages."""
 
     def __init__(self, buffer: io.BytesIO, aside: Aside | None, known: _Known) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL, buffer_callback=aside)
@@ -139,9 +121,14 @@ class _Pickler(pickle.Pickler):
         if key in self._known.by_torch:
             return self._in_torchs_way(tensor)
         if key in self._firsts:
-            return self._reduce_alias(tensor, key)
+            first, start, end = self._firsts[key]
+            low, high = _seen(tensor)
+            if low < start or high > end:
+                self._known.whole.add(key)
+                self._known.too_late = True
+            return _over, (first, *_layout(tensor, start))
         start, end = 0, nbytes
-        if nbytes > INLINE_BYTES and not self._known.is_whole(key):
+        if nbytes > INLINE_BYTES and key not in self._known.whole and not self._known.is_last:
             start, end = _seen(tensor)
             if 2 * (end - start) > nbytes:
                 start, end = 0, nbytes
@@ -154,13 +141,6 @@ class _Pickler(pickle.Pickler):
             return _whole, (pickle.PickleBuffer(array), _DTYPES[tensor.dtype], array.shape)
         return _over, (_data(storage, start, end), *_layout(tensor, start))
 
-    def _reduce_alias(self, tensor: torch.Tensor, key: int) -> Any:
-        first, start, end = self._firsts[key]
-        low, high = _seen(tensor)
-        if low < start or high > end:
-            self._known.note_whole(key)
-        return _over, (first, *_layout(tensor, start))
-
     def _note_torchs(self, obj: Any) -> None:
         """Something that is no plain tensor shares its storage in torch's way alone."""
         try:
@@ -168,7 +148,9 @@ class _Pickler(pickle.Pickler):
             key = getattr(storage, "_untyped_storage", storage)._cdata
         except (RuntimeError, NotImplementedError):
             return  # it has none
-        self._known.note_torchs(key, sent=key in self._firsts)
+        self._known.by_torch.add(key)
+        if key in self._firsts and not self._known.is_last:
+            self._known.too_late = True
 
     def _in_torchs_way(self, tensor: torch.Tensor) -> Any:
         self._note_torchs(tensor)

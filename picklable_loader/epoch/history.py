@@ -194,7 +194,7 @@ class History:
         return self._noted(Saved(cursor, spec.fingerprint()))
 
     def _noted(self, saved: Saved) -> Saved:
-        self.source.place = dict(saved.fits)
+        self.source.fits = dict(saved.fits)
         return saved
 
     def _carried_places(self, spec: Spec) -> list[StreamPosition]:

@@ -214,7 +214,7 @@ class Run:
         fits, size = self._fits or self.spec.fingerprint(), self._grouping.batch_size
         if fits["batch_size"] != size:  # the only setting that may change while a run lasts
             fits = {**fits, "batch_size": size}
-        self._fits = self._source.place = fits
+        self._fits = self._source.fits = fits
         return Saved(self.cursor(live), fits)
 
     # --- moving ----------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class Source:
         #: is resumed in this process must not take the draws that this one is going to make
         self.saved_at: dict[str, Any] = {}
         #: ``fits`` of the state that was last saved or loaded; copies are alike in it at any step
-        self.place: Any = None
+        self.fits: Any = None
         #: the global states of the state that was last loaded, as text
         self.loaded: dict[str, str] = {}
         #: those of them that the program has restored: draws come from its generators again
@@ -194,17 +194,16 @@ class Source:
 
     def check(self, saved: dict[str, Any], workers: dict[str, Any]) -> None:
         """Raise DamagedStateError unless ``restore`` will take it, and each worker its part."""
-        self._universe(saved)
+        GeneratorStates.from_text({name: saved[name] for name in saved if name not in _GIVEN})
         for worker, states in workers.items():
             if type(states) is not dict:
                 raise DamagedStateError(f"workers.{worker}", "states of generators", states)
             GeneratorStates.from_text(states)
-        for name in ("loader", "sampler"):
-            if name in saved:
-                try:
-                    generator_from_text(saved[name])
-                except SYMPTOMS:
-                    raise DamagedStateError(f"rng.{name}", "a state", saved[name]) from None
+        for name in sorted(_GIVEN & saved.keys()):
+            try:
+                generator_from_text(saved[name])
+            except SYMPTOMS:
+                raise DamagedStateError(f"rng.{name}", "a state", saved[name]) from None
 
     def put_back(self, saved: dict[str, str]) -> None:
         """Set the loader's own generators to saved states, as a state is loaded.
@@ -221,7 +220,7 @@ class Source:
         Other loaders, and the program, may draw before it does. So what the program has restored
         by now, or until another loader begins, is known from then on.
         """
-        self.place, self.saved_at, self.joined = fits, {}, set()
+        self.fits, self.saved_at, self.joined = fits, {}, set()
         self.loaded = {name: text for name, text in rng.items() if name in RNGS}
         self.restore(rng)
         rejoin()
@@ -231,45 +230,42 @@ class Source:
 
         Not of those that the program has restored since that state was loaded.
         """
-        self.universe = self._universe(
-            {name: text for name, text in saved.items() if not self._is_joined(name, text)}
-        )
+        joined = self._joined_of(saved) | _GIVEN
+        texts = {name: text for name, text in saved.items() if name not in joined}
+        self.universe = GeneratorStates.from_text(texts) if texts else None
 
     def as_now(self, rng: dict[str, str]) -> dict[str, str]:
         """The generators' part of a state from which the loader has not moved, as it is now."""
-        joined = [name for name, text in rng.items() if self._is_joined(name, text)]
+        joined = self._joined_of(rng)
         with self._unmoved():
             return {**rng, **{name: RNGS[name].to_text(RNGS[name].capture()) for name in joined}}
 
-    def _is_joined(self, name: str, text: str) -> bool:
-        return name in self.joined and self.loaded.get(name) == text
+    def _joined_of(self, rng: dict[str, str]) -> set[str]:
+        return {name for name in self.joined & rng.keys() if self.loaded.get(name) == rng[name]}
 
     def join(self, found: dict[str, Any], living: list[Source], begins: bool) -> None:
         """Drop the private copies of generators that the program has restored.
 
-        Args:
-            found: where the program's generators are.
-            living: all sources of this process.
-            begins: the loader is about to draw; whether others are is not known.
+        The program's generators are in the states ``found``; a loader that ``begins`` is about to
+        draw, and whether others are is not known.
         """
         universe = self.universe
         if universe is None or universe.entered:
             return
-        copies = [each for each in living if each is not self and each.place == self.place]
-        for name in [name for name, state in universe.states.items() if state == found[name]]:
-            state = universe.states[name]
-            loaded = any(each.loaded.get(name) == self.loaded.get(name) for each in copies)
-            if any(each.saved_at.get(name) == state for each in copies):
-                continue  # the original is going to make these draws
+        copies = [each for each in living if each is not self and each.fits == self.fits]
+        for name, state in list(universe.states.items()):
+            if state != found[name] or state in [each.saved_at.get(name) for each in copies]:
+                continue  # it is not restored; or the original is going to make these draws
+            loaded = self.loaded.get(name) in [each.loaded.get(name) for each in copies]
             if loaded and not begins and _SAVED_HERE.get(name) == state:
                 continue  # nobody has restored it: these are copies, and only one can have it
             del universe.states[name]
             self.joined.add(name)
         self.universe = universe if universe.states else None
 
-    def _universe(self, saved: dict[str, str]) -> GeneratorStates | None:
-        states = {name: text for name, text in saved.items() if name not in ("loader", "sampler")}
-        return GeneratorStates.from_text(states) if states else None
+
+#: names of the generators that a loader was given
+_GIVEN = {"loader", "sampler"}
 
 
 def _clone(generator: torch.Generator) -> torch.Generator:

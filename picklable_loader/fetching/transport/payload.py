@@ -21,7 +21,8 @@ from typing import Any
 
 import torch.multiprocessing  # noqa: F401  (registers torch's reductions with ForkingPickler)
 
-from ...saving.pickles.opened import load_with, standing_beside
+from ...saving.pickles.codecs import Numbered
+from ...saving.pickles.opened import load_with
 from ...saving.pickles.picklers import dump_with
 
 #: buffers begin at multiples of this, as processors like them to
@@ -54,7 +55,7 @@ class Payload:
             except Exception:  # whatever people's __reduce__ raises
                 if self._codec == codecs[-1]:
                     raise
-        self._beside = packer.beside
+        self._beside = packer.numbered.things
         self._memory = _Memory([body, *buffers])
 
     def open(self) -> Any:
@@ -72,13 +73,12 @@ class Payload:
 
 
 class _Packer:
-    """Decides what goes beside, and notes what ``__main__`` has defined."""
+    """Decides what is referred to by number, and notes what ``__main__`` has defined."""
 
     def __init__(self, by_value: bool) -> None:
         self._main = vars(sys.modules["__main__"])
         self._by_value = by_value
-        self.beside: list[Any] = []
-        self._numbers: dict[int, int] = {}
+        self.numbered = Numbered()
         self.names: dict[str, Any] = {}
 
     def refer(self, obj: Any) -> tuple[Any, ...] | None:
@@ -92,10 +92,7 @@ class _Packer:
         sent = kind in _SENT and kind.__module__ not in _ORDINARY
         if not sent and not kind.__module__.startswith("multiprocessing."):
             return None
-        if id(obj) not in self._numbers:
-            self._numbers[id(obj)] = len(self.beside)
-            self.beside.append(obj)
-        return standing_beside, (self._numbers[id(obj)], None)
+        return self.numbered.reference(obj)
 
 
 def of_main(name: str) -> Any:

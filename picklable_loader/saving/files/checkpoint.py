@@ -163,7 +163,12 @@ def replacement(path: AnyPath) -> Iterator[BinaryIO]:
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f"{_prefix(name)}{os.urandom(8).hex()}{_SUFFIX}")
     try:
-        with _create(temporary, target) as file:
+        try:
+            file: BinaryIO = open(temporary, "xb")
+        except OSError as error:
+            error.filename = target  # the only name that the caller knows
+            raise
+        with file:
             _resemble(file, target)
             yield file
             file.flush()
@@ -174,14 +179,6 @@ def replacement(path: AnyPath) -> Iterator[BinaryIO]:
             os.unlink(temporary)
         raise
     _sync(folder)
-
-
-def _create(temporary: str, target: str) -> BinaryIO:
-    try:
-        return open(temporary, "xb")
-    except OSError as error:
-        error.filename = target  # the only name that the caller knows
-        raise
 
 
 def _resemble(file: BinaryIO, target: str) -> None:
@@ -249,10 +246,23 @@ def _check_regular(path: str, mode: int) -> None:
 
 def open_body(path: AnyPath) -> BinaryIO:
     """The body of a checkpoint, which torch.save wrote; StateError unless its checksum is right."""
-    _check_regular(os.fsdecode(path), os.stat(path).st_mode)
+    name = os.fsdecode(path)
+    _check_regular(name, os.stat(path).st_mode)
     file = open(path, "rb", buffering=0)
     try:
-        return _verified(file, os.fsdecode(path))
+        length, expected_digest = _read_header(file, name)
+        expected, found = _HEADER_BYTES + length, os.fstat(file.fileno()).st_size
+        if found != expected:
+            raise DamagedStateError(name, f"a file of {expected} bytes", f"{found} bytes")
+        body, sha256 = _Body(file), hashlib.sha256()
+        chunk = memoryview(bytearray(_CHUNK_BYTES))
+        while count := body.readinto(chunk):
+            sha256.update(chunk[:count])
+        if (digest := sha256.digest()) != expected_digest:
+            what = f"data with SHA-256 {expected_digest.hex()}"
+            raise DamagedStateError(name, what, digest.hex())
+        body.seek(0)
+        return io.BufferedReader(body)
     except BaseException:
         file.close()
         raise
@@ -286,27 +296,18 @@ class _Body(io.RawIOBase):
         return self._file.seek(start + offset, whence) - _HEADER_BYTES
 
 
-def _verified(file: io.FileIO, name: str) -> BinaryIO:
-    """The body of a file; StateError unless it is as it was written, and ours."""
-    length, expected_digest = _read_header(file, name)
-    expected, found = _HEADER_BYTES + length, os.fstat(file.fileno()).st_size
-    if found != expected:
-        raise DamagedStateError(name, f"a file of {expected} bytes", f"{found} bytes")
-    body = _Body(file)
-    digest = _digest(body)
-    if digest != expected_digest:
-        raise DamagedStateError(name, f"data with SHA-256 {expected_digest.hex()}", digest.hex())
-    body.seek(0)
-    return io.BufferedReader(body)
-
-
 def _read_header(file: io.FileIO, name: str) -> tuple[int, bytes]:
     """The length and digest that the body should have."""
     data = file.read(_HEADER_BYTES)
     if not any(data):  # a power failure, or a save that was cut short
         raise DamagedStateError(name, "a file with a header", data)
     if not data.startswith(MAGIC[: len(data)]):
-        raise _foreign(data, name)
+        if data.startswith(_ZIP):
+            raise ForeignStateError("torch.save", f"Read {name!r} with torch.load.")
+        raise ForeignStateError(
+            f"something that begins with {data[:8]!r}",
+            f"Expected a file that picklable_loader.save has written, got {name!r}.",
+        )
     if len(data) >= _ORIGIN.size:
         _, version, check = _ORIGIN.unpack_from(data)
         if data[: _ORIGIN.size] != _origin(version):
@@ -317,19 +318,3 @@ def _read_header(file: io.FileIO, name: str) -> tuple[int, bytes]:
         raise DamagedStateError(name, f"a file of {_HEADER_BYTES} bytes or more", data)
     length, digest = _SEAL.unpack_from(data, _ORIGIN.size)
     return length, digest
-
-
-def _digest(body: _Body) -> bytes:
-    sha256, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
-    while count := body.readinto(chunk):
-        sha256.update(chunk[:count])
-    return sha256.digest()
-
-
-def _foreign(data: bytes, name: str) -> ForeignStateError:
-    if data.startswith(_ZIP):
-        return ForeignStateError("torch.save", f"Read {name!r} with torch.load.")
-    return ForeignStateError(
-        f"something that begins with {data[:8]!r}",
-        f"Expected a file that picklable_loader.save has written, got {name!r}.",
-    )

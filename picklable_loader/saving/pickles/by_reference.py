@@ -70,15 +70,15 @@ def dumps(
     """Pickle an object that refers to a dataset; ValueError if it has more than ``most_bytes``.
 
     Args:
-        thing: the object.
-        dataset: is referred to.
         by_value: classes of ``__main__`` go along.
         by_id: parts of the dataset that are referred to as well, by id: their names or paths.
-        most_bytes: stop soon after so many; None: at no number.
         to_compare: nobody will read it; equal tensors are written alike.
     """
     buffer = io.BytesIO() if most_bytes is None else _Limited(most_bytes)
-    _pickler(by_value)(buffer, dataset, by_id or {}, most_bytes, to_compare).dump(thing)
+    pickler = _pickler(by_value)(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler.dataset, pickler.by_id = dataset, by_id or {}
+    pickler.most_bytes, pickler.to_compare = most_bytes, to_compare
+    pickler.dump(thing)
     return buffer.getvalue()
 
 
@@ -103,30 +103,22 @@ def _pickler(by_value: bool) -> Any:
     base: Any = import_module("cloudpickle").Pickler if by_value else pickle.Pickler
 
     class Pickler(base):  # type: ignore[misc]
-        def __init__(
-            self,
-            buffer: Any,
-            dataset: Any,
-            by_id: Mapping[int, str | Path],
-            most_bytes: int | None,
-            to_compare: bool,
-        ) -> None:
-            super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
-            self._dataset = dataset
-            self._by_id = by_id
-            self._most_bytes = most_bytes
-            self._to_compare = to_compare
+        # The arguments of `dumps`:
+        dataset: Any
+        by_id: Mapping[int, str | Path]
+        most_bytes: int | None
+        to_compare: bool
 
         def persistent_id(self, obj: Any) -> str | Path | None:
-            if (name := self._by_id.get(id(obj))) is not None:
+            if (name := self.by_id.get(id(obj))) is not None:
                 return name
             # Torch copies all of a tensor before it writes the first byte.
-            if self._most_bytes is not None and isinstance(obj, torch.Tensor | np.ndarray):
-                if obj.nbytes > self._most_bytes:
-                    raise ValueError(f"it has more than {self._most_bytes} bytes")
-            if self._to_compare and type(obj) is torch.Tensor and obj.layout is torch.strided:
+            if self.most_bytes is not None and isinstance(obj, torch.Tensor | np.ndarray):
+                if obj.nbytes > self.most_bytes:
+                    raise ValueError(f"it has more than {self.most_bytes} bytes")
+            if self.to_compare and type(obj) is torch.Tensor and obj.layout is torch.strided:
                 return _content(obj)  # torch writes the address of its memory as well
-            return "" if obj is self._dataset else None
+            return "" if obj is self.dataset else None
 
     return Pickler
 

@@ -12,6 +12,7 @@ import copy
 import copyreg
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ...errors import CannotSaveError
@@ -49,82 +50,59 @@ class Codec(Protocol):
         """The object again."""
 
 
+@dataclass(eq=False)
 class Carried:
-    """An object that a codec carries; what it is pickled as opens by itself.
+    """An object that a codec carries; what it is pickled as opens by itself."""
 
-    Args:
-        codec: one of `STOCK`, or a `Codec`.
-        obj: the object, or a dict of objects by their names.
-        known: by ``id`` of objects that are saved elsewhere: the object in ``beside``, and the name
-            under which it is found in that (None: it is that object).
-        held: by ``id``, objects that are saved elsewhere as well: each is in ``beside``.
-        mapped: arrays and tensors over files are saved by the files' names.
-    """
-
-    def __init__(
-        self,
-        codec: str | Codec,
-        obj: Any,
-        known: dict[int, tuple[Any, str | None]] | None = None,
-        held: dict[int, Any] | None = None,
-        mapped: bool = False,
-    ) -> None:
-        self.codec = codec
-        self.obj = obj
-        self.known = known or {}
-        self.held = held or {}
-        self.mapped = mapped
+    #: one of `STOCK`, or a `Codec`
+    codec: str | Codec
+    #: the object, or a dict of objects by their names
+    obj: Any
+    #: by ``id`` of objects that are saved elsewhere: the object in ``beside``, and the name under
+    #: which it is found in that (None: it is that object)
+    known: dict[int, tuple[Any, str | None]] = field(default_factory=dict)
+    #: by ``id``, objects that are saved elsewhere as well: each is in ``beside``
+    saved: dict[int, Any] = field(default_factory=dict)
+    #: arrays and tensors over files are saved by the files' names
+    mapped: bool = False
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         python = sys.version_info[:2]
         if not isinstance(self.codec, str):
             return open_carried, (self.codec, _dumped(self.codec, self.obj), [], None, python)
-        beside = _Beside(self.known, self.held, MappedFiles() if self.mapped else None)
+        numbered, files = Numbered(), MappedFiles() if self.mapped else None
+
+        def refer(obj: Any) -> tuple[Any, ...] | None:
+            if id(obj) in self.known:
+                return numbered.reference(*self.known[id(obj)])
+            found = None if files is None else files.by_name(obj)
+            if found is not None:
+                return found
+            if is_lost(obj):
+                return as_bytes(obj)
+            return numbered.reference(obj) if is_data(obj) or id(obj) in self.saved else None
+
         buffers: list[Any] | None = [] if protocol >= 5 else None
-        data = dump_with(self.codec, self.obj, beside.refer, buffers, containers=True)
-        return open_carried, (self.codec, data, beside.things, buffers, python)
+        data = dump_with(self.codec, self.obj, refer, buffers, containers=True)
+        return open_carried, (self.codec, data, numbered.things, buffers, python)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Carried:
-        return Carried(
-            self.codec, copy.deepcopy(self.obj, memo), self.known, self.held, self.mapped
-        )
+        return replace(self, obj=copy.deepcopy(self.obj, memo))
 
 
-# --- writing -------------------------------------------------------------------------------------
-
-
-class _Beside:
+class Numbered:
     """The objects that bytes refer to by number, in the order of their numbers."""
 
-    def __init__(
-        self,
-        known: dict[int, tuple[Any, str | None]],
-        held: dict[int, Any],
-        files: MappedFiles | None,
-    ) -> None:
-        self._known, self._held = known, held
-        self._files = files
+    def __init__(self) -> None:
         self.things: list[Any] = []
         self._numbers: dict[int, int] = {}
 
-    def refer(self, obj: Any) -> tuple[Any, ...] | None:
-        if id(obj) in self._known:
-            thing, name = self._known[id(obj)]
-            return standing_beside, (self._number(thing), name)
-        found = None if self._files is None else self._files.by_name(obj)
-        if found is not None:
-            return found
-        if is_lost(obj):
-            return as_bytes(obj)
-        if is_data(obj) or id(obj) in self._held:
-            return standing_beside, (self._number(obj), None)
-        return None
-
-    def _number(self, thing: Any) -> int:
-        if id(thing) not in self._numbers:
-            self._numbers[id(thing)] = len(self.things)
+    def reference(self, thing: Any, name: str | None = None) -> tuple[Any, ...]:
+        """How bytes refer to a thing, or to what it has under a name."""
+        number = self._numbers.setdefault(id(thing), len(self.things))
+        if number == len(self.things):
             self.things.append(thing)
-        return self._numbers[id(thing)]
+        return standing_beside, (number, name)
 
 
 def _dumped(codec: Codec, obj: Any) -> bytes:

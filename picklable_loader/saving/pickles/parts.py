@@ -158,9 +158,12 @@ def _decide(how: Packing, parts: Parts) -> Ways:
     files = None if how.pickle_mapped else MappedFiles()
     known = [how.owner]
     ways: Ways = {}
-    for codec in _attempts(wish, bool(left_out) or files is not None):
-        # What refers to an absent dataset has to be put together again when that is there, and
-        # files are named where we write ourselves.
+    # The codecs to try, in this order; "" is whoever pickles the loader. What refers to an absent
+    # dataset has to be put together again when that is there, and files are named where we write
+    # ourselves: then we write some parts that pickle would take.
+    ourselves = bool(left_out) or files is not None
+    attempts = ("", *tried(wish)[0 if ourselves else 1 :])
+    for codec in attempts if wish not in STOCK[1:] else (wish,):
         barred = set() if codec else left_out
         if codec and left_out:
             known.append(how.dataset)
@@ -179,16 +182,6 @@ def _decide(how: Packing, parts: Parts) -> Ways:
     return ways
 
 
-def _attempts(wish: str, ourselves: bool) -> tuple[str, ...]:
-    """The codecs to try, in this order; "" is whoever pickles the loader.
-
-    With ``ourselves`` some parts have to be written by us, though pickle would take them.
-    """
-    if wish in STOCK[1:]:
-        return (wish,)
-    return ("", *(tried(wish) if ourselves else tried(wish)[1:]))
-
-
 def tried(wish: str) -> tuple[str, ...]:
     """The codecs that a wish allows, pickle first."""
     return STOCK if wish == "auto" else tuple(dict.fromkeys((STOCK[0], wish)))
@@ -204,7 +197,15 @@ def _look(part: Any) -> list[Any]:
     look = [type(each) if isinstance(each, _ATOMS) or is_data(each) else id(each) for each in near]
     # Farther away only kinds count, and functions: what a dataset collects is no other decision.
     for thing in near:  # it grows meanwhile: what is near comes first
-        for each in _ends(thing):
+        if isinstance(thing, _NAMED):
+            continue
+        try:
+            held = thing if isinstance(thing, list | tuple | dict) else vars(thing)
+            inside: Any = held.values() if isinstance(held, dict) else held
+            ends = [*islice(inside, _MOST_NEAR), *islice(reversed(inside), _MOST_NEAR)]
+        except Exception:  # it has no attributes, or whatever people's __iter__ raises
+            continue
+        for each in ends:  # what was put in last is among them
             look.append(id(each) if isinstance(each, _NAMED) else type(each))
             if len(near) < _MOST_SEEN and not isinstance(each, _ATOMS):
                 near.append(each)
@@ -217,20 +218,8 @@ _MOST_SEEN, _MOST_NEAR = 64, 8
 _NAMED = (type, FunctionType, MethodType)
 
 
-def _ends(thing: Any) -> list[Any]:
-    """Some of what a thing holds; what was put in last is among it."""
-    if isinstance(thing, _NAMED):
-        return []
-    try:
-        held = thing if isinstance(thing, list | tuple | dict) else vars(thing)
-        inside: Any = held.values() if isinstance(held, dict) else held
-        return [*islice(inside, _MOST_NEAR), *islice(reversed(inside), _MOST_NEAR)]
-    except Exception:  # it has no attributes, or whatever people's __iter__ raises
-        return []
-
-
 def _refer(barred: Any = ()) -> Refer:
-    """Stands in for data, so that it is not copied; refuses what is barred."""
+    """Gives a stand-in for data, so that it is not copied; refuses what is barred."""
 
     def refer(obj: Any) -> tuple[Any, ...] | None:
         if id(obj) in barred:

@@ -52,9 +52,12 @@ def encode(value: Any, level: int = 0) -> Any:
             return value.copy()
         if kinds == {tuple} and SCALARS.issuperset(map(type, chain.from_iterable(value))):
             return _encode_rows(value)
-        return _encode_items(value, level)
-    if kind in _CONTAINERS:
-        return {"as": kind.__name__, "value": _CONTAINERS[kind](value, level)}
+    if kind is list or kind in _CONTAINERS:
+        if level >= _LEVELS:
+            raise NotPlain(_TOO_DEEP)
+        if kind is list:
+            return _encode_items(value, level + 1)
+        return {"as": kind.__name__, "value": _CONTAINERS[kind](value, level + 1)}
     if kind in _ENCODERS:
         return {"as": kind.__name__, "value": _ENCODERS[kind](value)}
     if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
@@ -98,7 +101,7 @@ def _culprit(value: Any, path: str, reason: NotPlain) -> tuple[str, NotPlain]:
         parts = [(f"[{at}]", each) for at, each in enumerate(value)]
     else:
         parts = []
-    for name, part in parts if str(reason) != _TOO_DEEP else ():
+    for name, part in () if str(reason) == _TOO_DEEP else parts:
         try:
             encode(part)
         except NotPlain as inner:
@@ -168,21 +171,15 @@ def alike(one: Any, other: Any) -> bool:
     if kind is not type(other):
         return False
     if kind is Held:
-        return _equal_objects(one.value, other.value)
-    if kind is list and SCALARS.issuperset(map(type, one)):
-        return bool(one == other)
+        try:
+            return bool(one.value == other.value)
+        except Exception:  # of arrays in it, or people's own
+            return False
     if kind is dict:
         return one.keys() == other.keys() and all(alike(one[k], other[k]) for k in one)
-    if kind is list:
+    if kind is list and not SCALARS.issuperset(map(type, one)):
         return len(one) == len(other) and all(map(alike, one, other))
     return bool(one == other)
-
-
-def _equal_objects(one: Any, other: Any) -> bool:
-    try:
-        return bool(one == other)
-    except Exception:  # of arrays in it, or people's own
-        return False
 
 
 def _encode_number(value: np.generic) -> dict[str, Any]:
@@ -240,19 +237,11 @@ def _decode_tensor(form: dict[str, Any]) -> torch.Tensor:
 
 
 def _encode_pairs(pairs: dict[Any, Any], level: int) -> list[Any]:
-    level = _deeper(level)
     return [[encode(key, level), encode(value, level)] for key, value in pairs.items()]
 
 
 def _encode_items(items: Any, level: int) -> list[Any]:
-    level = _deeper(level)
     return [encode(item, level) for item in items]
-
-
-def _deeper(level: int) -> int:
-    if level >= _LEVELS:
-        raise NotPlain(_TOO_DEEP)
-    return level + 1
 
 
 def _encode_defaults(value: defaultdict[Any, Any], level: int) -> list[Any]:

@@ -221,19 +221,19 @@ _FORMS: dict[type[Any], Callable[[Any], Any]] = {
 
 def _write(form: Any, indent: str, lead: str, lines: list[str]) -> None:
     """Append the lines of a form, the first one behind a lead."""
-    if not isinstance(form, dict | list) or not form:
+    fields = isinstance(form, dict) and _TYPE not in form  # each on a line of its own
+    if not form or not isinstance(form, dict | list):
         lines.append(lead + _dumps(form))
-    elif isinstance(form, dict) and _TYPE not in form:
-        _write_block("{}", [(f"{_dumps(k)}: ", v) for k, v in form.items()], indent, lead, lines)
-    elif _fits(form, _WIDTH - len(indent)):
+    elif not fields and _fits(form, _WIDTH - len(indent)):
         lines.append(lead + _dumps(form))
     elif isinstance(form, dict):
-        held = [each for each in form.values() if isinstance(each, dict | list)]
-        if not any(held) or "base64" in form:
-            lines.append(lead + _dumps(form))
-        else:
-            parts = [(f"{_dumps(k)}: ", v) for k, v in form.items()]
+        if fields or (
+            "base64" not in form and any(type(v) in (dict, list) and v for v in form.values())
+        ):
+            parts = [(f"{_dumps(name)}: ", each) for name, each in form.items()]
             _write_block("{}", parts, indent, lead, lines)
+        else:
+            lines.append(lead + _dumps(form))
     elif any(isinstance(item, dict | list) for item in form):
         _write_block("[]", [("", item) for item in form], indent, lead, lines)
     else:

@@ -107,17 +107,14 @@ class Archive:
         if found.work > _MOST_WORK_A_BYTE * size + _FREE_WORK:
             raise self._damaged("read in steps like its size", "a pickle of endless work")
         for stored in found.stored:
-            self._check_stored(stored)
+            name = f"data/{stored.key}"
+            part = self._parts.get(name)
+            if part is None:
+                raise self._damaged(f"{stored.count} numbers", "nothing", name)
+            if stored.bytes is not None and part.file_size != stored.bytes:
+                raise self._damaged(f"{stored.bytes} bytes", f"{part.file_size} bytes", name)
         for tensor in found.tensors:
             self._check_tensor(tensor)
-
-    def _check_stored(self, stored: Stored) -> None:
-        part = self._parts.get(f"data/{stored.key}")
-        name = f"data/{stored.key}"
-        if part is None:
-            raise self._damaged(f"{stored.count} numbers", "nothing", name)
-        if stored.bytes is not None and part.file_size != stored.bytes:
-            raise self._damaged(f"{stored.bytes} bytes", f"{part.file_size} bytes", name)
 
     def _check_tensor(self, tensor: Tensor) -> None:
         numbers = tensor.offset, *tensor.shape, *tensor.stride

@@ -7,6 +7,8 @@ hashed; or for memory of any size.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -35,9 +37,9 @@ class Costs:
 
     def __init__(self) -> None:
         self._weights: dict[int, tuple[Any, int]] = {}
-        self._hashes: dict[tuple[int, int], int] = {}
+        self._hashes: defaultdict[tuple[int, int], int] = defaultdict(int)
         self._sets: dict[tuple[int, int], int] = {}
-        self._held: list[Any] = []  # no other object has the id of one that is here
+        self._seen: list[Any] = []  # no other object has the id of one that is here
 
     def of_call(self, name: str, arguments: Any) -> int:
         """Steps of a call, and items that it copies."""
@@ -50,34 +52,27 @@ class Costs:
 
     def of_keys(self, owner: Any, keys: list[Any] | tuple[Any, ...]) -> int:
         """Steps that a dict, or a set, needs for further keys."""
-        self._held.append(owner)
+        self._seen.append(owner)
         total = 0
         for key in keys:
             if type(key) in (int, float, tuple):
                 weight = self._weight(key)
                 total += weight
                 if weight <= MOST_IN_A_KEY:
-                    total += self._alike(owner, key)
+                    with suppress(TypeError):  # a list in it: no reader takes that
+                        bucket = id(owner), hash(key)
+                        total += self._hashes[bucket]  # keys of the owner that have this hash
+                        self._hashes[bucket] += 1
         return total
 
     def _of_set(self, items: Any) -> int:
         if type(items) not in (list, tuple):
             return 0
-        place = id(items), len(items)
-        if place not in self._sets:
-            self._held.append(items)
-            self._sets[place] = self.of_keys([], items)
-        return self._sets[place]
-
-    def _alike(self, owner: Any, key: Any) -> int:
-        """How many keys of the owner have this one's hash."""
-        try:
-            place = id(owner), hash(key)
-        except TypeError:  # a list in it: no reader takes that
-            return 0
-        count = self._hashes.get(place, 0)
-        self._hashes[place] = count + 1
-        return count
+        identity = id(items), len(items)
+        if identity not in self._sets:
+            self._seen.append(items)
+            self._sets[identity] = self.of_keys([], items)
+        return self._sets[identity]
 
     def _weight(self, key: Any) -> int:
         """Parts of a key, each counted as often as it is hashed."""

@@ -31,20 +31,13 @@ def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
     except MemoryError:
         raise
     except Exception as error:
-        if _can_be_read(body):
-            raise  # the error is the caller's: of map_location, or of a device that is not here
-        raise DamagedStateError(name, "what torch reads without code", error) from error
+        try:
+            _read(body, "cpu")
+        except Exception:
+            raise DamagedStateError(name, "what torch reads without code", error) from error
+        raise  # the error is the caller's: of map_location, or of a device that is not here
 
 
 def _read(body: BinaryIO, map_location: Any) -> Any:
     body.seek(0)
     return torch.load(body, map_location=map_location, weights_only=True)
-
-
-def _can_be_read(body: BinaryIO) -> bool:
-    """Torch reads it where no device is asked for."""
-    try:
-        _read(body, "cpu")
-    except Exception:
-        return False
-    return True

@@ -99,16 +99,12 @@ def _culprit(obj: Any, path: str, codecs: tuple[str, ...], seen: dict[int, Any])
     seen[id(obj)] = obj
     for part in _walk(obj, path, codecs).problems:
         return part
-    by_value = _is_code(obj) or type(obj).__module__ == "__main__"
-    for step, held in _held_by_code(obj if _is_code(obj) else type(obj)) if by_value else ():
-        found = _culprit(held, path + step, codecs, seen)
+    code = obj if isinstance(obj, FunctionType | type) else type(obj)
+    for step, part in _parts_of_code(code) if code.__module__ == "__main__" else ():
+        found = _culprit(part, path + step, codecs, seen)
         if found is not None:
             return found
     return None
-
-
-def _is_code(obj: Any) -> bool:
-    return isinstance(obj, FunctionType | type) and obj.__module__ == "__main__"
 
 
 _MOST_SEEN = 1000
@@ -128,7 +124,6 @@ def _walk(obj: Any, path: str, codecs: tuple[str, ...]) -> Part:
 #: functions within classes within functions: as deep as anybody reads a path
 _DEEPEST_CODE = 12
 
-
 #: the pickler that is written in Python, of which every step can be watched
 _InPython: Any = pickle._Pickler
 
@@ -144,7 +139,7 @@ class _Walker(_InPython):  # type: ignore[misc]
         self.root = Part(path, "")
         self._codecs = codecs
         self._written = 0
-        #: where what is saved next stands within the part at hand
+        #: the next object's step of a path, from the part at hand
         self._step = path
         #: what a codec is tried on
         self._carrying: Any = None
@@ -154,7 +149,7 @@ class _Walker(_InPython):  # type: ignore[misc]
         self._states: set[int] = set()
         #: what objects are made with: no parts that anybody could name
         self._arguments: set[int] = set()
-        #: what cannot be saved, which is told once
+        #: what cannot be saved, which is a problem once
         self._refused: set[int] = set()
         #: storages that were counted
         self._storages: set[int] = set()
@@ -208,20 +203,15 @@ class _Walker(_InPython):  # type: ignore[misc]
                 break
         else:
             self._refused.add(id(obj))
-            if self._blames_what_it_holds(part, obj):
+            for step, each in _parts_of_code(obj) if len(self._open) < _DEEPEST_CODE else ():
+                self._step = step
+                self.save(each)
+            if part.problems:  # of what the function or class refers to
                 return
             kind = type(obj)
             what = f"is a {kind.__module__}.{kind.__qualname__}".replace("builtins.", "")
             part.problem = f"{what} ({type(refused).__name__}: {refused})".replace(": ", " - ")
             part.problem += f": {_advice(obj, self._codecs)}"
-
-    def _blames_what_it_holds(self, part: Part, code: Any) -> bool:
-        """Go through what a function or a class refers to; tells whether that is the problem."""
-        if len(self._open) < _DEEPEST_CODE:
-            for step, held in _held_by_code(code):
-                self._step = step
-                self.save(held)
-        return bool(part.problems)
 
     def _refer(self, obj: Any) -> tuple[Any, ...] | None:
         """Leave out objects in a closure that are counted elsewhere."""
@@ -308,12 +298,11 @@ def _advice(obj: Any, codecs: tuple[str, ...]) -> str:
         return "keep what it is made from, or a class with __next__ and state_dict, instead"
     if isinstance(obj, ModuleType):
         return "import it where it is used"
+    drop = "drop it in the __getstate__ of its owner"
     for name in ("__getstate__", "__reduce_ex__", "__reduce__"):
         if getattr(type(obj), name, None) is not getattr(object, name, None):
-            return (
-                f"mend its {name}, which raises that, or drop it in the __getstate__ of its owner"
-            )
-    return "drop it in the __getstate__ of its owner, and make it again in __setstate__"
+            return f"mend its {name}, which raises that, or {drop}"
+    return f"{drop}, and make it again in __setstate__"
 
 
 # --- as text -------------------------------------------------------------------------------------
@@ -345,28 +334,24 @@ def _size(count: float) -> str:
 # --- code ----------------------------------------------------------------------------------------
 
 
-def _held_by_code(code: Any) -> Iterator[tuple[str, Any]]:
+def _parts_of_code(code: Any) -> Iterator[tuple[str, Any]]:
     """The objects that a function, method or class refers to, each with its step of a path."""
     if isinstance(code, type):
-        yield from _held_by_class(code)
+        for name, value in vars(code).items():
+            inner = getattr(value, "__func__", value)  # of static methods, and those of the class
+            if isinstance(value, property):
+                inner = value.fget
+            if name not in ("__dict__", "__weakref__", "__doc__"):
+                yield f".{name}", inner
     elif isinstance(code, MethodType):
         yield ".__func__", code.__func__
     elif isinstance(code, FunctionType):
-        yield from _held_by_function(code)
+        yield from _parts_of_function(code)
     elif hasattr(code, "__wrapped__"):  # functools has wrapped it
         yield ".__wrapped__", code.__wrapped__
 
 
-def _held_by_class(kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(kind).items():
-        inner = getattr(value, "__func__", value)  # of static methods, and those of the class
-        if isinstance(value, property):
-            inner = value.fget
-        if name not in ("__dict__", "__weakref__", "__doc__"):
-            yield f".{name}", inner
-
-
-def _held_by_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def _parts_of_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         try:
             yield f".__closure__[{name!r}]", cell.cell_contents

@@ -18,7 +18,7 @@ import torch
 from ...errors import UsageError
 from .opened import Span, open_array, open_tensor
 
-#: where Linux tells of a process's memory
+#: where Linux lists a process's mappings
 _MAPS = "/proc/self/smaps"
 #: memory that has a name, and ends with its processes
 _PASSING = ("/dev/shm/", "/memfd:")

@@ -31,15 +31,10 @@ Refer = Callable[[Any], "tuple[Any, ...] | None"]
 def dump_with(
     codec: str, obj: Any, refer: Refer, buffers: list[Any] | None, containers: bool = False
 ) -> bytes:
-    """An object as a codec of `STOCK` writes it.
+    """An object as a codec of `STOCK` writes it; large buffers go to ``buffers``, if that is given.
 
-    Args:
-        codec: its name.
-        obj: the object.
-        refer: gives the reference for an object that is saved elsewhere; None: pickle it.
-        buffers: where large buffers go; None: into the bytes.
-        containers: ask ``refer`` about lists, dicts and sets as well, which takes a call for each
-            object. `load_with` of codecs.py reads what it gives for them.
+    With ``containers``, ``refer`` is asked about lists, dicts and sets as well, which takes a call
+    for each object. `load_with` reads what it gives for them.
     """
     sink = io.BytesIO()
     _pickler(codec, containers)(sink, refer, buffers).dump(obj)
@@ -51,10 +46,8 @@ def refusal(
 ) -> Exception | None:
     """Why a codec of `STOCK` cannot write an object; None if it can.
 
-    Args:
-        codec, obj, refer, containers: see `dump_with`.
-        known: objects that are not looked into. The pickler is made to believe that it has written
-            them, so that nothing is asked about each object in a list of millions.
+    Objects that are ``known`` are not looked into: the pickler is made to believe that it has
+    written them, so that nothing is asked about each object in a list of millions.
     """
     try:
         pickler = _pickler(codec, containers)(Sink(), refer, [])
@@ -184,7 +177,7 @@ def _by_dill(dill: Any, obj: Any, known: Any) -> Any:
 
 
 def check_movable(obj: Any) -> None:
-    """Raise TypeError for what would silently be something else after loading.
+    """Raise TypeError for an object that would silently be something else after loading.
 
     cloudpickle makes a StringIO of an open file, and bytes of a memoryview. dill makes an empty
     temporary file of one that is gone. Both copy a thread, or a weak reference, that leads nowhere.

@@ -45,23 +45,19 @@ class Weight:
 
 
 def weigh(parts: dict[str, Any], dataset: Any, *saved: Any) -> Weight:
-    """The size of a pickle of a loader, or of one of its iterators.
+    """The size of a pickle of a loader, given as its attributes, and of what is ``saved`` with it.
 
     Takes a few milliseconds at most, and runs none of the user's code.
-
-    Args:
-        parts: the loader's attributes.
-        dataset: its dataset.
-        saved: all else that is pickled with them.
     """
-    kept = {name: value for name, value in parts.items() if name not in _PASSING}
-    scale = _Scale(dataset)
+    pickled = {name: value for name, value in parts.items() if name not in _PASSING}
+    scale, more = _Scale(dataset), False
     try:
-        scale.dump([kept, *saved])
+        scale.dump([pickled, *saved])
     except _Enough:
-        # What was looked at may still be in a buffer; it takes two bytes each, at least.
-        return Weight(max(scale.bytes, 2 * _MOST_OBJECTS), True, tuple(scale.left_out))
-    return Weight(scale.bytes, False, tuple(scale.left_out))
+        more = True
+    size = scale.sink.count + scale.apart
+    # What was looked at may still be in a buffer; it takes two bytes each, at least.
+    return Weight(max(size, 2 * _MOST_OBJECTS) if more else size, more, tuple(scale.left_out))
 
 
 def in_words(count: int) -> str:
@@ -81,16 +77,14 @@ class _Scale(pickle.Pickler):
     """Counts what it would write."""
 
     def __init__(self, dataset: Any) -> None:
-        self._file = Sink()
-        super().__init__(self._file, pickle.HIGHEST_PROTOCOL)
+        self.sink = Sink()
+        super().__init__(self.sink, pickle.HIGHEST_PROTOCOL)
         self._dataset = dataset
-        self._objects = self._apart = 0
+        self._objects = 0
+        #: bytes of what is known without being written
+        self.apart = 0
         #: names of classes, in the order in which they were met
         self.left_out = {name_of(dataset): None}
-
-    @property
-    def bytes(self) -> int:
-        return self._file.count + self._apart
 
     def persistent_id(self, obj: Any) -> int | None:
         """None has it pickled; whatever else stands for it."""
@@ -103,7 +97,7 @@ class _Scale(pickle.Pickler):
         size = _size(obj)
         if size is None and not self._is_foreign(obj):
             return None
-        self._apart += size or 0
+        self.apart += size or 0
         return 0
 
     def _is_foreign(self, obj: Any) -> bool:

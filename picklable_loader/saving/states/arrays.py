@@ -32,10 +32,10 @@ def encode_array(array: Any) -> Any:
     return [described, list(array.shape), b64encode(array.tobytes()).decode()]
 
 
-def decode_array(held: Any) -> Any:
-    if type(held) is torch.Tensor:
-        return whole(held).detach().numpy().copy()
-    name, shape, data = held
+def decode_array(form: Any) -> Any:
+    if type(form) is torch.Tensor:
+        return whole(form).detach().numpy().copy()
+    name, shape, data = form
     array = np.frombuffer(b64decode(data, validate=True), decode_dtype(name))
     return array.reshape(_counts(shape)).copy()
 
@@ -44,12 +44,11 @@ def decode_array(held: Any) -> Any:
 
 
 def _encode_dtype(dtype: np.dtype[Any]) -> Any:
-    """Its name; for records, each field's name, place and type, and the size of all."""
+    """Its name; for records, each field's name, offset and type, and the size of all."""
     if dtype.fields is not None:
-        names = dtype.names or ()
-        fields = [(name, *dtype.fields[name][:2]) for name in names]
-        places = [[name, place, _encode_dtype(kind)] for name, kind, place in fields]
-        return {"fields": places, "size": dtype.itemsize}
+        named = [(name, *dtype.fields[name][:2]) for name in dtype.names or ()]
+        fields = [[name, offset, _encode_dtype(kind)] for name, kind, offset in named]
+        return {"fields": fields, "size": dtype.itemsize}
     if dtype.subdtype is not None:
         return [_encode_dtype(dtype.subdtype[0]), list(dtype.subdtype[1])]
     if not _DTYPE.fullmatch(dtype.str):
@@ -70,12 +69,12 @@ def decode_dtype(form: Any) -> np.dtype[Any]:
         return np.dtype((decode_dtype(kind), _counts(shape)))
     if type(form) is not dict:
         raise ValueError(f"no array is of {form!r}")
-    names, places, kinds = map(list, zip(*form["fields"], strict=True))
+    names, offsets, kinds = map(list, zip(*form["fields"], strict=True))
     formats, (size,) = [decode_dtype(kind) for kind in kinds], _counts([form["size"]])
-    ends = [at + each.itemsize for at, each in zip(_counts(places), formats, strict=True)]
+    ends = [at + each.itemsize for at, each in zip(_counts(offsets), formats, strict=True)]
     if max(ends) > size or {type(name) for name in names} != {str}:
         raise ValueError(f"no record of {size} bytes has fields up to {max(ends)}")
-    made: Any = {"names": names, "offsets": places, "formats": formats, "itemsize": size}
+    made: Any = {"names": names, "offsets": offsets, "formats": formats, "itemsize": size}
     found: np.dtype[Any] = np.dtype(made)
     return found
 

@@ -21,14 +21,7 @@ MOST_TASKS = 10**5
 
 
 def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """A state that goes on so many batches later.
-
-    Args:
-        state: what ``state_dict`` returned; it stays as it is.
-        count: batches to pass over, from 0.
-
-    Returns:
-        The state that the same run would have had, had it passed over them.
+    """The state that the same run would have had, had it passed over so many batches, from 0.
 
     Raises:
         UsageError: that cannot be done exactly without the loader; or the epoch has not so many.

@@ -41,10 +41,10 @@ def copied(state: Any) -> Any:
     seen: set[Any] = set()
     waiting: list[tuple[Any, Any, Any, Any, int]] = [(state, root, 0, None, 0)]
     while waiting:
-        part, owner, place, path, level = waiting.pop()
+        part, owner, key, path, level = waiting.pop()
         kind = type(part)
         if kind in SCALARS:
-            owner[place] = part
+            owner[key] = part
             continue
         if kind not in (dict, OrderedDict, list, torch.Tensor):
             raise DamagedStateError(_text(path), _EXPECTED.get(kind, "a plain value"), part)
@@ -55,12 +55,12 @@ def copied(state: Any) -> Any:
             raise DamagedStateError(_text(path), "a part that stands in one place only", part)
         seen.add(identity)
         if kind is torch.Tensor:
-            owner[place] = part.detach().clone()
+            owner[key] = part.detach().clone()
         elif kind is list:
-            owner[place] = made = [None] * len(part)
+            owner[key] = made = [None] * len(part)
             waiting += [(p, made, at, (path, at), level + 1) for at, p in enumerate(part)]
         elif set(map(type, part)) <= {str}:
-            owner[place] = named = dict.fromkeys(part)
+            owner[key] = named = dict.fromkeys(part)
             waiting += [(p, named, name, (path, name), level + 1) for name, p in dict.items(part)]
         else:
             raise DamagedStateError(_text(path), "a dict whose keys are text", part)
@@ -88,11 +88,8 @@ def _identity(tensor: torch.Tensor, path: Any) -> Any:
 def with_checksum(state: dict[str, Any], writer: Writer | None = None) -> dict[str, Any]:
     """A state as it is saved: with a checksum of all that is in it, however dicts are ordered.
 
-    It tells of damage, of edited fields, and of parts of two states in one. It is no signature.
-
-    Args:
-        state: without a checksum, or with one that is made anew.
-        writer: of the states of the same pass.
+    It shows damage, edited fields, and parts of two states in one. It is no signature. The writer
+    is that of the same pass's states.
 
     Raises:
         CannotSaveError: the state of an order that somebody has registered is no plain value.
@@ -108,10 +105,9 @@ def with_checksum(state: dict[str, Any], writer: Writer | None = None) -> dict[s
 
 
 def check_checksum(state: dict[str, Any]) -> None:
-    """Raise DamagedStateError if a state is another one than was saved.
+    """Raise DamagedStateError if a state, copied, is another one than was saved.
 
-    Args:
-        state: what `copied` gave. One without a checksum was edited on purpose.
+    One without a checksum was edited on purpose.
     """
     if "checksum" not in state:
         return

@@ -174,7 +174,7 @@ class Isolated:
     """
 
     _spare: list[np.random.MT19937] = []
-    #: held by the thread that sets the global generators aside, or draws from them for a loader
+    #: locked by the thread that sets the global generators aside, or draws from them for a loader
     turn = threading.RLock()
 
     def __enter__(self) -> None:
@@ -201,7 +201,7 @@ class Isolated:
     @contextmanager
     def undone(self) -> Iterator[None]:
         """The program's own states, for a moment within the context."""
-        with Isolated():  # keeps those at hand
+        with Isolated():  # sets those at hand aside
             self._put_back()
             yield
 
@@ -234,7 +234,7 @@ class GeneratorStates:
 
     def __init__(self, states: dict[str, Any]) -> None:
         self.states = states
-        #: the program's own, and what held them; one for each time that it was entered
+        #: the program's own, and the lock; one for each time that it was entered
         self._program: list[tuple[Any, dict[str, Any]]] = []
 
     @classmethod
@@ -261,7 +261,7 @@ class GeneratorStates:
 
     @property
     def entered(self) -> bool:
-        """The global generators stand at its states, or have moved on from them."""
+        """The global generators are in its states, or have moved on from them."""
         return bool(self._program)
 
     def to_text(self, names: Iterable[str] | None = None) -> dict[str, str]:

@@ -53,9 +53,9 @@ _SAVED_HERE: dict[str, Any] = {}
 def rejoin(begins: Source | None = None) -> None:
     """Have loaders draw from the program's own generators where these are in the loaded states.
 
-    The program has restored them, or has not moved them: from here on they go the way of the
-    saved ones, whoever else draws from them. It is looked at for all loaders before one of them
-    begins, as it may draw, and so may the program.
+    The program has restored them, or has not moved them: from here on they give the same draws as
+    the saved ones. All loaders are checked before one of them begins, as it may draw, and so may
+    the program.
 
     Args:
         begins: the source of the loader that is about to draw.

@@ -59,7 +59,7 @@ class InlineEngine:
         self._seed = 0
         self.clocks = Clocks(1)
         streams = config.streams or 1
-        #: one of which nothing tells that it is one, or as many as there are streams
+        #: there is one stream, and torch's worker information does not show it
         bare = self._bare = config.streams is None
         shared = saved and streams == 1
         origin = origin if shared else None
@@ -88,7 +88,7 @@ class InlineEngine:
         if self._asked:
             mark = self._inside(self._replicas[self._asked[0]].mark, True)
             return LastMark(self._asked.popleft(), mark)
-        # The task is taken off only when it is done: Ctrl-C loses nothing.
+        # The task is removed only when it is done: Ctrl-C loses nothing.
         task = self._tasks[0]
         began_ns = time.perf_counter_ns()
         answer = self._inside(self._replicas[task.stream or 0].answer, 0, task, began_ns)

@@ -76,7 +76,7 @@ class PoolEngine:
         #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
         self._pending_deaths: dict[int, Died] = {}
         self.clocks = Clocks(len(pool.pids))
-        #: held by the thread that reads answers: another one may ask for figures
+        #: locked by the thread that reads answers: another one may ask for figures
         self._reading = threading.Lock()
 
     def begin(
@@ -186,7 +186,7 @@ class PoolEngine:
         self._replace_dead(self._pool.deaths())
 
     def _kill_the_stuck(self) -> None:
-        """The time is up: whoever owes something is stuck; all are if nobody takes what waits."""
+        """The time is up: workers that owe an answer are stuck; or all, if none takes a task."""
         if self._fault_policy.on_timeout != "restart":
             self.timed_out = True
             raise RuntimeError(f"DataLoader timed out after {self._fault_policy.timeout_s} seconds")
@@ -199,7 +199,7 @@ class PoolEngine:
             self._pool.kill(worker)
 
     def _replace_dead(self, deaths: list[Death]) -> None:
-        """Others take the places of the dead; what these owed is lost."""
+        """Start other workers for the dead; what these owed is lost."""
         if not deaths:
             raise RuntimeError("a DataLoader worker has hung up, and is still alive")
         if not self._fault_policy.most_deaths:
@@ -238,9 +238,9 @@ class PoolEngine:
     def _lost(self, worker: int, dead: dict[int, int | None]) -> list[int]:
         """The steps that nobody will answer any more, now that a worker is dead; forgotten here.
 
-        Which tasks of the common queue the dead had taken is not known, but what others have: all
-        else is taken back and sent again. What somebody has taken just now may then be done twice;
-        the second answer is dropped. ``dead`` are all that have died, each with its step.
+        Nobody knows which tasks of the common queue the dead had, but which others have: all else
+        is recalled and sent again. A task that a worker has just begun may then be done twice; the
+        second answer is dropped. ``dead`` are all that have died, each with its step.
         """
         lost = {key for key, taker in self._sent.items() if taker == worker}
         if None in self._sent.values():

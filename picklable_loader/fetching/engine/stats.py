@@ -19,11 +19,11 @@ class WorkerStats:
     Attributes:
         pid: its process.
         tasks: batches that it has fetched, those that nobody wanted any more included.
-        busy_s: seconds that it was busy, from taking a task to having its answer ready. The task at
-            hand counts where it is known that it has one: all of its tasks are for it alone, or as
-            many are under way as there are workers.
+        busy_s: seconds that it was busy, from the start of a task until its answer is ready. The
+            task at hand counts where it is known that it has one: all of its tasks are for it
+            alone, or as many are under way as there are workers.
         idle_s: seconds of its life that it was not.
-        arena_bytes: memory that the batches it has made take, and that it keeps for the next ones.
+        arena_bytes: memory of the batches that it has made, and of those that come next.
     """
 
     pid: int | None
@@ -88,8 +88,8 @@ class Stats:
 class Record:
     """When the last batches came, and when the consumer waited; what `timeline` is made of.
 
-    It is kept always, at a tenth of a microsecond an entry: who wonders why an epoch is slow
-    has not thought of asking for it before. It goes into no pickle.
+    It is always on, at a tenth of a microsecond an entry: users ask why an epoch was slow only
+    afterwards. It goes into no pickle.
 
     Attributes:
         answers: the worker, when the consumer saw its answer, for how long it was busy with it and
@@ -136,8 +136,8 @@ class _Clock:
 class Clocks:
     """Counters of all workers.
 
-    Which worker has taken a task that was for anybody is known when it answers. But nobody is idle
-    while as many of these are under way as there are workers.
+    A task for any worker has a known worker only when that answers. But no worker is idle while as
+    many of these are under way as there are workers.
     """
 
     def __init__(self, workers: int) -> None:
@@ -181,12 +181,12 @@ class Clocks:
             self._under_way -= 1
 
     def died(self, worker: int) -> None:
-        """A worker is gone, and another one takes its place; all that was for it is lost."""
+        """A worker is replaced; all that was for it is lost."""
         self._clocks[worker].under_way = 0
         self._clocks[worker].since_ns = time.perf_counter_ns()
 
     def lost(self, tasks: int) -> None:
-        """Take note that ``tasks`` tasks for anybody are under way no more."""
+        """So many tasks for any worker are no longer under way."""
         self._under_way -= tasks
 
     def stats(self, pids: Sequence[int | None]) -> tuple[WorkerStats, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 _CGROUPS = Path("/sys/fs/cgroup")
 _OURS = Path("/proc/self/cgroup")
 
-#: by version: below which folder, and in which files, a group tells its limit and what it uses
+#: by version: the folder, and the files with a group's limit and its use
 _FIGURES = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),

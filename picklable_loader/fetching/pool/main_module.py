@@ -43,7 +43,7 @@ def hidden(context: BaseContext) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def _is_guarded(path: str) -> bool:
-    """A file tells apart whether it is the program."""
+    """A file asks whether it is the program."""
     try:
         with open(path, "rb") as file:
             tree = ast.parse(file.read())

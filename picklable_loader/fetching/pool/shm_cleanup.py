@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch.multiprocessing
 
-#: where a system keeps shared memory that has a name
+#: the folder of shared memory that has a name
 _NAMED = Path("/dev/shm")
 
 
 def remove(pids: Iterable[int | None], named: Path = _NAMED) -> None:
-    """Remove the blocks that dead processes have left.
+    """Remove the blocks of dead processes.
 
     Where torch hands descriptors on, a block has a name only while it is being made: who is killed
     right then leaves it. Where it hands names on, a process of torch's cleans up after the dead,

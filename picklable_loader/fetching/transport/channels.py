@@ -26,7 +26,7 @@ class Channel(Protocol):
         """The next request; EOFError if the loader is gone."""
 
     def note(self, run: int, step: int) -> None:
-        """From now on this task is at hand; the loader can tell, even when the worker is gone."""
+        """From now on this task is at hand; the loader sees that even when the worker is gone."""
 
     def send(self, answer: Answer, began_ns: int) -> None:
         """Send an answer, begun at that ``perf_counter_ns``; EOFError if the loader is gone."""
@@ -45,7 +45,7 @@ class WorkersEnd(Protocol):
 class Lines(Protocol):
     """The loader's side of all its workers' lines. It never blocks but in ``wait``."""
 
-    #: the last ``wait`` has seen that a worker has hung up, or that a sentinel tells of its death
+    #: the last ``wait`` has seen that a worker's line, or its sentinel, has ended
     lost_worker: bool
 
     def open(self, context: Any, worker: int) -> WorkersEnd:
@@ -55,7 +55,7 @@ class Lines(Protocol):
         """Send a request to a worker, or to whichever is idle first; the worker if known."""
 
     def watch(self, sentinels: Sequence[int]) -> None:
-        """From now on ``wait`` looks at these as well: descriptors that tell of workers' deaths."""
+        """From now on ``wait`` polls these as well: descriptors that end with a worker."""
 
     def wait(self, timeout_s: float | None) -> Frames | None:
         """The answers that have come, each with its worker; waits for one.
@@ -73,7 +73,7 @@ class Lines(Protocol):
         """
 
     def recall(self) -> None:
-        """Take back what was sent to whichever is idle first, and nobody has taken."""
+        """Take back requests to any worker that none has read."""
 
     def close(self, worker: int) -> Frames:
         """Close the line of a dead worker; returns the answers that it sent and nobody took.

@@ -1,6 +1,6 @@
 """Keeps shared memory and channels safe when the loader's process is forked.
 
-A forked child shares the mappings, and so everything that its parent held at that moment. It also
+A forked child shares the mappings, and so everything that its parent had at that moment. It also
 has one end of a pipe, which the system closes when the child ends (or executes another program).
 Until then nobody may write to memory that the child can see.
 
@@ -22,26 +22,9 @@ from typing import Any
 loaders_ends: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class _Guard:
-    """Held while this process forks, and while anything changes that a child has a copy of.
-
-    Re-entrant, as a collection may change something anywhere; a child has a new lock.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def renew(self) -> None:
-        self._lock = threading.RLock()
-
-
-guard = _Guard()
+#: Locked while this process forks, and while anything changes that a child has a copy of.
+#: Re-entrant, as a garbage collection may change something anywhere.
+guard: Any = threading.RLock()
 
 
 class _Children:
@@ -79,10 +62,10 @@ class _Children:
 
 
 class Forks:
-    """The slots of a set that forked children can see; ``held`` is looked at at each fork."""
+    """The slots of a set that forked children can see; each fork looks at ``slots``."""
 
-    def __init__(self, held: Collection[int]) -> None:
-        self._held = held
+    def __init__(self, slots: Collection[int]) -> None:
+        self._slots = slots
         self._seen: dict[_Children, set[int]] = {}
         _all.add(self)
 
@@ -103,13 +86,13 @@ class Forks:
 
     def note(self) -> None:
         """The process is about to fork."""
-        if self._held:
-            self._forget_the_dead(keep=_next_children())
-            self._seen.setdefault(_next_children(), set()).update(list(self._held))
+        if self._slots:
+            self._forget_the_dead(but=_next_children())
+            self._seen.setdefault(_next_children(), set()).update(list(self._slots))
 
-    def _forget_the_dead(self, keep: _Children | None = None) -> None:
+    def _forget_the_dead(self, but: _Children | None = None) -> None:
         for children in list(self._seen):
-            if children is not keep and not children.alive():
+            if children is not but and not children.alive():
                 del self._seen[children]
 
 
@@ -131,7 +114,7 @@ def _next_children() -> _Children:
 
 def _before() -> None:
     global _forking
-    guard.__enter__()
+    guard.acquire()
     for forks in list(_all):
         forks.note()
     _forking = True
@@ -140,13 +123,13 @@ def _before() -> None:
 def _in_parent() -> None:
     global _forking
     _forking = False
-    guard.__exit__()
+    guard.release()
 
 
 def _in_child() -> None:
     global _forking, _newest
     _forking, _newest = False, None
-    guard.renew()
+    guard._at_fork_reinit()  # as Python's own modules do it
     for end in list(loaders_ends):
         end.close()
 

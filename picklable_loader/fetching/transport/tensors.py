@@ -100,7 +100,10 @@ class _Pickler(pickle.Pickler):
             attributes = obj.__dict__
             return (*reduced, attributes, None, None, _give) if attributes else reduced
         if kind is np.ndarray:
-            return _reduce_array(obj)
+            # Protocol 5 leaves an array read-only, or big-endian; what torch's workers give can be
+            # written to, and is native.
+            as_it_is = obj.flags.writeable and obj.dtype.isnative
+            return obj.__reduce_ex__(5) if as_it_is else obj.__reduce__()
         if isinstance(obj, type):
             return numbered(obj) or NotImplemented
         if kind is torch.nn.Parameter and _is_lazy(obj):
@@ -167,13 +170,6 @@ _SEES_A_STORAGE = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 
 #: multiprocessing's and torch's; people add to it by ``ForkingPickler.register``
 _REDUCTIONS: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-
-
-def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
-    # Protocol 5 keeps an array read-only, or big-endian; what torch's workers give can be written
-    # to, and is native.
-    as_it_is = array.flags.writeable and array.dtype.isnative
-    return array.__reduce_ex__(5) if as_it_is else array.__reduce__()
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -252,7 +248,7 @@ def _data(storage: torch.UntypedStorage, start: int, end: int) -> pickle.PickleB
 
 
 def _layout(tensor: torch.Tensor, start: int) -> tuple[Any, ...]:
-    """A tensor's type, place after ``start``, shape, strides, and whether it wants a gradient."""
+    """A tensor's type, offset from ``start``, shape, strides, requires_grad."""
     offset = tensor.storage_offset() - start // tensor.itemsize
     shape, stride = tuple(tensor.shape), tensor.stride()
     return _DTYPES[tensor.dtype], offset, shape, stride, tensor.requires_grad

@@ -19,32 +19,31 @@ from torch.utils.data._utils import worker as torch_worker
 from ..transport.arena import ArenaFull
 from ..transport.tensors import INLINE_BYTES
 
-#: torch's own way with tensors
+#: torch's own collate_fn for tensors, and its table of these by type
 _by_torch: Callable[..., torch.Tensor] = collate.collate_tensor_fn
+_table: Any = collate.default_collate_fn_map
 
 
 def collate_into(allocate: Callable[[int], Any] | None) -> None:
     """From now on ``default_collate`` of this process uses such memory; None: torch's.
 
-    A way with tensors that somebody else has put into torch's map stays.
+    A function for tensors that somebody else has put into torch's table stays.
     """
-    ways: Any = collate.default_collate_fn_map
-    way = ways.get(torch.Tensor)
-    if way is _by_torch or getattr(way, "func", None) is _stack:
-        ways[torch.Tensor] = partial(_stack, allocate)
+    found = _table.get(torch.Tensor)
+    if found is _by_torch or getattr(found, "func", None) is _stack:
+        _table[torch.Tensor] = partial(_stack, allocate)
 
 
 @contextmanager
 def collate_here() -> Iterator[None]:
     """Within it, ``default_collate`` uses ordinary memory, as torch does without workers."""
-    ways: Any = collate.default_collate_fn_map
-    if ours := ways.get(torch.Tensor) is _by_torch:
-        ways[torch.Tensor] = _by_torch_here
+    if ours := _table.get(torch.Tensor) is _by_torch:
+        _table[torch.Tensor] = _by_torch_here
     try:
         yield
     finally:
         if ours:
-            ways[torch.Tensor] = _by_torch
+            _table[torch.Tensor] = _by_torch
 
 
 def _by_torch_here(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:

@@ -66,7 +66,7 @@ class Replica:
         job: what to do with tasks; its dataset is this copy.
         config: the worker's.
         number: of the stream, which torch's worker would have.
-        bare: nothing tells the dataset that it is one of several (``num_workers=0``).
+        bare: torch's worker information is None, as without streams (``num_workers=0``).
         shared: it is the program's own, which is pickled with the loader.
         origin: it as it was before the loader's first epoch, if it is the program's own.
     """

@@ -25,11 +25,11 @@ class Seeder:
             self._seed(seeds.batch_seed(self.base_seed, task.step))
 
     def before_sample(self, position: int) -> None:
-        """Before the sample at that place of the order is fetched (``seeding="sample"``)."""
+        """Before the sample at that position in the order is fetched (``seeding="sample"``)."""
         self._seed(seeds.sample_seed(self.base_seed, position))
 
     def before_collate(self, position: int) -> None:
-        """Before samples are collated, of which the first has that place in the order."""
+        """Before samples are collated, of which the first has that position in the order."""
         if self.mode == "sample":
             self._seed(seeds.batch_seed(self.base_seed, position))
 

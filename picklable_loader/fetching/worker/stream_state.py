@@ -1,6 +1,6 @@
 """The state of a stream (its mark), from which another process can go on with it.
 
-A worker takes it in the first of these ways that a dataset allows:
+A worker uses the first of these methods that the dataset allows:
 
 1. by ``state_dict`` of the dataset, of its iterator, or of both;
 2. by pickle of the iterator, with the dataset by reference: of its attributes only those go along
@@ -73,7 +73,7 @@ class Marker:
         self.over = False
 
     def open(self, mark: Mark, begun: bool = False) -> Any:
-        """The dataset's iterator, as it was when the mark was taken; None for map-style data.
+        """The dataset's iterator, as it was at the mark; None for map-style data.
 
         Args:
             mark: the mark; None begins.
@@ -221,7 +221,7 @@ class _ByPickle:
         self._refused = has_slots or None in self._begun.values()
 
     def write(self, iterator: Any) -> dict[str, Any]:
-        """The entry of a mark; none if pickle refuses the iterator, or cannot tell what it is."""
+        """The entry of a mark; none if pickle refuses the iterator, or changes may go unseen."""
         attributes = attributes_of(self._dataset)
         digests = {name: _digest(value) for name, value in attributes.items()}
         if self._refused or None in digests.values():

@@ -83,7 +83,7 @@ def describe(
 
 def in_one_line(portrait: Portrait) -> str:
     """A portrait as ``repr`` gives it."""
-    told = [
+    parts = [
         *(f"{name} {value}" for name, value in portrait.settings if portrait.stats is None),
         _position(portrait),
         f"num_workers={portrait.workers}",
@@ -91,7 +91,7 @@ def in_one_line(portrait: Portrait) -> str:
         None if portrait.busy is None else f"workers {portrait.busy:.0%} busy",
         None if portrait.weight is None else f"pickles to {portrait.weight}",
     ]
-    return f"<{portrait.name}: {', '.join(each for each in told if each)}>"
+    return f"<{portrait.name}: {', '.join(each for each in parts if each)}>"
 
 
 def total(loader: Owner[Any]) -> int | None:

@@ -97,8 +97,8 @@ def _consumer(stats: Stats, workers: int) -> str:
     waited = f"waited {waited_s:.1f} s" if waited_s >= 1 else f"waited {1000 * waited_s:.1f} ms"
     if not workers:
         return waited
-    held = f" ({in_words(stats.waiting_bytes)})" if stats.waiting else ""
-    return f"{waited}; {stats.waiting} ready{held}, {stats.under_way} under way"
+    size = f" ({in_words(stats.waiting_bytes)})" if stats.waiting else ""
+    return f"{waited}; {stats.waiting} ready{size}, {stats.under_way} under way"
 
 
 def _bar(part: float, width: str, height: str, colour: str, label: str) -> str:

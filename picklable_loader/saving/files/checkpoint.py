@@ -208,7 +208,7 @@ def _sync(folder: str) -> None:
             raise
 
 
-# --- what killed processes have left -------------------------------------------------------------
+# --- leftover files of killed processes ----------------------------------------------------------
 
 _SUFFIX = ".unfinished"
 

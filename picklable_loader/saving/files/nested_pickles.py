@@ -11,7 +11,7 @@ import torch
 
 from .pickle_tree import Nested, NotPickle, Trace, trace
 
-#: stands for names that nobody can tell
+#: in place of names that are not known
 _CODE_WITHIN = "a file within the file"
 
 #: pickles in pickles are looked into so deep: each level is read again

@@ -12,7 +12,7 @@ from ..states.plain import encode
 
 @dataclass(eq=False, repr=False)
 class Built:
-    """An object that would be built by a call, or the thing itself that a name stands for."""
+    """An object that would be built by a call, or the thing with that name itself."""
 
     name: str  #: module and name of the class or function
     arguments: Any = None  #: what it would be called with; None: the thing itself

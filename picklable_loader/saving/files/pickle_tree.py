@@ -84,7 +84,7 @@ class _Reader(_InPython):  # type: ignore[misc]
     # --- names and calls -------------------------------------------------------------------------
 
     def find_class(self, module: str, name: str) -> Built:
-        """The node for the thing that a name stands for."""
+        """The node for the thing with a name."""
         if self.proto < 3:  # written with the names of Python 2
             if (module, name) in NAME_MAPPING:
                 module, name = NAME_MAPPING[module, name]
@@ -230,12 +230,12 @@ _MARKS = ("mark", "pickled", "begun")
 
 
 def _tensor(stored: Any, offset: Any, shape: Any, stride: Any, gradient: Any = False) -> Tensor:
-    held = stored if isinstance(stored, Stored) else None
+    source = stored if isinstance(stored, Stored) else None
     if max(len(shape), len(stride)) > MOST_DIMENSIONS:
         raise NotPickle("a tensor of too many dimensions")
     if not all(type(number) is int for number in (offset, *shape, *stride)):
         raise NotPickle("a tensor whose shape is none")
-    return Tensor(held, tuple(shape), offset, tuple(stride), gradient is True)
+    return Tensor(source, tuple(shape), offset, tuple(stride), gradient is True)
 
 
 def _stored(pid: Any) -> Any:

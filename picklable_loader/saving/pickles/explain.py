@@ -22,7 +22,7 @@ from ...errors import CannotSaveError
 from .codecs import newobj
 from .picklers import BOUND_TO_PROCESS, STOCK, check_movable, is_data, written
 
-#: what a tensor or an array takes beside its data, about
+#: the size of a tensor or an array without its data, about
 _HEAD_BYTES = 200
 
 

@@ -24,7 +24,7 @@ from .placeholder import absent, is_absent
 #: under which name the state of a loader has what is carried
 _CARRIED = "_carried"
 
-#: what every pickler takes
+#: what every pickler accepts
 _ATOMS = (type(None), bool, int, float, str, bytes)
 
 #: what anything is pickled as that need not be looked at
@@ -32,7 +32,7 @@ _STAND_IN = (standing_beside, (0, None))
 
 Parts = dict[str, Any]
 #: by name of a part, the codec that carries it; the others are pickled as they are
-Ways = dict[str, "str | Codec"]
+Codecs = dict[str, "str | Codec"]
 #: see `Carried`
 Known = dict[int, tuple[Any, str | None]]
 
@@ -64,61 +64,61 @@ class Packing:
 class Decision:
     """The codecs that were decided for a loader's parts; never pickled."""
 
-    def __init__(self, ways: Ways | None = None) -> None:
+    def __init__(self, codecs: Codecs | None = None) -> None:
         self._look: Any = None
-        self._ways: Ways = ways or {}
+        self._codecs: Codecs = codecs or {}
         #: it was made for a loader that this one's is a copy of
-        self._settled = ways is not None
+        self._settled = codecs is not None
 
-    def ways(self, how: Packing, parts: Parts) -> Ways:
-        """By part that is carried, its codec; CannotSaveError if none takes it."""
+    def codecs(self, how: Packing, parts: Parts) -> Codecs:
+        """By part that is carried, its codec; CannotSaveError if none accepts it."""
         if self._settled:
-            return self._ways
+            return self._codecs
         look: list[Any] = [how.version]
         look += [(name, id(part), _look(part)) for name, part in parts.items() if name != "_pl"]
         if look != self._look:
-            self._ways, self._look = _decide(how, parts), look
-        return self._ways
+            self._codecs, self._look = _decide(how, parts), look
+        return self._codecs
 
 
-def packed(how: Packing, decision: Decision, kept: Parts) -> Parts:
+def packed(how: Packing, decision: Decision, attributes: Parts) -> Parts:
     """The state of a loader as it is pickled."""
-    parts = _parts(kept)
-    ways = decision.ways(how, parts)
+    parts = _parts(attributes)
+    codecs = decision.codecs(how, parts)
     left_out = how.left_out
     if left_out:
-        kept = {**kept, "dataset": absent(how.dataset, how.fits())}
-    if not ways:
-        return kept
-    plain = {name: value for name, value in kept.items() if name not in ways}
-    theirs = {name: parts[name] for name in ways}
+        attributes = {**attributes, "dataset": absent(how.dataset, how.fits())}
+    if not codecs:
+        return attributes
+    plain = {name: value for name, value in attributes.items() if name not in codecs}
+    theirs = {name: parts[name] for name in codecs}
     # One codec writes all of them, so that what they share stays one object. The last one of
     # `STOCK` takes what those before it take.
-    codec = max(ways.values(), key=lambda c: STOCK.index(c) if isinstance(c, str) else len(STOCK))
+    codec = max(codecs.values(), key=lambda c: STOCK.index(c) if isinstance(c, str) else len(STOCK))
     mapped = not how.pickle_mapped
     known: Known = {id(how.owner): (how.owner, None)}
     if left_out:
-        known[id(how.dataset)] = kept["dataset"], None
+        known[id(how.dataset)] = attributes["dataset"], None
     return {**plain, _CARRIED: Carried(codec, theirs, known, _held(how.owner, plain), mapped)}
 
 
-def decided(how: Packing, decision: Decision, kept: Parts) -> Decision:
+def decided(how: Packing, decision: Decision, attributes: Parts) -> Decision:
     """The decision for copies of a loader, of which nothing has to be tried again."""
-    return Decision(decision.ways(how, _parts(kept)))
+    return Decision(decision.codecs(how, _parts(attributes)))
 
 
-def unpacked(kept: Parts) -> tuple[Parts, Opened | None]:
+def unpacked(attributes: Parts) -> tuple[Parts, Opened | None]:
     """The state of a loader from what was pickled, and what of it was carried."""
-    kept = dict(kept)
-    opened = kept.pop(_CARRIED, None)
-    return {**kept, **(opened or {})}, opened
+    attributes = dict(attributes)
+    opened = attributes.pop(_CARRIED, None)
+    return {**attributes, **(opened or {})}, opened
 
 
-def packed_iterator(how: Packing, decision: Decision, kept: Parts, iterator: Any) -> Any:
+def packed_iterator(how: Packing, decision: Decision, attributes: Parts, iterator: Any) -> Any:
     """A sampler's iterator as it is pickled; CannotSaveError if no codec takes it."""
-    parts, loader = _parts(kept), how.owner
-    ways = decision.ways(how, parts)
-    moved = {id(parts[name]) for name in ways} | how.left_out
+    parts, loader = _parts(attributes), how.owner
+    codecs = decision.codecs(how, parts)
+    moved = {id(parts[name]) for name in codecs} | how.left_out
     still = [loader, *(part for part in parts.values() if id(part) not in moved)]
     if refusal(STOCK[0], iterator, _refer(moved), still, bool(moved)) is None:
         return iterator
@@ -150,14 +150,14 @@ def class_of(kind: type[Any], wish: str | Codec) -> Any:
 # --- within --------------------------------------------------------------------------------------
 
 
-def _decide(how: Packing, parts: Parts) -> Ways:
+def _decide(how: Packing, parts: Parts) -> Codecs:
     wish, left_out = how.codec, how.left_out
     todo = {name: part for name, part in parts.items() if id(part) not in left_out}
     if not isinstance(wish, str):
         return dict.fromkeys(todo, wish)
     files = None if how.pickle_mapped else MappedFiles()
     known = [how.owner]
-    ways: Ways = {}
+    codecs: Codecs = {}
     # The codecs to try, in this order; "" is whoever pickles the loader. What refers to an absent
     # dataset has to be put together again when that is there, and files are named where we write
     # ourselves: then we write some parts that pickle would take.
@@ -176,10 +176,10 @@ def _decide(how: Packing, parts: Parts) -> Ways:
             if refusal(writer, part, refer, known, asks) is None:
                 known.append(todo.pop(name))
                 if codec:
-                    ways[name] = codec
+                    codecs[name] = codec
     for name, part in todo.items():
         raise blame(part, f"loader.{name}", tried(wish))
-    return ways
+    return codecs
 
 
 def tried(wish: str) -> tuple[str, ...]:
@@ -187,8 +187,8 @@ def tried(wish: str) -> tuple[str, ...]:
     return STOCK if wish == "auto" else tuple(dict.fromkeys((STOCK[0], wish)))
 
 
-def _parts(kept: Parts) -> Parts:
-    return {name: value for name, value in kept.items() if type(value) not in _ATOMS}
+def _parts(attributes: Parts) -> Parts:
+    return {name: value for name, value in attributes.items() if type(value) not in _ATOMS}
 
 
 def _look(part: Any) -> list[Any]:
@@ -230,7 +230,7 @@ def _refer(barred: Any = ()) -> Refer:
 
 
 def _trial(codec: str, barred: set[int], files: MappedFiles | None, lenient: bool) -> Refer:
-    """For a trial of a codec; "" is whoever pickles the loader, and knows nothing of our ways.
+    """For a trial of a codec; "" is whoever pickles the loader, and knows nothing of ours.
 
     A lenient one lets pass what ``torch.save`` may save, and pickle cannot read again.
     """

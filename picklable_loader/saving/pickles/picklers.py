@@ -147,7 +147,7 @@ def _by_wrapped(obj: Any) -> Any:
 
 
 def is_found(obj: Any) -> bool:
-    """A class, or a function, is what stands under its name."""
+    """A class, or a function, is what its name leads to."""
     found: Any = sys.modules.get(obj.__module__)
     for name in obj.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -166,7 +166,7 @@ _NAMED = (type, FunctionType, BuiltinFunctionType)
 
 
 def _by_dill(dill: Any, obj: Any, known: Any) -> Any:
-    """How an object is pickled that does not tell how; NotImplemented for those that do."""
+    """How dill pickles an object that pickle refuses; NotImplemented for any other."""
     if type(obj) in known or isinstance(obj, _NAMED):
         return NotImplemented
     try:

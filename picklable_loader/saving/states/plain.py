@@ -22,7 +22,7 @@ import torch
 from ...errors import CannotSaveError
 from .arrays import TORCH_DTYPES, NotPlain, decode_array, decode_dtype, encode_array, whole
 
-#: what stands for itself
+#: types of values that are their own form
 SCALARS = {int, str, float, bool, type(None)}
 #: kinds of numpy's scalars that have a like in Python
 _NUMBERS = "biufcSUmM"

@@ -56,7 +56,7 @@ def tasks_claimed(state: Mapping[str, Any]) -> int:
     streams = state.get("streams")
     windows = [state.get("window")]
     if type(streams) is list:
-        windows += [place.get("since") for place in streams if type(place) is dict]
+        windows += [stream.get("since") for stream in streams if type(stream) is dict]
     total = 0
     for window in windows:
         entries = window if type(window) is list else []

@@ -81,7 +81,7 @@ def from_json(text: str) -> Any:
         raise DamagedStateError("state", "nested some hundred levels deep at most", text) from None
 
 
-# --- where a value stands ------------------------------------------------------------------------
+# --- the path of a value -------------------------------------------------------------------------
 # It is made into text for errors only: keys may be long, and levels many.
 
 _Path = tuple[Any, str] | None
@@ -106,7 +106,7 @@ def _check_size(state: Any) -> None:
     """
     sizes: dict[int, int] = {}
     begun: set[int] = set()
-    waiting, held = [state], []
+    waiting, counted = [state], 0
     while waiting:
         part = waiting[-1]
         if id(part) in sizes or not isinstance(part, _CONTAINERS):
@@ -115,14 +115,14 @@ def _check_size(state: Any) -> None:
         inner = [*part, *part.values()] if isinstance(part, dict) else list(part)
         if id(part) not in begun:
             begun.add(id(part))
-            held.append(part)
+            counted += len(part)
             waiting += [each for each in inner if isinstance(each, _CONTAINERS)]
             continue
         if not all(id(each) in sizes for each in inner if isinstance(each, _CONTAINERS)):
             raise CannotSaveError("the state", "it contains itself", "Take a new state_dict")
         sizes[id(part)] = 1 + sum(sizes.get(id(each), 1) for each in inner)
         waiting.pop()
-    if sizes.get(id(state), 1) > _MOST_TIMES * sum(map(len, held)) + _FREE_PARTS:
+    if sizes.get(id(state), 1) > _MOST_TIMES * counted + _FREE_PARTS:
         raise CannotSaveError(
             "the state",
             "the same parts are in so many places that its text would be endless",
@@ -334,16 +334,16 @@ class _Reader:
 
     def dict(self, form: dict[str, Any], path: _Path) -> dict[str, Any]:
         """A dict, moved on if it is a state that was edited."""
-        held = {n: self.value(each, ((path, "."), n)) for n, each in form.items() if n != _SKIP}
+        found = {n: self.value(each, ((path, "."), n)) for n, each in form.items() if n != _SKIP}
         count = form.get(_SKIP, 0)
         if type(count) is not int or count < 0:
             raise DamagedStateError(f"{_named(path)}.{_SKIP}", "a number of batches, from 0", count)
         if not count:
-            return held
-        self._tasks_left -= tasks_claimed(held)
+            return found
+        self._tasks_left -= tasks_claimed(found)
         if self._tasks_left < 0:
-            raise DamagedStateError(_named(path), "a window of tasks like the text's size", held)
-        return moved_on(held, count)
+            raise DamagedStateError(_named(path), "a window of tasks like the text's size", found)
+        return moved_on(found, count)
 
     def pairs(self, form: Mapping[str, Any], path: _Path) -> Any:
         """A dict whose keys are any values."""

@@ -129,8 +129,7 @@ class Source:
     def apart(self, saved: dict[str, str]) -> Source:
         """A source that draws the same numbers and moves no generator of the user's.
 
-        Args:
-            saved: states to draw from, as ``state`` gives them; for any other, those at hand.
+        It draws from saved states, as ``state`` gives them, and otherwise from those at hand.
         """
         clones = {id(given): _clone(given) for given in self.generators.values()}
         generators = {name: clones[id(given)] for name, given in self.generators.items()}
@@ -167,9 +166,8 @@ class Source:
     def state(self, moved: Iterable[str] = (), live: bool = False) -> dict[str, str]:
         """The states from which later draws will come.
 
-        Args:
-            moved: global generators that the user's sampler or dataset draws from.
-            live: the loader is saved as well, and with it the generators that it was given.
+        ``moved`` are global generators that the user's sampler or dataset draws from. With ``live``
+        the loader is saved as well, and with it the generators that it was given.
         """
         if self.seed is not None:
             return {} if self.universe is None else self.universe.to_text()
@@ -193,7 +191,7 @@ class Source:
         return {name: generator_to_text(g) for name, g in given.values()}
 
     def check(self, saved: dict[str, Any], workers: dict[str, Any]) -> None:
-        """Raise DamagedStateError unless ``restore`` will take it, and each worker its part."""
+        """Raise DamagedStateError unless ``restore`` will accept it, and each worker its part."""
         GeneratorStates.from_text({name: saved[name] for name in saved if name not in _GIVEN})
         for worker, states in workers.items():
             if type(states) is not dict:

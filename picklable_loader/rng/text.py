@@ -29,11 +29,7 @@ def pack_words(data: bytes) -> str:
 
 
 def unpack_words(text: str) -> bytes:
-    """The bytes that ``pack_words`` was given.
-
-    Raises:
-        ValueError: the text is damaged.
-    """
+    """The bytes that ``pack_words`` was given; ValueError if the text is damaged."""
     kind, _, body = text.partition(":")
     try:
         data = b64decode(body, validate=True)

@@ -163,7 +163,7 @@ def test_memory_goes_back_to_the_system_when_less_is_needed(pair: Pair) -> None:
     many = [pair.send(np.ones(4 * MEGABYTE, np.uint8)) for _ in range(20)]
     assert pair.resident() >= 80 * MEGABYTE
     many.clear()
-    for _ in range(3 * arenas._LOOK_EVERY):
+    for _ in range(3 * arenas._SHRINK_EVERY):
         pair.writer.collect()
         pair.send(np.ones(MEGABYTE, np.uint8))
     assert pair.resident() <= 8 * MEGABYTE
@@ -172,7 +172,7 @@ def test_memory_goes_back_to_the_system_when_less_is_needed(pair: Pair) -> None:
 
 def test_a_steady_stream_keeps_its_warm_memory(pair: Pair) -> None:
     sizes = []
-    for _ in range(3 * arenas._LOOK_EVERY):
+    for _ in range(3 * arenas._SHRINK_EVERY):
         pair.writer.collect()
         pair.send(np.ones(4 * MEGABYTE, np.uint8))
         sizes.append(pair.resident())
@@ -372,7 +372,7 @@ class ArenaMachine(RuleBasedStateMachine):
         self.kept.clear()
         self.pair.send(bytes(1))  # the reader looks for what its children have left
         self.cached.clear()
-        for _ in range(2 * arenas._LOOK_EVERY):
+        for _ in range(2 * arenas._SHRINK_EVERY):
             self.pair.writer.collect()
         assert self.pair.writer._blocks.in_use == 0
         assert not self.pair.writer._by_slot and not self.pair.writer._by_address

@@ -17,7 +17,7 @@ from ...errors import UsageError
 from ...saving.pickles.explain import blame
 from ...saving.pickles.parts import tried
 from ...saving.pickles.picklers import STOCK, refusal
-from ..pool.main_module import is_importable
+from ..pool.new_processes import is_importable
 from ..pool.pool import Pool
 from ..transport.channels import Lines
 from ..transport.messages import Answer, EpochStart

@@ -30,12 +30,8 @@ _T = TypeVar("_T")
 class InlineEngine:
     """Fetches in this process, when it is waited for.
 
-    Args:
-        job: what to do with tasks.
-        config: that of the worker, if there were one.
-        world: makes the context in which people's code runs.
-        saved: the dataset is pickled with its loader.
-        origin: the dataset as it was before the loader's first epoch.
+    ``world`` makes the context in which people's code runs. The dataset is ``saved`` with its
+    loader, and was ``origin`` before the first epoch.
     """
 
     timed_out = renewed = False

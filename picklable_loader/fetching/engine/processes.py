@@ -38,13 +38,7 @@ class FaultPolicy:
 
 
 class PoolEngine:
-    """Fetches in worker processes.
-
-    Args:
-        pool: the workers.
-        configs: one for each of them.
-        fault_policy: what to do if one is late, or dies.
-    """
+    """Fetches in the pool's worker processes, each of which has a config."""
 
     def __init__(
         self, pool: Pool, configs: Sequence[WorkerConfig], fault_policy: FaultPolicy

@@ -16,15 +16,11 @@ from ..transport.fork_safety import guard
 from ..transport.open_files import explained, lacks_descriptors
 from ..transport.payload import Payload
 from ..worker.fetch import Job
-from ..worker.process import work
+from ..worker.process import deaf, work
 from ..worker.replica import WorkerConfig
-from ..worker.signals import deaf
-from . import shm_cleanup
 from .exit import Death
-from .forkserver import preload
-from .lifeline import Lifeline
-from .main_module import hidden
-from .shutdown import retire
+from .new_processes import hidden, preload
+from .shutdown import Lifeline, remove_shared_memory, retire
 from .stack_dumps import Stacks
 
 #: seconds from a worker's end of file to its exit code
@@ -107,7 +103,7 @@ class Pool:
     def replace(self, worker: int, config: WorkerConfig) -> None:
         """Start a worker in place of a dead one; OSError if the system has no room for it."""
         before = self._processes[worker]
-        shm_cleanup.remove([before.pid])
+        remove_shared_memory([before.pid])
         self._processes[worker] = self._start(config)
         self._watch()
         before.close()
@@ -152,7 +148,7 @@ def _retire(
     try:
         lines.hang_up()
         retire(processes)
-        shm_cleanup.remove([process.pid for process in processes if process.exitcode])
+        remove_shared_memory([process.pid for process in processes if process.exitcode])
     finally:  # also if a second Ctrl-C comes while they are awaited: the system kills them
         processes.clear()
         lifeline.cut()

@@ -8,7 +8,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from ..transport.fork_safety import guard, loaders_ends
-from ..worker.signals import STACK_SIGNAL
+from ..worker.process import STACK_SIGNAL
 
 #: seconds to wait for the first line, and for another one
 _FIRST_S, _NEXT_S = 1.0, 0.05

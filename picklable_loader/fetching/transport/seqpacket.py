@@ -143,11 +143,7 @@ class _Memory:
 
 
 class PacketLines:
-    """The loader's side.
-
-    Args:
-        pinned: all tasks are for a certain worker; the queue is not used.
-    """
+    """The loader's side; ``pinned``: each task is for a certain worker, without the queue."""
 
     def __init__(self, pinned: bool) -> None:
         self.lost_worker = False

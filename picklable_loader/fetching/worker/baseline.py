@@ -22,11 +22,8 @@ _MOST_BYTES = 1 << 24
 class Baseline:
     """A dataset's attributes, as they are now. What they refer to in common stays common.
 
-    Large tensors and arrays are referred to, at any depth.
-
-    Args:
-        dataset: the dataset; one that has a state needs none of this.
-        by_value: classes of ``__main__`` go along.
+    Large tensors and arrays are referred to, at any depth. A dataset that has a state needs none of
+    this. With ``by_value`` classes of ``__main__`` go along.
     """
 
     def __init__(self, dataset: Any, by_value: bool = False) -> None:
@@ -62,12 +59,7 @@ class Baseline:
 
     @staticmethod
     def put_back(dataset: Any, entries: dict[str, Any]) -> None:
-        """Set a dataset's attributes to their values at the beginning of an epoch.
-
-        Args:
-            dataset: the one that was saved, in mid-epoch; or the program's.
-            entries: a mark's.
-        """
+        """Set a dataset's attributes to their values at the beginning of an epoch, from a mark."""
         new, before = entries["begun"]
         for name in new:
             vars(dataset).pop(name, None)

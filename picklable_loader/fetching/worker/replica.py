@@ -60,11 +60,9 @@ class WorkerConfig:
 
 
 class Replica:
-    """One copy of the dataset, and what is fetched from it.
+    """The job's dataset, which is its own copy, and what is fetched from it.
 
     Args:
-        job: what to do with tasks; its dataset is this copy.
-        config: the worker's.
         number: of the stream, which torch's worker would have.
         bare: torch's worker information is None, as without streams (``num_workers=0``).
         shared: it is the program's own, which is pickled with the loader.

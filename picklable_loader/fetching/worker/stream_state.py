@@ -33,15 +33,7 @@ Mark = bytes | Baseline | CannotSaveError | None
 
 
 class Marker:
-    """Makes the marks of one stream, and opens it at one.
-
-    Args:
-        job: its dataset is the stream's replica.
-        stream: its number, for errors.
-        shared: the dataset is the program's own, and is pickled as the iteration has changed it.
-        origin: the dataset as it was given, if it is the same object in each epoch.
-        set_epoch: sets the epoch, and the seed that DataPipes share, on it once more.
-    """
+    """Makes the marks of one stream, whose replica is the job's dataset, and opens it at one."""
 
     def __init__(
         self,
@@ -57,8 +49,11 @@ class Marker:
         #: random states are part of a mark
         self._with_rng = job.seeding == "worker"
         self._by_value = job.by_value
+        #: the dataset is the program's own, and is pickled as the iteration has changed it
         self._shared = shared
+        #: the dataset as it was given, if it is the same object in each epoch
         self._origin = origin
+        #: sets the epoch, and the seed that DataPipes share, on it once more
         self._set_epoch = set_epoch
         #: of the epoch at hand: what has become of the dataset before
         self._reached: dict[str, Any] = {}
@@ -75,13 +70,8 @@ class Marker:
     def open(self, mark: Mark, begun: bool = False) -> Any:
         """The dataset's iterator, as it was at the mark; None for map-style data.
 
-        Args:
-            mark: the mark; None begins.
-            begun: it is one of the epoch at hand; otherwise of the end of the one before.
-
-        Raises:
-            CannotSaveError: the mark is none, but says why there is none.
-            Exception: what the dataset raises.
+        The mark is of the epoch at hand (``begun``), or of the end of the one before; None begins.
+        CannotSaveError: it is none, but says why there is none.
         """
         if isinstance(mark, CannotSaveError):
             raise mark
@@ -106,16 +96,11 @@ class Marker:
         return iterator
 
     def mark(self, iterator: Any, over: bool, fresh: bool) -> bytes | CannotSaveError | None:
-        """The mark of an iterator's position.
+        """The mark of an iterator's position; None if the stream can only be replayed.
 
-        Args:
-            iterator: the dataset's; None for map-style data.
-            over: it has ended; the mark is for the next epoch.
-            fresh: no sample was drawn from it; it need not have a state then.
-
-        Returns:
-            A mark; None if the stream can only be replayed; or why it cannot be saved, which is
-            for those who ask for a state: it is no reason not to deliver the batch.
+        Or why it cannot be saved: that is for users who save, and no reason not to deliver the
+        batch. ``over``: the mark is for the next epoch. ``fresh``: no sample was drawn yet, and the
+        iterator need not have a state.
         """
         try:
             entries = self._entries(iterator, fresh)

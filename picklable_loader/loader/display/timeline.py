@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,14 @@ def timeline(record: Record, workers: int, batches: int) -> Timeline:
     """
     if not record.answers:
         return Timeline(((),) * workers, (), 0.0)
-    spans = _spans(record.answers)[-batches:]
+    spans: list[tuple[int, int, int]] = []
+    #: by worker, when the batch before was ready, at the latest
+    ready: dict[int, int] = {}
+    for worker, seen_ns, busy_ns, idle_ns in reversed(record.answers):
+        end = min(seen_ns, ready.get(worker, seen_ns))
+        spans.append((worker, end - busy_ns, end))
+        ready[worker] = end - busy_ns - idle_ns
+    spans = spans[:batches][::-1]
     first = min(start for _, start, _ in spans)
     last = max(end for _, _, end in spans)
     waits = [(max(start, first), end) for start, end in record.waits if end > first]
@@ -90,7 +97,8 @@ def draw(shown: Timeline, axes: Axes | None = None) -> Axes:
         axes.broken_barh(bars, (row - 0.33, 0.66), facecolors=colour, edgecolor="none")
         # The same once more, lighter where every other batch is: so many batches, and not one.
         axes.broken_barh(bars[1::2], (row - 0.33, 0.66), facecolors="white", alpha=0.22, lw=0)
-    axes.set_yticks(range(len(rows)), _names(shown))
+    names = [f"worker {w}: {shown.busy(w):.0%} busy" for w in range(len(shown.workers))]
+    axes.set_yticks(range(len(rows)), [*names, f"consumer: {shown.waited:.0%} waiting"])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlim(0, width or 1)
     axes.set_xlabel(unit)
@@ -101,18 +109,6 @@ def draw(shown: Timeline, axes: Axes | None = None) -> Axes:
 
 
 # --- the data ------------------------------------------------------------------------------------
-
-
-def _spans(answers: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, int]]:
-    """Worker, start and end of each batch's making, in the order in which they were seen."""
-    spans: list[tuple[int, int, int]] = []
-    #: by worker, when the batch before was ready, at the latest
-    ready: dict[int, int] = {}
-    for worker, seen_ns, busy_ns, idle_ns in reversed(answers):
-        end = min(seen_ns, ready.get(worker, seen_ns))
-        spans.append((worker, end - busy_ns, end))
-        ready[worker] = end - busy_ns - idle_ns
-    return spans[::-1]
 
 
 def _in_seconds(start: int, end: int, first: int) -> Span:
@@ -136,12 +132,6 @@ def _new_axes(workers: int) -> Axes:
         ) from None
     _, axes = pyplot.subplots(figsize=(9, 1.2 + 0.42 * (workers + 1)), layout="constrained")
     return axes
-
-
-def _names(shown: Timeline) -> list[str]:
-    workers = range(len(shown.workers))
-    names = [f"worker {worker}: {shown.busy(worker):.0%} busy" for worker in workers]
-    return [*names, f"consumer: {shown.waited:.0%} waiting"]
 
 
 def _add_legend(axes: Axes) -> None:

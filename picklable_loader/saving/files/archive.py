@@ -1,4 +1,4 @@
-"""Checks a file of ``torch.save`` before anything in it is built.
+"""Reads a file of ``torch.save`` without running code, after checks of all that is in it.
 
 It is a zip archive in which nothing is compressed, no two parts share bytes, and no two have one
 name. So the parts are never larger than the file, and every reader reads the same. Any other
@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import pickle
 import struct
 import zipfile
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from ...errors import DamagedStateError
+import torch
+
+from ...errors import DamagedStateError, UsageError
 from .pickle_nodes import Stored, Tensor
 from .pickle_tree import NotPickle, Trace, trace
 
@@ -148,3 +151,38 @@ _MOST_WORK_A_BYTE, _FREE_WORK = 8, 10**5
 
 #: an expanded tensor takes no memory here; a larger one is no checkpoint, and would fill any memory
 _MOST_REPEATED = 2**32
+
+
+# --- torch's safe reader -------------------------------------------------------------------------
+
+
+def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
+    """Load the contents of a body without running code.
+
+    Raises:
+        DamagedStateError: torch.save has not written it.
+        UsageError: there is more in it than states and tensors.
+        Exception: what ``map_location`` raises, and what torch raises about memory or a device.
+    """
+    Archive(body, name).check()
+    try:
+        return _read(body, map_location)
+    except pickle.UnpicklingError as error:
+        raise UsageError(
+            f"{name!r} holds more than states and tensors, for example an iterator. An iterator is "
+            "code, and loading it runs that code. Save state_dict() of the iterator instead; or "
+            "pass weights_only=False if you trust whoever wrote the file"
+        ) from error
+    except MemoryError:
+        raise
+    except Exception as error:
+        try:
+            _read(body, "cpu")
+        except Exception:
+            raise DamagedStateError(name, "what torch reads without code", error) from error
+        raise  # the error is the caller's: of map_location, or of a device that is not here
+
+
+def _read(body: BinaryIO, map_location: Any) -> Any:
+    body.seek(0)
+    return torch.load(body, map_location=map_location, weights_only=True)

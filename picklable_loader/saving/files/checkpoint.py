@@ -33,7 +33,7 @@ import torch
 
 from ...errors import DamagedStateError, ForeignStateError, NewerStateError
 from ..pickles.opened import moved
-from .screening import load_screened
+from .archive import load_screened
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 

@@ -11,8 +11,8 @@ import torch
 
 from ...core.snapshot import FORMAT
 from ...errors import LoaderError, UsageError
+from ...saving.files.archive import load_screened
 from ...saving.files.checkpoint import load, open_file, replacement, save
-from ...saving.files.screening import load_screened
 from ...saving.states.skip import MOST_TASKS, moved_on, tasks_claimed
 from ...saving.states.state_json import from_json, to_json
 from ..table import Table, complain, show

@@ -1,5 +1,6 @@
-"""Finds out whether new processes can import the program's ``__main__`` again.
+"""Prepares for workers that are new processes, under spawn and forkserver.
 
+Finds out whether these can import the program's ``__main__`` again.
 Under spawn and forkserver ``multiprocessing`` has every process run the program's file once more,
 which defines its classes and functions there. A notebook, a prompt or ``python -c`` has no such
 file. A script without ``if __name__ == "__main__"`` would start its workers in each of its workers.
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -52,3 +54,28 @@ def _is_guarded(path: str) -> bool:
     except (SyntaxError, ValueError):
         return True  # compiled code, or an archive, as multiprocessing has it
     return any("__main__" in ast.dump(node.test) for node in tree.body if isinstance(node, ast.If))
+
+
+# --- the fork server -----------------------------------------------------------------------------
+# It imports torch first. That takes more than a second, which each worker would spend anew.
+
+#: imports torch, numpy and whatever a worker needs of us
+_WORKER = "picklable_loader.fetching.worker.process"
+
+
+def preload(context: BaseContext) -> None:
+    """Start Python's resource tracker, and have a fork server import what workers need.
+
+    It is without effect on a fork server that is running.
+    """
+    if context.get_start_method() == "fork":
+        return
+    # It needs one, and would unblock Ctrl-C in the middle of the first worker's start.
+    resource_tracker.ensure_running()
+    if context.get_start_method() != "forkserver":
+        return
+    server: Any = forkserver._forkserver
+    # A program's own list stays; there is no public way to read it.
+    wanted = list(getattr(server, "_preload_modules", ["__main__"]))
+    if _WORKER not in wanted:
+        forkserver.set_forkserver_preload([*wanted, _WORKER])

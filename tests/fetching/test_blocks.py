@@ -62,7 +62,7 @@ def test_only_ends_that_are_free_are_surplus_and_the_highest_go_first() -> None:
 
 def test_a_block_that_is_not_in_use_is_not_taken_back() -> None:
     with pytest.raises(KeyError):
-        blocks_of(2).give(PAGE)
+        blocks_of(2).free(PAGE)
 
 
 KINDS = st.sampled_from(["take", "take", "give", "surplus", "extend", "rest"])

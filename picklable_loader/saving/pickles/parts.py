@@ -13,6 +13,8 @@ from itertools import islice
 from types import FunctionType, MethodType
 from typing import Any
 
+import torch
+
 from .codecs import Carried, Codec
 from .dtypes import is_lost
 from .explain import blame
@@ -167,7 +169,7 @@ def _decide(how: Packing, parts: Parts) -> Codecs:
         barred = set() if codec else left_out
         if codec and left_out:
             known.append(how.dataset)
-        refer = _trial(codec, barred, files, lenient=wish == STOCK[0])
+        refer = _refer(barred, codec, files, lenient=wish == STOCK[0])
         writer, asks = codec or STOCK[0], bool(barred)
         # Pickle takes all parts of most loaders.
         if not codec and refusal(writer, list(todo.values()), refer, known, asks) is None:
@@ -218,35 +220,31 @@ _MOST_SEEN, _MOST_NEAR = 64, 8
 _NAMED = (type, FunctionType, MethodType)
 
 
-def _refer(barred: Any = ()) -> Refer:
-    """Gives a stand-in for data, so that it is not copied; refuses what is barred."""
+def _refer(
+    barred: Any = (),
+    codec: str | None = None,
+    files: MappedFiles | None = None,
+    lenient: bool = True,
+) -> Refer:
+    """Gives a stand-in for data, so that it is not copied; refuses what is barred.
+
+    The codec "" is whoever pickles the loader, and knows nothing of ours. A lenient trial lets pass
+    what ``torch.save`` may save, and pickle cannot read again.
+    """
+    by_name, strict = codec in ("", STOCK[0]), codec == "" and not lenient
 
     def refer(obj: Any) -> tuple[Any, ...] | None:
+        if by_name and type(obj) is MethodType:
+            if getattr(obj.__self__, obj.__name__, None) != obj:
+                raise TypeError("it is a method that has got another name, from a decorator")
+        if strict and isinstance(obj, torch.Tensor) and is_lost(obj):
+            raise TypeError(f"no pickle with a tensor of {obj.dtype} can be read again")
+        if files is not None and files.by_name(obj) is not None:
+            if codec == "":
+                raise TypeError("it is to be saved by its file's name")
+            return _STAND_IN
         if id(obj) in barred:
             raise TypeError("it refers to what is saved in another way")
         return _STAND_IN if is_data(obj) else None
 
     return refer
-
-
-def _trial(codec: str, barred: set[int], files: MappedFiles | None, lenient: bool) -> Refer:
-    """For a trial of a codec; "" is whoever pickles the loader, and knows nothing of ours.
-
-    A lenient one lets pass what ``torch.save`` may save, and pickle cannot read again.
-    """
-    refer = _refer(barred)
-    by_name = codec in ("", STOCK[0])
-
-    def trial(obj: Any) -> tuple[Any, ...] | None:
-        if by_name and type(obj) is MethodType:
-            if getattr(obj.__self__, obj.__name__, None) != obj:
-                raise TypeError("it is a method that has got another name, from a decorator")
-        if not codec and not lenient and is_lost(obj):
-            raise TypeError(f"no pickle with a tensor of {obj.dtype} can be read again")
-        if files is None or files.by_name(obj) is None:
-            return refer(obj)
-        if not codec:
-            raise TypeError("it is to be saved by its file's name")
-        return _STAND_IN
-
-    return trial

@@ -19,7 +19,7 @@ import torch
 
 from ...core.snapshot import FORMAT
 from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, UsageError
-from .arrays import TORCH_DTYPES, NotPlain
+from .arrays import TORCH_DTYPES, NotPlain, whole
 from .plain import check_hashes, decode, encode
 from .skip import MOST_TASKS, moved_on, tasks_claimed
 
@@ -185,18 +185,11 @@ def _form_text(value: str) -> Any:
 
 
 def _form_tensor(value: torch.Tensor) -> Any:
-    if value.layout is not torch.strided or value.is_quantized or value.device.type == "meta":
-        raise CannotSaveError(
-            "a tensor in the state",
-            f"JSON cannot hold a {value.layout} one on {value.device}",
-            "Use pickle, or torch.save",
-        )
-    if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-        raise CannotSaveError(
-            "a tensor in the state",
-            f"it repeats its numbers to a shape of {list(value.shape)}, and JSON would hold all",
-            "Keep its clone() there, or use torch.save",
-        )
+    try:
+        whole(value)
+    except ValueError as error:
+        advice = "Put its dense clone() there, or use torch.save"
+        raise CannotSaveError("a tensor in the state", f"it is {error}", advice) from None
     flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return {
         _TYPE: "Tensor",

@@ -25,7 +25,7 @@ from ..epoch.warnings import dropped_state
 from ..fetching.worker.on_error import OnError
 from ..orders.shuffle_sampler import ShuffleSampler
 from ..saving.pickles.size import weigh
-from .display.describe import Portrait, describe, in_one_line
+from .display.describe import Description, describe, in_one_line
 from .display.html import card
 from .iterator import LoaderIterator
 from .pickling import Picklable, internals, state_of
@@ -308,10 +308,10 @@ class DataLoader(Picklable[_T]):
             )
 
     def __repr__(self) -> str:
-        return in_one_line(self._portrait())
+        return in_one_line(self._pl_description())
 
     def _repr_html_(self) -> str:
-        return card(self._portrait())
+        return card(self._pl_description())
 
     # --- state -----------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class DataLoader(Picklable[_T]):
     def _at(self) -> tuple[int, int]:
         return self._pl.history.at(spec_of(self))
 
-    def _portrait(self) -> Portrait:
+    def _pl_description(self) -> Description:
         return describe(
             self,
             self,

@@ -22,7 +22,7 @@ from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import packed_iterator
 from ..saving.pickles.size import Weight, weigh
 from .copies import alone, apart, named_copy
-from .display.describe import Portrait, describe, in_one_line
+from .display.describe import Description, describe, in_one_line
 from .display.html import card
 from .pickling import Picklable, state_of, warn_of_generators
 from .setup import packing_of, spec_of
@@ -99,12 +99,12 @@ class PicklableIterator(Generic[_T]):
         return len(self.loader._index_sampler)
 
     def __repr__(self) -> str:
-        return in_one_line(self._portrait())
+        return in_one_line(self._pl_description())
 
     def _repr_html_(self) -> str:
-        return card(self._portrait())
+        return card(self._pl_description())
 
-    def _portrait(self) -> Portrait:
+    def _pl_description(self) -> Description:
         doing = "running" if self._driver.at_work else "before its start"
         if self.finished or self._closed:
             doing = "finished" if self.finished else "closed"

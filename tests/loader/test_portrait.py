@@ -20,7 +20,7 @@ from zoo.datasets import Noisy
 from picklable_loader import DataLoader
 from picklable_loader.fetching.engine.stats import Stats, WorkerStats
 from picklable_loader.loader.display.describe import (
-    Portrait,
+    Description,
     in_one_line,
 )
 from picklable_loader.loader.display.html import card
@@ -166,10 +166,10 @@ def test_a_loader_that_is_not_built_yet_can_be_printed() -> None:
 def test_the_weight_is_that_of_a_pickle(num_workers: int, more: dict[str, Any]) -> None:
     iterator = iter(make(num_workers, **more))
     next(iterator)
-    told, true = iterator._portrait().weight, len(pickle.dumps(iterator))
+    told, true = iterator._pl_description().weight, len(pickle.dumps(iterator))
     assert told is not None and told.left_out == ("Noisy",) and not told.more
     assert 0.7 * true < told.bytes < 1.1 * true
-    of_it, whole = iterator.loader._portrait().weight, len(pickle.dumps(iterator.loader))
+    of_it, whole = iterator.loader._pl_description().weight, len(pickle.dumps(iterator.loader))
     assert of_it is not None and 0.7 * whole < of_it.bytes < 1.1 * whole
     iterator.close()
 
@@ -212,13 +212,13 @@ class Mine(RandomSampler):
 
 def test_nothing_of_the_users_is_pickled() -> None:
     loader = make(collate_fn=Collate())
-    told = iter(loader)._portrait().weight
+    told = iter(loader)._pl_description().weight
     assert told is not None and told.left_out == ("Noisy", "Collate")
     assert str(told).endswith("without Noisy and Collate")
     assert Collate.pickled == 0
     iterator = iter(make(shuffle=None, sampler=Mine(Noisy())))
     next(iterator)
-    told = iterator._portrait().weight
+    told = iterator._pl_description().weight
     assert told is not None and told.left_out == ("Noisy", "Mine")
 
 
@@ -273,7 +273,7 @@ STATS = Stats(
     under_way=1,
     skipped=3,
 )
-SHOWN = Portrait(
+SHOWN = Description(
     "LoaderIterator", "running", 2, 30, 120, (("order", "R"),), 2, STATS, Weight(1, False, ())
 )
 
@@ -290,18 +290,18 @@ def test_a_card_shows_all_that_there_is_to_say() -> None:
 
 
 @pytest.mark.parametrize(
-    "portrait",
+    "description",
     [
         SHOWN,
-        Portrait("Loader"),
+        Description("Loader"),
         replace(SHOWN, total=None, stats=None),
         replace(SHOWN, total=0, workers=0),
         replace(SHOWN, step=500, weight=None),
         replace(SHOWN, stats=Stats(workers=STATS.workers * 40), workers=80),
     ],
 )
-def test_a_card_is_small_and_of_one_piece(portrait: Portrait) -> None:
-    html = card(portrait)
+def test_a_card_is_small_and_of_one_piece(description: Description) -> None:
+    html = card(description)
     page = Reader(html)
     assert len(html) < 8000
     assert page.tags <= {"div", "span", "b"}
@@ -324,7 +324,7 @@ def test_eight_workers_are_shown_and_the_others_counted() -> None:
 
 
 def test_a_line_leaves_out_what_is_not_known() -> None:
-    assert in_one_line(Portrait("It")) == "<It: num_workers=0>"
+    assert in_one_line(Description("It")) == "<It: num_workers=0>"
     assert in_one_line(replace(SHOWN, weight=None)) == (
         "<LoaderIterator: epoch 2, 30 of 120 batches delivered, num_workers=2, running, "
         "workers 75% busy>"

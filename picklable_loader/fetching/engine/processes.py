@@ -16,7 +16,7 @@ from ...errors import UsageError
 from ..pool.exit import Death, unexpected
 from ..pool.pool import Pool
 from ..transport.arena import ArenaFull
-from ..transport.channels import Frames
+from ..transport.channels import Messages
 from ..transport.messages import Answer, EpochStart, Request, encode_request, task_of
 from ..worker.replica import WorkerConfig
 from .deaths import DeathCount
@@ -248,11 +248,11 @@ class PoolEngine:
             del self._sent[key]
         return sorted(step for run, step in lost if run == self._run)
 
-    def _read(self, answers: Frames) -> None:
-        for worker, frame in answers:
+    def _read(self, answers: Messages) -> None:
+        for worker, message in answers:
             if worker not in self._unreadable:
                 try:
-                    self._note(self._lines.read(worker, frame))
+                    self._note(self._lines.read(worker, message))
                     continue
                 except (ConnectionError, FileNotFoundError, EOFError) as error:
                     # What is in torch's shared memory is lost with its worker: it is done again. So
@@ -260,7 +260,7 @@ class PoolEngine:
                     self._unreadable[worker] = set()
                     if not self._pool.dies(worker):
                         self._events.append(error)
-            self._unreadable[worker].add(task_of(frame))
+            self._unreadable[worker].add(task_of(message))
 
     def _note(self, answer: Answer) -> None:
         if answer.kind is LastMark:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from .messages import Answer
 
 #: answers, each with its worker
-Frames = list[tuple[int, bytes]]
+Messages = list[tuple[int, bytes]]
 
 
 class Channel(Protocol):
@@ -51,19 +51,19 @@ class Lines(Protocol):
     def open(self, context: Any, worker: int) -> WorkersEnd:
         """A line for a worker: one more, or one whose line was closed."""
 
-    def post(self, worker: int | None, frame: bytes) -> int | None:
+    def post(self, worker: int | None, message: bytes) -> int | None:
         """Send a request to a worker, or to whichever is idle first; the worker if known."""
 
     def watch(self, sentinels: Sequence[int]) -> None:
         """From now on ``wait`` polls these as well: descriptors that end with a worker."""
 
-    def wait(self, timeout_s: float | None) -> Frames | None:
+    def wait(self, timeout_s: float | None) -> Messages | None:
         """The answers that have come, each with its worker; waits for one.
 
         None when the time is up; perhaps none if a worker is lost.
         """
 
-    def read(self, worker: int, frame: bytes) -> Answer:
+    def read(self, worker: int, message: bytes) -> Answer:
         """A worker's answer, read from its message."""
 
     def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
@@ -75,7 +75,7 @@ class Lines(Protocol):
     def recall(self) -> None:
         """Take back requests to any worker that none has read."""
 
-    def close(self, worker: int) -> Frames:
+    def close(self, worker: int) -> Messages:
         """Close the line of a dead worker; returns the answers that it sent and nobody took.
 
         They can be read until a line is opened for that worker again.

@@ -127,8 +127,8 @@ def encode_request(request: Request) -> bytes:
     return dumps(content)
 
 
-def read_request(frame: bytes | memoryview) -> Request:
-    run, what, beginning, position = pickle.loads(frame)
+def read_request(message: bytes | memoryview) -> Request:
+    run, what, beginning, position = pickle.loads(message)
     task = what if type(what) is int else Task(*what)
     return Request(run, task, beginning and EpochStart(*beginning), position)
 
@@ -157,7 +157,7 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
     return _HEADER.pack(run, step, worker, _KINDS.index(kind), aside, count, *figures) + rest
 
 
-def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None) -> Answer:
+def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = None) -> Answer:
     """The answer; a body that cannot be unpickled becomes a failure that says so.
 
     ``open_region`` gives an array over a region of the worker's arena.
@@ -166,8 +166,8 @@ def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None
         ConnectionError, FileNotFoundError, EOFError: the worker that owns a tensor's shared memory
             is gone, perhaps.
     """
-    run, step, worker, kind, aside, count, *figures = _HEADER.unpack_from(frame)
-    rest: Any = memoryview(frame)[_HEADER.size :]
+    run, step, worker, kind, aside, count, *figures = _HEADER.unpack_from(message)
+    rest: Any = memoryview(message)[_HEADER.size :]
     try:
         buffers = []
         if open_region is not None:
@@ -188,9 +188,9 @@ def read_answer(frame: bytes, open_region: Callable[[Region], Any] | None = None
     return Answer(run, step, worker, _KINDS[kind], payload, states, mark, *figures)
 
 
-def task_of(frame: bytes) -> tuple[int, int] | None:
+def task_of(message: bytes) -> tuple[int, int] | None:
     """The run and the step of the task that a message answers; None: it answers another request."""
-    run, step, _, kind, *_ = _HEADER.unpack_from(frame)
+    run, step, _, kind, *_ = _HEADER.unpack_from(message)
     return None if _KINDS[kind] is LastMark else (run, step)
 
 

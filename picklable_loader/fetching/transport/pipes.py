@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from .channels import Frames
+from .channels import Messages
 from .fork_safety import guard, loaders_ends
 from .messages import Answer, encode_answer, read_answer
 
@@ -70,9 +70,9 @@ class Outbox:
         """Requests that are not answered yet."""
         return len(self._waiting) + len(self._unanswered)
 
-    def post(self, frame: bytes) -> None:
+    def post(self, message: bytes) -> None:
         """Send a request now, or as soon as earlier ones are answered."""
-        self._waiting.append(frame)
+        self._waiting.append(message)
         self._flush()
 
     def answered(self) -> None:
@@ -85,11 +85,11 @@ class Outbox:
             size = len(self._waiting[0]) + _OVERHEAD_BYTES
             if self._unanswered and self._unread_bytes + size > _ROOM_BYTES:
                 return
-            frame = self._waiting.popleft()
+            message = self._waiting.popleft()
             self._unanswered.append(size)
             self._unread_bytes += size
             try:
-                self._connection.send_bytes(frame)
+                self._connection.send_bytes(message)
             except (BrokenPipeError, ConnectionResetError):
                 pass  # a dead worker is noticed by those who wait
 
@@ -111,31 +111,31 @@ class PipeLines:
         self._outboxes[worker] = Outbox(ours)
         return PipeChannel(theirs)
 
-    def post(self, worker: int | None, frame: bytes) -> int | None:
+    def post(self, worker: int | None, message: bytes) -> int | None:
         if worker is None:
             worker = min(self._outboxes, key=lambda worker: self._outboxes[worker].load)
-        self._outboxes[worker].post(frame)
+        self._outboxes[worker].post(message)
         return worker
 
     def watch(self, sentinels: Sequence[int]) -> None:
         self._watched = list(sentinels)
 
-    def wait(self, timeout_s: float | None) -> Frames | None:
+    def wait(self, timeout_s: float | None) -> Messages | None:
         ready = wait([*self._connections.values(), *self._watched], timeout_s)
         if not ready:
             return None
         answers = []
         for worker, connection in self._connections.items():
             if connection in ready:
-                frame = _receive(connection)
-                if frame is not None:
-                    answers.append((worker, frame))
+                message = _receive(connection)
+                if message is not None:
+                    answers.append((worker, message))
                     self._outboxes[worker].answered()
         self.lost_worker = len(answers) < len(ready)
         return answers
 
-    def read(self, worker: int, frame: bytes) -> Answer:
-        return read_answer(frame)
+    def read(self, worker: int, message: bytes) -> Answer:
+        return read_answer(message)
 
     def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
         return owed[0] if owed else None
@@ -143,10 +143,10 @@ class PipeLines:
     def recall(self) -> None:
         """Each request is at a worker."""
 
-    def close(self, worker: int) -> Frames:
+    def close(self, worker: int) -> Messages:
         connection, answers = self._connections.pop(worker), []
-        while frame := _receive(connection):
-            answers.append((worker, frame))
+        while message := _receive(connection):
+            answers.append((worker, message))
         del self._outboxes[worker]
         with guard:
             connection.close()

@@ -22,7 +22,7 @@ from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple
 
 from .arena import Arena, ArenaReader, new_memory
-from .channels import Frames
+from .channels import Messages
 from .fork_safety import guard, loaders_ends
 from .messages import SHORT_BYTES, Answer, encode_answer, pack_region, read_answer, unpack_region
 
@@ -82,23 +82,23 @@ class PacketChannel:
 
     def receive(self) -> bytes | memoryview:
         try:
-            frame = self._tasks.recv(_LONGEST)
+            message = self._tasks.recv(_LONGEST)
         except OSError:
             raise EOFError from None
-        if not frame:
+        if not message:
             raise EOFError
         self._arena.collect()
-        if frame[:1] == _HERE:
-            return memoryview(frame)[1:]
-        return self._requests.open(unpack_region(frame[1:])).data
+        if message[:1] == _HERE:
+            return memoryview(message)[1:]
+        return self._requests.open(unpack_region(message[1:])).data
 
     def note(self, run: int, step: int) -> None:
         self._arena.note(run, step)
 
     def send(self, answer: Answer, began_ns: int) -> None:
-        frame = encode_answer(answer, self._arena, began_ns)
+        message = encode_answer(answer, self._arena, began_ns)
         try:
-            self._line.send(frame)
+            self._line.send(message)
         except OSError:
             raise EOFError from None
 
@@ -181,13 +181,13 @@ class PacketLines:
         tasks = theirs if self._pinned else self._queues_end
         return PacketEnd(tasks, theirs, memory.fd, self._requested.fd)
 
-    def post(self, worker: int | None, frame: bytes) -> int | None:
+    def post(self, worker: int | None, message: bytes) -> int | None:
         line = self._queue if worker is None else self._lines[worker]
-        if len(frame) <= SHORT_BYTES:
-            packet = _HERE + frame
+        if len(message) <= SHORT_BYTES:
+            packet = _HERE + message
         else:
             self._requests.collect()
-            packet = _ASIDE + pack_region(self._requests.give(memoryview(frame)))
+            packet = _ASIDE + pack_region(self._requests.give(memoryview(message)))
         waiting = self._unsent.get(line)
         if waiting or not _sent(line, packet):
             self._unsent.setdefault(line, deque()).append(packet)
@@ -200,7 +200,7 @@ class PacketLines:
             self._poll.register(sentinel, select.POLLIN)
         self._watched = list(sentinels)
 
-    def wait(self, timeout_s: float | None) -> Frames | None:
+    def wait(self, timeout_s: float | None) -> Messages | None:
         self.lost_worker = False
         ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
         if not ready:
@@ -208,9 +208,9 @@ class PacketLines:
         answers = []
         for fd, _ in ready:
             worker = self._workers.get(fd)
-            frame = b"" if worker is None else _received_from(self._lines[worker])
-            if worker is not None and frame:
-                answers.append((worker, frame))
+            message = b"" if worker is None else _received_from(self._lines[worker])
+            if worker is not None and message:
+                answers.append((worker, message))
             else:
                 self.lost_worker = True
         for line, waiting in list(self._unsent.items()):
@@ -220,8 +220,8 @@ class PacketLines:
                 del self._unsent[line]
         return answers
 
-    def read(self, worker: int, frame: bytes) -> Answer:
-        return read_answer(frame, self._readers[worker].open)
+    def read(self, worker: int, message: bytes) -> Answer:
+        return read_answer(message, self._readers[worker].open)
 
     def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
         of, step = self._readers[worker].noted()
@@ -233,10 +233,10 @@ class PacketLines:
             if packet[:1] == _ASIDE:
                 self._requests.withdraw([unpack_region(packet[1:])])
 
-    def close(self, worker: int) -> Frames:
+    def close(self, worker: int) -> Messages:
         line, answers = self._lines.pop(worker), []
-        while frame := _received_from(line):
-            answers.append((worker, frame))
+        while message := _received_from(line):
+            answers.append((worker, message))
         self._unsent.pop(line, None)
         self._poll.unregister(line)
         del self._workers[line.fileno()]

@@ -26,11 +26,11 @@ def serve(channel: Channel, job: Job, config: WorkerConfig) -> None:
     done_ns: int | None = None
     while True:
         try:
-            frame = channel.receive()
+            message = channel.receive()
         except EOFError:
             return
         began_ns = time.perf_counter_ns()
-        request = read_request(frame)
+        request = read_request(message)
         task = request.task
         channel.note(request.run, task.step if isinstance(task, Task) else -1)
         answer = worker.answer(request)
@@ -46,10 +46,10 @@ def refuse(channel: Channel, worker: int, error: Exception) -> None:
     """Answer a worker's requests with an error, until the other end of the channel is closed."""
     while True:
         try:
-            frame = channel.receive()
+            message = channel.receive()
         except EOFError:
             return
-        run, task = (request := read_request(frame)).run, request.task
+        run, task = (request := read_request(message)).run, request.task
         number, step = (task, -1) if isinstance(task, int) else (task.step, task.step)
         channel.note(run, step)
         channel.send(Answer(run, number, worker, None, error), time.perf_counter_ns())

@@ -1,6 +1,6 @@
-"""Description of a loader or an iterator: as a `Portrait` of fields, and as one line of text.
+"""Description of a loader or an iterator: as a `Description` of fields, and as one line of text.
 
-People print things at any moment, debuggers at every step. A portrait starts and draws nothing,
+People print things at any moment, debuggers at every step. A description starts and draws nothing,
 takes some milliseconds at most, and never raises: a field that cannot be found out is None.
 """
 
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Portrait:
+class Description:
     """Fields that describe a loader or an iterator; None wherever one is not known.
 
     ``doing`` is "running", "finished", "closed" or "before its start"; of a loader, what the next
@@ -62,13 +62,13 @@ def describe(
     position: Callable[[], tuple[int, int]],
     weight: Callable[[], Weight],
     stats: Callable[[], Stats] | None = None,
-) -> Portrait:
-    """The portrait of a loader, or of an iterator.
+) -> Description:
+    """The description of a loader, or of an iterator.
 
     ``doing``, ``position``, ``weight`` and ``stats`` give one part each, and may raise anything.
     """
     epoch, step = _or_none(position) or (None, None)
-    return Portrait(
+    return Description(
         name=type(owner).__name__,
         doing=_or_none(doing),
         epoch=epoch,
@@ -81,17 +81,17 @@ def describe(
     )
 
 
-def in_one_line(portrait: Portrait) -> str:
-    """A portrait as ``repr`` gives it."""
+def in_one_line(description: Description) -> str:
+    """A description as ``repr`` gives it."""
     parts = [
-        *(f"{name} {value}" for name, value in portrait.settings if portrait.stats is None),
-        _position(portrait),
-        f"num_workers={portrait.workers}",
-        portrait.doing,
-        None if portrait.busy is None else f"workers {portrait.busy:.0%} busy",
-        None if portrait.weight is None else f"pickles to {portrait.weight}",
+        *(f"{name} {value}" for name, value in description.settings if description.stats is None),
+        _position(description),
+        f"num_workers={description.workers}",
+        description.doing,
+        None if description.busy is None else f"workers {description.busy:.0%} busy",
+        None if description.weight is None else f"pickles to {description.weight}",
     ]
-    return f"<{portrait.name}: {', '.join(each for each in parts if each)}>"
+    return f"<{description.name}: {', '.join(each for each in parts if each)}>"
 
 
 def total(loader: Owner[Any]) -> int | None:
@@ -133,8 +133,8 @@ def _settings(spec: Spec) -> tuple[tuple[str, str], ...]:
     return tuple(settings)
 
 
-def _position(portrait: Portrait) -> str | None:
-    if portrait.epoch is None or portrait.step is None:
+def _position(description: Description) -> str | None:
+    if description.epoch is None or description.step is None:
         return None
-    of = "" if portrait.total is None else f" of {portrait.total}"
-    return f"epoch {portrait.epoch}, {portrait.step}{of} batches delivered"
+    of = "" if description.total is None else f" of {description.total}"
+    return f"epoch {description.epoch}, {description.step}{of} batches delivered"

@@ -1,4 +1,4 @@
-"""Shows a portrait as HTML, for notebooks.
+"""Shows a description as HTML, for notebooks.
 
 The HTML is one element with its own style: no script, nothing loaded, and no table, which notebooks
 style in their own way. It takes the colour of the text around it, and so suits light and dark
@@ -12,7 +12,7 @@ from html import escape
 
 from ...fetching.engine.stats import Stats
 from ...saving.pickles.size import in_words
-from .describe import Portrait
+from .describe import Description
 
 #: these can be told from white and from black
 _DONE, _BUSY = "#2f9e6e", "#3d85d8"
@@ -36,46 +36,46 @@ _TRACK = (
 _MOST_WORKERS = 8
 
 
-def card(portrait: Portrait) -> str:
-    """A portrait as one element of HTML."""
-    tag = f'<span style="{_TAG}">{escape(portrait.doing)}</span>' if portrait.doing else ""
+def card(description: Description) -> str:
+    """A description as one element of HTML."""
+    tag = f'<span style="{_TAG}">{escape(description.doing)}</span>' if description.doing else ""
     rows = "".join(
         f'<div style="{_QUIET}">{escape(name)}</div><div>{value}</div>'
-        for name, value in _rows(portrait)
+        for name, value in _rows(description)
     )
     return (
-        f'<div style="{_FRAME}">{tag}<b>{escape(portrait.name)}</b>{_where(portrait)}'
+        f'<div style="{_FRAME}">{tag}<b>{escape(description.name)}</b>{_where(description)}'
         f'<div style="{_GRID}">{rows}</div></div>'
     )
 
 
-def _where(portrait: Portrait) -> str:
+def _where(description: Description) -> str:
     """The position, in words and as a bar."""
-    if portrait.epoch is None or portrait.step is None:
+    if description.epoch is None or description.step is None:
         return ""
-    of = "" if portrait.total is None else f" of {portrait.total:,}"
-    words = f"epoch {portrait.epoch}, {portrait.step:,}{of} batches delivered"
-    part = portrait.progress
+    of = "" if description.total is None else f" of {description.total:,}"
+    words = f"epoch {description.epoch}, {description.step:,}{of} batches delivered"
+    part = description.progress
     percent = "" if part is None else f' <span style="{_QUIET}">{part:.0%}</span>'
     bar = "" if part is None else f"<div>{_bar(part, '100%', '8px', _DONE, 'delivered')}</div>"
     return f'<div style="margin:.25em 0 .5em">{words}{percent}{bar}</div>'
 
 
-def _rows(portrait: Portrait) -> Iterator[tuple[str, str]]:
+def _rows(description: Description) -> Iterator[tuple[str, str]]:
     """Names, and values as HTML."""
-    yield from ((name, escape(value)) for name, value in portrait.settings)
-    if portrait.stats is None or not portrait.workers:
-        yield "workers", f"{portrait.workers or 'none: this process fetches'}"
-    elif not portrait.stats.workers:
-        yield "workers", f"{portrait.workers}, not started"
+    yield from ((name, escape(value)) for name, value in description.settings)
+    if description.stats is None or not description.workers:
+        yield "workers", f"{description.workers or 'none: this process fetches'}"
+    elif not description.stats.workers:
+        yield "workers", f"{description.workers}, not started"
     else:
-        yield from _workers(portrait.stats)
-    if portrait.stats is not None and portrait.stats.workers:
-        yield "consumer", escape(_consumer(portrait.stats, portrait.workers))
-        if portrait.stats.skipped:
-            yield "bad samples", f"{portrait.stats.skipped:,} left out"
-    if portrait.weight is not None:
-        yield "its pickle", escape(str(portrait.weight))
+        yield from _workers(description.stats)
+    if description.stats is not None and description.stats.workers:
+        yield "consumer", escape(_consumer(description.stats, description.workers))
+        if description.stats.skipped:
+            yield "bad samples", f"{description.stats.skipped:,} left out"
+    if description.weight is not None:
+        yield "its pickle", escape(str(description.weight))
 
 
 def _workers(stats: Stats) -> Iterator[tuple[str, str]]:

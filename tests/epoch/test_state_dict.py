@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import multiprocessing
 import pickle
@@ -485,14 +484,6 @@ def test_the_state_of_generators_is_json_too() -> None:
     loader = make(seed=None, generator=generator())
     next(iter(loader))
     assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
-
-
-def test_a_state_loads_under_weights_only() -> None:
-    state = state_after(2, shuffle=None, sampler=DrawsAsItGoes(from_torch), seed=None)
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    assert torch.load(file, weights_only=True) == state
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -417,7 +417,7 @@ def test_a_batch_that_is_dropped_in_the_middle_of_a_fork_lets_no_other_be_overwr
 
 ORPHANS = """
 import os, signal, sys
-from {module} import DataLoader
+from picklable_loader import DataLoader
 
 class Pids:
     def __len__(self):
@@ -425,8 +425,7 @@ class Pids:
     def __getitem__(self, index):
         return os.getpid()
 
-options = {options}
-iterator = iter(DataLoader(Pids(), None, num_workers=1, **options))
+iterator = iter(DataLoader(Pids(), None, num_workers=1, transport="{transport}"))
 worker = next(iterator)
 bystander = os.fork()
 if bystander:
@@ -435,18 +434,11 @@ signal.pause()
 """
 
 
-@pytest.mark.parametrize(
-    "module, options",
-    [
-        ("torch.utils.data", {}),
-        ("picklable_loader", {"transport": "arena"}),
-        ("picklable_loader", {"transport": "portable"}),
-    ],
-)
+@pytest.mark.parametrize("transport", ["arena", "portable"])
 def test_workers_end_with_a_killed_parent_though_another_child_of_it_lives_on(
-    module: str, options: dict[str, str]
+    transport: str,
 ) -> None:
-    program = ORPHANS.format(module=module, options=options)
+    program = ORPHANS.format(transport=transport)
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", program], stdout=subprocess.PIPE, cwd=ROOT
     )
@@ -625,10 +617,9 @@ def test_a_batch_may_take_a_gigabyte() -> None:
         return torch.full((2**28,), float(index + 1))
 
     options: dict[str, Any] = {"prefetch_budget": 1, "num_workers": 1}
-    for step, batch in enumerate(loader(Made(make, 2), None, **options)):
-        assert batch.nbytes == 2**30
-        assert batch[0] == batch[-1] == batch[2**27] == step + 1 and batch.sum() > 0
-        del batch
+    [batch] = loader(Made(make, 1), None, **options)
+    assert batch.nbytes == 2**30
+    assert batch[0] == batch[-1] == batch[2**27] == 1 and batch.sum() > 0
 
 
 def test_memory_that_was_kept_is_used_again_or_given_back() -> None:

@@ -124,11 +124,8 @@ def test_torch_has_not_enough_shared_memory_at_the_same_place() -> None:
     assert run(program("torch.utils.data"), *SMALL).returncode != 0
 
 
-@pytest.mark.parametrize("module", ["torch.utils.data", "picklable_loader"])
-def test_workers_whose_files_may_not_be_large_still_send_batches_that_are_small(
-    module: str,
-) -> None:
-    done = run(program(module, size=100_000, in_worker=FSIZE, sharing=BY_NAME))
+def test_workers_whose_files_may_not_be_large_still_send_batches_that_are_small() -> None:
+    done = run(program("picklable_loader", size=100_000, in_worker=FSIZE, sharing=BY_NAME))
     assert (done.returncode, done.stdout) == (0, "1000\n"), done.stderr
 
 
@@ -144,7 +141,7 @@ class Large:
 
 if __name__ == "__main__":
     loader = DataLoader(
-        Large(), 4, num_workers=3, schedule="round_robin", multiprocessing_context=sys.argv[1]
+        Large(), 4, num_workers=2, schedule="round_robin", multiprocessing_context=sys.argv[1]
     )
     kept = [batch for batch, _ in zip(loader, range(6))]
     iterator = iter(loader)
@@ -172,6 +169,6 @@ def test_a_parent_that_is_killed_in_mid_epoch_leaves_nothing(method: str, tmp_pa
     gone = [bool(select.select([worker], [], [], 20.0)[0]) for worker in workers]
     for worker in workers:
         os.close(worker)
-    assert gone == [True] * 3
+    assert gone == [True] * 2
     made_here = tuple(f"torch_{pid}_" for pid in (process.pid, *pids))
     assert [name for name in os.listdir("/dev/shm") if name.startswith(made_here)] == []

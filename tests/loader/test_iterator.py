@@ -173,13 +173,14 @@ def test_after_its_end_there_is_no_worker_and_no_batch(num_workers: int) -> None
         assert next(iterator, None) is None
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("steps", [0, 1, 3, 4])
-def test_an_iterator_that_nobody_has_is_gone_with_its_workers(steps: int) -> None:
+def test_an_iterator_that_nobody_has_is_gone_with_its_workers(steps: int, num_workers: int) -> None:
     """Without the garbage collector: there are no cycles."""
     gc.collect()
     gc.disable()
     try:
-        loader = make(2)
+        loader = make(num_workers)
         iterator = iter(loader)
         seen(iterator, steps)
         gone = weakref.ref(iterator)
@@ -235,8 +236,11 @@ class Interrupted(Noisy):
     def __getitem__(self, index: int) -> Any:
         if index == 4 and self.button.exists():
             self.button.unlink()
-            raise KeyboardInterrupt
+            self.press()
         return super().__getitem__(index)
+
+    def press(self) -> None:
+        raise KeyboardInterrupt
 
 
 def test_ctrl_c_in_the_dataset_loses_nothing(tmp_path: Path) -> None:
@@ -334,18 +338,11 @@ def test_a_worker_that_is_killed_is_an_error_and_the_iterator_can_go_on(
     assert errors <= 1
 
 
-class Deadly(Noisy):
+class Deadly(Interrupted):
     """Kills its worker, as the kernel does when memory is short, once."""
 
-    def __init__(self, button: Path) -> None:
-        super().__init__()
-        self.button = button
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 4 and self.button.exists():
-            self.button.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__getitem__(index)
+    def press(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

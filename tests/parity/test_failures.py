@@ -619,11 +619,6 @@ def test_a_dataset_that_a_spawned_worker_cannot_receive_is_a_runtime_error(
     assert "cannot be set up in a worker" in text + capfd.readouterr().err
 
 
-def test_a_lambda_which_torch_cannot_send_to_a_spawned_worker_is_sent() -> None:
-    options: Any = {"num_workers": 1, "multiprocessing_context": "spawn"}
-    assert list(OURS(Made(lambda index: index, 3), None, **options)) == [0, 1, 2]
-
-
 def test_a_forked_worker_needs_no_pickling_of_what_it_was_given() -> None:
     class Local(Dataset[Any]):
         def __init__(self) -> None:

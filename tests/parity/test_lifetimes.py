@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import multiprocessing
-import os
-import select
 import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,35 +111,11 @@ def test_iterators_may_be_dropped_in_any_order(order: tuple[int, ...]) -> None:
     assert not multiprocessing.active_children()
 
 
-def test_an_iterator_that_was_never_used_leaves_nothing() -> None:
-    loader = OURS(TEN, 2, num_workers=2)
-    iter(loader)
-    del loader
-    assert not multiprocessing.active_children()
-
-
 def test_an_iterator_outlives_its_loaders_name() -> None:
     def observe(make: Make) -> Any:
         return [list(iter(make(TEN, 3, num_workers=n))) for n in (0, 1)]
 
     assert_parity(observe)
-
-
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_dropped_iterator_is_freed_without_the_garbage_collector(
-    num_workers: int,
-) -> None:
-    gc.disable()
-    try:
-        loader = OURS(TEN, 2, num_workers=num_workers)
-        iterator = iter(loader)
-        next(iterator)
-        watch = weakref.ref(iterator)
-        del iterator
-        assert watch() is None
-        assert not multiprocessing.active_children()
-    finally:
-        gc.enable()
 
 
 def test_workers_end_with_their_epoch_even_while_the_iterator_lives() -> None:
@@ -268,41 +240,6 @@ def test_a_process_that_was_forked_meanwhile_does_not_keep_workers_from_ending()
         event.set()
         bystander.join()
         bystander.close()
-
-
-ORPHANS = """
-import os, sys
-from picklable_loader import DataLoader
-
-class Pids:
-    def __len__(self):
-        return 50
-    def __getitem__(self, index):
-        return os.getpid()
-
-if __name__ == "__main__":
-    iterator = iter(DataLoader(Pids(), None, num_workers=2, schedule="round_robin"))
-    print(next(iterator), next(iterator), flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_workers_end_when_the_main_process_is_killed() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", ORPHANS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(picklable_loader.__file__).parents[1],
-    )
-    with process:
-        assert process.stdout is not None
-        workers = [os.pidfd_open(int(pid)) for pid in process.stdout.readline().split()]
-        process.kill()
-        process.wait()
-        gone = [select.select([worker], [], [], 20.0)[0] == [worker] for worker in workers]
-    for worker in workers:
-        os.close(worker)
-    assert gone == [True, True]
 
 
 def test_threads_that_fetch_in_the_main_process_leave_its_random_numbers_alone() -> None:

@@ -59,11 +59,11 @@ def test_what_a_dead_worker_owed_is_done_again_by_another_one(
 
 @pytest.mark.parametrize("at", range(0, len(WHEN), 4))
 def test_so_it_is_when_workers_are_started_in_another_way(at: int, tmp_path: Path) -> None:
-    # Each start of a process takes seconds: every moment once, in one of the ways to die.
+    # Each start by spawn takes seconds: every moment once, in one of the ways to die and to start.
     for number, when in enumerate(list(WHEN)[at : at + 4], at):
         folder = tmp_path / str(number)
         folder.mkdir()
-        method = ("forkserver", "spawn")[number % 2]
+        method = "spawn" if number % 4 == 1 else "forkserver"
         check(when, list(HOW)[number % 5], folder, multiprocessing_context=method)
 
 

@@ -28,7 +28,7 @@ class Stuck:
         return 100
 
     def __getitem__(self, index):
-        if index >= 3:
+        if index >= 2:
             with open(sys.argv[2], "w") as told:
                 print(os.getpid(), file=told)
             read, write = os.pipe()
@@ -37,7 +37,7 @@ class Stuck:
 
 def main():
     loader = picklable_loader.DataLoader(
-        Stuck(), None, num_workers=3, schedule="round_robin", transport=sys.argv[3],
+        Stuck(), None, num_workers=2, schedule="round_robin", transport=sys.argv[3],
         multiprocessing_context=sys.argv[1],
     )
     iterator = iter(loader)
@@ -79,8 +79,8 @@ def start(
 
 
 def workers_at(line: IO[str]) -> list[int]:
-    """Descriptors of three workers that are stuck by now."""
-    return [os.pidfd_open(int(line.readline())) for _ in range(3)]
+    """Descriptors of two workers that are stuck by now."""
+    return [os.pidfd_open(int(line.readline())) for _ in range(2)]
 
 
 @pytest.mark.costly
@@ -113,5 +113,5 @@ def test_workers_that_are_stuck_end_with_their_program(
         gone = [bool(select.select([worker], [], [], PATIENCE_S)[0]) for worker in workers]
         for worker in workers:
             os.close(worker)
-    assert gone == [True] * 3
+    assert gone == [True] * 2
     assert code == ENDINGS[ending][1]

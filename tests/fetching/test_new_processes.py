@@ -50,7 +50,7 @@ _PROGRAM = textwrap.dedent("""
 
     FACTOR = 10
     loader = DataLoader(
-        Typed(), 3, num_workers=2, multiprocessing_context=sys.argv[1],
+        Typed(), 3, num_workers=1, multiprocessing_context=sys.argv[1],
         collate_fn=lambda samples: Nest.Batch(Batch(torch.stack(samples))),
         worker_init_fn=lambda worker: None,
     )
@@ -152,7 +152,7 @@ class Counted(Dataset[Any]):
 def test_a_dataset_is_pickled_once_for_all_workers(method: str, transport: Any) -> None:
     dataset, Counted.pickled = Counted(), 0
     loader = DataLoader(
-        dataset, None, num_workers=3, multiprocessing_context=method, transport=transport
+        dataset, None, num_workers=2, multiprocessing_context=method, transport=transport
     )
     found = list(loader)
     assert Counted.pickled == 1
@@ -253,8 +253,9 @@ class NotHere(Dataset[int]):
 @METHODS
 @pytest.mark.parametrize("transport", ["arena", "portable"])
 def test_what_a_worker_cannot_open_is_an_error_of_the_programs(method: str, transport: Any) -> None:
+    workers = 1 if method == "spawn" else 2  # which takes seconds
     loader = DataLoader(
-        NotHere(), num_workers=2, multiprocessing_context=method, transport=transport
+        NotHere(), num_workers=workers, multiprocessing_context=method, transport=transport
     )
     iterator = iter(loader)
     for _ in range(2):

@@ -113,7 +113,7 @@ if __name__ == "__main__":
     method, schedule = sys.argv[1:]
     loader = DataLoader(
         range(40),
-        num_workers=2,
+        num_workers=1,
         transport="arena",
         prefetch_budget=4,
         schedule=schedule,

@@ -410,21 +410,29 @@ class Typed(torch.utils.data.Dataset):
     def __getitem__(self, index):
         return index + torch.rand(())
 
-it = iter(DataLoader(Typed(), 2, seed=1, codec=sys.argv[1]))
-next(it)
-sys.stdout.buffer.write(pickle.dumps(it))
+for codec in ("cloudpickle", "auto"):
+    it = iter(DataLoader(Typed(), 2, seed=1, codec=codec))
+    next(it)
+    pickle.dump(pickle.dumps(it), sys.stdout.buffer)
 """
 
 
-def test_a_class_of_main_goes_by_value_when_asked() -> None:
-    def saved(codec: str) -> bytes:
-        command = [sys.executable, "-c", _SCRIPT, codec]
-        return subprocess.run(command, capture_output=True, check=True).stdout
+@functools.cache
+def written_by(program: str, *arguments: str) -> list[bytes]:
+    """The iterators that another process has pickled."""
+    command = [sys.executable, "-c", program, *arguments]
+    file = io.BytesIO(subprocess.run(command, capture_output=True, check=True).stdout)
+    found = []
+    while file.tell() < len(file.getbuffer()):
+        found.append(pickle.load(file))
+    return found
 
-    again = pickle.loads(saved("cloudpickle"))
-    assert len(lists(again)) == 3
+
+def test_a_class_of_main_goes_by_value_when_asked() -> None:
+    by_value, by_name = written_by(_SCRIPT)
+    assert len(lists(pickle.loads(by_value))) == 3
     with pytest.raises(AttributeError, match="Typed"):
-        pickle.loads(saved("auto"))
+        pickle.loads(by_name)
 
 
 _KINDS = """
@@ -460,15 +468,15 @@ class Typed(torch.utils.data.Dataset):
 if __name__ == "__main__":
     it = iter(DataLoader(Typed(), None, num_workers=1, codec=sys.argv[1]))
     next(it)
-    sys.stdout.buffer.write(pickle.dumps(it))
+    pickle.dump(pickle.dumps(it), sys.stdout.buffer)
 """
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("codec", ["cloudpickle", "dill"])
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_classes_that_came_along_come_out_of_workers(method: str, codec: str) -> None:
-    command = [sys.executable, "-c", _KINDS, codec]
-    saved = subprocess.run(command, capture_output=True, check=True).stdout
+    [saved] = written_by(_KINDS, codec)
     it = pickle.loads(saved)
     it.loader.multiprocessing_context = method
     found = [next(it) for _ in range(6)]
@@ -499,17 +507,16 @@ class Typed(torch.utils.data.IterableDataset):
     def __iter__(self):
         return Counting()
 
-it = iter(DataLoader(Typed(), 2, num_workers=int(sys.argv[1]), codec="cloudpickle"))
-next(it)
-sys.stdout.buffer.write(pickle.dumps(it))
+for workers in (0, 1):
+    it = iter(DataLoader(Typed(), 2, num_workers=workers, codec="cloudpickle"))
+    next(it)
+    pickle.dump(pickle.dumps(it), sys.stdout.buffer)
 """
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_so_does_the_class_of_a_streams_iterator(workers: int) -> None:
-    command = [sys.executable, "-c", _STREAM, str(workers)]
-    saved = subprocess.run(command, capture_output=True, check=True).stdout
-    assert lists(pickle.loads(saved)) == [[3, 4], [5, 6], [7, 8], [9, 10], [11, 12]]
+def test_so_does_the_class_of_a_streams_iterator() -> None:
+    for saved in written_by(_STREAM):
+        assert lists(pickle.loads(saved)) == [[3, 4], [5, 6], [7, 8], [9, 10], [11, 12]]
 
 
 def test_a_codec_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,18 @@ def ctrl_c_is_heard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets a package be one that is not installed."""
+
+    def hide(package: str) -> None:
+        for name in {package, *sys.modules}:
+            if name.partition(".")[0] == package:
+                monkeypatch.setitem(sys.modules, name, None)
+
+    return hide
+
+
 @pytest.fixture(autouse=True)
 def known_random_states() -> None:
     random.seed(0)

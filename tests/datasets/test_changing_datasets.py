@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from laws.observe import lists
 from torch.utils.data import IterableDataset
 from zoo.streams import Walk
 
@@ -113,10 +114,6 @@ class InTheIterator(Counts):
 
 KINDS = [Counts, Draws, Shuffles, Caches, Wraps, Drops, InTheIterator]
 WORKERS = [(0, False), (1, False), (2, False), (1, True), (2, True)]
-
-
-def lists(batches: Any) -> list[Any]:
-    return [batch.tolist() for batch in batches]
 
 
 @pytest.mark.parametrize("seeding", ["batch", "worker"])

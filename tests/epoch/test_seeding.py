@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from laws.observe import random_states, seed_everything, seen
+from laws.observe import lists, random_states, seed_everything, seen
 from torch.utils.data import (
     Dataset,
     IterableDataset,
@@ -801,9 +801,6 @@ def test_streams_of_workers_that_live_on_have_their_random_numbers_in_every_stat
         torch.manual_seed(0)
         init = gives_a_generator if by_pickle_only else None
         return DataLoader(dataset(), 2, seed=seed, worker_init_fn=init, **options)
-
-    def lists(loader: Any) -> list[Any]:
-        return [batch.tolist() for batch in loader]
 
     whole = make()
     epochs = [lists(whole) for _ in range(4)]

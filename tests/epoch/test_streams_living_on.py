@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from laws.codecs import by_weights_only
-from laws.observe import expected_warnings, seen
+from laws.observe import expected_warnings, lists, seen
 from torch.utils.data import IterableDataset
 from zoo.datasets import CountedNumbers
 from zoo.streams import ByClass, Generated, StatefulDataset, StatefulWalk, share
@@ -62,10 +62,6 @@ class Total(IterableDataset[int]):
 
 
 DATASETS = pytest.mark.parametrize("dataset", [Total, CountedNumbers])
-
-
-def lists(batches: Any) -> list[Any]:
-    return [batch.tolist() for batch in batches]
 
 
 def resumed(make: Callable[[], Any], state: dict[str, Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from laws.observe import lists
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, default_collate
 from zoo import inexact
 from zoo.datasets import Noisy
@@ -342,14 +343,10 @@ def test_a_generator_that_is_an_attribute_as_well_is_saved() -> None:
     loader = DataLoader(Noisy(), batch_size=BATCH, sampler=Shared())
     list(loader)
     state = loader.state_dict()
-    whole = _seen(loader)
+    whole = lists(loader)
     loader = DataLoader(Noisy(), batch_size=BATCH, sampler=Shared())
     loader.load_state_dict(state)
-    assert _seen(loader) == whole
-
-
-def _seen(loader: DataLoader[Any]) -> list[Any]:
-    return [batch.tolist() for batch in loader]
+    assert lists(loader) == whole
 
 
 def test_another_thread_that_pickles_what_is_not_copied_tells() -> None:
@@ -389,10 +386,10 @@ def test_between_epochs_a_sampler_with_a_state_keeps_its_generator_as_well() -> 
     loader = DataLoader(Noisy(), batch_size=BATCH, sampler=Weighs())
     list(loader)
     loader.sampler.weights[3] = 50.0  # type: ignore[attr-defined]
-    state, whole = loader.state_dict(), _seen(loader)
+    state, whole = loader.state_dict(), lists(loader)
     loader = DataLoader(Noisy(), batch_size=BATCH, sampler=Weighs())
     loader.load_state_dict(state)
-    assert _seen(loader) == whole
+    assert lists(loader) == whole
 
 
 class Mixes(DataLoader[Any]):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.observe import lists
 from torch.utils.data import Dataset, IterableDataset
 
 import picklable_loader
@@ -75,10 +76,6 @@ class Interrupting:
             if self.count == self.at:
                 raise self.kind
         return self.line
-
-
-def lists(batches: Any) -> list[Any]:
-    return [batch.tolist() for batch in batches]
 
 
 class TimeIsUp(TimeoutError):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from laws.observe import lists
 from torch.utils.data import IterableDataset, get_worker_info
 from zoo.datasets import CountedNumbers
 
@@ -61,10 +62,6 @@ class StuckOnce:
 
 def persistent(dataset: Any, workers: int = 2, **options: Any) -> DataLoader[Any]:
     return DataLoader(dataset, num_workers=workers, persistent_workers=True, **options)
-
-
-def lists(batches: Any) -> list[Any]:
-    return [batch.tolist() for batch in batches]
 
 
 def kill(pid: int | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,6 +43,11 @@ def plain(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {key: plain(value) for key, value in batch.items()}
     return [plain(item) for item in batch] if isinstance(batch, (list, tuple)) else batch
+
+
+def lists(batches: Iterable[Any]) -> list[Any]:
+    """All batches as plain values; what they raise is raised."""
+    return list(map(plain, batches))
 
 
 def epochs(case: Case, loader: DataLoader[Any], count: int) -> list[list[Any]]:

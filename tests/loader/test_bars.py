@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import io
 import pickle
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -144,14 +143,7 @@ def test_other_things_are_for_tqdm_itself() -> None:
         progress([1, 2])  # type: ignore[arg-type]
 
 
-def test_without_tqdm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    imported = builtins.__import__
-
-    def without(name: str, *more: Any) -> Any:
-        if name.startswith("tqdm"):
-            raise ImportError(name)
-        return imported(name, *more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+def test_without_tqdm_it_says_what_to_install(without: Callable[[str], None]) -> None:
+    without("tqdm")
     with pytest.raises(UsageError, match=r"pip install 'picklable-loader\[progress\]'"):
         progress(make())

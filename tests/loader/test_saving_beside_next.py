@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from laws.observe import lists
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from picklable_loader import DataLoader
@@ -193,18 +194,14 @@ WAYS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, str, int], Any]]] = {
 Seen = list[Any]
 
 
-def seen(batches: Any) -> Seen:
-    return [batch.tolist() for batch in batches]
-
-
 def assert_goes_on(way: str, data: Any, kind: str, workers: int, whole: list[Seen]) -> None:
     """What was saved yields the rest of the first epoch, and the whole second one."""
     torch.manual_seed(99)
     np.random.seed(99)
     again = WAYS[way][1](data, kind, workers)
     step = again.step
-    assert again.epoch == 0 and seen(again) == whole[0][step:], f"{way}, from step {step}"
-    assert seen(again.loader) == whole[1], f"{way}, from step {step}: the next epoch"
+    assert again.epoch == 0 and lists(again) == whole[0][step:], f"{way}, from step {step}"
+    assert lists(again.loader) == whole[1], f"{way}, from step {step}: the next epoch"
 
 
 class Watched:
@@ -293,7 +290,7 @@ WHERE = [("index", workers) for workers in (0, 2)] + [("sample", 0)]
 def test_a_save_that_begins_within_next_of_another_thread_is_exact(
     kind: str, where: str, workers: int, way: str
 ) -> None:
-    whole = [seen(loader := build(kind, workers)), seen(loader)]
+    whole = [lists(loader := build(kind, workers)), lists(loader)]
     loader = build(kind, workers)
     iterator = iter(loader)
     found = [next(iterator).tolist()]
@@ -308,7 +305,7 @@ def test_a_save_that_begins_within_next_of_another_thread_is_exact(
         found.append(next(iterator).tolist())
     data = saver.result()
     hooks.clear()
-    assert [found + seen(iterator), seen(loader)] == whole, "saving has disturbed the original"
+    assert [found + lists(iterator), lists(loader)] == whole, "saving has disturbed the original"
     assert_goes_on(way, data, kind, workers, whole)
 
 
@@ -316,7 +313,7 @@ def test_a_save_that_begins_within_next_of_another_thread_is_exact(
 def test_what_next_moves_while_a_pickle_is_written_is_in_it_as_it_was(
     kind: str, workers: int
 ) -> None:
-    whole = [seen(loader := build(kind, workers)), seen(loader)]
+    whole = [lists(loader := build(kind, workers)), lists(loader)]
     iterator = iter(loader := build(kind, workers))
     found = [next(iterator).tolist()]
     go, gone = threading.Event(), threading.Event()
@@ -336,7 +333,7 @@ def test_what_next_moves_while_a_pickle_is_written_is_in_it_as_it_was(
     gone.set()
     data = saver.result()
     hooks.clear()
-    assert [found + seen(iterator), seen(loader)] == whole
+    assert [found + lists(iterator), lists(loader)] == whole
     assert_goes_on("pickle", data, kind, workers, whole)
 
 
@@ -344,7 +341,7 @@ def test_what_next_moves_while_a_pickle_is_written_is_in_it_as_it_was(
 def test_threads_that_save_all_the_time_disturb_nothing_and_save_what_is_there(
     kind: str, workers: int
 ) -> None:
-    whole = [seen(loader := build(kind, workers)), seen(loader)]
+    whole = [lists(loader := build(kind, workers)), lists(loader)]
     iterator = iter(loader := build(kind, workers))
     stop, saves = threading.Event(), list[tuple[str, Any]]()
 
@@ -367,8 +364,8 @@ def test_threads_that_save_all_the_time_disturb_nothing_and_save_what_is_there(
             thread.join(PATIENCE_S)
     finally:
         sys.setswitchinterval(before)
-    assert [first + seen(iterator), seen(loader)] == whole
-    for way, data in saves[:: max(1, len(saves) // 15)]:
+    assert [first + lists(iterator), lists(loader)] == whole
+    for way, data in saves[:: max(1, len(saves) // 8)]:
         assert_goes_on(way, data, kind, workers, whole)
 
 
@@ -378,14 +375,14 @@ def test_threads_that_save_all_the_time_disturb_nothing_and_save_what_is_there(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", [*MAPPED, *STREAMS])
 def test_a_dataset_saves_its_own_iterator_as_it_is_before_the_batch(kind: str, way: str) -> None:
-    whole = [seen(loader := build(kind, 0)), seen(loader)]
+    whole = [lists(loader := build(kind, 0)), lists(loader)]
     iterator = iter(loader := build(kind, 0))
     saves: list[Any] = []
     found = [next(iterator).tolist()]
     hooks["sample"] = once(lambda: saves.append(WAYS[way][0](iterator)))
-    found += seen(iterator)
+    found += lists(iterator)
     hooks.clear()
-    assert [found, seen(loader)] == whole
+    assert [found, lists(loader)] == whole
     assert_goes_on(way, saves[0], kind, 0, whole)
 
 
@@ -393,7 +390,7 @@ def test_a_dataset_saves_its_own_iterator_as_it_is_before_the_batch(kind: str, w
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [kind for kind in MAPPED if "sampler" in kind])
 def test_a_save_within_the_sampler_is_refused_by_name(kind: str, workers: int, way: str) -> None:
-    whole = seen(build(kind, workers))
+    whole = lists(build(kind, workers))
     iterator = iter(build(kind, workers))
     errors: list[CannotSaveError] = []
 
@@ -405,7 +402,7 @@ def test_a_save_within_the_sampler_is_refused_by_name(kind: str, workers: int, w
 
     found = [next(iterator).tolist()]
     hooks["index"] = once(save)
-    assert found + seen(iterator) == whole
+    assert found + lists(iterator) == whole
     assert "signal handler" in str(errors[0])
 
 
@@ -440,7 +437,7 @@ def test_a_position_is_not_left_within_next(act: str) -> None:
         errors.append(str(caught.value))
 
     hooks["sample"] = once(jump)
-    assert seen(iterator) == seen(DataLoader(Mapped(), 4, seed=1))
+    assert lists(iterator) == lists(DataLoader(Mapped(), 4, seed=1))
     assert errors
 
 
@@ -480,20 +477,20 @@ def test_a_signal_handler_saves_exactly_or_is_refused(kind: str, workers: int) -
     try:
         loader = make()
         _handles_signals.set()
-        whole = [seen(loader), seen(loader)]
+        whole = [lists(loader), lists(loader)]
         loader = make()
         _handles_signals.clear()
         iterator = iter(loader)
         signal.signal(signal.SIGUSR1, save)
         _handles_signals.set()
-        found = seen(iterator)
+        found = lists(iterator)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        assert [found, seen(loader)] == whole
+        assert [found, lists(loader)] == whole
         assert saves and (workers or None not in saves)
         for data in filter(None, saves):
             again = pickle.loads(data)
             step = again.step
-            assert seen(again) == whole[0][step:]
+            assert lists(again) == whole[0][step:]
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -505,7 +502,7 @@ def test_a_batch_does_not_wait_for_another_loader_that_waits_for_it() -> None:
     """Its dataset saves a loader, whose thread is in `next` and wants the global generators."""
     other = iter(other_loader := DataLoader(range(N), 4))
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.extend(seen(other)), daemon=True)
+    thread = threading.Thread(target=lambda: found.extend(lists(other)), daemon=True)
     errors: list[str] = []
 
     def save() -> None:
@@ -519,14 +516,14 @@ def test_a_batch_does_not_wait_for_another_loader_that_waits_for_it() -> None:
             errors.append(str(caught.value))
 
     hooks["sample"] = once(save)
-    seen(DataLoader(Mapped(), 4))
+    lists(DataLoader(Mapped(), 4))
     thread.join(PATIENCE_S)
     assert not thread.is_alive() and len(errors) == 3
-    assert found == seen(DataLoader(range(N), 4))
+    assert found == lists(DataLoader(range(N), 4))
 
 
 def test_close_waits_for_the_batch_of_another_thread() -> None:
-    whole = seen(DataLoader(Mapped(), 4, seed=1))
+    whole = lists(DataLoader(Mapped(), 4, seed=1))
     iterator = iter(DataLoader(Mapped(), 4, seed=1))
     thread = threading.Thread(target=iterator.close)
 
@@ -536,7 +533,7 @@ def test_close_waits_for_the_batch_of_another_thread() -> None:
             pass
 
     hooks["sample"] = once(close)
-    assert seen(iterator) == whole[:1]
+    assert lists(iterator) == whole[:1]
     thread.join(PATIENCE_S)
     assert not thread.is_alive() and list(iterator) == []
 
@@ -557,17 +554,17 @@ class SignalsOnce(Mapped):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_signal_handler_may_close_the_iterator(workers: int) -> None:
-    whole = seen(DataLoader(Mapped(), 4, seed=1))
+    whole = lists(DataLoader(Mapped(), 4, seed=1))
     before = signal.signal(signal.SIGUSR1, lambda number, frame: iterator.close())
     try:
         dataset = SignalsOnce()
         iterator = iter(DataLoader(dataset, 4, num_workers=workers, seed=1))
         dataset.may.set()
-        found = seen(iterator)
+        found = lists(iterator)
         assert iterator.closed and found == whole[: len(found)] and len(found) < len(whole)
         again = DataLoader(Mapped(), 4, seed=1)
         again.load_state_dict(iterator.state_dict())
-        assert seen(again) == whole[len(found) :]
+        assert lists(again) == whole[len(found) :]
     finally:
         signal.signal(signal.SIGUSR1, before)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -206,14 +205,7 @@ def test_an_iterator_that_has_done_nothing_is_drawn_as_well(pyplot: Any) -> None
     assert len(axes.get_yticks()) == 3
 
 
-def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    imported = builtins.__import__
-
-    def without(name: str, *more: Any) -> Any:
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return imported(name, *more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+def test_without_matplotlib_it_says_what_to_install(without: Callable[[str], None]) -> None:
+    without("matplotlib")
     with pytest.raises(UsageError, match=r"pip install 'picklable-loader\[plot\]'"):
         iter(make(0)).plot()

@@ -11,6 +11,7 @@ from typing import Any
 import cloudpickle
 import pytest
 import torch
+from laws.observe import lists
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, WeightedRandomSampler
 
 from picklable_loader import DataLoader
@@ -114,10 +115,6 @@ def loader_of(kind: str, **more: Any) -> DataLoader[Any]:
     if "batch_sampler" not in settings:
         settings["batch_size"] = 3
     return DataLoader(dataset, **settings)
-
-
-def lists(iterator: Any) -> list[list[float]]:
-    return [batch.tolist() for batch in iterator]
 
 
 @KIND

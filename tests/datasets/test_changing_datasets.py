@@ -133,9 +133,9 @@ def test_a_dataset_that_changes_itself_is_resumed_exactly_or_warned_of(
         return state, [str(each.message) for each in given]
 
     whole = make()
-    epochs = [lists(whole) for _ in range(4)]
+    epochs = [lists(whole) for _ in range(3)]
     loader = make()
-    for epoch in range(3):
+    for epoch in range(2):  # the first one, and one that begins with what was changed
         iterator = iter(loader)
         for step in range(len(epochs[epoch]) + 1):
             if step:

@@ -22,6 +22,8 @@ import dill
 import numpy as np
 import pytest
 import torch
+from laws.codecs import by_torch
+from laws.observe import lists
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, TensorDataset
 
 import picklable_loader
@@ -30,13 +32,6 @@ from picklable_loader.errors import CannotLoadError, CannotSaveError, UsageError
 from picklable_loader.saving.pickles.codecs import Carried, open_carried
 
 Load = Callable[[Any], Any]
-
-
-def by_torch(it: Any) -> Any:
-    file = io.BytesIO()
-    torch.save({"it": it}, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)["it"]
 
 
 def out_of_band(it: Any) -> Any:
@@ -218,10 +213,6 @@ def loader_of(odd: str, **options: Any) -> DataLoader[Any]:
     if "batch_sampler" not in settings:
         settings["batch_size"] = 3
     return DataLoader(**settings)
-
-
-def lists(iterator: Any) -> list[list[float]]:
-    return [batch.tolist() for batch in iterator]
 
 
 @pytest.mark.parametrize("odd", ODD)
@@ -519,11 +510,9 @@ def test_so_does_the_class_of_a_streams_iterator() -> None:
         assert lists(pickle.loads(saved)) == [[3, 4], [5, 6], [7, 8], [9, 10], [11, 12]]
 
 
-def test_a_codec_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_codec_that_is_not_installed_is_named(without: Callable[[str], None]) -> None:
     data = pickle.dumps(iter(loader_of("dataset")))
-    for name in [*sys.modules]:
-        if name.partition(".")[0] == "cloudpickle":
-            monkeypatch.setitem(sys.modules, name, None)
+    without("cloudpickle")
     with pytest.raises(UsageError, match="pip install cloudpickle"):
         pickle.loads(data)
     with pytest.raises(UsageError, match="pip install cloudpickle"):
@@ -701,9 +690,9 @@ def test_the_class_of_a_codec_is_refused() -> None:
 
 
 def test_a_codec_that_is_not_installed_is_named_before_anything_is_made(
-    monkeypatch: pytest.MonkeyPatch,
+    without: Callable[[str], None],
 ) -> None:
-    monkeypatch.setitem(sys.modules, "dill", None)
+    without("dill")
     with pytest.raises(UsageError, match="'dill' is not installed: pip install dill"):
         DataLoader(Noisy(), codec="dill")
 

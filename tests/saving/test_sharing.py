@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import random
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.codecs import by_torch
 from torch.utils.data import Dataset
 
 from picklable_loader import DataLoader
@@ -74,13 +74,6 @@ PAIRS = [pair for pair in combinations(PARTS, 2) if pair != ("sampler", "batch_s
 
 def by_pickle(obj: Any) -> Any:
     return pickle.loads(pickle.dumps(obj))
-
-
-def by_torch(obj: Any) -> Any:
-    file = io.BytesIO()
-    torch.save({"it": obj}, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)["it"]
 
 
 def attached(loader: Any) -> Any:

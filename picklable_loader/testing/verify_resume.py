@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from torch.utils.data import IterableDataset
 
 from ..errors import OrderMismatch, StateMismatch
 from ..loader.loader import DataLoader
+from ..saving.pickles.picklers import dump_with
 from .compare import difference
 from .recorder import Trace, trace, witness
 
@@ -105,8 +107,8 @@ def verify_resume(
         num_workers: worker counts, if ``make_loader`` takes them; the first is the reference, and
             the only one where epochs depend on the count (``seeding="worker"``, iterable-style
             data without ``num_streams``).
-        fresh_process: resume in a fresh process as well. ``make_loader`` gets there by
-            cloudpickle.
+        fresh_process: resume in a fresh process as well; on Linux, in one for each resume.
+            ``make_loader`` gets there by cloudpickle, before it is called.
         max_steps: how many steps are tried if ``steps`` is None, from 4.
         max_batches: batches of an epoch that are looked at; a longer or endless one is left there.
 
@@ -124,6 +126,8 @@ def verify_resume(
         raise ValueError(f"codecs={unknown!r} are not known, or num_workers is empty")
     begin = time.perf_counter()
     subject = _Subject(make_loader, max_batches)
+    # Before any run: what the runs leave in closures and globals of __main__ is not for the fresh one.
+    fresh = dump_with("cloudpickle", subject, lambda _: None, None) if fresh_process else b""
     counts = subject.counts(num_workers)
     expected = subject.uninterrupted(counts[0])
     _compare_runs(expected, subject.uninterrupted(counts[0]), "in a second run")
@@ -139,7 +143,7 @@ def verify_resume(
         subject.check(task, expected, "in this process")
     away = [task for task in tasks if _can_travel(task)] if fresh_process else []
     if away:
-        _check_in_child(subject, away, expected)
+        _check_in_child(fresh, away, expected)
     seconds = time.perf_counter() - begin
     return Report(len(expected[0]), tuple(places), len(tasks) + len(away), seconds)
 
@@ -301,10 +305,10 @@ def _places(batches: int, steps: Iterable[int] | None, most: int) -> list[int]:
 # --- in a fresh process --------------------------------------------------------------------------
 
 
-def _check_in_child(subject: _Subject, tasks: list[_Task], expected: list[Trace]) -> None:
+def _check_in_child(subject: bytes, tasks: list[_Task], expected: list[Trace]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder, "work")
-        work.write_bytes(cloudpickle.dumps((subject, tasks, expected)))
+        work.write_bytes(subject + cloudpickle.dumps((tasks, expected)))
         code = f"from {__name__} import _child; import sys; _child(sys.argv[1])"
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         done = subprocess.run(
@@ -322,15 +326,31 @@ def _check_in_child(subject: _Subject, tasks: list[_Task], expected: list[Trace]
 
 
 def _child(path: str) -> None:
-    work = Path(path)
-    subject, tasks, expected = pickle.loads(work.read_bytes())
+    with open(path, "rb") as file:
+        subject, (tasks, expected) = pickle.load(file), pickle.load(file)
+    for task in tasks:
+        # Each resume begins with empty caches; elsewhere a fork may crash in a system library.
+        if sys.platform == "linux":
+            one = get_context("fork").Process(
+                target=_check_alone, args=(subject, task, expected, path)
+            )
+            one.start()
+            one.join()
+            if one.exitcode:
+                sys.exit(f"a resume ended with exit code {one.exitcode}")
+        else:
+            _check_alone(subject, task, expected, path)
+        if pickle.loads(Path(path).read_bytes()) is not None:
+            return
+
+
+def _check_alone(subject: _Subject, task: _Task, expected: list[Trace], path: str) -> None:
     error = None
     try:
-        for task in tasks:
-            subject.check(task, expected, "in a fresh process")
+        subject.check(task, expected, "in a fresh process")
     except ResumeError as found:
         error = found
-    work.write_bytes(pickle.dumps(error))
+    Path(path).write_bytes(pickle.dumps(error))
 
 
 # --- comparing -----------------------------------------------------------------------------------

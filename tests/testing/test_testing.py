@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -189,6 +190,70 @@ def test_a_fault_that_only_a_fresh_process_shows_is_found() -> None:
 
     with pytest.raises(ResumeError, match="in a fresh process"):
         verify_resume(lambda: build(KnowsItsProcess()), steps=(2,), codecs=("state_dict",))
+
+
+@cache
+def jitter(group: int) -> float:
+    return random.random()
+
+
+class Remembering(Noisy):
+    """What a sample is depends on which one of its group came first."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, jitter(index // 2)])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere one process serves all resumes")
+def test_a_cache_of_the_process_is_found_however_many_steps_are_tried() -> None:
+    jitter.cache_clear()
+    with pytest.raises(ResumeError, match="in a fresh process") as caught:
+        verify_resume(
+            lambda: build(Remembering(), shuffle=True, seed=2), steps=(0, 2), codecs=("state_dict",)
+        )
+    assert caught.value.what == "content"
+
+
+CACHES_OF_A_SCRIPT = """
+import functools, random
+from torch.utils.data import Dataset
+from picklable_loader import DataLoader
+from picklable_loader.testing import ResumeError, verify_resume
+
+@functools.lru_cache(None)
+def square(index):
+    return index * index
+
+class Squares(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return square(index)
+
+DRAWN = {}
+
+class Drawn(Squares):
+    def __getitem__(self, index):
+        return DRAWN.setdefault(index // 2, random.random())
+
+def check(kind):
+    make = lambda: DataLoader(kind(), batch_size=1, seed=2, shuffle=True)
+    return verify_resume(make, steps=(2, 5), codecs=("pickle", "state_dict"))
+
+print(check(Squares).resumes)
+try:
+    check(Drawn)
+except ResumeError as error:
+    print(error.what, "in a fresh process" in error.where)
+"""
+
+
+def test_caches_of_a_script_reach_a_fresh_process_empty() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CACHES_OF_A_SCRIPT], capture_output=True, text=True, timeout=240
+    )
+    assert done.stdout.splitlines() == ["9", "content True"], done.stderr
 
 
 def test_an_unknown_codec_is_refused() -> None:

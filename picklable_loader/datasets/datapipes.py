@@ -70,3 +70,27 @@ def sharding(
     if not isinstance(dataset, IterDataPipe | MapDataPipe):
         return worker_init_fn
     return functools.partial(_sharding_worker_init_fn, worker_init_fn, *_get_distributed_settings())
+
+
+def lasting(thing: Any) -> Any:
+    """A DataPipe as far as an epoch can change the next one: its class and attributes, nested.
+
+    Torch sets its hooks' attributes, and almost all of its own pipes', anew at each ``iter``. Other
+    things are returned as they are.
+    """
+    if isinstance(thing, list | tuple) and any(map(is_iter_datapipe, thing)):
+        return [lasting(each) for each in thing]
+    if not is_iter_datapipe(thing):
+        return thing
+    kind, parts = type(thing), vars(thing).items()
+    if kind.__module__.startswith("torch."):
+        given = {"iterable", "sampler", "datapipes"}
+        return kind, [
+            lasting(part)
+            for name, part in parts
+            if name in given or callable(part) or is_iter_datapipe(part)
+        ]
+    return kind, {name: lasting(part) for name, part in parts if name not in _HOOKS}
+
+
+_HOOKS = {name for name in vars(IterDataPipe) if name.startswith("_")} | {"_profile_name"}

@@ -13,8 +13,10 @@ from ..errors import DamagedStateError
 from .wrapper import (
     Wrapper,
     WrapperIterator,
+    before_iter,
     check_fields,
     check_list,
+    go_before_iter,
     iterable,
     name_of,
     reopen,
@@ -134,9 +136,11 @@ class InterleaveIterator(WrapperIterator):
         return {"datasets": len(wrapper.datasets), "weights": weights, "stop": wrapper.stop}
 
     def _save(self) -> dict[str, Any]:
-        inner = self._inner
-        states = None if inner is None else list(map(states_of, self._wrapper.datasets, inner))
-        return {"choices": self._choices, "left": self._left.copy(), "inner": states}
+        begin = {"choices": self._choices, "left": self._left.copy()}
+        datasets, inner = self._wrapper.datasets, self._inner
+        if inner is None:
+            return {**begin, "inner": None, **before_iter(datasets)}
+        return {**begin, "inner": list(map(states_of, datasets, inner))}
 
     def _load(self, state: dict[str, Any]) -> None:
         check_fields(state, "choices")
@@ -149,6 +153,8 @@ class InterleaveIterator(WrapperIterator):
             raise DamagedStateError("inner", f"states of {len(datasets)} datasets", inner)
         self._seed, self.given, self._choices = state["seed"], state["given"], state["choices"]
         self._left = left.copy()
+        if inner is None:
+            go_before_iter(datasets, state)
         self._inner = None if inner is None else list(map(reopen, datasets, inner))
 
     def __repr__(self) -> str:

@@ -40,7 +40,7 @@ def iterate(dataset: Any, states: dict[str, Any]) -> Any:
     """Go on with an iteration: the dataset's state, then ``iter``, then the iterator's state."""
     if "dataset" in states:
         dataset.load_state_dict(states["dataset"])
-    iterator: Any = _Iteration(dataset) if _is_hugging_face(dataset) else iter(dataset)
+    iterator: Any = _Iteration(dataset) if is_hugging_face(dataset) else iter(dataset)
     if "iterator" in states:
         iterator.load_state_dict(states["iterator"])
     return iterator
@@ -96,7 +96,7 @@ class _Iteration:
             self._dataset.load_state_dict(before)
 
 
-def _is_hugging_face(dataset: Any) -> bool:
+def is_hugging_face(dataset: Any) -> bool:
     return any(
         (kind.__module__, kind.__qualname__) == ("datasets.iterable_dataset", "IterableDataset")
         for kind in type(dataset).__mro__

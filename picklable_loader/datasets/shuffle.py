@@ -13,9 +13,11 @@ from ..saving.states.plain import decode, encode
 from .wrapper import (
     Wrapper,
     WrapperIterator,
+    before_iter,
     below,
     check_fields,
     check_list,
+    go_before_iter,
     iterable,
     name_of,
     reopen,
@@ -125,14 +127,17 @@ class ShuffleIterator(WrapperIterator):
         return {"size": self._size, "state": self.mode}
 
     def _save(self) -> dict[str, Any]:
-        held = {"inner": None} if self._inner is None else self._held()
-        return {"ended": self._ended, **held}
+        if self._inner is None:
+            return {"ended": self._ended, "inner": None, **before_iter([self._dataset])}
+        return {"ended": self._ended, **self._held()}
 
     def _load(self, state: dict[str, Any]) -> None:
         self._check(state)
         self._seed, self.given, self._ended = state["seed"], state["given"], bool(state["ended"])
         self._inner, self._buffer = None, []
-        if state["inner"] is not None:
+        if state["inner"] is None:
+            go_before_iter([self._dataset], state)
+        else:
             self._restore(state)
 
     def __repr__(self) -> str:

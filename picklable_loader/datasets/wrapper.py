@@ -16,7 +16,7 @@ from ..core.checks import whole_number
 from ..core.seeds import mixing_draw, mixing_seed
 from ..errors import DamagedStateError, Difference, NewerStateError, StateMismatch, UsageError
 from ..rng.current import current_seed
-from .protocol import iterate, save, tell_epoch
+from .protocol import is_hugging_face, is_stateful, iterate, save, tell_epoch
 
 #: version of the states of all wrappers; also of what is drawn, since a state goes on with it
 FORMAT = 1
@@ -154,6 +154,35 @@ def states_of(dataset: Any, iterator: Any) -> dict[str, Any]:
         raise NotImplementedError(f"neither {name_of(dataset)} nor its iterator has a state here")
     # They are often what the dataset goes on counting with.
     return deepcopy(states)
+
+
+def keeps_own(dataset: Any) -> bool:
+    """What it changes in itself is no part of a state, even where its iterator has one."""
+    return not all(map(is_stateful, _innermost([dataset])))
+
+
+def before_iter(datasets: Iterable[Any]) -> dict[str, Any]:
+    """A state's field for datasets that were not opened yet, if they have states."""
+    states = [deepcopy(save(each, None).get("dataset")) for each in _innermost(datasets)]
+    return {"before": states} if any(state is not None for state in states) else {}
+
+
+def go_before_iter(datasets: Iterable[Any], state: dict[str, Any]) -> None:
+    """Give datasets the states that `before_iter` has saved."""
+    innermost = list(_innermost(datasets))
+    states = check_list(state, "before", len(innermost)) if "before" in state else []
+    for dataset, each in zip(innermost, states):
+        if each is not None:
+            dataset.load_state_dict(deepcopy(each))
+
+
+def _innermost(datasets: Iterable[Any]) -> Iterator[Any]:
+    """The datasets below all wrappers; Hugging Face's have states of iterations only."""
+    for dataset in datasets:
+        if isinstance(dataset, Wrapper):
+            yield from _innermost(dataset._within())
+        elif not is_hugging_face(dataset):
+            yield dataset
 
 
 def reopen(dataset: Any, states: dict[str, Any]) -> Any:

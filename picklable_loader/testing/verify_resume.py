@@ -126,7 +126,7 @@ def verify_resume(
         raise ValueError(f"codecs={unknown!r} are not known, or num_workers is empty")
     begin = time.perf_counter()
     subject = _Subject(make_loader, max_batches)
-    # Before any run: what the runs leave in closures and globals of __main__ is not for the fresh one.
+    # Before any run, which may change closures, and globals of __main__.
     fresh = dump_with("cloudpickle", subject, lambda _: None, None) if fresh_process else b""
     counts = subject.counts(num_workers)
     expected = subject.uninterrupted(counts[0])
@@ -331,9 +331,8 @@ def _child(path: str) -> None:
     for task in tasks:
         # Each resume begins with empty caches; elsewhere a fork may crash in a system library.
         if sys.platform == "linux":
-            one = get_context("fork").Process(
-                target=_check_alone, args=(subject, task, expected, path)
-            )
+            given = subject, task, expected, path
+            one = get_context("fork").Process(target=_check_alone, args=given)
             one.start()
             one.join()
             if one.exitcode:

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 from laws.observe import lists
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, IterDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
 from zoo.streams import Walk
 
-from picklable_loader import DataLoader
+from picklable_loader import DataLoader, Interleave, ShuffleBuffer
 from picklable_loader.errors import LoaderWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
@@ -112,7 +113,92 @@ class InTheIterator(Counts):
         return Walk(list(self.order()))
 
 
-KINDS = [Counts, Draws, Shuffles, Caches, Wraps, Drops, InTheIterator]
+class StateInTheIterator(Counts):
+    """Its iterator has a state, which says nothing of the dataset's counter."""
+
+    def __iter__(self) -> Iterator[int]:
+        return Saving(list(self.order()))
+
+
+class Saving(Walk):
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": self.items, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.items, self.at = state["order"], state["at"]
+
+
+class StateInTheDataset(Counts):
+    """It counts samples and epochs, and saves both."""
+
+    def __init__(self) -> None:
+        self.epoch = self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 12:
+            self.at += 1
+            yield 100 * self.epoch + self.at
+        self.epoch, self.at = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
+class NoStateInTheDataset(StateInTheDataset):
+    state_dict = None  # type: ignore[assignment]
+
+
+def shuffled() -> Any:
+    return ShuffleBuffer(NoStateInTheDataset(), 5)
+
+
+def shuffled_with_a_state() -> Any:
+    return ShuffleBuffer(ShuffleBuffer(StateInTheDataset(), 3, state="rebuild"), 3, seed=1)
+
+
+def interleaved() -> Any:
+    return Interleave([Counts(), StateInTheIterator()])
+
+
+def interleaved_with_states() -> Any:
+    return Interleave([StateInTheDataset(), StateInTheIterator()])
+
+
+class Pipe(IterDataPipe[int]):
+    """A DataPipe of the program that counts its epochs."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        return iter(range(self.epoch, self.epoch + 12))
+
+
+def counts_below_torchs_pipes() -> Any:
+    return IterableWrapper(Counts(), deepcopy=False).shuffle()
+
+
+KINDS = [
+    Counts,
+    Draws,
+    Shuffles,
+    Caches,
+    Wraps,
+    Drops,
+    InTheIterator,
+    StateInTheIterator,
+    StateInTheDataset,
+    shuffled,
+    shuffled_with_a_state,
+    interleaved,
+    interleaved_with_states,
+    Pipe,
+    counts_below_torchs_pipes,
+]
 WORKERS = [(0, False), (1, False), (2, False), (1, True), (2, True)]
 
 
@@ -171,11 +257,34 @@ def test_a_pass_that_was_left_has_changed_the_dataset_as_well(kind: Any) -> None
     iterator = iter(loader)
     saves = []
     whole = []
-    for step in range(7):
+    for _ in range(13):
         saves.append(pickle.dumps(iterator))
         whole += [batch.tolist() for batch in itertools.islice(iterator, 1)]
     for step, data in enumerate(saves):
         assert lists(pickle.loads(data)) == whole[step:]
+
+
+def forked() -> Any:
+    one, other = IterableWrapper(range(12)).fork(2)
+    return one.zip(other.shuffle()).map(sum)
+
+
+@pytest.mark.filterwarnings("ignore:Some child DataPipes are not exhausted")
+@pytest.mark.parametrize("num_workers, persistent", [(0, False), (1, True)])
+@pytest.mark.parametrize("make", [forked, lambda: IterableWrapper(range(12)).sharding_filter()])
+def test_the_pipes_of_torch_are_no_change(make: Any, num_workers: int, persistent: bool) -> None:
+    loaders = [
+        DataLoader(make(), 4, num_workers=num_workers, persistent_workers=persistent, seed=1)
+        for _ in range(2)
+    ]
+    list(loaders[0])
+    iterator = iter(loaders[0])
+    next(iterator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LoaderWarning)
+        state = iterator.state_dict()
+    loaders[1].load_state_dict(state)
+    assert lists(loaders[1]) + lists(loaders[1]) == lists(iterator) + lists(loaders[0])
 
 
 class Told(Counts):

@@ -12,6 +12,7 @@ import pickle
 from hashlib import blake2b
 from typing import Any
 
+from ...datasets.datapipes import lasting
 from ...datasets.protocol import is_stateful, tell_epoch
 from ...saving.pickles.by_reference import attributes_of, dumps, large_leaves, loads
 
@@ -31,6 +32,8 @@ class Baseline:
         self._by_value = by_value
         #: attributes that earlier epochs have changed, which no state holds
         self.drift: list[str] = []
+        #: the iterator's state before the first sample, if it has one
+        self.mark: bytes | None = None
         attributes = {} if is_stateful(dataset) else attributes_of(dataset)
         self._names = set(attributes)
         self._leaves, self._alive = large_leaves(dataset) if attributes else ({}, [])
@@ -39,7 +42,7 @@ class Baseline:
         self._together = self._small(known, len(known) * _MOST_BYTES)
 
     def changes(self) -> bytes | None:
-        """A mark with the changes to undo before a replay; None: there are none."""
+        """A mark with the changes to undo before a replay; without any, what `mark` is."""
         now = attributes_of(self._dataset)
         new = sorted(now.keys() - self._names)
         changed = {
@@ -48,14 +51,15 @@ class Baseline:
             if form is not None and (name not in now or self._form(now[name]) != form)
         }
         if not new and not changed:
-            return None
+            return self.mark
         try:
             known = loads(self._together or b"", self._dataset) if changed else {}
             before = {name: value for name, value in known.items() if name in changed}
             entry = new, dumps(before, self._dataset, self._by_value, self._leaves)
         except Exception:  # what cannot be read again cannot be put back: nor can the dataset
-            return None
-        return pickle.dumps({"begun": entry}, pickle.HIGHEST_PROTOCOL)
+            return self.mark
+        entries = {} if self.mark is None else pickle.loads(self.mark)
+        return pickle.dumps({**entries, "begun": entry}, pickle.HIGHEST_PROTOCOL)
 
     @staticmethod
     def put_back(dataset: Any, entries: dict[str, Any]) -> None:
@@ -96,6 +100,9 @@ class FirstBaseline(Baseline):
 
     def _forms(self) -> dict[str, bytes | None]:
         return {name: self._form(value) for name, value in attributes_of(self._dataset).items()}
+
+    def _form(self, value: Any) -> bytes | None:
+        return super()._form(lasting(value))
 
     def reached(self) -> dict[str, Any]:
         """A mark's entries, which bring another copy to the attributes of this one."""

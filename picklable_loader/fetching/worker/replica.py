@@ -201,7 +201,7 @@ class Replica:
     def first_mark(self, begins: bool) -> Any:
         """The stream's mark at the beginning of the epoch; None: it is not known."""
         mark = self.mark(over=False) if begins else None
-        return self._marker.beginning if mark is None and self._marker is not None else mark
+        return mark if self._marker is None else self._marker.first(mark, begins)
 
     def mark(self, over: bool) -> Any:
         """The stream's mark now; ``over``: the state in which the next epoch finds the dataset."""

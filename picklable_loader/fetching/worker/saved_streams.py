@@ -83,7 +83,7 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
     if isinstance(mark, CannotSaveError):
         raise mark
     if isinstance(mark, Baseline):
-        mark = mark.changes() if live else None
+        mark = mark.changes() if live else mark.mark
     if mark is None or type(mark) is dict:  # of a state that was loaded
         return position.copy(mark=mark)
     if live:

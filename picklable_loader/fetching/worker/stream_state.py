@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from ...datasets.protocol import iterate, save
+from ...datasets.wrapper import keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
 from ...saving.pickles.by_reference import attributes_of, dumps, loads
@@ -60,6 +61,12 @@ class Marker:
         #: the generators when it began; empty where they are known without
         self._first_rng: dict[str, Any] = {}
         self._by_pickle: _ByPickle | None = None
+        #: the dataset may change while its iterator alone has a state
+        self._halved = job.iterable and keeps_own(job.dataset)
+        #: either has a state
+        self._has_state = False
+        #: then, with ``num_workers=0``: the dataset's changes by ``iter``, to undo
+        self._undone: dict[str, Any] | None = None
         #: what the dataset was before the epoch, if that is needed to go on
         self.beginning: Baseline | None = None
         #: where marks are pickled: memory that is used again is written to several times as fast
@@ -88,7 +95,7 @@ class Marker:
         if "over" in entries and not begun:  # that was an epoch's end; this is the next one
             if entries.keys() & {"iterator", "pickled"}:
                 self._open(entries)
-                entries = {}
+                entries = {name: entries[name] for name in entries.keys() & {"begun"}}
             restore_all(rng)  # `iter` may draw
             return self._open(entries)
         iterator = self._open(entries)
@@ -104,11 +111,7 @@ class Marker:
         """
         try:
             entries = self._entries(iterator, fresh)
-            has_state = bool(entries.keys() & {"dataset", "iterator"})
-            if self._lives_on and not has_state and (over or entries):
-                entries.update(self._changes() if over else self._reached)
-            elif "pickled" in entries and "drift" in self._reached:
-                entries["drift"] = self._reached["drift"]
+            entries.update(self._of_dataset(entries, over, fresh))
             if not entries and not (over and self._with_rng and self._lives_on):
                 return None
             # In the main process the next epoch has generators of its own.
@@ -127,6 +130,21 @@ class Marker:
         except Exception as error:  # whatever people's state_dict or __reduce__ raises
             return self._refusal(f"{type(error).__name__}: {error}")
 
+    def first(self, mark: Mark, begins: bool) -> Mark:
+        """The mark at the beginning of the epoch, given what `mark` has returned there, if asked.
+
+        Args:
+            mark: what it has returned; None if it goes on from a state.
+            begins: it was asked.
+        """
+        beginning = self.beginning
+        if beginning is None or not self._has_state:
+            return beginning if mark is None else mark
+        if isinstance(mark, bytes):
+            beginning.mark = mark
+            return beginning
+        return beginning if mark is None and begins else mark
+
     @property
     def _lives_on(self) -> bool:
         """The dataset is a worker's copy, which earlier epochs may have changed."""
@@ -135,6 +153,28 @@ class Marker:
     def _changes(self) -> dict[str, Any]:
         """The dataset's changes by now, as entries of a mark."""
         return {} if self._origin is None else self._origin.reached()
+
+    def _of_dataset(self, entries: dict[str, Any], over: bool, fresh: bool) -> dict[str, Any]:
+        """What epochs have made of the dataset, as further entries of a mark."""
+        if entries.keys() & {"dataset", "iterator"}:
+            if self._halved:
+                return self._changes() if over else self._before(fresh)
+        elif self._lives_on and (over or entries):
+            return self._changes() if over else self._reached
+        elif "pickled" in entries and "drift" in self._reached:
+            return {"drift": self._reached["drift"]}
+        return {}
+
+    def _before(self, fresh: bool) -> dict[str, Any]:
+        """The dataset before the epoch, as entries of a mark with the iterator's state."""
+        if self._lives_on or self.beginning is None:
+            return self._reached
+        if self._undone is None and not fresh:  # a wrapper has called ``iter`` of its datasets
+            changes = pickle.loads(self.beginning.changes() or _NOTHING)
+            self._undone = {name: changes[name] for name in changes.keys() & {"begun"}}
+            if "drift" in self._reached:
+                self._undone["drift"] = self._reached["drift"]
+        return self._undone or {}
 
     def _open(self, entries: dict[str, Any]) -> Any:
         if "begun" in entries:
@@ -147,13 +187,17 @@ class Marker:
         if self._with_rng and self._lives_on:
             self._first_rng = entries.get("first_rng") or capture_all()
         iterator = iterate(self._dataset, entries)
-        self._by_pickle = self.beginning = None
+        self._by_pickle = self.beginning = self._undone = None
         # Generators cannot be pickled; an iterator of Python's own over a list would take the list
         # along, and those of itertools can no longer be from Python 3.14 on.
         picklable = type(iterator).__module__ not in ("builtins", "itertools")
-        if not (beginning or picklable) or _has_state(self._dataset, iterator):
+        if not (beginning or picklable):
             return iterator
-        self.beginning = beginning
+        self._has_state = _has_state(self._dataset, iterator)
+        if not self._has_state or self._halved:
+            self.beginning = beginning
+        if self._has_state:
+            return iterator
         if picklable:
             self._by_pickle = _ByPickle(self._dataset, self._by_value)
             if "pickled" in entries:
@@ -180,6 +224,9 @@ class Marker:
             reason,
             "state_dict() of the dataset and of its iterator should return what pickle can save",
         )
+
+
+_NOTHING = pickle.dumps({})
 
 
 def _has_state(dataset: Any, iterator: Any) -> bool:

@@ -53,6 +53,17 @@ def unsaved_in_sampler(found: str) -> None:
     )
 
 
+def set_in_the_pass(names: list[str]) -> None:
+    """Attributes that the program has set since the pass began, which goes on with the old ones."""
+    warnings.warn(
+        f"{', '.join(names)} of the loader was set in mid-epoch: this pass goes on with the old "
+        "value, and its pickle with the new one. Set it between two passes, or save state_dict() "
+        "and build the loader with the old value to finish this epoch",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )
+
+
 def forgotten(dataset: str, before: int, now: int) -> None:
     """Streams that live on from epoch to epoch are now others."""
     warnings.warn(

@@ -254,6 +254,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             places = run.openings(new_workers=False).values()
             self._replay = replayed(places, None if every == "auto" else every or NEVER)
         make = partial(engine_of, self.loader)
+        self._collates = id(self.loader.collate_fn)
         self._driver.start(run, make, self._turn, skip)
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from ..epoch.options import AtEpochEnd
 from ..epoch.position import Position
 from ..epoch.run import Run
 from ..epoch.spec import Spec
+from ..epoch.warnings import set_in_the_pass
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import packed_iterator
@@ -46,6 +47,8 @@ class PicklableIterator(Generic[_T]):
         #: the step at which the consumer had got all that was delivered, when it last asked
         self._handed_over = -1
         self._turn = loader._pl.turn
+        #: ``id`` of the collate_fn that the pass goes on with
+        self._collates = id(loader.collate_fn)
         #: the step that workers have died of
         self._deadly: int | None = None
         #: the sampler's iterator as it was carried, as long as the dataset is absent
@@ -167,12 +170,24 @@ class PicklableIterator(Generic[_T]):
             spec = spec_of(self.loader) if position.run is None else position.run.spec
             state = history.snapshot(spec, position, live=True)
             warn_of_generators(self.loader, spec, state, live=True)
+            self._warn_of_settings(spec)
             return {
                 "loader": self.loader,
                 "state": state,
                 "finished": position.over,
                 "newest": history.position is position,
             }
+
+    def _warn_of_settings(self, spec: Spec) -> None:
+        if not self._driver.at_work or self._position.over:
+            return
+        now = self.loader._pl.options
+        names = ["on_error", "seed_hooks"]
+        names = [name for name in names if getattr(now, name) != getattr(spec.options, name)]
+        if id(self.loader.collate_fn) != self._collates:
+            names.append("collate_fn")
+        if names:
+            set_in_the_pass(names)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         with self._turn.still():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import random
 import re
+import warnings
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from picklable_loader import DataLoader
 from picklable_loader.epoch.options import Options
+from picklable_loader.errors import LoaderWarning
 from picklable_loader.tools.bench.subject import Subject
 
 NAMES = [field.name for field in fields(Options)]
@@ -157,3 +160,26 @@ def test_a_subclass_may_set_a_name_of_ours_before_torch_builds_the_loader() -> N
             super().__init__(range(3))  # type: ignore[arg-type]
 
     assert Mine().schedule is None
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    "name, value", [("collate_fn", list), ("on_error", "skip"), ("seed_hooks", [hash])]
+)
+def test_a_pickle_of_a_pass_warns_of_what_was_set_since_it_began(
+    name: str, value: Any, num_workers: int
+) -> None:
+    loader = DataLoader(range(6), 2, num_workers=num_workers)
+    iterator = iter(loader)
+    next(iterator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pickle.dumps(iterator)
+        setattr(loader, name, value)
+        iterator.state_dict()  # the program that loads it has a loader of its own
+    with pytest.warns(LoaderWarning, match=f"{name} of the loader was set in mid-epoch"):
+        pickle.dumps(iterator)
+    iterator = iter(loader)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pickle.dumps(iterator)

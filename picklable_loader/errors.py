@@ -14,6 +14,7 @@
     ├── WorkerDied (RuntimeError)     workers die of a task
     ├── StreamError (RuntimeError)    a stream of the dataset cannot go on from its saved state
     ├── NoSampleError (RuntimeError)  all samples of many batches in a row are bad
+    ├── RanksError (RuntimeError)     ranks that share data do not agree, or do not come
     ├── UsageError (RuntimeError)     a call that has no meaning at this moment
     └── InvalidTransition             a bug of ours: please report it
 
@@ -286,6 +287,45 @@ class NoSampleError(LoaderError, RuntimeError):
             f"{self.batches} batches in a row had no sample that the dataset could give; the "
             f"newest: {self.newest}. If that is how the data is, call next again, which goes on."
         )
+
+
+@dataclass(eq=False, repr=False)
+class RanksError(LoaderError, RuntimeError):
+    """Ranks that share an order (``shard=``) do not agree on it, or some have not come.
+
+    All ranks raise it, before the first batch.
+
+    Attributes:
+        missing: ranks that have begun no pass, while the others waited.
+        differences: by property, the values that were found, each with its ranks:
+            ``{"batch_size": {"8": [0, 1], "16": [2]}}``.
+    """
+
+    missing: list[int]
+    differences: dict[str, dict[str, list[int]]]
+
+    def __str__(self) -> str:
+        if self.missing:
+            return (
+                "ranks that share the data begin each pass together, and "
+                f"{_ranks(self.missing)} did not come before the process group's timeout. Call "
+                "iter(loader) on every rank, for the same loaders in the same order; or pass "
+                "shard=(rank, world_size) and seed=, which need no agreement."
+            )
+        rows = "\n".join(
+            f"  {name}: "
+            + ", ".join(f"{value} on {_ranks(ranks)}" for value, ranks in each.items())
+            for name, each in self.differences.items()
+        )
+        return (
+            f"the ranks that share the data do not agree:\n{rows}\nBuild the loader in the same "
+            "way on every rank, and load the same state on every rank, or on none."
+        )
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"{len(ranks)} ranks ({shown})"
 
 
 class UsageError(LoaderError, RuntimeError):

@@ -55,6 +55,8 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "seed": (int, _NULL),
         "num_workers": (int,),
         "dataset": (str,),
+        "world_size": (int,),
+        "shard_tail": (str,),
     },
     "stream": {
         "given": (int,),

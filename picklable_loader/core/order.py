@@ -36,6 +36,31 @@ class Order(Protocol):
         """
 
 
+@runtime_checkable
+class RandomAccess(Protocol):
+    """An order that gives any index by its position."""
+
+    def length(self) -> int | None:
+        """See `Order`."""
+
+    def at(self, positions: range) -> list[Any]:
+        """The indices at ascending positions below the length; moves where ``take`` goes on."""
+
+
+class Section(Sequence[Any]):
+    """Indices at some positions of an order, which are made when a slice is asked for."""
+
+    def __init__(self, order: RandomAccess, positions: range) -> None:
+        self._order = order
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __getitem__(self, part: Any) -> Any:
+        return self._order.at(self._positions[part])
+
+
 class SequenceOrder:
     """The order of a sequence: ``range``, a list of indices, a list of batches.
 
@@ -63,6 +88,11 @@ class SequenceOrder:
         taken = list(self._sequence[start : start + count])
         self._position = start + len(taken)
         return taken
+
+    def at(self, positions: range) -> list[Any]:
+        if self._sequence is None:
+            self._sequence = self._make()
+        return list(self._sequence[positions.start : positions.stop : positions.step])
 
     def seek(self, position: int) -> None:
         self._position = position

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from operator import attrgetter
+from typing import Any, cast
 
-from .order import Order
+from .order import Order, RandomAccess, Section
+from .shard import ALONE, Shard
 from .streams import StreamPosition
 from .task import Task
 
@@ -33,6 +35,8 @@ class Grouping:
     #: indices in a task; 1 unless the unit is SAMPLE_OF_BATCH
     batch_size: int = 1
     drop_last: bool = False
+    #: the rank whose tasks these are
+    shard: Shard = ALONE
 
 
 _step = attrgetter("step")
@@ -70,6 +74,8 @@ class Plan:
         #: the next task that the order gives has this number, and this many samples before it
         self.next_step = next_step
         self.position = position
+        by_batch = grouping.unit is Unit.BATCH
+        self._random_access = isinstance(order, RandomAccess) and not by_batch
         self._streams = streams
         self._most_aside = most_aside
         #: by stream, tasks of steps below ``next_step``, ascending
@@ -110,9 +116,13 @@ class Plan:
             places: see `StreamPlan`; here the order alone decides.
         """
         self.give_back(tasks)
-        if self.torn and self.order.seekable:
-            by_item = self.grouping.unit is Unit.BATCH
-            self.order.seek(self.next_step if by_item else self.position)
+        if self.torn:
+            self.seek()
+
+    def seek(self) -> None:
+        """Have the order go on at the next task, if it can be sought in."""
+        if self.order.seekable:
+            self.order.seek(self._item(self.next_step, self.position))
 
     def draw(self) -> Task:
         """The next task.
@@ -158,19 +168,84 @@ class Plan:
 
     def _take(self) -> Task:
         """The next task that the order gives; StopIteration if there is none."""
-        grouping = self.grouping
+        grouping, step, start = self.grouping, self.next_step, self.position
+        gathered, alone = grouping.unit is Unit.SAMPLE_OF_BATCH, grouping.shard.world == 1
         self.torn = True
-        items = self.order.take(grouping.batch_size)
-        if not items or (grouping.drop_last and len(items) < grouping.batch_size):
+        items = self.order.take(grouping.batch_size) if alone else self._global_step(step, start)
+        if not alone:
+            task = self.share(step, start, items)
+        elif not items or (grouping.drop_last and len(items) < grouping.batch_size):
+            task = None
+        else:
+            stream = step % self._streams if self._streams else None
+            task = Task(step, items if gathered else items[0], start, stream)
+        if task is None:
             self.torn = False
             raise StopIteration
-        gathered = grouping.unit is Unit.SAMPLE_OF_BATCH
-        indices = items if gathered else items[0]
-        stream = self.next_step % self._streams if self._streams else None
-        task = Task(self.next_step, indices, self.position, stream)
-        position = self.position + (len(items) if gathered else self._samples(indices))
-        self.next_step, self.position, self.torn = self.next_step + 1, position, False
+        by_batch = grouping.unit is Unit.BATCH
+        position = start + (sum(map(_samples, items)) if by_batch else len(items))
+        self.next_step, self.position, self.torn = step + 1, position, False
         return task
+
+    def _global_step(self, step: int, start: int) -> Sequence[Any]:
+        """The items that all ranks have in a step; fewer at the epoch's end only."""
+        grouping, order = self.grouping, self.order
+        count = grouping.batch_size * grouping.shard.world
+        if self._random_access:
+            length = order.length()
+            if length is not None and length - start >= count:
+                return Section(cast(RandomAccess, order), range(start, start + count))
+        if order.seekable:
+            order.seek(self._item(step, start))
+        return order.take(count)
+
+    def share(self, step: int, start: int, items: Sequence[Any]) -> Task | None:
+        """This rank's task of a step; None: it has none.
+
+        Args:
+            step: number of the step.
+            start: samples before it.
+            items: those of all ranks.
+        """
+        grouping, shard = self.grouping, self.grouping.shard
+        mine = shard.of(items, self._first)
+        if not mine or (grouping.drop_last and len(mine) < grouping.batch_size):
+            return None
+        by_batch = grouping.unit is Unit.BATCH
+        return Task(
+            step,
+            mine if grouping.unit is Unit.SAMPLE_OF_BATCH else mine[0],
+            start,
+            step % self._streams if self._streams else None,
+            sum(map(_samples, items[: shard.rank])) if by_batch else shard.rank,
+            None if self.order.seekable or shard.world == 1 else items,
+        )
+
+    def again(self, task: Task) -> Task | None:
+        """A task of a saved state, with this rank's indices; None: it has none of them.
+
+        Args:
+            task: its indices are those of all ranks, or None where the order gives them again.
+        """
+        items, grouping = task.indices, self.grouping
+        if self.order.seekable:
+            self.order.seek(self._item(task.step, task.position))
+            items = self.order.take(grouping.batch_size * grouping.shard.world)
+        elif grouping.shard.world == 1 and grouping.unit is not Unit.SAMPLE_OF_BATCH:
+            items = [items]
+        return self.share(task.step, task.position, items)
+
+    def _first(self, count: int) -> list[Any]:
+        """The order's first items, if it can go back to them."""
+        if not self.order.seekable:
+            return []
+        self.order.seek(0)
+        return self.order.take(count)
+
+    def _item(self, step: int, position: int) -> int:
+        """The number of a step's first item in the order."""
+        grouping = self.grouping
+        return step * grouping.shard.world if grouping.unit is Unit.BATCH else position
 
     def advance(self, steps: int) -> int:
         """Pass over tasks, without walking where the order can be sought in.
@@ -202,26 +277,19 @@ class Plan:
         length = self.order.length()
         if length is None:
             return None
-        grouping = self.grouping
-        if grouping.unit is Unit.BATCH:
-            left = length - self.next_step
-        else:
-            left = length - self.position
-        if grouping.drop_last:
-            left = left // grouping.batch_size
-        else:
-            left = -(-left // grouping.batch_size)
-        return sum(map(len, self._queues.values())) + max(0, left)
+        left = max(0, length - self._item(self.next_step, self.position))
+        return sum(map(len, self._queues.values())) + batches_in(left, self.grouping)
 
     def _stride(self, wanted: int) -> int:
         # Batches of a list may have any size: their samples must be counted.
-        passed = 0
+        passed, shard = 0, self.grouping.shard
+        self.order.seek(self._item(self.next_step, self.position))
         while passed < wanted:
-            batches = self.order.take(min(wanted - passed, _STRIDE))
+            batches = self.order.take(min(wanted - passed, _STRIDE) * shard.world)
             if not batches:
                 break
-            passed += len(batches)
-            self.position += sum(map(self._samples, batches))
+            passed += shard.count(len(batches))
+            self.position += sum(map(_samples, batches))
         self.next_step += passed
         return passed
 
@@ -230,19 +298,25 @@ class Plan:
         steps = wanted if left is None else min(wanted, left)
         length = self.order.length()
         self.next_step += steps
-        self.position += steps * self.grouping.batch_size
+        self.position += steps * self.grouping.batch_size * self.grouping.shard.world
         if length is not None:
             self.position = min(self.position, length)
         self.order.seek(self.position)
         return steps
 
-    def _samples(self, indices: object) -> int:
-        if self.grouping.unit is Unit.SAMPLE:
-            return 1
-        try:
-            return len(indices)  # type: ignore[arg-type]
-        except TypeError:
-            return 1
+
+def batches_in(items: int, grouping: Grouping) -> int:
+    """Batches that a rank makes of so many items of the order, from the beginning of a step."""
+    mine = grouping.shard.count(items)
+    return mine // grouping.batch_size if grouping.drop_last else -(-mine // grouping.batch_size)
+
+
+def _samples(indices: Any) -> int:
+    """Samples of one item of the order."""
+    try:
+        return len(indices)
+    except TypeError:
+        return 1
 
 
 def _pop(queue: deque[Task]) -> Task:

@@ -57,7 +57,7 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         "step": cursor.step,
         "next_step": cursor.next_step,
         "position": cursor.position,
-        "window": _packed(cursor.window, fits.get("batch_size")) if cursor.window else [],
+        "window": _packed(cursor.window, spacing(fits)) if cursor.window else [],
         "base_seed": cursor.base_seed,
         "order": None if cursor.order is None else {**cursor.order},
         "sampler": {**cursor.sampler},
@@ -67,7 +67,7 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         "fits": {**fits},
     }
     if cursor.streams:
-        state["streams"] = [_place(place, fits.get("batch_size")) for place in cursor.streams]
+        state["streams"] = [_place(place, spacing(fits)) for place in cursor.streams]
     if cursor.worker_seed is not None:
         state["worker_seed"] = cursor.worker_seed
     if cursor.rank is not None:
@@ -92,7 +92,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         check_records(state)
     _check_kinds(state)
     step, next_step, fits = state["step"], state["next_step"], dict(state["fits"])
-    tasks = _unpacked(state["window"], fits.get("batch_size"), next_step)
+    tasks = _unpacked(state["window"], spacing(fits), next_step)
     window = tuple(sorted(tasks, key=attrgetter("step")))
     cursor = Cursor(
         epoch=state["epoch"],
@@ -107,7 +107,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         rng=dict(state["rng"]),
         workers=dict(state["workers"]),
         announced=state.get("announced"),
-        streams=tuple(_places(state, fits.get("batch_size"), next_step)),
+        streams=tuple(_places(state, spacing(fits), next_step)),
         rank=_rank(state),
     )
     steps = [task.step for task in window]
@@ -198,17 +198,19 @@ def _rank(state: Mapping[str, Any]) -> tuple[int, int] | None:
 # --- the streams ---------------------------------------------------------------------------------
 
 
-def _place(place: StreamPosition, batch_size: int | None) -> dict[str, Any]:
+def _place(place: StreamPosition, samples: int | None) -> dict[str, Any]:
     return {
         "given": place.given,
         "ended": place.ended,
         "marked": place.marked,
         "mark": place.mark,
-        "since": _packed(place.since, batch_size),
+        "since": _packed(place.since, samples),
     }
 
 
-def _places(state: Mapping[str, Any], batch_size: Any, next_step: int) -> Iterator[StreamPosition]:
+def _places(
+    state: Mapping[str, Any], samples: int | None, next_step: int
+) -> Iterator[StreamPosition]:
     forms = state.get("streams", [])
     if type(forms) is not list:
         raise DamagedStateError("streams", "a list", forms)
@@ -219,7 +221,7 @@ def _places(state: Mapping[str, Any], batch_size: Any, next_step: int) -> Iterat
             raise DamagedStateError(field, "where a stream stands", form)
         counts = {f"{field}.{name}": form.get(name) for name in ("given", "marked")}
         given, marked = (_count(counts, name) for name in counts)
-        since = list(_unpacked(form["since"], batch_size, next_step))
+        since = list(_unpacked(form["since"], samples, next_step))
         if marked + len(since) > given:
             raise DamagedStateError(f"{field}.marked", f"at most {given - len(since)}", marked)
         tasks = [replace(task, stream=stream) for task in since]
@@ -232,12 +234,12 @@ def _places(state: Mapping[str, Any], batch_size: Any, next_step: int) -> Iterat
 # windows: all tasks of one worker, for example, which are as many steps apart as there are workers.
 
 
-def _packed(window: Iterable[Task], batch_size: int | None) -> list[list[Any]]:
+def _packed(window: Iterable[Task], samples: int | None) -> list[list[Any]]:
     packed: list[list[Any]] = []
     newest: dict[int | None, list[Any]] = {}
     for task in window:
         run = newest.get(task.stream)
-        apart = None if run is None else _apart(run, task, batch_size)
+        apart = None if run is None else _apart(run, task, samples)
         if run is None or apart is None:
             run = newest[task.stream] = [task.step, task.position, task.indices]
             packed.append(run)
@@ -247,7 +249,7 @@ def _packed(window: Iterable[Task], batch_size: int | None) -> list[list[Any]]:
     return packed
 
 
-def _apart(run: list[Any], task: Task, batch_size: int | None) -> int | None:
+def _apart(run: list[Any], task: Task, per_step: int | None) -> int | None:
     """How many steps the tasks of a run are apart, if this is the next of them."""
     if run[2] is not None or task.indices is not None:
         return None
@@ -255,11 +257,11 @@ def _apart(run: list[Any], task: Task, batch_size: int | None) -> int | None:
     steps, samples = task.step - run[0], task.position - run[1]
     known: list[int] = run[4:] or [1 if count > 1 or task.stream is None else steps]
     apart = known[0]
-    fits = steps == count * apart and samples == steps * (batch_size or 1)
+    fits = steps == count * apart and samples == steps * (per_step or 1)
     return apart if fits else None
 
 
-def _unpacked(packed: list[Any], batch_size: Any, next_step: int) -> Iterator[Task]:
+def _unpacked(packed: list[Any], samples: int | None, next_step: int) -> Iterator[Task]:
     total = 0
     for at, entry in enumerate(packed):
         field = f"window[{at}]"
@@ -272,18 +274,24 @@ def _unpacked(packed: list[Any], batch_size: Any, next_step: int) -> Iterator[Ta
             continue
         counts |= {f"{field}.count": entry[3], f"{field}.apart": [*entry, 1][4]}
         count, apart = (_count(counts, f"{field}.{name}") for name in ("count", "apart"))
-        spacing, last = _spacing(batch_size), step + (count - 1) * apart
-        if entry[2] is not None or apart < 1 or last >= next_step or spacing is None:
+        last = step + (count - 1) * apart
+        if entry[2] is not None or apart < 1 or last >= next_step or samples is None:
             raise DamagedStateError(field, "null and a count of tasks below next_step", entry[2:])
         total += count
         if total > _LONGEST_WINDOW:
             raise DamagedStateError(f"{field}.count", f"{_LONGEST_WINDOW} at most in all", count)
         steps = range(0, count * apart, apart)
-        yield from (Task(step + i, None, position + i * spacing) for i in steps)
+        yield from (Task(step + i, None, position + i * samples) for i in steps)
 
 
-def _spacing(batch_size: Any) -> int | None:
-    """Samples between two tasks; None if that is none."""
-    if batch_size is None:
-        return 1
-    return batch_size if type(batch_size) is int and batch_size > 0 else None
+def spacing(fits: Mapping[str, Any]) -> int | None:
+    """Samples of the order from one step to the next; None: the fingerprint is damaged.
+
+    Args:
+        fits: the fingerprint, for example ``{"batch_size": 8, "world_size": 4}``, which gives 32.
+    """
+    size, world = fits.get("batch_size"), fits.get("world_size", 1)
+    size = 1 if size is None else size
+    if type(size) is not int or type(world) is not int or min(size, world) < 1:
+        return None
+    return size * world

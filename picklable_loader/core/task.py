@@ -19,3 +19,12 @@ class Task:
     position: int
     #: the stream that serves it; None: any worker may
     stream: int | None = None
+    #: samples of its step that other ranks have before this task's first one
+    offset: int = 0
+    #: what the step has for all ranks, if the order cannot give it again; None: just ``indices``
+    drawn: Any = None
+
+    @property
+    def first(self) -> int:
+        """How many samples the epoch's order has before the first one of ``indices``."""
+        return self.position + self.offset

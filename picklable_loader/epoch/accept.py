@@ -111,15 +111,15 @@ def _check_position(spec: Spec, cursor: Cursor, length: int | None) -> None:
     if length is None:
         return
     by_item = spec.grouping.unit is Unit.BATCH
-    name = "next_step" if by_item else "position"
-    if getattr(cursor, name) > length:
-        raise DamagedStateError(name, f"at most {length}", getattr(cursor, name))
+    name, most = ("next_step", -(-length // spec.shard.world)) if by_item else ("position", length)
+    if getattr(cursor, name) > most:
+        raise DamagedStateError(name, f"at most {most}", getattr(cursor, name))
 
 
 def _check_task(spec: Spec, task: Task, order: Order, field: str, length: int | None) -> None:
     grouping = spec.grouping
     if order.seekable:
-        at = task.step if grouping.unit is Unit.BATCH else task.position
+        at = task.step * spec.shard.world if grouping.unit is Unit.BATCH else task.position
         if task.indices is not None:
             raise DamagedStateError(
                 field, "null for indices, as the order gives them", task.indices
@@ -129,14 +129,14 @@ def _check_task(spec: Spec, task: Task, order: Order, field: str, length: int | 
         return
     if task.indices is None:
         raise DamagedStateError(field, "a task with indices", None)
-    if grouping.unit is Unit.SAMPLE_OF_BATCH:
-        if type(task.indices) is not list or not 0 < len(task.indices) <= grouping.batch_size:
-            expected = f"a list of up to {grouping.batch_size} indices"
-            raise DamagedStateError(field, expected, task.indices)
+    if grouping.unit is Unit.SAMPLE_OF_BATCH or spec.shard.world > 1:
+        most = grouping.batch_size * spec.shard.world
+        if type(task.indices) is not list or not 0 < len(task.indices) <= most:
+            raise DamagedStateError(field, f"a list of up to {most} indices", task.indices)
     try:
         indices = decode(task.indices)
     except SYMPTOMS as error:
         raise DamagedStateError(field, "plain indices", task.indices) from error
-    alone = type(indices) in (bool, int, float)
+    alone = type(indices) in (bool, int, float) and spec.shard.world == 1
     if grouping.unit is Unit.BATCH and alone and not hasattr(spec.dataset, "__getitems__"):
         raise DamagedStateError(field, "the indices of a batch", indices)

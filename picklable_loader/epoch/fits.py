@@ -2,62 +2,72 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
 from ..core.cursor import Cursor, Saved
-from ..core.snapshot import differences, from_plain
+from ..core.plan import Grouping, Unit, batches_in
+from ..core.shard import Shard
+from ..core.snapshot import differences, spacing
 from ..errors import Difference, StateMismatch
 
 #: What may differ under strict=False: the position in the order still has a meaning.
 _BRIDGED = {"drop_last", "seeding", "seed", "num_workers"}
 
 
-def fit(given: Any, expected: Mapping[str, Any], strict: bool, length: int | None = None) -> Saved:
+def fit(
+    saved: Saved,
+    expected: Mapping[str, Any],
+    strict: bool,
+    rank: tuple[int, int],
+    length: int | None = None,
+) -> Saved:
     """Check a state against a loader's fingerprint.
 
     Args:
-        given: the state, of plain values.
+        saved: the state.
         expected: the fingerprint.
         strict: False bridges differences where the position still has a meaning.
+        rank: this process's, and the number of ranks.
         length: of the sampler; None if it has none.
 
     Returns:
         A position that fits.
 
     Raises:
-        StateError: see `DataLoader.load_state_dict`.
+        StateMismatch: see `DataLoader.load_state_dict`.
     """
-    cursor, found = from_plain(given)
+    cursor, found = saved
+    cursor = _of_this_rank(cursor, strict, rank, "world_size" in expected)
     unlike = differences(expected, found)
-    bridged = _of_this_rank(cursor, strict)
     if not unlike:
-        return Saved(bridged, found)
-    left = [entry for entry in unlike if strict or not _is_bridged(entry, cursor)]
+        return Saved(cursor, found)
+    left = [each for each in unlike if not _is_bridged(each, saved, expected, strict)]
     if left:
         raise StateMismatch(left, _advice(left, strict))
-    if any(entry.name == "batch_size" for entry in unlike):
+    if spacing(expected) != spacing(found):
         steps = _steps(cursor.position, length, expected)
-        bridged = bridged._replace(step=steps, next_step=steps)
-    if any(entry.name in ("seeding", "num_workers") for entry in unlike):
-        bridged = bridged._replace(workers={})
-    return Saved(bridged, dict(expected))
+        cursor = cursor._replace(step=steps, next_step=steps)
+    if any(each.name in ("seeding", "num_workers") for each in unlike):
+        cursor = cursor._replace(workers={})
+    fits = dict(expected)
+    if expected["seed"] is None and "world_size" in expected:
+        fits["seed"] = found.get("seed")  # ranks that have not agreed on one take the state's
+    return Saved(cursor, fits)
 
 
 def _steps(position: int, length: int | None, expected: Mapping[str, Any]) -> int:
-    """The step of a position that was reached with another batch size.
+    """The step of a position that was reached with another batch size, or on other ranks.
 
     It is counted from the epoch's end: step and remaining batches then add up to the epoch's.
     """
-    size = expected["batch_size"]
     if length is None:
-        return int(-(-position // size))
-    more = 0 if expected["drop_last"] else size - 1
-    return int((length + more) // size - (max(0, length - position) + more) // size)
+        return -(-position // (spacing(expected) or 1))
+    shard = Shard(0, expected.get("world_size", 1), expected.get("shard_tail", "pad"))
+    grouping = Grouping(Unit.SAMPLE_OF_BATCH, expected["batch_size"], expected["drop_last"], shard)
+    return batches_in(length, grouping) - batches_in(max(0, length - position), grouping)
 
 
 def check_fits(loader_fits: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -93,24 +103,22 @@ def check_kind(dataset: Any, was: bool) -> None:
         )
 
 
-def rank_and_world() -> tuple[int, int]:
-    """This process's rank and the number of ranks; (0, 1) outside of distributed training."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    try:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # as torchrun sets them
-    except (KeyError, ValueError):
-        return 0, 1
+def _of_this_rank(cursor: Cursor, strict: bool, here: tuple[int, int], shared: bool) -> Cursor:
+    """The position, without what holds for another rank's indices only.
 
-
-def _of_this_rank(cursor: Cursor, strict: bool) -> Cursor:
-    """The position, without what holds for another rank's indices only."""
-    here, there = rank_and_world(), cursor.rank or (0, 1)
-    if here == there:
+    Args:
+        cursor: the position.
+        strict: see `fit`.
+        here: this rank, and the number of ranks.
+        shared: the ranks share one order.
+    """
+    there = cursor.rank or (0, 1)
+    if here == there or (shared and cursor.rank is None):
         return cursor._replace(rank=None)
     tasks = [*cursor.window, *(task for place in cursor.streams for task in place.since)]
-    if strict and any(task.indices is not None for task in tasks):
-        raise StateMismatch([Difference("rank", list(here), list(there))], _OTHER_RANK)
+    if shared or (strict and any(task.indices is not None for task in tasks)):
+        advice = _ONE_RANKS if shared else _OTHER_RANK
+        raise StateMismatch([Difference("rank", list(here), list(there))], advice)
     order = cursor.order
     if order is not None:
         order = {name: value for name, value in order.items() if name != "checksum"}
@@ -121,20 +129,51 @@ _OTHER_RANK = (
     "It holds indices that its rank has drawn and not delivered. Save a state on each rank and "
     "load it there; or pass strict=False if all ranks read the same samples."
 )
+_ONE_RANKS = (
+    "This state is one rank's: the dataset has a state, batches came out of order "
+    '(in_order=False), or shard_tail="uneven" meets a sampler that cannot be sought in. Save a '
+    "state on each rank, and load it on the same rank of as many."
+)
 
 
-def _is_bridged(entry: Difference, cursor: Cursor) -> bool:
+_NOT_SHARED = (
+    'The state is one for all ranks that share an order. Pass shard="auto" to the loader; there '
+    "may be any number of ranks, 1 included."
+)
+_OF_SO_MANY = (
+    "It holds batches that were drawn for another number of ranks and are not delivered, and the "
+    "sampler cannot give them again. Load it on as many ranks; or save it with num_workers=0, or "
+    "give the sampler an order that can be sought in (register_order)."
+)
+
+
+def _is_bridged(entry: Difference, saved: Saved, expected: Mapping[str, Any], strict: bool) -> bool:
+    cursor, found, name = saved.cursor, saved.fits, entry.name
     # Tasks in the window were cut to the old batch size, and so were the batches that a stream has
     # given; they are kept as they are only if the size has not changed.
-    if entry.name == "batch_size":
-        return not cursor.window and not cursor.streams
-    if entry.name in ("dataset_length", "sampler_length", "sampler_checksum"):
+    uncut = not cursor.window and not cursor.streams
+    if "world_size" in expected:
+        if name == "seed" and entry.expected is None:
+            return True
+        if name in ("world_size", "shard_tail", "batch_size"):
+            by_batch = expected.get("batches_from") == Unit.BATCH.value
+            same = expected.get("world_size") == found.get("world_size", 1)
+            cut_alike = spacing(expected) == spacing(found) and not by_batch
+            return cut_alike or (same and name != "batch_size") or (uncut and not by_batch)
+    if strict:
+        return False
+    if name == "batch_size":
+        return uncut
+    if name in ("dataset_length", "sampler_length", "sampler_checksum"):
         return cursor.order is None  # data in sequence, or an epoch that is yet to begin
-    return entry.name in _BRIDGED
+    return name in _BRIDGED
 
 
 def _advice(left: list[Difference], strict: bool) -> str:
-    if [entry.name for entry in left] == ["sampler_checksum"]:
+    names = {entry.name for entry in left}
+    if names <= {"world_size", "shard_tail"}:
+        return _NOT_SHARED if left[0].expected is None else _OF_SO_MANY
+    if names == {"sampler_checksum"}:
         return (
             "The sampler has other indices or weights than when the state was saved. Make them "
             "from a fixed seed, or save them beside the state."

@@ -268,7 +268,11 @@ class History:
         """The pass that goes on from the state that it waits at, begun."""
         assert position.start is not None
         cursor, fits = position.start
-        check_fits(spec.fingerprint(), fits)
+        if spec.shared:
+            position.start = fit(position.start, spec.fingerprint(), True, spec.rank, spec.length)
+            cursor = position.start.cursor
+        else:
+            check_fits(spec.fingerprint(), fits)
         self.source.restore(cursor.rng)
         if cursor.announced not in (None, self._dataset_has):
             self._dataset_has = cursor.announced
@@ -347,7 +351,7 @@ class History:
             state = dict(dict.items(state))
         check_origin(state)
         given = copied(state)
-        accepted = fit(given, spec.fingerprint(), strict, spec.length)
+        accepted = fit(from_plain(given), spec.fingerprint(), strict, spec.rank, spec.length)
         check(spec, self.source, accepted)
         check_checksum(given)  # last: the other errors say more
         return accepted

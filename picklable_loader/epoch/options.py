@@ -8,9 +8,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from ..core.checks import check_choice, check_count, whole_number
+from ..core.shard import Tail
 from ..fetching.worker.on_error import OnError
 from ..saving.pickles.codecs import Codec
 from ..saving.pickles.picklers import STOCK, check_installed
+from .ranks import check_shard
 
 Seeding = Literal["batch", "sample", "worker"]
 OnTimeout = Literal["raise", "restart"]
@@ -45,6 +47,8 @@ class Options:
     codec: CodecWish = "auto"
     pickle_dataset: bool = True
     pickle_mapped: bool = True
+    shard: Any = None
+    shard_tail: Tail = "pad"
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Options:
@@ -108,6 +112,20 @@ class Options:
             raise ValueError(
                 'on_timeout="restart" needs max_task_deaths from 1: with 0 no worker is replaced'
             )
+        object.__setattr__(self, "shard", check_shard(self.shard))
+        check_choice("shard_tail", self.shard_tail, get_args(Tail))
+        self._check_seeding()
+        hooks: Iterable[Any] = self.seed_hooks
+        for hook in hooks:
+            if not callable(hook):
+                raise TypeError(f"seed_hooks should hold callables, got {hook!r}")
+
+    def _check_seeding(self) -> None:
+        if self.seeding == "worker" and self.shard is not None:
+            raise ValueError(
+                'seeding="worker" cannot be combined with shard=: a worker\'s random numbers run on '
+                'from batch to batch, on each rank in another way. Use seeding="batch" or "sample"'
+            )
         if self.seeding == "worker" and self.num_streams is not None:
             raise ValueError(
                 'seeding="worker" has one stream for each worker: num_streams cannot be given'
@@ -117,10 +135,6 @@ class Options:
                 'seeding="worker" needs schedule="round_robin": a worker\'s random numbers run on '
                 "from batch to batch, so that each batch must stay with its worker"
             )
-        hooks: Iterable[Any] = self.seed_hooks
-        for hook in hooks:
-            if not callable(hook):
-                raise TypeError(f"seed_hooks should hold callables, got {hook!r}")
 
 
 _DEFAULTS = {field.name: field.default for field in fields(Options)}

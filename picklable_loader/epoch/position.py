@@ -40,6 +40,11 @@ class Position:
         return None if run is not None and (run.has_moved or run.finished) else self.start
 
     @property
+    def seed(self) -> int | None:
+        """The ``seed=`` of the state that it waits at; None if there is none."""
+        return None if self.start is None else self.start.fits.get("seed")
+
+    @property
     def over(self) -> bool:
         """The epoch is over, and the consumer has got StopIteration."""
         return self.ended if self.run is None else self.run.finished

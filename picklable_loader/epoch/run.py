@@ -29,7 +29,6 @@ from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode, encode_state
 from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, worker_states
-from .fits import rank_and_world
 from .spec import Spec
 
 
@@ -196,17 +195,22 @@ class Run:
     def _as_saved(self, task: Task, live: bool) -> Task:
         if self.order is not None and self.order.seekable:
             return replace(task, indices=None)  # the order gives it again
-        indices = encode_state(task.indices, "an index that the sampler has given: ", live)
-        return replace(task, indices=indices)
+        drawn = task.indices if task.drawn is None else task.drawn
+        indices = encode_state(drawn, "an index that the sampler has given: ", live)
+        return replace(task, indices=indices, drawn=None)
 
     def _rank(
         self, window: Sequence[Task], places: Sequence[StreamPosition], order: dict[str, Any] | None
     ) -> tuple[int, int] | None:
+        if self.spec.shared:
+            uneven = self.spec.shard.tail == "uneven" and not self.spec.known
+            own = places or uneven or not self.spec.in_order
+            return self.spec.rank if own and self.spec.shard.world > 1 else None
         if not order or "checksum" not in order:
             held = [*window, *(task for place in places for task in place.since)]
             if self.order is None or all(task.indices is None for task in held):
                 return None
-        rank, world = rank_and_world()
+        rank, world = self.spec.rank
         return None if world == 1 else (rank, world)
 
     def saved(self, live: bool) -> Saved:
@@ -297,31 +301,23 @@ class Run:
             wish = None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
             return Schedule(StreamPlan(places, wish), policy, step, places)
         streams, aside = self.streams, MOST_ASIDE if spec.draws_unnoticed else 0
-        start: tuple[int, int] = (0, 0)
-        backlog: tuple[Task, ...] = ()
+        start = (0, 0) if cursor is None else (cursor.next_step, cursor.position)
+        plan = Plan(self.order, grouping, *start, streams=streams, most_aside=aside)
         if cursor is not None:
-            start = cursor.next_step, cursor.position
-            backlog = tuple(self._given_again(task, streams) for task in cursor.window)
+            plan.give_back(filter(None, map(plan.again, map(self._as_drawn, cursor.window))))
             for place in places:
-                place.since = [self._given_again(task, streams) for task in place.since]
-            if self.order.seekable:
-                self.order.seek(start[0] if grouping.unit is Unit.BATCH else start[1])
-        plan = Plan(self.order, grouping, *start, backlog, streams, aside)
+                again = map(plan.again, map(self._as_drawn, place.since))
+                place.since = [task for task in again if task is not None]
+            plan.seek()
         return Schedule(plan, policy, step, places)
+
+    def _as_drawn(self, task: Task) -> Task:
+        """A task of a state, with its indices as the sampler gave them."""
+        assert self.order is not None
+        return task if self.order.seekable else replace(task, indices=decode(task.indices))
 
     def _keep_apart(self, begins: bool) -> None:
         # seeding="worker" in this process: the dataset draws from the program's own generators,
         # as under torch, unless a seed was given. Then each epoch begins with its own.
         if self._source.seed is not None and (begins or self._source.universe is None):
             self._source.universe = GeneratorStates.seeded(self.base_seed)
-
-    def _given_again(self, task: Task, streams: int) -> Task:
-        assert self.order is not None
-        stream = task.step % streams if streams else None
-        if task.indices is not None or not self.order.seekable:
-            return Task(task.step, decode(task.indices), task.position, stream)
-        unit = self.spec.grouping.unit
-        self.order.seek(task.step if unit is Unit.BATCH else task.position)
-        indices = self.order.take(self.spec.grouping.batch_size)
-        gathered = unit is Unit.SAMPLE_OF_BATCH
-        return Task(task.step, indices if gathered else indices[0], task.position, stream)

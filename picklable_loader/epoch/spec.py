@@ -9,12 +9,14 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data.distributed import DistributedSampler
 
 from ..core.budget import Policy
 from ..core.checks import check_count
 from ..core.cursor import Cursor
 from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
+from ..core.shard import Shard
 from ..datasets.protocol import is_stateful, tell_epoch
 from ..orders.attributes import Frozen, freeze, memory
 from ..orders.torch_samplers import data_of, describe, draws_at_once, is_known
@@ -22,6 +24,7 @@ from ..rng.generators import RNGS
 from ..rng.source import Source
 from ..saving.states.checksum import checksum
 from .options import Options, check_budget, count_bytes
+from .ranks import rank_and_world
 
 
 class _LiveGrouping:
@@ -30,8 +33,9 @@ class _LiveGrouping:
     unit = Unit.SAMPLE_OF_BATCH
     drop_last = False
 
-    def __init__(self, batch_sampler: BatchSampler) -> None:
+    def __init__(self, batch_sampler: BatchSampler, shard: Shard) -> None:
         self._batch_sampler = batch_sampler
+        self.shard = shard
 
     @property
     def batch_size(self) -> int:
@@ -58,6 +62,8 @@ class Spec:
     persistent: bool
     in_order: bool
     options: Options
+    #: this rank, among those that share one order
+    shard: Shard
     # What follows from these, and is often asked.
     iterable: bool = field(init=False)
     #: workers go on living from epoch to epoch
@@ -78,17 +84,20 @@ class Spec:
             unit = Unit.SAMPLE if self.batch_size is None else Unit.SAMPLE_OF_BATCH
             sampler, grouping = None, Grouping(unit, self.batch_size or 1)
         elif batch_sampler is None:
-            grouping, opened = Grouping(Unit.SAMPLE), True
+            grouping, opened = Grouping(Unit.SAMPLE, shard=self.shard), True
         elif (
             isinstance(batch_sampler, BatchSampler)
             and type(batch_sampler).__iter__ is BatchSampler.__iter__
         ):
             sampler, size = batch_sampler.sampler, batch_sampler.batch_size
-            grouping = cast(Grouping, _LiveGrouping(batch_sampler))
+            grouping = cast(Grouping, _LiveGrouping(batch_sampler, self.shard))
             if batch_sampler.drop_last:
-                grouping = Grouping(Unit.SAMPLE_OF_BATCH, size, True)
+                grouping = Grouping(Unit.SAMPLE_OF_BATCH, size, True, self.shard)
         else:
-            sampler, grouping, opened = batch_sampler, Grouping(Unit.BATCH), True
+            grouping = Grouping(Unit.BATCH, shard=self.shard)
+            sampler, opened = batch_sampler, True
+        if self.shared:
+            check_shared(iterable, sampler)
         facts.update(sampler=sampler, grouping=grouping, opened_by_loader=opened)
 
     # --- data ------------------------------------------------------------------------------------
@@ -112,6 +121,16 @@ class Spec:
     def length(self) -> int | None:
         """Indices that the sampler gives in an epoch; None if it has no length."""
         return None if self.iterable else length_of(self.sampler)
+
+    @property
+    def shared(self) -> bool:
+        """The order is one for several ranks, or will be after a resume."""
+        return self.options.shard is not None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """This rank, and the number of ranks."""
+        return (self.shard.rank, self.shard.world) if self.shared else rank_and_world()
 
     # --- order -----------------------------------------------------------------------------------
 
@@ -229,6 +248,8 @@ class Spec:
         data = data_of(sampler)
         if data is not None:
             fits["sampler_checksum"] = checksum(data)
+        if self.shared:
+            fits |= {"world_size": self.shard.world, "shard_tail": self.shard.tail}
         if options.seeding == "worker":
             fits["num_workers"] = self.workers
         if self.streamed:
@@ -268,6 +289,20 @@ class Spec:
         if at_epoch_end == "next" and cursor.step and self.remaining(cursor) == 0:
             return cursor.epoch + 1, 0
         return cursor.epoch, cursor.step
+
+
+def check_shared(iterable: bool, sampler: Any) -> None:
+    """Raise ValueError if this data cannot have a loader with ``shard=``."""
+    if isinstance(sampler, DistributedSampler):
+        raise ValueError(
+            "shard option is mutually exclusive with a DistributedSampler, which shards as well: "
+            "give the loader the sampler of the whole dataset, or shuffle=True"
+        )
+    if iterable:
+        raise ValueError(
+            "shard option needs a map-style dataset: an iterable-style one is read by each rank as "
+            "it says itself. Shard it there, by rank and get_worker_info()"
+        )
 
 
 def length_of(sized: Any) -> int | None:

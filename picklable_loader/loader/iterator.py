@@ -28,6 +28,7 @@ from ..fetching.worker.fetch import NEVER
 from ..fetching.worker.on_error import Thinned
 from ..fetching.worker.saved_streams import replayed
 from ..saving.pickles.placeholder import check_present
+from .agreement import agreed
 from .display.timeline import Timeline, draw, timeline
 from .internals import Owner
 from .pickling_iterator import PicklableIterator
@@ -218,6 +219,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             inner.abandon(spec, resumes=start is not None)
         if start is None:
             _check_kind(self.loader)
+            spec = agreed(self.loader, spec, None)
             if inner.driver is not None or history.carried:
                 inner.refit(spec)
             self._take(Position(run=history.fresh_run(spec, self._driver.kept)))
@@ -248,7 +250,9 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         run = position.run
         if run is None:
             _check_kind(self.loader)
-            run = self._history.resumed_run(spec_of(self.loader), position, self._driver.kept)
+            assert position.start is not None
+            spec = agreed(self.loader, spec_of(self.loader), position.start.cursor)
+            run = self._history.resumed_run(spec, position, self._driver.kept)
         if run.goes_on:
             every = run.spec.options.snapshot_every_n_steps
             places = run.openings(new_workers=False).values()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from ..core.checks import whole_number
+from ..core.plan import batches_in
+from ..core.shard import Tail
 from ..epoch.batch_at import batch_at
 from ..epoch.options import (
     OPTIONS,
@@ -25,11 +27,15 @@ from ..epoch.warnings import dropped_state
 from ..fetching.worker.on_error import OnError
 from ..orders.shuffle_sampler import ShuffleSampler
 from ..saving.pickles.size import weigh
+from .agreement import adopt
 from .display.describe import Description, describe, in_one_line
 from .display.html import card
 from .iterator import LoaderIterator
 from .pickling import Picklable, internals, state_of
 from .setup import job_of, spec_of
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _T = TypeVar("_T", covariant=True)
 
@@ -165,6 +171,8 @@ class DataLoader(Picklable[_T]):
         codec: CodecWish = "auto",
         pickle_dataset: bool = True,
         pickle_mapped: bool = True,
+        shard: Literal["auto"] | tuple[int, int] | DeviceMesh | None = None,
+        shard_tail: Tail = "pad",
     ) -> None:
         if shuffle == "indexed":
             # Torch refuses shuffle=True beside a sampler, or with streams, in its own words.
@@ -209,6 +217,8 @@ class DataLoader(Picklable[_T]):
             codec=codec,
             pickle_dataset=pickle_dataset,
             pickle_mapped=pickle_mapped,
+            shard=shard,
+            shard_tail=shard_tail,
         )
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
@@ -230,6 +240,17 @@ class DataLoader(Picklable[_T]):
             persistent = inner.driver is not None and inner.driver.has_workers
             inner.options = inner.options.changed(name, value, persistent)
         super().__setattr__(name, value)
+
+    def __len__(self) -> int:
+        """Batches of an epoch; with ``shard=``, those of this rank.
+
+        Raises:
+            TypeError: dataset or sampler has no length.
+        """
+        spec = spec_of(self)
+        if not spec.shared or spec.iterable:
+            return super().__len__()
+        return batches_in(len(spec.sampler), spec.grouping)
 
     # --- epochs ----------------------------------------------------------------------------------
 
@@ -347,7 +368,8 @@ class DataLoader(Picklable[_T]):
             ValueError: ``at_epoch_end`` is something else.
         """
         with self._pl.turn.jumps("load_state_dict()"):
-            self._pl.history.load(spec_of(self), state, strict, at_epoch_end, None)
+            position = self._pl.history.load(spec_of(self), state, strict, at_epoch_end, None)
+            adopt(self, position.seed)
 
     # --- within ----------------------------------------------------------------------------------
 

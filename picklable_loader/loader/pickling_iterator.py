@@ -22,6 +22,7 @@ from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import packed_iterator
 from ..saving.pickles.size import Weight, weigh
+from .agreement import adopt
 from .copies import alone, apart, named_copy
 from .display.describe import Description, describe, in_one_line
 from .display.html import card
@@ -99,7 +100,8 @@ class PicklableIterator(Generic[_T]):
         Raises:
             TypeError: the sampler has no length.
         """
-        return len(self.loader._index_sampler)
+        loader = self.loader
+        return len(loader if loader._pl.options.shard is not None else loader._index_sampler)
 
     def __repr__(self) -> str:
         return in_one_line(self._pl_description())
@@ -161,6 +163,7 @@ class PicklableIterator(Generic[_T]):
             spec, inner = spec_of(self.loader), self.loader._pl
             wish = at_epoch_end or inner.options.at_epoch_end
             position = inner.history.load(spec, state, strict, wish, self._position)
+            adopt(self.loader, position.seed)
             self._driver.stop()
             self._take(position)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ..core.plan import Unit
+from ..epoch.ranks import shard_of
 from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Batch
@@ -30,6 +32,7 @@ def spec_of(loader: Owner[Any]) -> Spec:
         persistent=loader.persistent_workers,
         in_order=loader.in_order,
         options=loader._pl.options,
+        shard=shard_of(loader._pl.options.shard, loader._pl.options.shard_tail),
     )
 
 
@@ -50,6 +53,9 @@ def job_of(loader: Owner[Any], spec: Spec) -> Job:
         on_error=options.on_error,
         by_value=options.codec == "cloudpickle",
         lives_on=spec.lives_on,
+        rank=spec.shard.rank,
+        world=spec.shard.world,
+        stride=1 if spec.grouping.unit is Unit.BATCH else spec.shard.world,
     )
 
 

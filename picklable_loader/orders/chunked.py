@@ -141,6 +141,18 @@ class ChunkedOrder:
             taken += self._slice(count - len(taken))
         return self.translate(taken)
 
+    def at(self, positions: range) -> list[Any]:
+        if self._stream is None:
+            self._start()
+        taken: list[int] = []
+        while positions:
+            self.seek(positions[0])
+            here = positions[: -(-(len(self._chunk) - self._offset) // positions.step)]
+            last = self._offset + (here[-1] - here[0])
+            taken += self._chunk[self._offset : last + 1 : positions.step].tolist()
+            positions = positions[len(here) :]
+        return self.translate(taken)
+
     def seek(self, position: int) -> None:
         if self._stream is None:
             self._target = position

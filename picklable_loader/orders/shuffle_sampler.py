@@ -126,6 +126,10 @@ class ShuffleOrder:
             taken += some
         return taken
 
+    def at(self, positions: range) -> list[Any]:
+        permutation = self._permutation or self._begin()
+        return _indices(permutation, positions.start, positions.stop, positions.step)
+
     def seek(self, position: int) -> None:
         self._position = position
 
@@ -150,6 +154,6 @@ class ShuffleOrder:
         return source.draw("sampler", random_int64)
 
 
-def _indices(permutation: Permutation, start: int, stop: int) -> list[int]:
-    positions = np.arange(start, stop, dtype=np.uint64)
+def _indices(permutation: Permutation, start: int, stop: int, step: int = 1) -> list[int]:
+    positions = np.arange(start, stop, step, dtype=np.uint64)
     return cast("list[int]", permutation(positions).tolist())

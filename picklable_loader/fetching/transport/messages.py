@@ -118,7 +118,7 @@ def encode_request(request: Request) -> bytes:
     task, begin, numbers = request.task, request.begin, False
     what: Any = task
     if isinstance(task, Task):
-        what = task.step, task.indices, task.position, task.stream
+        what = task.step, task.indices, task.first, task.stream
         numbers = type(task.indices) is list and _INT.issuperset(map(type, task.indices))
     beginning = begin and [getattr(begin, name) for name in EpochStart.__slots__]
     content = request.run, what, beginning, request.position

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 from ...core.task import Task
@@ -48,6 +49,11 @@ class Job:
     by_value: bool = False
     #: workers live from epoch to epoch, and their copies of the dataset with them
     lives_on: bool = False
+    #: the rank, and the number of those that share one order
+    rank: int = 0
+    world: int = 1
+    #: places of the order from one sample of a task to the next
+    stride: int = 1
 
     @property
     def streamed(self) -> bool:
@@ -73,22 +79,22 @@ class MapFetcher:
             seeder.before_batch(task)
         if not job.batched:
             if per_sample:
-                seeder.before_sample(task.position)
+                seeder.before_sample(task.first)
             return job.collate_fn(job.dataset[task.indices])
         bulk = getattr(job.dataset, "__getitems__", None)
         if bulk:
             if per_sample:
-                seeder.before_sample(task.position)
+                seeder.before_sample(task.first)
             samples = bulk(task.indices)
         elif per_sample:
             samples = []
-            for position, index in enumerate(task.indices, task.position):
+            for position, index in zip(count(task.first, job.stride), task.indices):
                 seeder.before_sample(position)
                 samples.append(job.dataset[index])
         else:
             samples = [job.dataset[index] for index in task.indices]
         if per_sample:
-            seeder.before_collate(task.position)
+            seeder.before_collate(task.first)
         return job.collate_fn(samples)
 
 
@@ -105,13 +111,13 @@ class LenientMapFetcher(MapFetcher):
         else:
             self._singly(task, gathering)
         if job.batched:
-            seeder.before_collate(task.position)
+            seeder.before_collate(task.first)
         return gathering.collated(job.collate_fn, job.batched)
 
     def _in_bulk(self, bulk: Callable[[Any], Any], task: Task, gathering: Gathering) -> None:
         """Gather all samples in one call; if it raises, singly, where the dataset can do that."""
         if self._per_sample:
-            self._seeder.before_sample(task.position)
+            self._seeder.before_sample(task.first)
         try:
             gathering.samples = bulk(task.indices)
         except Exception:
@@ -128,7 +134,7 @@ class LenientMapFetcher(MapFetcher):
 
     def _singly(self, task: Task, gathering: Gathering) -> None:
         dataset, indices = self._job.dataset, task.indices if self._job.batched else [task.indices]
-        for position, index in enumerate(indices, task.position):
+        for position, index in zip(count(task.first, self._job.stride), indices):
             if self._per_sample:
                 self._seeder.before_sample(position)
             try:

@@ -18,11 +18,14 @@ class Seeder:
     mode: str
     base_seed: int
     hooks: tuple[Callable[[int], object], ...] = ()
+    rank: int = 0
+    world: int = 1
 
     def before_batch(self, task: Task) -> None:
         """Before a map-style batch is fetched."""
         if self.mode == "batch":
-            self._seed(seeds.batch_seed(self.base_seed, task.step))
+            number = task.step * self.world + self.rank  # of the batch, over all ranks
+            self._seed(seeds.batch_seed(self.base_seed, number))
 
     def before_sample(self, position: int) -> None:
         """Before the sample at that position in the order is fetched (``seeding="sample"``)."""

@@ -7,11 +7,12 @@ by their number. In any other case it is refused, and the error says what to do 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast, get_args
 
 from ...core.cursor import Cursor
 from ...core.order import SequenceOrder
 from ...core.plan import Grouping, Plan, Unit
+from ...core.shard import Shard, Tail
 from ...core.snapshot import from_plain, to_plain
 from ...errors import DamagedStateError, UsageError
 from .tree import check_checksum, copied, with_checksum
@@ -100,13 +101,17 @@ def _plan(cursor: Cursor, fits: Mapping[str, Any]) -> Plan:
     length = _whole(fits, "sampler_length", 0)
     gathered = unit is Unit.SAMPLE_OF_BATCH
     size = _whole(fits, "batch_size", 1) if gathered else 1
-    grouping = Grouping(unit, size, gathered and fits.get("drop_last") is True)
+    world, tail = _whole(fits, "world_size", 1, 1), fits.get("shard_tail", "pad")
+    if type(tail) is not str or tail not in get_args(Tail):
+        raise DamagedStateError("fits.shard_tail", f"one of {get_args(Tail)}", tail)
+    shard = Shard(0, world, cast(Tail, tail))
+    grouping = Grouping(unit, size, gathered and fits.get("drop_last") is True, shard)
     order = SequenceOrder(lambda: range(length))
     return Plan(order, grouping, cursor.next_step, cursor.position, cursor.window)
 
 
-def _whole(fits: Mapping[str, Any], name: str, least: int) -> int:
-    value = fits.get(name)
+def _whole(fits: Mapping[str, Any], name: str, least: int, absent: int | None = None) -> int:
+    value = fits.get(name, absent)
     if type(value) is not int or not least <= value < 2**62:
         raise DamagedStateError(f"fits.{name}", f"a whole number from {least}", value)
     return value

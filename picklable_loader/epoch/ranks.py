@@ -1,0 +1,176 @@
+"""Ranks that share an order: which one this process is, and how all agree before an epoch.
+
+They agree through the store of torch's process group and not by a collective operation. That works
+with each backend, names the ranks that do not come, and leaves the process group as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections.abc import Mapping
+from datetime import timedelta
+from time import monotonic
+from typing import Any, cast
+
+import torch.distributed as dist
+
+from ..core.checks import whole_number
+from ..core.shard import ALONE, Shard, Tail
+from ..errors import RanksError, UsageError
+
+#: how long one wait for the store lasts, in seconds: Ctrl-C is noticed in between
+_AT_ONCE = 1.0
+#: so much longer than rank 0 do the others wait for its answer, in seconds
+_LONGER = 30.0
+
+
+def rank_and_world() -> tuple[int, int]:
+    """This process's rank and the number of ranks; (0, 1) outside of distributed training."""
+    if _has_group():
+        return dist.get_rank(), dist.get_world_size()
+    try:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # as torchrun sets them
+    except (KeyError, ValueError):
+        return 0, 1
+
+
+def _has_group() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def check_shard(shard: Any) -> Any:
+    """``shard=``, checked; a pair as a tuple of two ints.
+
+    Raises:
+        ValueError, TypeError: it is none of those that `DataLoader` names.
+    """
+    if shard is None or shard == "auto" or _is_mesh(shard):
+        return shard
+    if not isinstance(shard, tuple | list) or len(shard) != 2:
+        raise ValueError(
+            'shard should be None, "auto", a pair (rank, world_size) or a DeviceMesh of one '
+            f"dimension, got shard={shard!r}"
+        )
+    rank, world = (whole_number("shard", number) for number in shard)
+    if not 0 <= rank < world:
+        raise ValueError(
+            f"shard=(rank, world_size) should have a rank from 0 to world_size - 1, got {shard!r}"
+        )
+    return rank, world
+
+
+def _is_mesh(shard: Any) -> bool:
+    if not hasattr(shard, "get_local_rank"):
+        return False
+    if shard.ndim != 1:
+        raise ValueError(
+            f'shard should be one dimension of a DeviceMesh, as mesh["dp"], got {shard.ndim}'
+        )
+    return True
+
+
+def shard_of(shard: Any, tail: Tail) -> Shard:
+    """This process's share under ``shard=`` and ``shard_tail=``.
+
+    Raises:
+        UsageError: a DeviceMesh has no process group here.
+    """
+    if shard is None:
+        return ALONE
+    if shard == "auto":
+        shard = rank_and_world()
+    if isinstance(shard, tuple):
+        rank, world = shard
+        return Shard(rank, world, tail)
+    if not _has_group():
+        raise UsageError(
+            "shard= is a DeviceMesh, which has no ranks before torch.distributed is initialised: "
+            "call init_process_group first"
+        )
+    return Shard(shard.get_local_rank(), shard.size(), tail)
+
+
+# --- agreement -----------------------------------------------------------------------------------
+
+#: by store, how often this process has agreed through it
+_COUNTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+
+def agree(wish: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -> int | None:
+    """Compare facts over all ranks of the process group, and agree on a seed.
+
+    Args:
+        wish: the loader's ``shard=``. A pair of numbers names no group: nothing is compared.
+        shard: this rank's.
+        facts: those that must be equal on all ranks.
+        seed: the one that this rank proposes; None: it needs none.
+
+    Returns:
+        Rank 0's proposal; None if several ranks have no process group.
+
+    Raises:
+        RanksError: facts differ, two ranks have the same share, or a rank does not come before
+            the process group's timeout.
+    """
+    if shard.world == 1:
+        return seed
+    if isinstance(wish, tuple) or not _has_group():
+        return None
+    # The only way to the group's store; torch's own modules (FSDP, elastic) take it, too.
+    store: Any = dist.distributed_c10d._get_default_store()
+    number = _COUNTS[store] = _COUNTS.get(store, 0) + 1
+    rank, world = dist.get_rank(), dist.get_world_size()
+    prefix = f"picklable_loader/{number}/"
+    share = [shard.rank, shard.world]
+    store.set(f"{prefix}{rank}", json.dumps([share, {n: repr(v) for n, v in facts.items()}, seed]))
+    patience = store.timeout.total_seconds()
+    if rank == 0:
+        verdict = _verdict(store, prefix, world, patience)
+        store.set(f"{prefix}verdict", json.dumps(verdict))
+        if not verdict["missing"]:  # all have read what was agreed on before
+            for name in (*range(world), "verdict"):
+                store.delete_key(f"picklable_loader/{number - 1}/{name}")
+    elif _waited(store, [f"{prefix}verdict"], patience + _LONGER):
+        verdict = json.loads(store.get(f"{prefix}verdict"))
+    else:
+        verdict = {"missing": [0]}
+    if verdict["missing"] or verdict["differences"]:
+        raise RanksError(verdict["missing"], verdict.get("differences", {}))
+    return cast("int | None", verdict["seed"])
+
+
+def _verdict(store: Any, prefix: str, world: int, patience: float) -> dict[str, Any]:
+    keys = [f"{prefix}{rank}" for rank in range(world)]
+    if not _waited(store, keys, patience):
+        return {"missing": [rank for rank, key in enumerate(keys) if not store.check([key])]}
+    said = [json.loads(text) for text in store.multi_get(keys)]
+    differences = {}
+    for name in {name: None for _, facts, _ in said for name in facts}:
+        ranks: dict[str, list[int]] = {}
+        for rank, (_, facts, _) in enumerate(said):
+            ranks.setdefault(facts.get(name, "absent"), []).append(rank)
+        if len(ranks) > 1:
+            differences[name] = ranks
+    shares: dict[str, list[int]] = {}
+    for rank, (share, _, _) in enumerate(said):
+        shares.setdefault(f"{share[0]} of {share[1]}", []).append(rank)
+    complete = {f"{part} of {said[0][0][1]}" for part in range(said[0][0][1])}
+    if shares.keys() != complete or len({*map(len, shares.values())}) > 1:
+        differences["share"] = shares
+    return {"missing": [], "differences": differences, "seed": said[0][2]}
+
+
+def _waited(store: Any, keys: list[str], patience: float) -> bool:
+    """Wait for the keys; False: some have not come in that many seconds."""
+    until = monotonic() + patience
+    while True:
+        left = until - monotonic()
+        try:
+            store.wait(keys, timedelta(seconds=max(0.001, min(_AT_ONCE, left))))
+        except dist.DistStoreError:
+            if left <= _AT_ONCE:
+                return False
+        else:
+            return True

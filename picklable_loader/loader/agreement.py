@@ -1,0 +1,66 @@
+"""Ranks that share an order agree on its seed and on where they are, before a pass begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..core.cursor import Cursor
+from ..epoch.ranks import agree
+from ..epoch.spec import Spec
+from ..errors import UsageError
+from ..rng.source import random_int64
+from .internals import Owner
+from .setup import spec_of
+
+
+def agreed(loader: Owner[Any], spec: Spec, cursor: Cursor | None) -> Spec:
+    """How the loader is set up, once all ranks have agreed; for a loader on its own, as it was.
+
+    A loader with ``shard=`` and without ``seed=`` takes the seed that rank 0 draws, for good.
+
+    Args:
+        loader: this rank's.
+        spec: how it is set up.
+        cursor: the position that a pass goes on from; None for a new epoch.
+
+    Raises:
+        RanksError: the ranks do not agree, or some do not come.
+        UsageError: they have no seed, and no process group to agree on one.
+    """
+    if not spec.shared:
+        return spec
+    inner, facts = loader._pl, spec.fingerprint()
+    if cursor is None:
+        facts["epoch"] = inner.history.next_epoch
+    else:
+        facts |= {"epoch": cursor.epoch, "step": cursor.step, "position": cursor.position}
+        order = cursor.order or {}
+        facts |= {f"order.{n}": v for n, v in order.items() if type(v) in (int, str, bool)}
+    undecided = spec.options.seed is None and (cursor is None or cursor.base_seed is None)
+    proposal = inner.history.source.draw("loader", random_int64) if undecided else None
+    seed = agree(spec.options.shard, spec.shard, facts, proposal)
+    if not undecided:
+        return spec
+    if seed is None:
+        raise UsageError(
+            f"{spec.shard.world} ranks share one order, and have no process group to agree on its "
+            "seed: pass seed= to the DataLoader, the same on every rank; or call "
+            'init_process_group first, with shard="auto"'
+        )
+    adopt(loader, seed)
+    return spec_of(loader)
+
+
+def adopt(loader: Owner[Any], seed: int | None) -> None:
+    """Take a seed that the ranks share, if the loader has none.
+
+    Args:
+        loader: one with ``shard=``.
+        seed: the ranks', or that of a state.
+    """
+    inner = loader._pl
+    if seed is None or inner.options.shard is None or inner.options.seed is not None:
+        return
+    inner.options = replace(inner.options, seed=seed)
+    loader.__dict__["seed"] = inner.history.source.seed = seed

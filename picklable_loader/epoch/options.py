@@ -124,7 +124,7 @@ class Options:
         if self.seeding == "worker" and self.shard is not None:
             raise ValueError(
                 'seeding="worker" cannot be combined with shard=: a worker\'s random numbers run on '
-                'from batch to batch, on each rank in another way. Use seeding="batch" or "sample"'
+                'from batch to batch, on each rank differently. Use "batch" or "sample"'
             )
         if self.seeding == "worker" and self.num_streams is not None:
             raise ValueError(

@@ -123,8 +123,8 @@ class Options:
     def _check_seeding(self) -> None:
         if self.seeding == "worker" and self.shard is not None:
             raise ValueError(
-                'seeding="worker" cannot be combined with shard=: a worker\'s random numbers run on '
-                'from batch to batch, on each rank differently. Use "batch" or "sample"'
+                'seeding="worker" cannot be combined with shard=: a state would hold the random '
+                'numbers of one rank\'s workers. Use seeding="batch" or "sample"'
             )
         if self.seeding == "worker" and self.num_streams is not None:
             raise ValueError(

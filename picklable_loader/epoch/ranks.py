@@ -10,6 +10,7 @@ import json
 import os
 import weakref
 from collections.abc import Mapping
+from hashlib import blake2b
 from time import monotonic, sleep
 from typing import Any, cast
 
@@ -21,6 +22,8 @@ from ..errors import RanksError, UsageError
 
 #: seconds between two questions to the store
 _LONGEST_PAUSE = 0.05
+#: characters of a fact; of a longer one the ranks compare a hash
+_LONGEST = 80
 #: so much longer than rank 0 do the others wait for its answer, in seconds
 _LONGER = 30.0
 
@@ -123,7 +126,8 @@ def agree(wish: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -
     rank, world = dist.get_rank(), dist.get_world_size()
     prefix = f"picklable_loader/{number}/"
     share = [shard.rank, shard.world]
-    store.set(f"{prefix}{rank}", json.dumps([share, {n: repr(v) for n, v in facts.items()}, seed]))
+    said = {name: _short(repr(value)) for name, value in facts.items()}
+    store.set(f"{prefix}{rank}", json.dumps([share, said, seed]))
     patience = store.timeout.total_seconds()
     if rank == 0:
         verdict = _verdict(store, prefix, world, patience)
@@ -138,6 +142,12 @@ def agree(wish: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -
     if verdict["missing"] or verdict["differences"]:
         raise RanksError(verdict["missing"], verdict.get("differences", {}))
     return cast("int | None", verdict["seed"])
+
+
+def _short(text: str) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:20]}... ({blake2b(text.encode(), digest_size=8).hexdigest()})"
 
 
 def _verdict(store: Any, prefix: str, world: int, patience: float) -> dict[str, Any]:

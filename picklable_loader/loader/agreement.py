@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.cursor import Cursor
+from ..epoch.history import History
 from ..epoch.ranks import agree
 from ..epoch.spec import Spec
-from ..errors import UsageError
+from ..errors import CannotSaveError, UsageError
 from ..rng.source import random_int64
 from .internals import Owner
 from .setup import spec_of
@@ -30,15 +31,12 @@ def agreed(loader: Owner[Any], spec: Spec, cursor: Cursor | None) -> Spec:
     """
     if not spec.shared:
         return spec
-    inner, facts = loader._pl, spec.fingerprint()
-    if cursor is None:
-        facts["epoch"] = inner.history.next_epoch
-    else:
-        facts |= {"epoch": cursor.epoch, "step": cursor.step, "position": cursor.position}
-        order = cursor.order or {}
-        facts |= {f"order.{n}": v for n, v in order.items() if type(v) in (int, str, bool)}
+    inner = loader._pl
+    history, source = inner.history, inner.history.source
+    facts = _facts(spec, history, cursor)
     undecided = spec.options.seed is None and (cursor is None or cursor.base_seed is None)
-    proposal = inner.history.source.draw("loader", random_int64) if undecided else None
+    source.generators = spec.generators
+    proposal = source.draw("loader", random_int64) if undecided else None
     seed = agree(spec.options.shard, spec.shard, facts, proposal)
     if not undecided:
         return spec
@@ -50,6 +48,21 @@ def agreed(loader: Owner[Any], spec: Spec, cursor: Cursor | None) -> Spec:
         )
     adopt(loader, seed)
     return spec_of(loader)
+
+
+def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any]:
+    """Properties that must be equal on all ranks, by their names."""
+    facts = spec.fingerprint()
+    if cursor is not None:
+        facts |= {"epoch": cursor.epoch, "step": cursor.step, "position": cursor.position}
+        order = cursor.order or {}
+        return facts | {f"order.{n}": v for n, v in order.items() if type(v) in (int, str, bool)}
+    facts["epoch"] = history.next_epoch
+    try:  # a sampler's own generator may have another seed on each rank
+        facts["sampler's attributes"] = spec.unstarted(history.source, history.iterated)
+    except CannotSaveError:
+        pass
+    return facts
 
 
 def adopt(loader: Owner[Any], seed: int | None) -> None:

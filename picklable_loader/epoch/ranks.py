@@ -25,7 +25,7 @@ _LONGEST_PAUSE = 0.05
 #: characters of a fact; of a longer one the ranks compare a hash
 _LONGEST = 80
 #: so much longer than rank 0 do the others wait for its answer, in seconds
-_LONGER = 30.0
+_LONGER = 10.0
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -129,16 +129,17 @@ def agree(wish: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -
     said = {name: _short(repr(value)) for name, value in facts.items()}
     store.set(f"{prefix}{rank}", json.dumps([share, said, seed]))
     patience = store.timeout.total_seconds()
+    verdict: dict[str, Any] | None = None
     if rank == 0:
         verdict = _verdict(store, prefix, world, patience)
-        store.set(f"{prefix}verdict", json.dumps(verdict))
-        if not verdict["missing"]:  # all have read what was agreed on before
-            for name in (*range(world), "verdict"):
-                store.delete_key(f"picklable_loader/{number - 1}/{name}")
-    elif _waited(store, [f"{prefix}verdict"], patience + _LONGER):
-        verdict = json.loads(store.get(f"{prefix}verdict"))
-    else:
+    elif not _waited(store, [f"{prefix}verdict"], patience + _LONGER):
         verdict = {"missing": [0]}
+    if verdict is not None:  # of two, for example if rank 0 comes too late, the first one counts
+        store.compare_set(f"{prefix}verdict", "", json.dumps(verdict))
+    verdict = cast("dict[str, Any]", json.loads(store.get(f"{prefix}verdict")))
+    if rank == 0 and not verdict["missing"]:  # all have read what was agreed on before
+        for name in (*range(world), "verdict"):
+            store.delete_key(f"picklable_loader/{number - 1}/{name}")
     if verdict["missing"] or verdict["differences"]:
         raise RanksError(verdict["missing"], verdict.get("differences", {}))
     return cast("int | None", verdict["seed"])

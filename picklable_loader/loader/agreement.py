@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,8 @@ from ..core.cursor import Cursor
 from ..epoch.history import History
 from ..epoch.ranks import agree
 from ..epoch.spec import Spec
-from ..errors import CannotSaveError, UsageError
+from ..errors import UsageError
+from ..orders.attribute_rngs import ATTRIBUTE_RNGS
 from ..rng.source import random_int64
 from .internals import Owner
 from .setup import spec_of
@@ -58,10 +60,10 @@ def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any
         order = cursor.order or {}
         return facts | {f"order.{n}": v for n, v in order.items() if type(v) in (int, str, bool)}
     facts["epoch"] = history.next_epoch
-    try:  # a sampler's own generator may have another seed on each rank
-        facts["sampler's attributes"] = spec.unstarted(history.source, history.iterated)
-    except CannotSaveError:
-        pass
+    # A sampler's own generator, or its list of indices, may be another one on each rank.
+    for path, (kind, form) in spec.attributes(history.source).items():
+        if kind == "plain" or kind in ATTRIBUTE_RNGS:
+            facts[f"sampler.{path}"] = json.dumps(form, default=repr)
     return facts
 
 

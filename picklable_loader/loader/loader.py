@@ -119,6 +119,15 @@ class DataLoader(Picklable[_T]):
             and need ``attach`` when they are loaded.
         pickle_mapped: False: arrays and tensors over a mapped file (``numpy.memmap``,
             ``torch.load(mmap=True)``) are pickled as the file's name and their place in it.
+        shard: which share of a map-style dataset this process reads, of one order for all ranks,
+            with any sampler but a DistributedSampler. ``None``: all of it. ``"auto"``: that of its
+            rank in torch.distributed, or else in torchrun's environment. A pair
+            ``(rank, world_size)``; or one dimension of a DeviceMesh, ``mesh["dp"]``. A state then
+            restores all ranks, and any number of them. Without ``seed=`` the loader takes the seed
+            that rank 0 draws. See docs/distributed.md.
+        shard_tail: with ``shard``, what becomes of the last samples, fewer than one for each rank.
+            ``"pad"``: the first samples are read again, as by DistributedSampler. ``"drop"``: no
+            rank reads them. ``"uneven"``: the first ranks have one sample more.
 
     Each argument is an attribute as well. An option of ours that is set later counts from the next
     ``iter``. ``seed`` and ``num_streams`` cannot be set later, nor can options that workers were
@@ -128,6 +137,7 @@ class DataLoader(Picklable[_T]):
         ValueError, TypeError: torch's, for torch's arguments, with torch's text; for ours if a
             value is not one of those above, or if ``generator`` is given together with ``seed``.
         UsageError: the codec is not installed.
+        RanksError: at ``iter`` or the first ``next``; the ranks of ``shard`` do not agree.
     """
 
     __module__ = "picklable_loader"  # pickles hold this name

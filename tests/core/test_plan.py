@@ -8,36 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.orders import Walked, rest, sequence
 
 from picklable_loader.core.order import Order, SequenceOrder
 from picklable_loader.core.plan import Grouping, Plan, Unit
 from picklable_loader.core.task import Task
-
-
-class Walked:
-    """An order that can only be walked through, with or without a length."""
-
-    seekable = False
-
-    def __init__(self, items: Sequence[Any], says_length: bool = True) -> None:
-        self.left = list(items)
-        self.size = len(items) if says_length else None
-
-    def open(self) -> None:
-        pass
-
-    def take(self, count: int) -> list[Any]:
-        taken, self.left = self.left[:count], self.left[count:]
-        return taken
-
-    def seek(self, position: int) -> None:
-        raise AssertionError("a plan sought in an order that is not seekable")
-
-    def length(self) -> int | None:
-        return self.size
-
-    def state(self, live: bool) -> dict[str, Any] | None:
-        return None
 
 
 class Counted(SequenceOrder):
@@ -53,24 +28,9 @@ class Counted(SequenceOrder):
         return taken
 
 
-def sequence(items: Sequence[Any]) -> SequenceOrder:
-    return SequenceOrder(lambda: items)
-
-
 def by_size(length: int, batch_size: int, drop_last: bool = False) -> Plan:
     grouping = Grouping(Unit.SAMPLE_OF_BATCH, batch_size, drop_last)
     return Plan(sequence(range(length)), grouping)
-
-
-def rest(plan: Plan, limit: int = 1000) -> list[Task]:
-    """All that can be drawn."""
-    tasks: list[Task] = []
-    try:
-        while len(tasks) < limit:
-            tasks.append(plan.draw())
-    except StopIteration:
-        pass
-    return tasks
 
 
 # --- units ---------------------------------------------------------------------------------------

@@ -38,6 +38,8 @@ OTHER: dict[str, Any] = {
     "codec": "pickle",
     "pickle_dataset": False,
     "pickle_mapped": False,
+    "shard": (1, 2),
+    "shard_tail": "drop",
 }
 
 

@@ -1,0 +1,306 @@
+"""Ranks of a process group: they agree on a seed before a pass, or all of them say why not."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+from zoo.samplers import OwnTorchGenerator
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import RanksError
+
+N = 22
+#: seconds that ranks wait for each other
+PATIENCE = 20
+#: by test, what a rank does; a function of rank, world and the test's folder
+DEEDS: dict[str, Callable[[int, int, Path], Any]] = {}
+
+
+def deed(act: Callable[[int, int, Path], Any]) -> Callable[[int, int, Path], Any]:
+    DEEDS[act.__name__] = act
+    return act
+
+
+def ranks(act: Callable[[int, int, Path], Any], world: int, folder: Path) -> list[Any]:
+    """What each rank returns, or the error that it raises; each is a process of its own."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    run = "import sys, test_ranks; test_ranks.be_a_rank(*sys.argv[1:])"
+    words = [act.__name__, str(store.port), str(world), str(folder)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", run, *words, str(rank)], env={**os.environ, "PYTHONPATH": path}
+        )
+        for rank in range(world)
+    ]
+    assert [each.wait() for each in started] == [0] * world
+    return [pickle.loads((folder / f"{rank}").read_bytes()) for rank in range(world)]
+
+
+def be_a_rank(name: str, port: str, world: str, folder: str, rank: str) -> None:
+    patience = timedelta(seconds=1 if "missing" in name else PATIENCE)
+    store = TCPStore("127.0.0.1", int(port), is_master=False, timeout=patience)
+    dist.init_process_group("gloo", store=store, rank=int(rank), world_size=int(world))
+    torch.manual_seed(int(rank))
+    try:
+        result = DEEDS[name](int(rank), int(world), Path(folder))
+    except RanksError as error:
+        result = error
+    (Path(folder) / rank).write_bytes(pickle.dumps(result))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def the_first_store_has_been_made() -> None:
+    """It opens a pipe that the process has from then on."""
+    TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def loader(**options: Any) -> Any:
+    return DataLoader(
+        cast(Any, range(N)), **{"batch_size": 2, "shuffle": True, "shard": "auto", **options}
+    )
+
+
+def ids(batches: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in batches]
+
+
+# --- agreement -----------------------------------------------------------------------------------
+
+
+@deed
+def two_epochs(rank: int, world: int, folder: Path) -> Any:
+    shared = loader(num_workers=rank % 2)
+    return shared.seed, [ids(shared) for _ in range(2)], shared.seed
+
+
+def test_ranks_take_the_seed_of_rank_0_and_share_each_epoch(tmp_path: Path) -> None:
+    found = ranks(two_epochs, 3, tmp_path)
+    assert [before for before, _, _ in found] == [None] * 3
+    [seed] = {after for _, _, after in found}
+    for epoch in range(2):
+        read: list[int] = sum((sum(batches[epoch], []) for _, batches, _ in found), [])
+        assert len(read) == 24 and {*read} == {*range(N)}
+    alone = loader(shard=(0, 1), seed=seed)
+    torch.manual_seed(0)
+    again = loader(shard=(0, 1))
+    assert ids(alone) == ids(again), "rank 0 draws it as a loader on its own does"
+
+
+@deed
+def saved_and_resumed(rank: int, world: int, folder: Path) -> Any:
+    iterator = iter(loader())
+    first = [next(iterator).tolist() for _ in range(2)]
+    if rank == 0:
+        torch.save(iterator.state_dict(), folder / "state")
+    dist.barrier()
+    rest = ids(iterator)
+    again = loader()
+    again.load_state_dict(torch.load(folder / "state", weights_only=True))
+    assert ids(again) == rest
+    return first
+
+
+def test_the_state_that_rank_0_has_saved_restores_all_ranks_and_any_number(tmp_path: Path) -> None:
+    seen: list[int] = sum(sum(ranks(saved_and_resumed, 2, tmp_path), []), [])
+    state = torch.load(tmp_path / "state", weights_only=True)
+    for rank in range(3):
+        other = loader(shard=(rank, 3), shard_tail="uneven")
+        other.load_state_dict(state)
+        seen += sum(ids(other), [])
+    assert sorted(seen) == [*range(N)]
+
+
+@deed
+def in_a_mesh(rank: int, world: int, folder: Path) -> Any:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    return ids(loader(shard=mesh["dp"]))
+
+
+def test_ranks_that_differ_in_another_dimension_of_a_mesh_read_the_same(tmp_path: Path) -> None:
+    first, same, second, same_again = ranks(in_a_mesh, 4, tmp_path)
+    assert first == same != second == same_again
+    assert sorted(sum(first + second, [])) == [*range(N)]
+
+
+# --- disagreement --------------------------------------------------------------------------------
+
+
+@deed
+def another_batch_size(rank: int, world: int, folder: Path) -> Any:
+    return ids(loader(batch_size=2 + rank // 2))
+
+
+@deed
+def another_seed(rank: int, world: int, folder: Path) -> Any:
+    return ids(loader(seed=rank // 2))
+
+
+@deed
+def another_epoch(rank: int, world: int, folder: Path) -> Any:
+    shared = loader()
+    if rank == 2:
+        shared.set_epoch(3)
+    return ids(shared)
+
+
+@deed
+def a_state_on_one_rank(rank: int, world: int, folder: Path) -> Any:
+    shared = loader(seed=1)
+    if rank == 2:
+        iterator = iter(loader(seed=1, shard=(0, 1)))
+        next(iterator)
+        shared.load_state_dict(iterator.state_dict())
+    return ids(shared)
+
+
+@deed
+def another_generator(rank: int, world: int, folder: Path) -> Any:
+    sampler = OwnTorchGenerator()
+    sampler.rng.manual_seed(rank // 2)
+    return ids(loader(sampler=sampler, shuffle=None))
+
+
+@deed
+def shares_twice(rank: int, world: int, folder: Path) -> Any:
+    mesh = init_device_mesh("cpu", (3,), mesh_dim_names=("dp",))
+    return ids(loader(shard="auto" if rank else _Liar(mesh["dp"])))
+
+
+class _Liar:
+    """A mesh that gives rank 0 the share of rank 1."""
+
+    ndim = 1
+
+    def __init__(self, mesh: Any) -> None:
+        self.size = mesh.size
+
+    def get_local_rank(self) -> int:
+        return 1
+
+
+DIFFERENT: dict[Callable[[int, int, Path], Any], set[str]] = {
+    another_batch_size: {"batch_size"},
+    another_seed: {"seed"},
+    another_epoch: {"epoch"},
+    a_state_on_one_rank: {"step", "position"},
+    another_generator: {"sampler.rng"},
+    shares_twice: {"share"},
+}
+
+
+@deed
+def all_that_differ(rank: int, world: int, folder: Path) -> Any:
+    """One after the other: an error leaves ranks and process group as they were."""
+    errors = []
+    for act in DIFFERENT:
+        with pytest.raises(RanksError) as raised:
+            act(rank, world, folder)
+        errors.append(pickle.loads(pickle.dumps(raised.value)))
+    return errors
+
+
+def test_ranks_that_differ_name_the_difference_on_every_rank(tmp_path: Path) -> None:
+    for names, *errors in zip(DIFFERENT.values(), *ranks(all_that_differ, 3, tmp_path)):
+        for error in errors:
+            assert names <= error.differences.keys(), error
+            assert str(error) == str(errors[0])
+        if names == {"batch_size"}:
+            assert errors[0].differences == {"batch_size": {"2": [0, 1], "3": [2]}}
+            assert "batch_size: 2 on 2 ranks (0, 1), 3 on rank 2" in str(errors[0])
+
+
+@deed
+def each_is_missing_once(rank: int, world: int, folder: Path) -> Any:
+    errors = []
+    for missing in (1, 0):
+        if rank != missing:
+            with pytest.raises(RanksError) as raised:
+                ids(loader())
+            errors.append(raised.value)
+        dist.barrier()
+        if rank == missing:  # it comes too late, and gets the same answer
+            with pytest.raises(RanksError) as raised:
+                ids(loader())
+            errors.append(raised.value)
+        dist.barrier()
+    return errors, ids(loader())
+
+
+def test_a_rank_that_does_not_come_is_named_on_every_rank(tmp_path: Path) -> None:
+    found = ranks(each_is_missing_once, 3, tmp_path)
+    for errors, _ in found:
+        assert [error.missing for error in errors] == [[1], [0]]
+        assert "rank 1 did not come" in str(errors[0])
+    assert len(sum(sum((batches for _, batches in found), []), [])) == 24
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+@deed
+def training(rank: int, world: int, folder: Path) -> Any:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    seen: list[list[int]] = []
+    shared = loader(seed=3, batch_size=4 // world)
+    start = folder / "checkpoint"
+    if start.exists():
+        saved = torch.load(start, weights_only=True)
+        model.load_state_dict(saved["model"])
+        shared.load_state_dict(saved["loader"])
+    for batch in shared:
+        optimizer.zero_grad()
+        model(batch[:, None].float()).sum().backward()
+        optimizer.step()
+        seen.append(batch.tolist())
+        if rank == 0 and len(seen) == 3 and not start.exists():
+            checkpoint = {"model": model.state_dict(), "loader": shared.state_dict()}
+            torch.save(checkpoint, start)
+    return seen
+
+
+@pytest.mark.parametrize("other", [1, 4])
+def test_training_goes_on_on_other_ranks_with_the_same_samples_in_each_step(
+    other: int, tmp_path: Path
+) -> None:
+    whole = ranks(training, 2, tmp_path)
+    rest = ranks(training, other, tmp_path)
+
+    def steps(found: list[Any]) -> list[list[int]]:
+        return [sorted(sum(step, [])) for step in zip(*found)]
+
+    assert steps(rest)[:-1] == steps(whole)[3:-1]  # the last one is padded for so many ranks
+    if other == 1:
+        assert steps(rest) == steps(whole)[3:]
+
+
+@deed
+def uneven_training(rank: int, world: int, folder: Path) -> Any:
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    steps = 0
+    with model.join():
+        for batch in loader(seed=3, batch_size=4, shard_tail="uneven"):
+            model(batch[:, None].float()).sum().backward()
+            steps += 1
+    return steps
+
+
+def test_uneven_ranks_train_within_torchs_join(tmp_path: Path) -> None:
+    assert ranks(uneven_training, 5, tmp_path) == [2, 2, 1, 1, 1]

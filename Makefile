@@ -18,10 +18,14 @@ MUTANTS ?=
 CHAOS ?=
 SOURCES := picklable_loader tests docs setup.py
 
-.PHONY: demo test quick lint types format bench chaos torture mutants clean
+.PHONY: demo demo-ranks test quick lint types format bench chaos torture mutants clean
 
 demo: $(READY)
 	$(BIN)/python -m picklable_loader demo
+
+# A training of 4 ranks is killed, and comes back on 2 and on 3.
+demo-ranks: $(READY)
+	$(BIN)/python docs/elastic/demo.py
 
 # Most tests wait for processes most of the time: more of them at once than there are cores. Of a
 # test with many parameters, those cells are run in which every two values meet (tests/conftest.py);

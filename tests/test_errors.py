@@ -36,6 +36,7 @@ from picklable_loader.errors import (
     NewerStateError,
     NoSampleError,
     OrderMismatch,
+    RanksError,
     ReplayWarning,
     RestartWarning,
     SkippedWarning,
@@ -100,6 +101,10 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
     (
         NoSampleError(1000, "step 5, index 3: OSError"),
         {"batches": 1000, "newest": "step 5, index 3: OSError"},
+    ),
+    (
+        RanksError([], {"seed": {"1": [0, 2], "2": [1]}}),
+        {"missing": [], "differences": {"seed": {"1": [0, 2], "2": [1]}}},
     ),
     (
         InvalidTransition("sent", "Wanted", 7, ("Wanted()",)),

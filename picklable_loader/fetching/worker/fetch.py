@@ -239,7 +239,7 @@ def make_fetcher(
     ``opened`` makes a dataset go on from its state, and gives the iterator of iterable-style data;
     None: it begins. The stream has given so many batches of the epoch by then.
     """
-    seeder = Seeder(job.seeding, base_seed, job.seed_hooks)
+    seeder = Seeder(job.seeding, base_seed, job.seed_hooks, job.rank, job.world)
     lenient = job.on_error != "raise"
     if job.iterable:
         begun: Open = opened or partial(iter, job.dataset)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import saving, sizes, skew, starting, streaming, throughput
+from . import ranks, saving, sizes, skew, starting, streaming, throughput
 from .workload import Workload
 
 __all__ = ["WORKLOADS", "choose"]
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
-    for module in (throughput, skew, saving, streaming, starting, sizes)
+    for module in (throughput, skew, saving, streaming, starting, sizes, ranks)
     for workload in module.WORKLOADS
 }
 

@@ -80,7 +80,7 @@ class ShuffleSampler(Sampler[int]):
         n = self._length()
         permutation = Permutation(n, key)
         for start in range(0, n, _AT_ONCE):
-            yield from _indices(permutation, start, min(n, start + _AT_ONCE))
+            yield from _indices(permutation, range(start, min(n, start + _AT_ONCE)))
 
     def _length(self) -> int:
         # len() refuses what no list could have on a system of 32 bits
@@ -105,30 +105,31 @@ class ShuffleOrder:
         #: made at the first index, as torch's samplers look at their data then
         self._permutation: Permutation | None = None
         self._position = 0
-        #: the indices at some positions, and the first of these
-        self._chunk: list[int] = []
-        self._start = 0
+        #: some positions, and the indices there
+        self._ahead = range(0)
+        self._indices: list[int] = []
 
     def open(self) -> None:
         pass
 
     def take(self, count: int) -> list[Any]:
         permutation = self._permutation or self._begin()
-        taken: list[int] = []
-        stop = min(self._position + count, permutation.n)
-        while self._position < stop:
-            if not self._start <= self._position < self._start + len(self._chunk):
-                self._start = self._position // _AT_ONCE * _AT_ONCE
-                end = min(self._start + _AT_ONCE, permutation.n)
-                self._chunk = _indices(permutation, self._start, end)
-            some = self._chunk[self._position - self._start : stop - self._start]
-            self._position += len(some)
-            taken += some
+        taken = self.at(range(self._position, min(self._position + count, permutation.n)))
+        self._position += len(taken)
         return taken
 
     def at(self, positions: range) -> list[Any]:
-        permutation = self._permutation or self._begin()
-        return _indices(permutation, positions.start, positions.stop, positions.step)
+        if not positions:
+            return []
+        permutation, ahead = self._permutation or self._begin(), self._ahead
+        if not (positions[0] in ahead and positions[-1] in ahead and positions.step == ahead.step):
+            # The next ones as well, at the same distance: those of a rank are world_size apart.
+            count = max(len(positions), _AT_ONCE) * positions.step
+            stop = min(positions.start + count, permutation.n)
+            ahead = self._ahead = range(positions.start, stop, positions.step)
+            self._indices = _indices(permutation, ahead)
+        start = ahead.index(positions[0])
+        return self._indices[start : start + len(positions)]
 
     def seek(self, position: int) -> None:
         self._position = position
@@ -154,6 +155,6 @@ class ShuffleOrder:
         return source.draw("sampler", random_int64)
 
 
-def _indices(permutation: Permutation, start: int, stop: int, step: int = 1) -> list[int]:
-    positions = np.arange(start, stop, step, dtype=np.uint64)
-    return cast("list[int]", permutation(positions).tolist())
+def _indices(permutation: Permutation, positions: range) -> list[int]:
+    numbers = np.arange(positions.start, positions.stop, positions.step, dtype=np.uint64)
+    return cast("list[int]", permutation(numbers).tolist())

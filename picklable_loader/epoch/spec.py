@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -284,9 +284,14 @@ class Spec:
         plan = Plan(order, self.grouping, cursor.next_step, cursor.position)
         return (plan.remaining() or 0) + len(cursor.window)
 
+    def is_over(self, cursor: Cursor) -> bool:
+        """No rank has a batch left: all of them begin the next epoch, or none does."""
+        shard = replace(self.shard, rank=0)  # which has the most
+        return replace(self, shard=shard).remaining(cursor) == 0
+
     def position(self, cursor: Cursor, at_epoch_end: str) -> tuple[int, int]:
         """Epoch and step at which the loader goes on from a saved position."""
-        if at_epoch_end == "next" and cursor.step and self.remaining(cursor) == 0:
+        if at_epoch_end == "next" and cursor.step and self.is_over(cursor):
             return cursor.epoch + 1, 0
         return cursor.epoch, cursor.step
 

@@ -353,6 +353,8 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         wish, position.at_epoch_end = position.at_epoch_end, None
         if wish is None or not run.first_step:
             return False
+        if run.spec.shared and position.start and not run.spec.is_over(position.start.cursor):
+            return False  # other ranks have the epoch's last samples
         if wish == "next":
             self._history.ends(run.spec, run)
             if not run.spec.lives_on:

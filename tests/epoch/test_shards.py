@@ -339,6 +339,21 @@ def test_a_state_of_a_loader_on_its_own_restores_ranks() -> None:
     assert sorted(before + sum(map(indices, ranks), [])) == [*range(N)]
 
 
+def test_a_rank_without_a_share_of_the_last_step_begins_no_epoch_before_the_others() -> None:
+    first = iter(loader("in sequence", 0, 2, batch_size=2, shard_tail="uneven"))
+    take(first, 5)  # 3 of 23 samples are left
+    state = first.state_dict()
+    ranks = [
+        loader("in sequence", rank, 4, shard_tail="uneven", at_epoch_end="next")
+        for rank in range(4)
+    ]
+    for of_rank in ranks:
+        of_rank.load_state_dict(state)
+        assert of_rank.epoch == 0
+    assert [indices(of_rank) for of_rank in ranks] == [[20], [21], [22], []]
+    assert [of_rank.epoch for of_rank in ranks] == [1, 1, 1, 1]
+
+
 # --- what else a loader can do -------------------------------------------------------------------
 
 

@@ -577,7 +577,7 @@ def test_stats_name_the_processes_and_what_their_arenas_take(gate: Gate) -> None
     iterator = iter(loader(Gated(gate, waiting=range(0)), num_workers=1, transport="arena"))
     kept = [next(iterator) for _ in range(20)]
     [worker] = iterator.stats().workers
-    assert worker.pid in iterator.driver._engine.pids
+    assert worker.pid in iterator.driver._engine._pool.pids
     assert worker.tasks >= 20 and worker.arena_bytes >= 20 * BYTES
     assert [int(batch[-1]) for batch in kept] == list(range(20))
 

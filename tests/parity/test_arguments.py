@@ -504,7 +504,7 @@ def test_subclasses_may_set_attributes_before_and_after_the_constructor() -> Non
 NAMES = """
     args bar cache collate config cursor data device driver dtype engine events fetcher group
     index indices iterable iterator job kind length logger loop mode name newest num_batches options
-    order path pinned plan pool position queue rank rng run sampler_iter shard source
+    order path pinned plan pool position queue rank rng run sampler_iter source
     start state stats step stream task tokenizer transform universe window world_size
 """.split()
 

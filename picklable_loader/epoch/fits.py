@@ -46,7 +46,8 @@ def fit(
         return Saved(cursor, found)
     left = [each for each in unlike if not _is_bridged(each, saved, expected, strict)]
     if left:
-        raise StateMismatch(left, _advice(left, strict))
+        by_batch = expected["batches_from"] == Unit.BATCH.value
+        raise StateMismatch(left, _advice(left, strict, by_batch))
     if spacing(expected) != spacing(found):
         steps = _steps(cursor.position, length, expected)
         cursor = cursor._replace(step=steps, next_step=steps)
@@ -140,6 +141,10 @@ _NOT_SHARED = (
     'The state is one for all ranks that share an order. Pass shard="auto" to the loader; there '
     "may be any number of ranks, 1 included."
 )
+_BY_BATCH = (
+    "A batch_sampler gives whole batches to each rank. Another number of ranks goes on only from a "
+    "state of an epoch's beginning. Use batch_size and a sampler, or load it on as many ranks."
+)
 _OF_SO_MANY = (
     "It holds batches that were drawn for another number of ranks and are not delivered, and the "
     "sampler cannot give them again. Load it on as many ranks; or save it with num_workers=0, or "
@@ -156,10 +161,11 @@ def _is_bridged(entry: Difference, saved: Saved, expected: Mapping[str, Any], st
         if name == "seed" and entry.expected is None:
             return True
         if name in ("world_size", "shard_tail", "batch_size"):
-            by_batch = expected.get("batches_from") == Unit.BATCH.value
-            same = expected.get("world_size") == found.get("world_size", 1)
-            cut_alike = spacing(expected) == spacing(found) and not by_batch
-            return cut_alike or (same and name != "batch_size") or (uncut and not by_batch)
+            if expected["world_size"] == found.get("world_size", 1) and name != "batch_size":
+                return True
+            if expected["batches_from"] == Unit.BATCH.value:
+                return uncut and cursor.next_step == 0  # the order is counted in steps
+            return uncut or spacing(expected) == spacing(found)
     if strict:
         return False
     if name == "batch_size":
@@ -169,10 +175,12 @@ def _is_bridged(entry: Difference, saved: Saved, expected: Mapping[str, Any], st
     return name in _BRIDGED
 
 
-def _advice(left: list[Difference], strict: bool) -> str:
+def _advice(left: list[Difference], strict: bool, by_batch: bool) -> str:
     names = {entry.name for entry in left}
     if names <= {"world_size", "shard_tail"}:
-        return _NOT_SHARED if left[0].expected is None else _OF_SO_MANY
+        if left[0].expected is None:
+            return _NOT_SHARED
+        return _BY_BATCH if by_batch else _OF_SO_MANY
     if names == {"sampler_checksum"}:
         return (
             "The sampler has other indices or weights than when the state was saved. Make them "

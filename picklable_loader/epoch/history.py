@@ -180,6 +180,7 @@ class History:
             sampler=spec.unstarted(self.source, True),
             announced=self.announced,
             streams=savable(places, live),
+            rank=spec.rank if places and spec.shared and spec.shard.world > 1 else None,
         )
         return self._noted(Saved(cursor, spec.fingerprint()))
 

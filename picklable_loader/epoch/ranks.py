@@ -100,11 +100,16 @@ def shard_of(shard: Any, tail: Tail) -> Shard:
 _COUNTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
+def can_agree(wish: Any, shard: Shard) -> bool:
+    """There are other ranks, and a process group to ask them; a pair of numbers names none."""
+    return shard.world > 1 and not isinstance(wish, tuple) and _has_group()
+
+
 def agree(wish: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -> int | None:
     """Compare facts over all ranks of the process group, and agree on a seed.
 
     Args:
-        wish: the loader's ``shard=``. A pair of numbers names no group: nothing is compared.
+        wish: the loader's ``shard=``.
         shard: this rank's.
         facts: those that must be equal on all ranks.
         seed: the one that this rank proposes; None: it needs none.
@@ -116,15 +121,15 @@ def agree(wish: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -
         RanksError: facts differ, two ranks have the same share, or a rank does not come before
             the process group's timeout.
     """
-    if shard.world == 1:
-        return seed
-    if isinstance(wish, tuple) or not _has_group():
-        return None
+    if not can_agree(wish, shard):
+        return seed if shard.world == 1 else None
     # The only way to the group's store; torch's own modules (FSDP, elastic) take it, too.
     store: Any = dist.distributed_c10d._get_default_store()
-    number = _COUNTS[store] = _COUNTS.get(store, 0) + 1
     rank, world = dist.get_rank(), dist.get_world_size()
-    prefix = f"picklable_loader/{number}/"
+    number = _COUNTS.get(store, 0) + 1
+    while store.check([f"picklable_loader/{number}/verdict"]):
+        number += 1  # the others have waited in vain, and will try again
+    _COUNTS[store], prefix = number, f"picklable_loader/{number}/"
     share = [shard.rank, shard.world]
     said = {name: _short(repr(value)) for name, value in facts.items()}
     store.set(f"{prefix}{rank}", json.dumps([share, said, seed]))

@@ -147,9 +147,7 @@ class Run:
             order = {"shared_seed": self.shared_seed}
         elif self.order is not None:
             order = self.order.state(live)
-        untouched, rank = order is None or self.spec.known, None
-        if window or places or (order and "checksum" in order):
-            rank = self._rank(window, places, order)
+        untouched = order is None or self.spec.known
         return Cursor(
             epoch=self.epoch,
             step=self.schedule.delivered,
@@ -157,7 +155,7 @@ class Run:
             position=position,
             window=window,
             streams=places,
-            rank=rank,
+            rank=self._rank(window, places, order),
             base_seed=self.base_seed,
             worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,
             order=order,
@@ -202,15 +200,15 @@ class Run:
     def _rank(
         self, window: Sequence[Task], places: Sequence[StreamPosition], order: dict[str, Any] | None
     ) -> tuple[int, int] | None:
-        if self.spec.shared:
-            uneven = self.spec.shard.tail == "uneven" and not self.spec.known
-            own = places or uneven or not self.spec.in_order
-            return self.spec.rank if own and self.spec.shard.world > 1 else None
-        if not order or "checksum" not in order:
+        spec, replayed = self.spec, order is not None and "checksum" in order
+        if spec.shared:
+            apart = spec.workers > 0 and not spec.in_order  # each rank has delivered other steps
+            own = bool(places) or apart or (spec.shard.tail == "uneven" and not spec.known)
+        else:
             held = [*window, *(task for place in places for task in place.since)]
-            if self.order is None or all(task.indices is None for task in held):
-                return None
-        rank, world = self.spec.rank
+            drawn = self.order is not None and any(task.indices is not None for task in held)
+            own = replayed or drawn
+        rank, world = spec.rank if own else (0, 1)
         return None if world == 1 else (rank, world)
 
     def saved(self, live: bool) -> Saved:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from ..core.cursor import Cursor
+from ..core.plan import Plan
 from ..epoch.history import History
-from ..epoch.ranks import agree
+from ..epoch.ranks import agree, can_agree
+from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..errors import UsageError
 from ..orders.attribute_rngs import ATTRIBUTE_RNGS
+from ..orders.custom import CustomOrder
 from ..rng.source import random_int64
 from .internals import Owner
 from .setup import spec_of
@@ -56,7 +59,9 @@ def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any
     """Properties that must be equal on all ranks, by their names."""
     facts = spec.fingerprint()
     if cursor is not None:
-        facts |= {"epoch": cursor.epoch, "step": cursor.step, "position": cursor.position}
+        facts |= {"epoch": cursor.epoch, "step": cursor.step}
+        if spec.in_order or not spec.workers:
+            facts["position"] = cursor.position
         order = cursor.order or {}
         return facts | {f"order.{n}": v for n, v in order.items() if type(v) in (int, str, bool)}
     facts["epoch"] = history.next_epoch
@@ -65,6 +70,30 @@ def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any
         if kind == "plain" or kind in ATTRIBUTE_RNGS:
             facts[f"sampler.{path}"] = json.dumps(form, default=repr)
     return facts
+
+
+def compare_first(spec: Spec, run: Run) -> None:
+    """Have the ranks compare what a sampler that nobody knows gives first.
+
+    It may draw from what nobody sees, for example from a generator in a global variable.
+
+    Args:
+        spec: how this rank's loader is set up.
+        run: the pass that begins; the sampler is asked for its first indices.
+
+    Raises:
+        RanksError: the samplers of two ranks give other indices.
+    """
+    wish, order = spec.options.shard, run.order
+    if not isinstance(order, CustomOrder) or not can_agree(wish, spec.shard):
+        return
+    plan = cast(Plan, run.schedule.plan)
+    try:
+        plan.give_back([plan.draw()])
+    except StopIteration:
+        pass
+    first = f"{order.record.taken} of checksum {order.record.checksum}"
+    agree(wish, spec.shard, {"the sampler's first indices": first}, None)
 
 
 def adopt(loader: Owner[Any], seed: int | None) -> None:

@@ -28,7 +28,7 @@ from ..fetching.worker.fetch import NEVER
 from ..fetching.worker.on_error import Thinned
 from ..fetching.worker.saved_streams import replayed
 from ..saving.pickles.placeholder import check_present
-from .agreement import agreed
+from .agreement import agreed, compare_first
 from .display.timeline import Timeline, draw, timeline
 from .internals import Owner
 from .pickling_iterator import PicklableIterator
@@ -222,7 +222,9 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             spec = agreed(self.loader, spec, None)
             if inner.driver is not None or history.carried:
                 inner.refit(spec)
-            self._take(Position(run=history.fresh_run(spec, self._driver.kept)))
+            run = history.fresh_run(spec, self._driver.kept)
+            compare_first(spec, run)
+            self._take(Position(run=run))
             self._iterable_length = self.loader._IterableDataset_len_called
         else:
             wish = wish if loaded is None else loaded.at_epoch_end or wish
@@ -253,6 +255,11 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             assert position.start is not None
             spec = agreed(self.loader, spec_of(self.loader), position.start.cursor)
             run = self._history.resumed_run(spec, position, self._driver.kept)
+            try:
+                compare_first(spec, run)
+            except BaseException:  # the next call compares again
+                position.run = None
+                raise
         if run.goes_on:
             every = run.spec.options.snapshot_every_n_steps
             places = run.openings(new_workers=False).values()

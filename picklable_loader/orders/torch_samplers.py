@@ -213,6 +213,8 @@ def describe(sampler: Any) -> str:
     name = type(sampler).__qualname__
     if isinstance(sampler, RandomSampler) and sampler.replacement:
         return f"{name}(replacement=True)"
+    if isinstance(sampler, ShuffleSampler) and sampler.seed is not None:
+        return f"{name}(seed={sampler.seed})"
     if isinstance(sampler, DistributedSampler):
         return f"{name}(num_replicas={sampler.num_replicas}, shuffle={sampler.shuffle})"
     return name

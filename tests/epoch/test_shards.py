@@ -87,6 +87,26 @@ class Named(Dataset[Any]):
         return int(index), torch.rand(()).item()
 
 
+class Counting(Dataset[int]):
+    """A map-style dataset with a state."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> int:
+        self.count += 1
+        return index + 100 * self.count
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
 def as_it_is(samples: Any) -> Any:
     return samples if isinstance(samples, list) else [samples]
 
@@ -319,6 +339,52 @@ def test_a_state_that_is_one_ranks_alone_is_refused_on_another() -> None:
         with pytest.raises(StateMismatch, match="one rank's"):
             loader("draws as it goes", rank, world, **options).load_state_dict(state)
     loader("draws as it goes", 1, 2, **options).load_state_dict(state)
+
+
+def test_a_state_out_of_order_is_one_ranks() -> None:
+    options: dict[str, Any] = {"num_workers": 2, "in_order": False}
+    iterator = iter(loader("shuffled", 0, 2, **options))
+    take(iterator, 2)
+    state = iterator.state_dict()
+    iterator.close()
+    with pytest.raises(StateMismatch, match="one rank's"):
+        loader("shuffled", 1, 2, **options).load_state_dict(state)
+
+
+def test_a_dataset_with_a_state_makes_it_one_ranks_between_epochs_too() -> None:
+    def made(rank: int, world: int) -> Any:
+        return DataLoader(Counting(), 2, seed=1, shard=(rank, world))
+
+    first = made(0, 2)
+    assert [*first]
+    state = first.state_dict()
+    for rank, world in ((1, 2), (0, 4)):
+        with pytest.raises(StateMismatch, match="one rank's"):
+            made(rank, world).load_state_dict(state)
+    made(0, 2).load_state_dict(state)
+
+
+def test_batches_of_a_batch_sampler_go_to_other_ranks_from_an_epochs_beginning_only() -> None:
+    order = "a batch sampler"
+    before = loader(order, 0, 2)
+    states = [before.state_dict(), [*before] and before.state_dict()]
+    for state in states:
+        whole = [loader(order, rank, 3, shard_tail="uneven") for rank in range(3)]
+        for of_rank in whole:
+            of_rank.load_state_dict(state)
+        assert sorted(sum(map(indices, whole), [])) == [*range(9)]
+    iterator = iter(before)
+    take(iterator, 1)
+    with pytest.raises(StateMismatch, match="whole batches"):
+        loader(order, 0, 3).load_state_dict(iterator.state_dict())
+
+
+def test_the_seed_of_a_shuffle_sampler_belongs_to_its_state() -> None:
+    def made(seed: int) -> Any:
+        return DataLoader(Named(), 2, sampler=ShuffleSampler(N, seed=seed), collate_fn=as_it_is)
+
+    with pytest.raises(StateMismatch, match="seed=1"):
+        made(2).load_state_dict(made(1).state_dict())
 
 
 def test_a_shared_state_is_refused_by_a_loader_that_is_not_shared() -> None:

@@ -71,6 +71,10 @@ class Position:
         wish = self.at_epoch_end or (spec.options.at_epoch_end if self.pending else "stop")
         return spec.position(waits.cursor, wish)
 
+    def others_go_on(self, spec: Spec) -> bool:
+        """It waits at a state of which other ranks have the epoch's last samples."""
+        return spec.shared and self.start is not None and not spec.is_over(self.start.cursor)
+
     def carryover(self) -> Carryover:
         """The seeds and generators that it leaves to the next epoch of persistent workers."""
         run = self.run

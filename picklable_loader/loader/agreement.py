@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
 from ..core.cursor import Cursor
 from ..core.plan import Plan
 from ..epoch.history import History
+from ..epoch.position import Position
 from ..epoch.ranks import agree, can_agree
-from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..errors import UsageError
 from ..orders.attribute_rngs import ATTRIBUTE_RNGS
@@ -20,7 +21,7 @@ from .internals import Owner
 from .setup import spec_of
 
 
-def agreed(loader: Owner[Any], spec: Spec, cursor: Cursor | None) -> Spec:
+def agreed(loader: Owner[Any], spec: Spec, position: Position | None) -> Spec:
     """How the loader is set up, once all ranks have agreed; for a loader on its own, as it was.
 
     A loader with ``shard=`` and without ``seed=`` takes the seed that rank 0 draws, for good.
@@ -28,7 +29,7 @@ def agreed(loader: Owner[Any], spec: Spec, cursor: Cursor | None) -> Spec:
     Args:
         loader: this rank's.
         spec: how it is set up.
-        cursor: the position that a pass goes on from; None for a new epoch.
+        position: of a pass that goes on from a state; None for a new epoch.
 
     Raises:
         RanksError: the ranks do not agree, or some do not come.
@@ -36,7 +37,8 @@ def agreed(loader: Owner[Any], spec: Spec, cursor: Cursor | None) -> Spec:
     """
     if not spec.shared:
         return spec
-    inner = loader._pl
+    start = None if position is None else position.start
+    cursor, inner = None if start is None else start.cursor, loader._pl
     history, source = inner.history, inner.history.source
     facts = _facts(spec, history, cursor)
     undecided = spec.options.seed is None and (cursor is None or cursor.base_seed is None)
@@ -72,28 +74,31 @@ def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any
     return facts
 
 
-def compare_first(spec: Spec, run: Run) -> None:
+def compare_first(spec: Spec, position: Position) -> None:
     """Have the ranks compare what a sampler that nobody knows gives first.
 
     It may draw from what nobody sees, for example from a generator in a global variable.
 
     Args:
         spec: how this rank's loader is set up.
-        run: the pass that begins; the sampler is asked for its first indices.
+        position: of the pass that begins, or goes on: its sampler is asked for the first indices.
 
     Raises:
         RanksError: the samplers of two ranks give other indices.
     """
-    wish, order = spec.options.shard, run.order
-    if not isinstance(order, CustomOrder) or not can_agree(wish, spec.shard):
+    run, wish = position.run, spec.options.shard
+    order = None if run is None else run.order
+    if run is None or not isinstance(order, CustomOrder) or not can_agree(wish, spec.shard):
         return
     plan = cast(Plan, run.schedule.plan)
     try:
-        plan.give_back([plan.draw()])
-    except StopIteration:
-        pass
-    first = f"{order.record.taken} of checksum {order.record.checksum}"
-    agree(wish, spec.shard, {"the sampler's first indices": first}, None)
+        with suppress(StopIteration):
+            plan.give_back([plan.draw()])
+        first = f"{order.record.taken} of checksum {order.record.checksum}"
+        agree(wish, spec.shard, {"the sampler's first indices": first}, None)
+    except BaseException:
+        position.run = None  # the next call asks and compares again
+        raise
 
 
 def adopt(loader: Owner[Any], seed: int | None) -> None:

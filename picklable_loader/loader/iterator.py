@@ -222,9 +222,9 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             spec = agreed(self.loader, spec, None)
             if inner.driver is not None or history.carried:
                 inner.refit(spec)
-            run = history.fresh_run(spec, self._driver.kept)
-            compare_first(spec, run)
-            self._take(Position(run=run))
+            position = Position(run=history.fresh_run(spec, self._driver.kept))
+            compare_first(spec, position)
+            self._take(position)
             self._iterable_length = self.loader._IterableDataset_len_called
         else:
             wish = wish if loaded is None else loaded.at_epoch_end or wish
@@ -252,21 +252,15 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         run = position.run
         if run is None:
             _check_kind(self.loader)
-            assert position.start is not None
-            spec = agreed(self.loader, spec_of(self.loader), position.start.cursor)
+            spec = agreed(self.loader, spec_of(self.loader), position)
             run = self._history.resumed_run(spec, position, self._driver.kept)
-            try:
-                compare_first(spec, run)
-            except BaseException:  # the next call compares again
-                position.run = None
-                raise
+            compare_first(spec, position)
         if run.goes_on:
             every = run.spec.options.snapshot_every_n_steps
             places = run.openings(new_workers=False).values()
             self._replay = replayed(places, None if every == "auto" else every or NEVER)
-        make = partial(engine_of, self.loader)
         self._collates = id(self.loader.collate_fn)
-        self._driver.start(run, make, self._turn, skip)
+        self._driver.start(run, partial(engine_of, self.loader), self._turn, skip)
 
     def close(self) -> None:
         """Retire the workers; ``next`` raises StopIteration from now on.
@@ -291,7 +285,6 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
     ) -> None:
         self.close()
 
-    # --- within ---------------------------------------------------------------------------------
     def _next(self) -> _T:
         if self._closed:
             self._driver.stop()
@@ -358,10 +351,8 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         """If a resumed epoch had no batch to deliver, begin the next one (True), or warn."""
         position, run = self._position, self._live_run()
         wish, position.at_epoch_end = position.at_epoch_end, None
-        if wish is None or not run.first_step:
+        if wish is None or not run.first_step or position.others_go_on(run.spec):
             return False
-        if run.spec.shared and position.start and not run.spec.is_over(position.start.cursor):
-            return False  # other ranks have the epoch's last samples
         if wish == "next":
             self._history.ends(run.spec, run)
             if not run.spec.lives_on:

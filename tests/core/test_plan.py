@@ -313,3 +313,39 @@ def test_orders_that_follow_from_their_position_have_no_state(live: bool) -> Non
     order = sequence([1, 2])
     order.take(1)
     assert order.state(live) is None
+
+
+# --- interruptions, and long lists ---------------------------------------------------------------
+
+
+class Interrupted(SequenceOrder):
+    """A signal comes when the order has given what no task has."""
+
+    armed = False
+
+    def take(self, count: int) -> list[Any]:
+        taken = super().take(count)
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return taken
+
+
+@pytest.mark.parametrize("unit", [Unit.SAMPLE_OF_BATCH, Unit.BATCH])
+def test_an_order_that_was_interrupted_gives_the_same_again(unit: Unit) -> None:
+    batches = [[0, 1], [2, 3], [4, 5]]
+    order = Interrupted(lambda: batches if unit is Unit.BATCH else [*range(6)])
+    plan = Plan(order, Grouping(unit, 1 if unit is Unit.BATCH else 2))
+    plan.draw()
+    order.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        plan.draw()
+    plan.restart([], [])
+    assert [task.indices for task in rest(plan)] == batches[1:]
+
+
+def test_thousands_of_listed_batches_are_passed_over_and_no_more() -> None:
+    plan = Plan(sequence([[number] for number in range(9000)]), Grouping(Unit.BATCH))
+    assert plan.advance(5000) == 5000
+    task = plan.draw()
+    assert (task.step, task.indices, task.position) == (5000, [5000], 5000)

@@ -157,7 +157,7 @@ def states_of(dataset: Any, iterator: Any) -> dict[str, Any]:
 
 
 def keeps_own(dataset: Any) -> bool:
-    """What it changes in itself is no part of a state, even where its iterator has one."""
+    """No state holds what the dataset changes in itself, even where its iterator has a state."""
     return not all(map(is_stateful, _innermost([dataset])))
 
 

@@ -48,7 +48,13 @@ def check_shard(shard: Any) -> Any:
     Raises:
         ValueError, TypeError: it is none of those that `DataLoader` names.
     """
-    if shard is None or shard == "auto" or _is_mesh(shard):
+    if shard is None or shard == "auto":
+        return shard
+    if hasattr(shard, "get_local_rank"):  # a DeviceMesh
+        if shard.ndim != 1:
+            raise ValueError(
+                f'shard should be one dimension of a DeviceMesh, as mesh["dp"], got {shard.ndim}'
+            )
         return shard
     if not isinstance(shard, tuple | list) or len(shard) != 2:
         raise ValueError(
@@ -61,16 +67,6 @@ def check_shard(shard: Any) -> Any:
             f"shard=(rank, world_size) should have a rank from 0 to world_size - 1, got {shard!r}"
         )
     return rank, world
-
-
-def _is_mesh(shard: Any) -> bool:
-    if not hasattr(shard, "get_local_rank"):
-        return False
-    if shard.ndim != 1:
-        raise ValueError(
-            f'shard should be one dimension of a DeviceMesh, as mesh["dp"], got {shard.ndim}'
-        )
-    return True
 
 
 def shard_of(shard: Any, tail: Tail) -> Shard:
@@ -157,6 +153,7 @@ def _short(text: str) -> str:
 
 
 def _verdict(store: Any, prefix: str, world: int, patience: float) -> dict[str, Any]:
+    """Rank 0's answer to all: the ranks that are missing, or the differences and the seed."""
     keys = [f"{prefix}{rank}" for rank in range(world)]
     if not _waited(store, keys, patience):
         return {"missing": [rank for rank, key in enumerate(keys) if not store.check([key])]}

@@ -200,6 +200,7 @@ class Run:
     def _rank(
         self, window: Sequence[Task], places: Sequence[StreamPosition], order: dict[str, Any] | None
     ) -> tuple[int, int] | None:
+        """This rank, and the number of ranks, if the state is not for any other rank."""
         spec, replayed = self.spec, order is not None and "checksum" in order
         if spec.shared:
             apart = spec.workers > 0 and not spec.in_order  # each rank has delivered other steps

@@ -8,12 +8,11 @@ from typing import Any
 from torch.utils.data.distributed import DistributedSampler
 
 from .datasets import Many, Tiny
-from .processes import peak_bytes
+from .sizes import to_first_batch
 from .workload import Figure, Side, Workload, few
 
 __all__ = ["WORKLOADS"]
 
-_MEGABYTE = 1e6
 _RANK, _RANKS = 3, 8
 
 
@@ -40,10 +39,7 @@ def tiny(side: Side, quick: bool) -> tuple[float, ...]:
 
 def start(side: Side, quick: bool) -> tuple[float, ...]:
     """Peak memory of this process, in MB, and seconds to the first batch."""
-    loader = one_rank(side, Many(10**6 if quick else 10**8), num_workers=0)
-    begin = time.perf_counter()
-    next(iter(loader))
-    return peak_bytes() / _MEGABYTE, time.perf_counter() - begin
+    return to_first_batch(one_rank(side, Many(10**6 if quick else 10**8), num_workers=0))
 
 
 WORKLOADS = (

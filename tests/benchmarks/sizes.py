@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from .datasets import Images, Many
 from .processes import peak_bytes, shared_bytes
@@ -25,14 +26,18 @@ def held(side: Side, quick: bool) -> tuple[float, ...]:
     return (most / _MEGABYTE,)
 
 
-def shuffle(side: Side, quick: bool) -> tuple[float, ...]:
-    """Peak memory of this process, in MB, and seconds to the first batch."""
-    dataset = Many(10**6 if quick else 10**8)
-    loader = side.make(dataset, batch_size=32, shuffle=True, num_workers=2)
+def to_first_batch(loader: Any) -> tuple[float, float]:
+    """Peak memory of this process, in MB, and seconds from iter() to the first batch."""
     begin = time.perf_counter()
     iterator = iter(loader)
     next(iterator)
     return peak_bytes() / _MEGABYTE, time.perf_counter() - begin
+
+
+def shuffle(side: Side, quick: bool) -> tuple[float, ...]:
+    """Peak memory of this process, in MB, and seconds to the first batch."""
+    dataset = Many(10**6 if quick else 10**8)
+    return to_first_batch(side.make(dataset, batch_size=32, shuffle=True, num_workers=2))
 
 
 WORKLOADS = (

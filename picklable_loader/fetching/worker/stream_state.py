@@ -155,7 +155,7 @@ class Marker:
         return {} if self._origin is None else self._origin.reached()
 
     def _of_dataset(self, entries: dict[str, Any], over: bool, fresh: bool) -> dict[str, Any]:
-        """What epochs have made of the dataset, as further entries of a mark."""
+        """Changes that epochs have made to the dataset, as further entries of a mark."""
         if entries.keys() & {"dataset", "iterator"}:
             if self._halved:
                 return self._changes() if over else self._before(fresh)

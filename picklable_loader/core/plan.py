@@ -74,8 +74,10 @@ class Plan:
         #: the next task that the order gives has this number, and this many samples before it
         self.next_step = next_step
         self.position = position
-        by_batch = grouping.unit is Unit.BATCH
-        self._random_access = isinstance(order, RandomAccess) and not by_batch
+        self._gathered = grouping.unit is Unit.SAMPLE_OF_BATCH
+        self._by_batch = grouping.unit is Unit.BATCH
+        self._alone = grouping.shard.world == 1
+        self._random_access = isinstance(order, RandomAccess) and not self._by_batch
         self._streams = streams
         self._most_aside = most_aside
         #: by stream, tasks of steps below ``next_step``, ascending
@@ -168,22 +170,21 @@ class Plan:
 
     def _take(self) -> Task:
         """The next task that the order gives; StopIteration if there is none."""
-        grouping, step, start = self.grouping, self.next_step, self.position
-        gathered, alone = grouping.unit is Unit.SAMPLE_OF_BATCH, grouping.shard.world == 1
+        step, start, task = self.next_step, self.position, None
         self.torn = True
-        items = self.order.take(grouping.batch_size) if alone else self._global_step(step, start)
-        if not alone:
+        if not self._alone:
+            items = self._global_step(step, start)
             task = self.share(step, start, items)
-        elif not items or (grouping.drop_last and len(items) < grouping.batch_size):
-            task = None
         else:
-            stream = step % self._streams if self._streams else None
-            task = Task(step, items if gathered else items[0], start, stream)
+            size = self.grouping.batch_size
+            items = self.order.take(size)
+            if items and (len(items) == size or not self.grouping.drop_last):
+                stream = step % self._streams if self._streams else None
+                task = Task(step, items if self._gathered else items[0], start, stream)
         if task is None:
             self.torn = False
             raise StopIteration
-        by_batch = grouping.unit is Unit.BATCH
-        position = start + (sum(map(_samples, items)) if by_batch else len(items))
+        position = start + (sum(map(_samples, items)) if self._by_batch else len(items))
         self.next_step, self.position, self.torn = step + 1, position, False
         return task
 
@@ -211,13 +212,12 @@ class Plan:
         mine = shard.of(items, self._first)
         if not mine or (grouping.drop_last and len(mine) < grouping.batch_size):
             return None
-        by_batch = grouping.unit is Unit.BATCH
         return Task(
             step,
-            mine if grouping.unit is Unit.SAMPLE_OF_BATCH else mine[0],
+            mine if self._gathered else mine[0],
             start,
             step % self._streams if self._streams else None,
-            sum(map(_samples, items[: shard.rank])) if by_batch else shard.rank,
+            sum(map(_samples, items[: shard.rank])) if self._by_batch else shard.rank,
             None if self.order.seekable or shard.world == 1 else items,
         )
 
@@ -231,7 +231,7 @@ class Plan:
         if self.order.seekable:
             self.order.seek(self._item(task.step, task.position))
             items = self.order.take(grouping.batch_size * grouping.shard.world)
-        elif grouping.shard.world == 1 and grouping.unit is not Unit.SAMPLE_OF_BATCH:
+        elif self._alone and not self._gathered:
             items = [items]
         return self.share(task.step, task.position, items)
 
@@ -244,8 +244,7 @@ class Plan:
 
     def _item(self, step: int, position: int) -> int:
         """The number of a step's first item in the order."""
-        grouping = self.grouping
-        return step * grouping.shard.world if grouping.unit is Unit.BATCH else position
+        return step * self.grouping.shard.world if self._by_batch else position
 
     def advance(self, steps: int) -> int:
         """Pass over tasks, without walking where the order can be sought in.
@@ -259,8 +258,7 @@ class Plan:
             passed += 1
         wanted = steps - passed
         if wanted and self.order.seekable:
-            by_item = self.grouping.unit is Unit.BATCH
-            return passed + (self._stride(wanted) if by_item else self._leap(wanted))
+            return passed + (self._stride(wanted) if self._by_batch else self._leap(wanted))
         for _ in range(wanted):
             try:
                 self.draw()

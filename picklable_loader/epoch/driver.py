@@ -52,8 +52,8 @@ class Driver:
         self._engine: Engine | None = None
         #: how many streams its workers have
         self._streams = 0
-        #: the run that the engine has begun; None before that
-        self._run: Run | None = None
+        #: the run that is under way; None before the engine has begun it, and between two epochs
+        self.run: Run | None = None
         #: how long the consumer has waited for batches
         self._waited_ns = 0
         #: from when to when, the last times
@@ -71,16 +71,6 @@ class Driver:
         self.kept: Carryover | None = None
         #: that of the loader whose workers these are; None without workers
         self._pooled: Turn | None = None
-
-    @property
-    def run(self) -> Run | None:
-        """The run that is under way."""
-        return self._run
-
-    @property
-    def at_work(self) -> bool:
-        """A run is under way."""
-        return self._run is not None
 
     @property
     def has_workers(self) -> bool:
@@ -107,7 +97,7 @@ class Driver:
         self.kept = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
         self._pooled = turn if workers else None
         marks = self._engine.begin(run.epoch_start(), run.worker_states, run.openings(new_workers))
-        self._run = run
+        self.run = run
         if skip:
             self._carry_out(Skipped(skip))
         self._carry_out(Started(marks))
@@ -124,7 +114,7 @@ class Driver:
             NoSampleError: many steps in a row had no batch.
             Exception: the sampler's; or a signal handler's, at any line.
         """
-        run, engine = self._run, self._engine
+        run, engine = self.run, self._engine
         assert run is not None and engine is not None, "start() comes first"
         self._empty = 0
         turn, handle = self._pooled, run.schedule.handle
@@ -158,14 +148,14 @@ class Driver:
 
     def tell(self, event: Event) -> None:
         """Tell the schedule something."""
-        run = self._run
+        run = self.run
         assert run is not None, "start() comes first"
         self._carry_out(event)
         self.kept = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
 
     def stats(self) -> Stats:
         """Figures counted since the workers were started, or until they were retired."""
-        engine, run = self._engine, self._run
+        engine, run = self._engine, self.run
         # The schedule does not get what has come: it would draw from the sampler, and when it
         # does must not depend on who asks for figures.
         came = () if engine is None else engine.look()
@@ -197,16 +187,16 @@ class Driver:
 
     def skipped(self, step: int, bad: Bad) -> None:
         """Note that a batch is delivered, or passed over, without its bad samples."""
-        run = self._run
+        run = self.run
         assert run is not None, "start() comes first"
         stream = step % run.streams if run.order is None else None
         self.skips.note(SkippedSample(run.epoch, step, stream, *sample) for sample in bad)
 
     def rest(self) -> None:
         """Forget the run; workers live on."""
-        if self._run is not None:  # a budget of 0 would look like a reason for slowness
-            self._last = replace(self._last, prefetch_budget=self._run.schedule.budget)
-        self._run = None
+        if self.run is not None:  # a budget of 0 would look like a reason for slowness
+            self._last = replace(self._last, prefetch_budget=self.run.schedule.budget)
+        self.run = None
 
     def stop(self) -> None:
         """Forget the run, and retire the workers."""
@@ -230,8 +220,8 @@ class Driver:
             self.kept = replace(kept, policy=None)
 
     def _carry_out(self, event: Event) -> None:
-        assert self._run is not None
-        for instruction in self._run.schedule.handle(event):
+        assert self.run is not None
+        for instruction in self.run.schedule.handle(event):
             self._act(instruction)
 
     def _act(self, instruction: Instruction) -> None:
@@ -257,14 +247,14 @@ class Driver:
                 raise AssertionError(f"{instruction} answers Wanted only")
 
     def _pass_over(self, answer: Answer) -> None:
-        assert self._run is not None
-        self._run.moved(answer)
+        assert self.run is not None
+        self.run.moved(answer)
         self._empty += 1
         self.skipped(answer.step, answer.payload)
 
     def _finish(self) -> None:
         """Note in the run what it leaves to the next epoch; raises StopIteration then."""
-        run, engine = self._run, self._engine
+        run, engine = self.run, self._engine
         assert run is not None and engine is not None
         schedule = run.schedule
         if run.spec.asks_at_end and not schedule.left:
@@ -278,10 +268,10 @@ class Driver:
 
     def leave(self) -> None:
         """Note the carryover of a run that ends early, for the next epoch of persistent workers."""
-        if self._run is None or self._engine is None:
+        if self.run is None or self._engine is None:
             return
         try:
-            self.advance(Left(self._run.streams))
+            self.advance(Left(self.run.streams))
         except StopIteration:
             pass
         except RuntimeError:  # they do not say so: new ones begin with what is known

@@ -13,7 +13,7 @@ from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _DatasetKind
 
 from ..core.checks import check_count, whole_number
-from ..core.events import Budgeted, Failed, Skipped
+from ..core.events import Arrived, Budgeted, Failed, Skipped
 from ..epoch.fits import check_kind
 from ..epoch.history import History
 from ..epoch.position import Position
@@ -75,7 +75,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         try:
             with turn.lock:
                 run = self._position.run
-                self._handed_over = -1 if run is None else run.step
+                self._handed_over = -1 if run is None else run.schedule.delivered
                 before, turn.phase = turn.phase, MOVING
                 entered = True
                 if turn.mover != get_ident():
@@ -128,7 +128,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
 
     def _pass_over(self, count: int) -> int:
         before = self.step
-        if self._driver.at_work:
+        if self._driver.run is not None:
             self._driver.tell(Skipped(count))
         else:  # workers never see what may have killed those before them
             self.start(skip=count)
@@ -159,7 +159,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         with self._turn.jumps("prefetch_budget"):
             self.start()
             run = self._position.run
-            if run is None or not self._driver.at_work:
+            if run is None or self._driver.run is None:
                 raise _no_budget(self.finished)
             self._driver.tell(Budgeted(tasks, run.schedule.policy.bytes, most))
 
@@ -246,7 +246,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             skip: batches to pass over before.
         """
         position = self._position
-        if self._driver.at_work or position.over or self._closed:
+        if self._driver.run is not None or position.over or self._closed:
             return
         check_present(self.loader.dataset)
         run = position.run
@@ -286,56 +286,57 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         self.close()
 
     def _next(self) -> _T:
+        driver, position = self._driver, self._position
         if self._closed:
-            self._driver.stop()
-        if self._position.over or self._closed:
+            driver.stop()
             raise StopIteration
-        self._driver.settled = False
+        if position.over:
+            raise StopIteration
+        driver.settled = False
         try:
-            self.start()
-            self._tell_of_replay()
-            answer = self._advance()
+            if driver.run is None:
+                self.start()
+            if self._replay:
+                self._warn_of_replay()
+            run = self._live_run()
+            if run.goes_on:
+                run.rejoin()
+            answer = driver.advance()
+            run.moved(answer)
+            if position.start is not None:
+                position.start = position.at_epoch_end = None
         except StopIteration:
-            self._tell_of_skips()
+            self._warn_of_skips()
             if self._goes_to_next_epoch():
                 return self._next()
             self._finish()
             raise
         # A batch that raised counts as delivered. One of a worker that could not start does not:
         # the next call starts new workers.
-        self._driver.settled = answer.kind is Failed and answer.started
+        driver.settled = answer.kind is Failed and answer.started
         return self._hand_over(answer)
 
-    def _tell_of_replay(self) -> None:
-        if self._replay:
-            count, self._replay = self._replay, 0
-            self._driver.settled = True  # a filter may make an error of the warning
-            replay(count, self.epoch, type(self.loader.dataset).__qualname__)
-            self._driver.settled = False
+    def _warn_of_replay(self) -> None:
+        count, self._replay = self._replay, 0
+        self._driver.settled = True  # a filter may make an error of the warning
+        replay(count, self.epoch, type(self.loader.dataset).__qualname__)
+        self._driver.settled = False
 
-    def _tell_of_skips(self) -> None:
+    def _warn_of_skips(self) -> None:
         skips = self._driver.skips
         if skips.untold is not None:
             sample, skips.untold = skips.untold, None
             skipped(sample)
 
-    def _advance(self) -> Answer:
-        """The driver's next answer, noted in the run."""
-        position, run = self._position, self._live_run()
-        run.rejoin()
-        answer = self._driver.advance()
-        run.moved(answer)
-        if position.start is not None:
-            position.start = position.at_epoch_end = None
-        return answer
-
     def _hand_over(self, answer: Answer) -> _T:
-        payload = answer.open()
+        if answer.kind is not Arrived:
+            answer.reraise()
+        payload = answer.payload
         if type(payload) is Thinned:
             payload, bad = payload
             self._driver.skipped(answer.step, bad)
         if self._driver.skips.untold:
-            self._tell_of_skips()
+            self._warn_of_skips()
         loader, promised = self.loader, self._iterable_length
         if promised is not None and self._live_run().spec.iterable and self.step > promised:
             longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)

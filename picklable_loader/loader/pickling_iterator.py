@@ -110,7 +110,7 @@ class PicklableIterator(Generic[_T]):
         return card(self._pl_description())
 
     def _pl_description(self) -> Description:
-        doing = "running" if self._driver.at_work else "before its start"
+        doing = "before its start" if self._driver.run is None else "running"
         if self.finished or self._closed:
             doing = "finished" if self.finished else "closed"
         stats = self._driver.stats
@@ -182,7 +182,7 @@ class PicklableIterator(Generic[_T]):
             }
 
     def _warn_of_settings(self, spec: Spec) -> None:
-        if not self._driver.at_work or self._position.over:
+        if self._driver.run is None or self._position.over:
             return
         now = self.loader._pl.options
         names = ["on_error", "seed_hooks"]

@@ -35,6 +35,8 @@ from .text import pack_words, unpack_words
 
 _MASK = 0xFFFFFFFF
 
+_get_bits: Any = np.random.get_bit_generator  # type: ignore[attr-defined]
+_set_bits: Any = np.random.set_bit_generator  # type: ignore[attr-defined]
 _python: Any = random._inst
 _seed_python = _random.Random.seed
 
@@ -66,7 +68,7 @@ class NumpyRng:
     """Numpy's legacy global generator, a Mersenne Twister unless the user exchanged it."""
 
     def capture(self) -> tuple[bytes, int, float]:
-        bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        bits = _get_bits()
         if not isinstance(bits, np.random.MT19937):
             return (b"", *_GAUSS.unpack(_read_gauss()))
         # The documented address of 624 words and the position in them; `.state` copies the words
@@ -76,7 +78,7 @@ class NumpyRng:
 
     def restore(self, state: tuple[bytes, int, float]) -> None:
         words, has_gauss, gauss = state
-        bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        bits = _get_bits()
         if words and isinstance(bits, np.random.MT19937):
             ctypes.memmove(bits.ctypes.state_address, words, 4 * WORDS)
             _write_gauss(_GAUSS.pack(has_gauss, gauss))
@@ -160,13 +162,10 @@ class Isolated:
     def __enter__(self) -> None:
         self._held = self.turn
         self._held.acquire()
-        self._python = read_words()
-        self._python_gauss = _python.gauss_next
-        self._torch = torch.default_generator.get_state()
-        self._gauss = _read_gauss()
-        self._bits = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        torch_state, bits = torch.default_generator.get_state(), _get_bits()
+        self._program = read_words(), _python.gauss_next, torch_state, bits, _read_gauss()
         self._own = self._spare.pop() if self._spare else np.random.MT19937(0)
-        np.random.set_bit_generator(self._own)  # type: ignore[attr-defined]
+        _set_bits(self._own)
 
     def __exit__(
         self,
@@ -186,11 +185,11 @@ class Isolated:
             yield
 
     def _put_back(self) -> None:
-        write_words(self._python)
-        _python.gauss_next = self._python_gauss
-        torch.default_generator.set_state(self._torch)
-        np.random.set_bit_generator(self._bits)  # type: ignore[attr-defined]
-        _write_gauss(self._gauss)  # the exchange has cleared it
+        words, _python.gauss_next, torch_state, bits, gauss = self._program
+        write_words(words)
+        torch.default_generator.set_state(torch_state)
+        _set_bits(bits)
+        _write_gauss(gauss)  # the exchange has cleared it
 
 
 def _new_turn() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from torch.utils.data._utils import worker as torch_worker
@@ -86,11 +86,11 @@ class InlineEngine:
             return LastMark(self._asked.popleft(), mark)
         # The task is removed only when it is done: Ctrl-C loses nothing.
         task = self._tasks[0]
-        began_ns = time.perf_counter_ns()
+        began_ns = perf_counter_ns()
         answer = self._inside(self._replicas[task.stream or 0].answer, 0, task, began_ns)
-        answer.busy_ns = time.perf_counter_ns() - began_ns
+        answer.busy_ns = busy_ns = perf_counter_ns() - began_ns
         ended = answer.kind is Ended
-        self.clocks.answered(0, answer.busy_ns, ended=ended)
+        self.clocks.answered(0, busy_ns, ended=ended)
         self._tasks.popleft()
         if not ended:
             self.answers[task.step] = answer
@@ -129,8 +129,11 @@ class InlineEngine:
         """Run people's code, which leaves no trace in this process."""
         before, info = set_current(self._seed), torch_worker._worker_info
         try:
-            with self._world(), nullcontext() if self._bare else collate_here():
-                return act(*arguments)
+            with self._world():
+                if self._bare:
+                    return act(*arguments)
+                with collate_here():
+                    return act(*arguments)
         finally:
             set_current(before)
             torch_worker._worker_info = info

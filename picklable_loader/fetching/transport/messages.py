@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from torch._utils import ExceptionWrapper
 
@@ -86,10 +86,8 @@ class Answer:
         idled = self.idle_ns > self.busy_ns // _IDLE_PART
         return Arrived(self.step, self.mark, self.bytes, idled, self.busy_ns)
 
-    def open(self) -> Any:
-        """The batch; raises what fetching it raised."""
-        if self.kind is Arrived:
-            return self.payload
+    def reraise(self) -> NoReturn:
+        """Raise what fetching the batch has raised."""
         if isinstance(self.payload, ExceptionWrapper):
             self.payload.reraise()
         raise self.payload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...core import seeds
+from ...core.seeds import batch_seed, sample_seed, stream_seed
 from ...core.task import Task
 from ...rng.current import set_current
 from ...rng.generators import seed_all
@@ -25,21 +25,21 @@ class Seeder:
         """Before a map-style batch is fetched."""
         if self.mode == "batch":
             number = task.step * self.world + self.rank  # of the batch, over all ranks
-            self._seed(seeds.batch_seed(self.base_seed, number))
+            self._seed(batch_seed(self.base_seed, number))
 
     def before_sample(self, position: int) -> None:
         """Before the sample at that position in the order is fetched (``seeding="sample"``)."""
-        self._seed(seeds.sample_seed(self.base_seed, position))
+        self._seed(sample_seed(self.base_seed, position))
 
     def before_collate(self, position: int) -> None:
         """Before samples are collated, of which the first has that position in the order."""
         if self.mode == "sample":
-            self._seed(seeds.batch_seed(self.base_seed, position))
+            self._seed(batch_seed(self.base_seed, position))
 
     def before_stream(self, stream: int, ordinal: int) -> None:
         """Before a stream's ``ordinal``-th batch is fetched; 0 is the call of ``iter``."""
         if self.mode != "worker":
-            self._seed(seeds.stream_seed(self.base_seed, stream, ordinal))
+            self._seed(stream_seed(self.base_seed, stream, ordinal))
 
     def _seed(self, seed: int) -> None:
         set_current(seed)

@@ -241,6 +241,16 @@ def test_less_than_nothing_never_remains() -> None:
     assert plan.remaining() == 0
 
 
+@pytest.mark.parametrize("streams, most_aside, ahead", [(0, 9, False), (1, 1, True), (2, 0, False)])
+def test_tasks_are_drawn_ahead_if_streams_serve_them_and_one_may_be_set_aside(
+    streams: int, most_aside: int, ahead: bool
+) -> None:
+    grouping = Grouping(Unit.SAMPLE)
+    plan = Plan(sequence("abc"), grouping, streams=streams, most_aside=most_aside)
+    assert plan.draws_ahead is ahead
+    assert not Plan(sequence("abc"), grouping, streams=streams).draws_ahead
+
+
 # --- orders --------------------------------------------------------------------------------------
 
 

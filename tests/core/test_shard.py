@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import DistributedSampler
 from zoo.orders import Walked, rest, sequence
 
+from picklable_loader.core.order import SequenceOrder
 from picklable_loader.core.plan import Grouping, Plan, Unit, batches_in
 from picklable_loader.core.shard import Shard, Tail
 from picklable_loader.core.task import Task
@@ -192,6 +193,27 @@ def test_a_task_knows_how_many_samples_come_before_it() -> None:
         for shard in (Shard(0, 2), Shard(1, 2))
     ]
     assert firsts == [[0, 4], [3, 6]]
+    assert Task(2, [9], 7).first == 7, "without ranks, it is the sample at its position"
+
+
+def test_a_rank_makes_its_own_indices_only_in_every_complete_step() -> None:
+    class Counted(SequenceOrder):
+        made = 0
+
+        def take(self, count: int) -> list[Any]:
+            return self._count(super().take(count))
+
+        def at(self, positions: range) -> list[Any]:
+            return self._count(super().at(positions))
+
+        def _count(self, indices: list[Any]) -> list[Any]:
+            self.made += len(indices)
+            return indices
+
+    order = Counted(lambda: range(12))
+    plan = Plan(order, Grouping(Unit.SAMPLE_OF_BATCH, 2, shard=Shard(1, 3)))
+    assert [task.indices for task in rest(plan, limit=2)] == [[1, 4], [7, 10]]
+    assert order.made == 4
 
 
 def test_an_epoch_without_data_has_no_task_on_any_rank() -> None:

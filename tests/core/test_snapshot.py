@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from picklable_loader.core.cursor import Cursor
-from picklable_loader.core.snapshot import VERSION, from_plain, to_plain
+from picklable_loader.core.snapshot import VERSION, differences, from_plain, to_plain
 from picklable_loader.core.task import Task
 from picklable_loader.errors import (
     DamagedStateError,
+    Difference,
     ForeignStateError,
     NewerStateError,
     StateError,
@@ -76,6 +77,64 @@ def test_a_window_of_an_impossible_count_is_damage(count: Any) -> None:
     state = {**to_plain(Cursor(next_step=2**50), {}), "window": [[3, 3, None, count]]}
     with pytest.raises(DamagedStateError, match="window"):
         from_plain(state)
+
+
+@pytest.mark.parametrize(
+    "field, largest",
+    [("epoch", 2**62 - 1), ("base_seed", 2**63 - 1), ("worker_seed", 2**63 - 1)],
+)
+def test_numbers_that_no_run_comes_near_are_damage(field: str, largest: int) -> None:
+    state = to_plain(GOOD, {})
+    assert getattr(from_plain({**state, field: largest})[0], field) == largest
+    with pytest.raises(DamagedStateError, match=field):
+        from_plain({**state, field: largest + 1})
+
+
+def test_the_rank_that_wrote_a_state_survives() -> None:
+    cursor = GOOD._replace(rank=(3, 4))
+    assert from_plain(to_plain(cursor, {})) == (cursor, {})
+
+
+@pytest.mark.parametrize(
+    "rank", [[], [0], [0, 1, 2], [0.0, 1], [True, 2], [-1, 2], [2, 2]], ids=str
+)
+def test_a_rank_that_is_not_below_the_number_of_ranks_is_damage(rank: list[Any]) -> None:
+    with pytest.raises(DamagedStateError, match="rank"):
+        from_plain({**to_plain(GOOD, {}), "rank": rank})
+
+
+def test_each_property_in_which_two_loaders_differ_is_named_once() -> None:
+    expected, found = {"seed": 1, "batch_size": 2, "same": 0}, {"same": 0, "seed": 3, "sampler": 4}
+    assert differences(expected, found) == [
+        Difference("seed", 1, 3),
+        Difference("batch_size", 2, None),
+        Difference("sampler", None, 4),
+    ]
+
+
+# --- the streams ---------------------------------------------------------------------------------
+
+
+def with_stream(**fields: Any) -> dict[str, Any]:
+    """A state of 14 steps and of one stream, which has given 9 batches."""
+    stream = {"given": 9, "ended": False, "mark": None, "marked": 0, "since": [], **fields}
+    return {**to_plain(Cursor(step=14, next_step=14), {"batch_size": None}), "streams": [stream]}
+
+
+def test_the_tasks_of_a_stream_since_its_state_are_below_the_next_step() -> None:
+    [place] = from_plain(with_stream(since=[[10, 10, None, 4]]))[0].streams
+    assert [task.step for task in place.since] == [10, 11, 12, 13]
+    with pytest.raises(DamagedStateError, match="next_step"):
+        from_plain(with_stream(since=[[10, 10, None, 5]]))
+
+
+def test_fields_of_a_stream_and_of_its_state_that_are_never_written_are_damage() -> None:
+    for fields, name in ({"new": 1}, r"streams\[0\]\.new"), ({"mark": {"new": 1}}, "mark.new"):
+        with pytest.raises(DamagedStateError, match=name):
+            from_plain(with_stream(**fields))
+
+
+# --- other versions, other loaders ---------------------------------------------------------------
 
 
 def test_a_later_version_asks_for_an_upgrade() -> None:

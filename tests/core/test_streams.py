@@ -8,8 +8,10 @@ import pickle
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +39,7 @@ from picklable_loader.core.schedule import Policy, Schedule
 from picklable_loader.core.snapshot import from_plain, to_plain
 from picklable_loader.core.streams import StreamPlan, StreamPosition
 from picklable_loader.core.task import Task
+from picklable_loader.errors import CannotSaveError
 
 #: a batch, by its stream and its number within it
 Batch = tuple[int, int]
@@ -248,6 +251,41 @@ def test_a_stream_moves_only_where_its_state_is_known() -> None:
             world.answer_of(worker, cost=1 if worker else 10)
         assert world.over or not world.schedule._wanting, "nothing is under way"
     assert world.moves == 0
+
+
+def test_where_nobody_counts_what_batches_cost_no_stream_moves() -> None:
+    policy = Policy(workers=2, budget=4, moving=True)
+    uncounted = partial(Arrived)
+    world = World([60, 0, 60, 0], policy, [StreamPosition() for _ in range(4)])
+    while not world.over:
+        world.tell(Wanted())
+        while world.schedule._wanting and any(world.queues):
+            world.answer(0, uncounted, marked=True)
+    assert (len(world.delivered), world.moves) == (120, 0)
+
+
+def test_a_stream_whose_state_cannot_be_saved_is_read_again_from_its_start() -> None:
+    places = [StreamPosition()]
+    schedule = Schedule(StreamPlan(places, None), Policy(workers=1, budget=1), 0, places)
+    schedule.handle(Started())
+    schedule.handle(
+        Arrived(0, mark=CannotSaveError("the dataset", "it has an open file", "Close it."))
+    )
+    schedule.handle(Wanted())
+    assert schedule.handle(Died(0, [1], 1)) == [Send(0, Task(1, None, 0, 0), StreamPosition(1))]
+
+
+def test_a_schedule_checks_its_window_and_the_positions_of_its_streams() -> None:
+    schedule = left_after_one_batch()
+    schedule.validate()
+    schedule._window.under_way += 1
+    with pytest.raises(AssertionError):
+        schedule.validate()
+    ahead = StreamPosition(given=1, mark="one", marked=1, since=[Task(3, None, 0, 0)])
+    places = [ahead]
+    schedule = Schedule(StreamPlan(places, None), Policy(workers=1, budget=1), 0, places)
+    with pytest.raises(AssertionError):
+        schedule.validate()
 
 
 def test_a_stream_that_had_ended_is_opened_at_its_end_when_its_worker_dies() -> None:

@@ -289,8 +289,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         driver, position = self._driver, self._position
         if self._closed:
             driver.stop()
-            raise StopIteration
-        if position.over:
+        if position.over or self._closed:
             raise StopIteration
         driver.settled = False
         try:
@@ -323,9 +322,8 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         self._driver.settled = False
 
     def _warn_of_skips(self) -> None:
-        skips = self._driver.skips
-        if skips.untold is not None:
-            sample, skips.untold = skips.untold, None
+        if (sample := self._driver.skips.untold) is not None:
+            self._driver.skips.untold = None
             skipped(sample)
 
     def _hand_over(self, answer: Answer) -> _T:

@@ -14,13 +14,10 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import CannotSaveError, UsageError
 from ..rng.generators import Isolated
-
-if TYPE_CHECKING:
-    from ..rng.source import Source
 
 __all__ = ["AT_REST", "MOVING", "SAVABLE", "Batch", "Turn"]
 
@@ -165,15 +162,13 @@ class Batch(Isolated):
 
     Args:
         turn: the loader's; the thread in ``next`` holds it.
-        source: of the loader's draws. A save within finds the program's own generators by it.
     """
 
-    def __init__(self, turn: Turn, source: Source) -> None:
-        self._turn, self._source = turn, source
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
 
     def __enter__(self) -> None:
         Isolated.__enter__(self)
-        self._before, self._source.aside = self._source.aside, self
         self._phase, self._turn.phase = self._turn.phase, SAVABLE
 
     def __exit__(
@@ -183,7 +178,6 @@ class Batch(Isolated):
         traceback: TracebackType | None,
     ) -> None:
         self._turn.phase = self._phase
-        self._source.aside = self._before
         Isolated.__exit__(self, kind, error, traceback)
 
 

@@ -1,8 +1,9 @@
 """Finds random generators of the program's own that a state does not reach, and warns of them.
 
 A dataset, a collate_fn, or a closure in a sampler may hold one. Its next draws depend on its
-earlier ones, and in a worker on the batches that came there. A walk over attributes, which calls
-nobody's code, finds it. The loader warns once, when a position is saved.
+earlier ones, and in a worker on the batches that came there. So do the next batches of a loader
+that counts its epochs. A walk over attributes, which calls nobody's code, finds it. The loader
+warns once, when a position is saved.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..datasets.protocol import is_stateful
 from ..orders.attributes import rngs_in
@@ -42,7 +44,7 @@ _GENERATORS = (
 )
 #: the loader seeds these
 _GLOBAL: tuple[Any, ...] = (random._inst, np.random.mtrand._rand, torch.default_generator)
-#: nothing is looked for in them; a loader saves its own
+#: nothing is looked for in them
 _CLOSED = (type, ModuleType, torch.Tensor, np.ndarray, TorchDataLoader)
 _ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None)})
 #: all that is of interest in some of Python's own things
@@ -55,6 +57,8 @@ _PARTS: dict[type[Any], tuple[str, ...]] = {
 MOST_PARTS = 4
 #: how many things are looked into, how many of what is in one, and how far from the first
 _MOST_SEEN, _MOST_NEAR, _DEEPEST = 2000, 64, 8
+#: this layer may not import it
+_ITERATOR = ("picklable_loader", "LoaderIterator")
 _CLASSES, _BY_CLASS = "classes", ".__class__."
 #: their referents are all that is of interest in them
 _HOLDERS = (
@@ -153,20 +157,36 @@ def _found(parts: dict[str, Any], known: set[int], by_class: bool = False) -> st
 def _walk(parts: dict[str, Any], known: set[int]) -> Iterator[tuple[str, Any]]:
     """The generators in some things, by path, the nearest first."""
     ahead = deque((path, thing, 0) for path, thing in parts.items())
-    seen: set[int] = set()
+    seen, owners = set[int](), known | set(map(id, parts.values()))
     while ahead and len(seen) < _MOST_SEEN:
         path, thing, depth = ahead.popleft()
         kind = type(thing)
         if kind in _ATOMS or id(thing) in seen or id(thing) in known:
             continue
         seen.add(id(thing))
-        if issubclass(kind, _GENERATORS):
+        if issubclass(kind, _GENERATORS) or _goes_on(thing, kind, owners):
             yield path, thing
         elif kind is np.ndarray and thing.dtype.hasobject:
             ahead += [(f"{path}[...]", each, depth + 1) for each in islice(thing.flat, _MOST_NEAR)]
         elif depth < _DEEPEST and not issubclass(kind, _CLOSED):
             near = _inside(thing, kind)
             ahead += [(path + s, each, depth + 1) for s, each in near if type(each) not in _ATOMS]
+
+
+def _goes_on(thing: Any, kind: type[Any], owners: set[int]) -> bool:
+    """The next batches of a loader, or of its iterator, depend on those before.
+
+    An epoch of any other loader is drawn from the generators at hand.
+    """
+    ours = any((base.__module__, base.__name__) == _ITERATOR for base in kind.__mro__)
+    loader = vars(thing).get("loader") if ours else thing
+    if not issubclass(type(loader), TorchDataLoader):
+        return issubclass(kind, _BaseDataLoaderIter)
+    given = vars(loader)
+    if id(given.get("dataset")) in owners:  # the dataset refers to the loader that is saved
+        return False
+    options = getattr(given.get("_pl"), "options", None)
+    return ours or given.get("generator") is not None or getattr(options, "seed", None) is not None
 
 
 def _inside(thing: Any, kind: type[Any]) -> list[tuple[str, Any]]:

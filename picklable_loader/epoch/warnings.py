@@ -35,8 +35,8 @@ def unsaved_in_data(found: str) -> None:
     warnings.warn(
         f"this save does not hold the state of {found}. If samples are drawn from it, a resume "
         "gives other ones, and with workers each run may. Make a generator for each sample, from "
-        "picklable_loader.current_seed() and the index, or pass seed_hooks= to the DataLoader, "
-        "which seed it before each batch",
+        "picklable_loader.current_seed() and the index, pass seed_hooks= to the DataLoader, "
+        "which seed it before each batch, or give the dataset state_dict and load_state_dict",
         LoaderWarning,
         stacklevel=stack_level(),
     )

@@ -332,7 +332,7 @@ class DataLoader(Picklable[_T]):
         """
         with self._pl.turn.rests():
             spec, history = spec_of(self), self._pl.history
-            world = partial(Batch, self._pl.turn, history.source)
+            world = partial(Batch, self._pl.turn)
             job = job_of(self, spec)
             return batch_at(  # type: ignore[no-any-return]
                 spec, history, job, world, self, step, epoch

@@ -83,7 +83,7 @@ def engine_of(loader: Owner[Any], run: Run) -> Engine:
         announced=run.announced,
         streams=run.streams,
         streams_given=options.num_streams is not None,
-        world=source.globals if in_torchs_way else partial(Batch, inner.turn, source),
+        world=source.globals if in_torchs_way else partial(Batch, inner.turn),
         dataset_saved=options.pickle_dataset,
         origin=None if spec.workers else inner.history.origin(spec),
     )

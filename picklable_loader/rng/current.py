@@ -41,6 +41,11 @@ def current_seed() -> int:
     return seed
 
 
+def fetching() -> bool:
+    """This thread runs people's code for a batch of some loader."""
+    return _here.seed is not None
+
+
 def set_current(seed: int | None) -> int | None:
     """Make it the current seed; return the one before."""
     global _latest

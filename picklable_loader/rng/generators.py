@@ -158,10 +158,15 @@ class Isolated:
     _spare: list[np.random.MT19937] = []
     #: locked by the thread that sets the global generators aside, or draws from them for a loader
     turn = threading.RLock()
+    #: the context that holds the program's own states; for the thread that has the turn
+    outermost: Isolated | None = None
 
     def __enter__(self) -> None:
         self._held = self.turn
         self._held.acquire()
+        self._is_outermost = Isolated.outermost is None
+        if self._is_outermost:
+            Isolated.outermost = self
         torch_state, bits = torch.default_generator.get_state(), _get_bits()
         self._program = read_words(), _python.gauss_next, torch_state, bits, _read_gauss()
         self._own = self._spare.pop() if self._spare else np.random.MT19937(0)
@@ -173,16 +178,24 @@ class Isolated:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._is_outermost:
+            Isolated.outermost = None
         self._put_back()
         self._spare.append(self._own)
         self._held.release()
 
+    @classmethod
     @contextmanager
-    def undone(self) -> Iterator[None]:
-        """The program's own states, for a moment within the context."""
-        with Isolated():  # sets those at hand aside
-            self._put_back()
-            yield
+    def undone(cls) -> Iterator[None]:
+        """The program's own states, for a moment; within the contexts of batches as well."""
+        with cls.turn:
+            outermost = cls.outermost
+            if outermost is None:
+                yield
+                return
+            with Isolated():  # sets those at hand aside
+                outermost._put_back()
+                yield
 
     def _put_back(self) -> None:
         words, _python.gauss_next, torch_state, bits, gauss = self._program
@@ -193,7 +206,7 @@ class Isolated:
 
 
 def _new_turn() -> None:
-    Isolated.turn = threading.RLock()
+    Isolated.turn, Isolated.outermost = threading.RLock(), None
 
 
 # In a forked process no thread is left that could give its turn back.

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..errors import SYMPTOMS, DamagedStateError
+from .current import fetching
 from .generators import (
     RNGS,
     GeneratorStates,
@@ -91,8 +92,6 @@ class Source:
         self.dataset = dataset
         #: the global states of the moment of saving, after a resume; None: the global ones
         self.universe: GeneratorStates | None = None
-        #: while this process makes a batch of the loader: what has set the program's states aside
-        self.aside: Isolated | None = None
         #: a custom sampler's attributes as the program has built them, which no state has to
         #: hold; empty where they are not known
         self.origin: dict[str, list[Any]] = {}
@@ -113,7 +112,7 @@ class Source:
 
     def draw(self, name: str, how: Callable[[torch.Generator | None], _T]) -> _T:
         """Draw from the generator of that name, or as a draw from torch's global one."""
-        generator, universe = self.generators.get(name), self.universe
+        generator, universe = self.generators.get(name), self._universe_here()
         if generator is not None:
             return how(generator)
         self.saved_at.pop("torch", None)
@@ -149,18 +148,25 @@ class Source:
 
         No other thread has them set aside meanwhile.
         """
-        return self.universe or Isolated.turn
+        return self._universe_here() or Isolated.turn
+
+    def _universe_here(self) -> GeneratorStates | None:
+        """The copy of the program's generators, where the loader would draw from these.
+
+        A loader within a dataset draws from those at hand, which the batch was seeded with.
+        """
+        return None if fetching() else self.universe
 
     def _unmoved(self) -> AbstractContextManager[Any]:
-        """A context to look at them in; also while a batch is made from other states."""
-        return self.globals() if self.universe or self.aside is None else self.aside.undone()
+        """A context to look at the program's in; also while some loader makes a batch."""
+        return self.universe or Isolated.undone()
 
     def start(self, name: str) -> str:
         """The state, as text, from which the next draw under that name will be made."""
         generator = self.generators.get(name)
         if generator is not None:
             return generator_to_text(generator)
-        with self._unmoved():
+        with self.globals():
             return generator_to_text(torch.default_generator)
 
     def state(self, moved: Iterable[str] = (), live: bool = False) -> dict[str, str]:

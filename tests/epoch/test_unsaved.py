@@ -58,6 +58,26 @@ class ByTorch:
         return torch.rand((), generator=self.generators["train"][0]).item()
 
 
+class Epochs:
+    """Each number is of the next epoch of a loader."""
+
+    def __init__(self, **options: Any) -> None:
+        self.inner = DataLoader(range(1000), shuffle=True, **options)
+
+    def random(self) -> float:
+        return float(next(iter(self.inner)))
+
+
+class Batches:
+    """The numbers are one epoch of a loader."""
+
+    def __init__(self) -> None:
+        self.batches = iter(DataLoader(range(1000)))
+
+    def random(self) -> float:
+        return float(next(self.batches))
+
+
 def jittered(samples: list[Any], rng: Any) -> Any:
     return default_collate(samples) + rng.random()
 
@@ -138,6 +158,12 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "read-only dict": lambda: _map(
         dataset=Draws(InDict(types.MappingProxyType({"rng": random.Random(3)})))
     ),
+    "loader with a seed": lambda: _map(dataset=Draws(Epochs(seed=3))),
+    "loader with a generator": lambda: _map(
+        dataset=Draws(Epochs(generator=torch.Generator().manual_seed(3)))
+    ),
+    "iterator of a loader": lambda: _map(dataset=Draws(Batches())),
+    "loader": lambda: _map(dataset=Draws(Epochs())),
     "class": _of_class,
     "default of a method": _of_default,
     "none": lambda: _map(dataset=Noisy(N)),
@@ -192,7 +218,7 @@ def test_a_save_warns_where_and_only_where_a_resume_gives_something_else(
         assert len(told) < 2 and all(any(name in text for name in named) for text in told)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("none", "loader")])
 def test_it_is_told_once_a_loader_with_the_place_in_the_program(kind: str) -> None:
     loader = DataLoader(**KINDS[kind](), batch_size=BATCH)
     iterator = iter(loader)
@@ -233,12 +259,6 @@ class PerSample(Draws):
         return float(np.random.default_rng((current_seed(), index)).random())
 
 
-class HasLoader(Noisy):
-    def __init__(self) -> None:
-        super().__init__(N)
-        self.inner = DataLoader(Noisy(N), generator=torch.Generator().manual_seed(3))
-
-
 QUIET: dict[str, Callable[[], dict[str, Any]]] = {
     "it has a state": lambda: _map(dataset=Saves(random.Random(3))),
     "hooks": lambda: _map(dataset=Draws(random.Random(3)), seed_hooks=[lambda seed: None]),
@@ -246,7 +266,7 @@ QUIET: dict[str, Callable[[], dict[str, Any]]] = {
     "numpy's global one": lambda: _map(dataset=Draws(np.random.mtrand._rand)),
     "the module": lambda: _map(dataset=Draws(random)),
     "for each sample": lambda: _map(dataset=PerSample(None)),
-    "a loader of its own": lambda: _map(dataset=HasLoader()),
+    "a loader that counts nothing": lambda: _map(dataset=Draws(Epochs())),
 }
 
 

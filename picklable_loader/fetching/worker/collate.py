@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.data import Subset, TensorDataset
 from torch.utils.data._utils import collate
 from torch.utils.data._utils import worker as torch_worker
 
@@ -32,6 +33,29 @@ def collate_into(allocate: Callable[[int], Any] | None) -> None:
     found = _table.get(torch.Tensor)
     if found is _by_torch or getattr(found, "func", None) is _stack:
         _table[torch.Tensor] = partial(_stack, allocate)
+
+
+def may_draw(dataset: Any, collate_fn: Any) -> bool:
+    """Whether somebody may draw random numbers while a batch is made: torch's own code does not.
+
+    Args:
+        dataset: tensors and ``range`` do not, also within torch's classes; anything else may.
+        collate_fn: so may any but torch's, or one of its functions for a type that is not torch's.
+    """
+    if collate_fn is not collate.default_collate and collate_fn is not collate.default_convert:
+        return True
+    if {getattr(by_type, "__module__", None) for by_type in _table.values()} != {collate.__name__}:
+        return True
+    while type(dataset) is Subset and vars(dataset).keys() == {"dataset", "indices"}:
+        if type(dataset.indices) not in (list, range, torch.Tensor):
+            return True
+        dataset = dataset.dataset
+    if type(dataset) is range:
+        return False
+    parts: Sequence[Any] = [dataset]
+    if type(dataset) is TensorDataset and vars(dataset).keys() == {"tensors"}:
+        parts = dataset.tensors
+    return any(type(part) is not torch.Tensor or vars(part) for part in parts)
 
 
 @contextmanager

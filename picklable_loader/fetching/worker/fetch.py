@@ -54,6 +54,8 @@ class Job:
     world: int = 1
     #: places of the order from one sample of a task to the next
     stride: int = 1
+    #: random numbers may be drawn while a batch is made; else nobody needs a seed
+    draws: bool = True
 
     @property
     def streamed(self) -> bool:
@@ -75,8 +77,7 @@ class MapFetcher:
     def fetch(self, task: Task) -> Any:
         """The batch of a task; raises whatever the dataset or the collate_fn raises."""
         job, seeder, per_sample = self._job, self._seeder, self._per_sample
-        if seeder.mode == "batch":
-            seeder.before_batch(task)
+        seeder.before_batch(task)
         if not job.batched:
             if per_sample:
                 seeder.before_sample(task.first)
@@ -239,7 +240,9 @@ def make_fetcher(
     ``opened`` makes a dataset go on from its state, and gives the iterator of iterable-style data;
     None: it begins. The stream has given so many batches of the epoch by then.
     """
-    seeder = Seeder(job.seeding, base_seed, job.seed_hooks, job.rank, job.world)
+    seeder = Seeder(
+        job.seeding if job.draws else "worker", base_seed, job.seed_hooks, job.rank, job.world
+    )
     lenient = job.on_error != "raise"
     if job.iterable:
         begun: Open = opened or partial(iter, job.dataset)

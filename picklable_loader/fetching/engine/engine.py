@@ -190,9 +190,9 @@ def _payload(job: Job, init: Any, wish: Any) -> Payload:
 
 
 def _lines(wish: str, pinned: bool) -> Lines:
-    if wish == "portable" or (wish == "auto" and default_transport() == "portable"):
+    if (default_transport() if wish == "auto" else wish) == "portable":
         return PipeLines()
-    if not packets_work_here():
+    if wish == "arena" and not packets_work_here():
         raise UsageError(
             'transport="arena" needs memfd_create and SOCK_SEQPACKET, which this system does not '
             'have, or refuses for want of descriptors; transport="auto" does without'

@@ -119,7 +119,7 @@ class PoolEngine:
                 begin = None
             else:
                 states = self.worker_states.get(str(worker))
-                begin = begin if begin is None or states is None else replace(begin, states=states)
+                begin = begin and begin._replace(states=states or begin.states)
                 position = position or self._positions.get(stream)
         request = Request(self._run, task, begin, position)
         taker = self._lines.post(worker, encode_request(request))

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from torch._utils import ExceptionWrapper
 
@@ -24,8 +24,7 @@ from .open_files import explained, lacks_descriptors
 from .tensors import INLINE_BYTES, dump, dumps
 
 
-@dataclass(frozen=True, slots=True)
-class EpochStart:
+class EpochStart(NamedTuple):
     """An epoch begins."""
 
     base_seed: int
@@ -118,8 +117,7 @@ def encode_request(request: Request) -> bytes:
     if isinstance(task, Task):
         what = task.step, task.indices, task.first, task.stream
         numbers = type(task.indices) is list and _INT.issuperset(map(type, task.indices))
-    beginning = begin and [getattr(begin, name) for name in EpochStart.__slots__]
-    content = request.run, what, beginning, request.position
+    content = request.run, what, begin and tuple(begin), request.position
     if numbers and request.position is None:  # no tensors: five times as fast
         return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
     return dumps(content)

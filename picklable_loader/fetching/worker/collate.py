@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def may_draw(dataset: Any, collate_fn: Any) -> bool:
     """
     if collate_fn is not collate.default_collate and collate_fn is not collate.default_convert:
         return True
-    if {getattr(by_type, "__module__", None) for by_type in _table.values()} != {collate.__name__}:
+    if {*map(attrgetter("__module__"), _table.values())} != {collate.__name__}:
         return True
     while type(dataset) is Subset and vars(dataset).keys() == {"dataset", "indices"}:
         if type(dataset.indices) not in (list, range, torch.Tensor):

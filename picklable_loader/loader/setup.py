@@ -40,6 +40,7 @@ def spec_of(loader: Owner[Any]) -> Spec:
 def job_of(loader: Owner[Any], spec: Spec) -> Job:
     """The job that workers do for each task of a loader."""
     options, every = spec.options, spec.options.snapshot_every_n_steps
+    others = bool(options.seed_hooks) or loader.worker_init_fn is not None
     return Job(
         dataset=spec.dataset,
         collate_fn=loader.collate_fn,
@@ -57,7 +58,7 @@ def job_of(loader: Owner[Any], spec: Spec) -> Job:
         rank=spec.shard.rank,
         world=spec.shard.world,
         stride=1 if spec.grouping.unit is Unit.BATCH else spec.shard.world,
-        draws=bool(options.seed_hooks) or may_draw(spec.dataset, loader.collate_fn),
+        draws=others or may_draw(spec.dataset, loader.collate_fn),
     )
 
 

@@ -69,6 +69,7 @@ MAY_DRAW: dict[str, tuple[Any, dict[str, Any]]] = {
     "a list": ([1.0, 2.0], {}),
     "a collate_fn": (NUMBERS, {"collate_fn": noisy_collate}),
     "a partial": (PAIRS, {"collate_fn": partial(default_collate)}),
+    "an initial function": (PAIRS, {"worker_init_fn": print}),
     "a hook": (PAIRS, {"seed_hooks": [lambda seed: None]}),
 }
 

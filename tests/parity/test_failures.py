@@ -410,7 +410,7 @@ def test_a_worker_that_is_killed_from_outside_is_named_by_its_pid(
 ) -> None:
     class Pids(Dataset[int]):
         def __len__(self) -> int:
-            return 500
+            return 50_000  # a process may take a while to die
 
         def __getitem__(self, index: int) -> int:
             return os.getpid()

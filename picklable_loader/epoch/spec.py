@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -33,13 +34,11 @@ class _LiveGrouping:
     unit = Unit.SAMPLE_OF_BATCH
     drop_last = False
 
+    batch_size = property(attrgetter("_batch_sampler.batch_size"))
+
     def __init__(self, batch_sampler: BatchSampler, shard: Shard) -> None:
         self._batch_sampler = batch_sampler
         self.shard = shard
-
-    @property
-    def batch_size(self) -> int:
-        return self._batch_sampler.batch_size
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import CannotSaveError, UsageError
 from ..rng.generators import Isolated
 
-__all__ = ["AT_REST", "MOVING", "SAVABLE", "Batch", "Turn"]
+__all__ = ["AT_REST", "MOVING", "SAVABLE", "Batch", "Still", "Turn"]
 
 #: nobody is in ``next``
 AT_REST = 0
@@ -94,23 +94,19 @@ class Turn:
                 self.note_mover()
             yield
 
-    def still(self, wait: bool = True) -> Still:
-        """A context that holds it, and the global generators, where the loader can be saved.
-
-        Args:
-            wait: for another thread that is in ``next``.
-        """
-        return Still(self, wait)
-
 
 class Still:
-    """See `Turn.still`.
+    """A context that holds a loader's turn, and the global generators: the loader can be saved.
+
+    Args:
+        turn: the loader's.
+        wait: for another thread that is in ``next``.
 
     Raises:
         CannotSaveError: the position is not whole, or another thread does not let go.
     """
 
-    def __init__(self, turn: Turn, wait: bool) -> None:
+    def __init__(self, turn: Turn, wait: bool = True) -> None:
         self._turn, self._wait = turn, wait
 
     def __enter__(self) -> None:

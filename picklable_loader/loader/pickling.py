@@ -17,6 +17,7 @@ from ..epoch.history import History
 from ..epoch.options import Options
 from ..epoch.position import Position
 from ..epoch.spec import Spec
+from ..epoch.turns import Still
 from ..epoch.unsaved import MOST_PARTS, tell_of_generators
 from ..errors import Difference, StateMismatch, UsageError
 from ..rng.source import Source
@@ -81,7 +82,7 @@ class Picklable(Owner[_T]):
     def __reduce_ex__(self, protocol: Any) -> Any:
         if type(self).__reduce__ is not object.__reduce__:
             return super().__reduce_ex__(protocol)
-        with self._pl.turn.still():
+        with Still(self._pl.turn):
             me: Picklable[_T] = apart(self) if self._pl.turn.foreign else self
             inner = me._pl
             kind = class_of(type(me), inner.options.codec)
@@ -93,7 +94,7 @@ class Picklable(Owner[_T]):
 
     def __deepcopy__(self, memo: dict[int, Any] | None) -> Picklable[_T]:
         other = type(self).__new__(type(self))
-        with self._pl.turn.still():
+        with Still(self._pl.turn):
             kept, sealed = self.__getstate__(), self._pl.sealed
             if memo is None:
                 sealed = sealed and sealed.beside_others({id(self): other})
@@ -116,7 +117,7 @@ def internals(loader: Owner[Any], options: Options) -> Internals:
 def state_of(loader: Owner[Any], position: Position | None) -> dict[str, Any]:
     """The state of a pass; without one, of the next. See `LoaderIterator.state_dict`."""
     inner = loader._pl
-    with inner.turn.still():
+    with Still(inner.turn):
         run = None if position is None else position.run
         spec = spec_of(loader) if run is None or run.finished else run.spec
         state = inner.history.state(spec, position)

@@ -17,6 +17,7 @@ from ..epoch.options import AtEpochEnd
 from ..epoch.position import Position
 from ..epoch.run import Run
 from ..epoch.spec import Spec
+from ..epoch.turns import Still
 from ..epoch.warnings import set_in_the_pass
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
@@ -123,7 +124,7 @@ class PicklableIterator(Generic[_T]):
         if run is None or waits is not None:
             return weigh(*parts, waits and to_plain(*waits))
         if run.spec.known:
-            with self._turn.still(wait=False):  # whoever looks for a fault must not wait
+            with Still(self._turn, wait=False):  # whoever looks for a fault must not wait
                 return weigh(*parts, to_plain(*run.saved(live=True)))
         weight, name = weigh(*parts), type(run.spec.sampler).__qualname__
         return replace(weight, left_out=tuple(dict.fromkeys([*weight.left_out, name])))
@@ -168,7 +169,7 @@ class PicklableIterator(Generic[_T]):
             self._take(position)
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._turn.still():
+        with Still(self._turn):
             position, history = self._position, self.loader._pl.history
             spec = spec_of(self.loader) if position.run is None else position.run.spec
             state = history.snapshot(spec, position, live=True)
@@ -193,7 +194,7 @@ class PicklableIterator(Generic[_T]):
             set_in_the_pass(names)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        with self._turn.still():
+        with Still(self._turn):
             saved = apart(self) if self._turn.foreign else self.__getstate__()
             order = saved["state"]["order"]
             if order and "iterator" in order:
@@ -236,7 +237,7 @@ class PicklableIterator(Generic[_T]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PicklableIterator[_T]:
         other = memo[id(self)] = type(self).__new__(type(self))
-        with self._turn.still():
+        with Still(self._turn):
             with named_copy():
                 saved, sealed = copy.deepcopy((self.__getstate__(), self._sealed), memo)
         other.__setstate__(saved)
@@ -244,7 +245,7 @@ class PicklableIterator(Generic[_T]):
         return other
 
     def __copy__(self) -> PicklableIterator[_T]:
-        with self._turn.still():
+        with Still(self._turn):
             with named_copy():
                 saved = alone(self)
         saved["newest"] = True

@@ -47,16 +47,14 @@ def may_draw(dataset: Any, collate_fn: Any) -> bool:
         return True
     if {*map(attrgetter("__module__"), _table.values())} != {collate.__name__}:
         return True
-    while type(dataset) is Subset and vars(dataset).keys() == {"dataset", "indices"}:
-        if type(dataset.indices) not in (list, range, torch.Tensor):
-            return True
-        dataset = dataset.dataset
-    if type(dataset) is range:
-        return False
-    parts: Sequence[Any] = [dataset]
-    if type(dataset) is TensorDataset and vars(dataset).keys() == {"tensors"}:
+    while type(dataset) is Subset and type(dataset.indices) in (list, range, torch.Tensor):
+        dataset = dataset.dataset if len(vars(dataset)) == 2 else None
+    parts: Any = [dataset]
+    if type(dataset) is TensorDataset and len(vars(dataset)) == 1:
         parts = dataset.tensors
-    return any(type(part) is not torch.Tensor or vars(part) for part in parts)
+    return any(
+        type(part) not in (range, torch.Tensor) or getattr(part, "__dict__", None) for part in parts
+    )
 
 
 @contextmanager

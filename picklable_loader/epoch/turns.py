@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 from ..errors import CannotSaveError, UsageError
@@ -135,12 +134,7 @@ class Still:
         self._held = lock, generators
         self._turn.phase = phase
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for held in reversed(self._held):
             held.release()
 
@@ -169,15 +163,10 @@ class Batch(Isolated):
             Isolated.__enter__(self)
         self._phase, self._turn.phase = self._turn.phase, SAVABLE
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._turn.phase = self._phase
         if self._draws:
-            Isolated.__exit__(self, kind, error, traceback)
+            Isolated.__exit__(self)
 
 
 def _let_go() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from threading import get_ident
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch._C._autograd import _profiler_enabled
@@ -277,12 +276,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
     def __enter__(self) -> LoaderIterator[_T]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _next(self) -> _T:

@@ -23,7 +23,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -172,12 +171,7 @@ class Isolated:
         self._own = self._spare.pop() if self._spare else np.random.MT19937(0)
         _set_bits(self._own)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._is_outermost:
             Isolated.outermost = None
         self._put_back()
@@ -263,12 +257,7 @@ class GeneratorStates:
         for name, state in self.states.items():
             RNGS[name].restore(state)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         turn, program = self._program.pop()
         for name, state in program.items():
             self.states[name] = RNGS[name].capture()

@@ -101,7 +101,8 @@ class Plan:
     @property
     def backlog(self) -> list[Task]:
         """The tasks that the order has given and nobody has drawn, in order of their steps."""
-        return sorted(chain.from_iterable(self._queues.values()), key=_step)
+        queues = self._queues
+        return sorted(chain.from_iterable(queues.values()), key=_step) if queues else []
 
     def give_back(self, tasks: Iterable[Task]) -> None:
         """Tasks that were drawn are to be drawn again."""

@@ -131,12 +131,12 @@ class Still:
                 raise _in_another_thread()
             with generators:
                 pass
-        self._held = lock, generators
+        self._lock, self._generators = lock, generators
         self._turn.phase = phase
 
     def __exit__(self, *error: object) -> None:
-        for held in reversed(self._held):
-            held.release()
+        self._generators.release()
+        self._lock.release()
 
 
 def _in_another_thread() -> CannotSaveError:

@@ -147,6 +147,7 @@ class Counted(Dataset[Any]):
         return index, os.getpid(), before in (0, info.id + 1), float(self.data[index])
 
 
+@pytest.mark.costly
 @METHODS
 @pytest.mark.parametrize("transport", ["auto", "portable"])
 def test_a_dataset_is_pickled_once_for_all_workers(method: str, transport: Any) -> None:
@@ -250,6 +251,7 @@ class NotHere(Dataset[int]):
             raise ConnectionError("no database here")
 
 
+@pytest.mark.costly
 @METHODS
 @pytest.mark.parametrize("transport", ["arena", "portable"])
 def test_what_a_worker_cannot_open_is_an_error_of_the_programs(method: str, transport: Any) -> None:

@@ -155,6 +155,7 @@ def children() -> set[int | None]:
 # --- work ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.costly
 @METHODS
 def test_workers_answer_under_every_start_method(start: Callable[..., Pool], method: str) -> None:
     pool = start(Squares(), 2, method)
@@ -314,6 +315,7 @@ def test_whether_a_worker_dies_does_not_depend_on_others(
     assert pool.dies(1)
 
 
+@pytest.mark.costly
 @METHODS
 def test_another_worker_takes_the_place_of_a_dead_one(
     start: Callable[..., Pool], method: str

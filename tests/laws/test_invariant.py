@@ -27,8 +27,9 @@ def stream(case: Case, **way: Any) -> list[list[Any]]:
     return epochs(case, case.make(**way), 2)
 
 
-#: torch itself calls iter(sampler) more often, or draws further ahead, with workers
-INVARIANT = [c for c in ALL if not (c.same_workers or c.counts_iters)]
+#: Torch itself calls iter(sampler) more often, or draws further ahead, with workers. Every other
+#: case is read by two workers in `test_exact`, and compared with a run without workers.
+INVARIANT = [c for c in ALL[1::2] if not (c.same_workers or c.counts_iters)]
 
 
 @pytest.mark.matrix

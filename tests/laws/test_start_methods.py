@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import subprocess
@@ -58,14 +59,15 @@ with open(sys.argv[1], "rb") as file:
     saves = pickle.load(file)
 differing = []
 with expected_warnings():
-    for name, step, pickled, state, rest, later in saves:
-        iterator = pickle.loads(pickled)
+    for name, step, saved, rest, later in saves:
+        if isinstance(saved, bytes):
+            iterator = pickle.loads(saved)
+        else:
+            loader = CASES[name].make()
+            loader.load_state_dict(saved)
+            iterator = iter(loader)
         if seen(iterator, len(rest)) != rest or seen(iter(iterator.loader), len(later)) != later:
-            differing.append((name, step, "pickle"))
-        loader = CASES[name].make()
-        loader.load_state_dict(state)
-        if seen(iter(loader), len(rest)) != rest or seen(iter(loader), len(later)) != later:
-            differing.append((name, step, "state_dict"))
+            differing.append((name, step, type(saved)))
 print(differing)
 """
 
@@ -73,14 +75,14 @@ print(differing)
 @pytest.mark.inline
 def test_a_fresh_process_goes_on_from_every_step(tmp_path: Path) -> None:
     saves = []
+    doors = itertools.cycle((PICKLES[0], STATES[0]))
     for name, case in CASES.items():
         seed_everything(1)
         expected, later = epochs(case, case.make(), 2)
         seed_everything(1)
         iterator = iter(case.make())
         for step in range(len(expected)):
-            data = PICKLES[0].save(iterator), STATES[0].save(iterator)
-            saves.append((name, step, *data, expected[step:], later))
+            saves.append((name, step, next(doors).save(iterator), expected[step:], later))
             seen_next(iterator)
     file = tmp_path / "saves"
     file.write_bytes(pickle.dumps(saves))

@@ -24,7 +24,7 @@ from .carryover import Carryover, as_text
 from .fits import check_fits, fit
 from .options import AtEpochEnd
 from .position import Position
-from .run import Run
+from .run import Run, begins
 from .spec import Spec
 from .states import unmoved
 from .warnings import forgotten
@@ -217,8 +217,7 @@ class History:
         position, dropped = self.position, None
         if position is not None and self.resume is not None:
             cursor, fits = self.resume
-            begins = cursor.step == 0 and cursor.order is None  # whichever epoch comes next
-            if cursor.epoch == epoch or begins:
+            if cursor.epoch == epoch or begins(cursor):
                 position.start = Saved(cursor._replace(epoch=epoch, announced=epoch), fits)
             else:
                 self.position = None
@@ -241,6 +240,10 @@ class History:
 
     def fresh_run(self, spec: Spec, kept: Carryover | None) -> Run:
         """The next epoch, begun; with ``seed=`` the sampler follows."""
+        position = self.position
+        left = None if position is None or position.run is None else position.run.order
+        if left is not None and not spec.known:  # it may be yet to restore the sampler
+            left.take(0)
         if spec.options.seed is not None:
             spec.tell_samplers(self.next_epoch)
         if self.announced != self._dataset_has:  # it went on from a state of another epoch

@@ -32,6 +32,11 @@ from .carryover import Carryover, as_text, worker_states
 from .spec import Spec
 
 
+def begins(cursor: Cursor) -> bool:
+    """An epoch is yet to be begun there, whichever comes next."""
+    return cursor.step == 0 and cursor.order is None
+
+
 class Run:
     """One pass over the data of an epoch; `open` comes first.
 
@@ -81,8 +86,8 @@ class Run:
         self.goes_on = cursor is not None
         #: where it began: the step after that of a state, or 0
         self.first_step = 0 if cursor is None else cursor.step
-        #: something was delivered or passed over since
-        self.has_moved = cursor is None
+        #: something was delivered or passed over since; or it begins an epoch, which draws
+        self.has_moved = cursor is None or cursor.base_seed is None or begins(cursor)
         #: all batches were delivered, and the consumer has got StopIteration
         self.finished = False
 

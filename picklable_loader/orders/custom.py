@@ -78,6 +78,8 @@ class CustomOrder:
     def take(self, count: int) -> list[Any]:
         if self._saved is not None:
             self._restore(self._saved)
+        if not count:
+            return []
         if self._iterator is None and not self.record.ended:
             self.open()
         elif not self.record.taken:

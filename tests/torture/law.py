@@ -142,6 +142,8 @@ class Training:
                 with suppress(Boom):
                     iterator.skip(self.skip[2])
             if self.leave == (epoch, len(batches)) or len(batches) == self.kind.limit:
+                if self._hops and hop is not None and hop.way == "into an iterator":
+                    raise Void("what an iterator has loaded is what the next iter goes on from")
                 return batches
             if self._opened is not None or not self._take(iterator, batches):
                 break

@@ -175,6 +175,7 @@ def _options(chance: Random, kind: Kind) -> dict[str, str]:
         "schedule": has("seeding", "'worker'"),
         "num_streams": has("seeding", "'worker'"),
         "in_order": kind.limit is not None or "on_error" in options,
+        "dataset": "Counting" in options.get("dataset", "") and "collate_fn" in given,
     }
     return {name: value for name, value in options.items() if not apart.get(name)}
 

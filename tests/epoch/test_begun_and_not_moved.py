@@ -1,0 +1,94 @@
+"""A pass that was begun from a state, and has delivered nothing yet."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from laws.observe import seed_everything
+from zoo.datasets import N, Noisy
+from zoo.samplers import (
+    DrawsAsItGoes,
+    OwnPythonGenerator,
+    OwnTorchGenerator,
+    ShufflesInPlaceLazily,
+    from_torch,
+)
+
+from picklable_loader import DataLoader
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(4)
+
+
+OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
+    "shuffle": lambda: {"shuffle": True},
+    "generator": lambda: {"shuffle": True, "generator": _generator()},
+    "generator of the loader only": lambda: {"sampler": range(N), "generator": _generator()},
+    "draws": lambda: {"sampler": DrawsAsItGoes(from_torch)},
+    "own torch.Generator": lambda: {"sampler": OwnTorchGenerator()},
+    "own random.Random": lambda: {"sampler": OwnPythonGenerator(), "seed": 3},
+    "shuffles in place": lambda: {"sampler": ShufflesInPlaceLazily()},
+}
+
+
+def make(kind: str, workers: int, persistent: bool = False) -> DataLoader[Any]:
+    options = OPTIONS[kind]()
+    return DataLoader(Noisy(N), 3, num_workers=workers, persistent_workers=persistent, **options)
+
+
+def lists(batches: Any) -> list[Any]:
+    return [repr(batch) for batch in batches]
+
+
+@pytest.mark.parametrize("way", ["state", "pickle"])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_it_is_saved_where_it_begins_the_epoch(
+    kind: str, workers: int, persistent: bool, way: str
+) -> None:
+    """What it had drawn to begin was drawn again, from generators that had moved on."""
+    seed_everything(1)
+    loader = make(kind, workers, persistent)
+    list(loader)
+    state = loader.state_dict()
+    whole = [lists(loader), lists(loader)]
+
+    seed_everything(99)
+    loader = make(kind, workers, persistent)
+    loader.load_state_dict(state)
+    begun = iter(loader)
+    saved = begun.state_dict() if way == "state" else pickle.dumps(begun)
+    assert [lists(begun), lists(loader)] == whole
+
+    seed_everything(98)
+    if way == "state":
+        loader = make(kind, workers, persistent)
+        loader.load_state_dict(saved)
+        again = iter(loader)
+    else:
+        again = pickle.loads(saved)
+        loader = again.loader
+    assert [lists(again), lists(loader)] == whole
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_if_it_is_left_the_next_epoch_is_that_after_an_original_that_is_left(kind: str) -> None:
+    """A sampler that is restored at the first batch was not restored at all."""
+    seed_everything(1)
+    loader = make(kind, 0)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    state = iterator.state_dict()
+    rng = torch.get_rng_state()
+    whole = lists(loader)
+
+    loader = make(kind, 0)
+    torch.set_rng_state(rng)
+    loader.load_state_dict(state)
+    iter(loader)
+    assert lists(loader) == whole

@@ -49,6 +49,9 @@ class Cursor(NamedTuple):
     rank: tuple[int, int] | None = None
     #: the seed that persistent workers were started with, in an earlier epoch; None: ``base_seed``
     worker_seed: int | None = None
+    #: ``"workers"`` or ``"persistent_workers"``: later epochs draw as torch does with these; None:
+    #: as with ``num_workers=0``, or nobody can notice
+    draws_as: str | None = None
 
 
 class Saved(NamedTuple):

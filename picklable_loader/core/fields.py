@@ -28,6 +28,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "window": (list,),
         "base_seed": (int, _NULL),
         "worker_seed": (int,),
+        "draws_as": (str,),
         "order": (dict, _NULL),
         "sampler": (dict,),
         "rng": (dict,),

@@ -70,6 +70,8 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         state["streams"] = [_place(place, spacing(fits)) for place in cursor.streams]
     if cursor.worker_seed is not None:
         state["worker_seed"] = cursor.worker_seed
+    if cursor.draws_as is not None:
+        state["draws_as"] = cursor.draws_as
     if cursor.rank is not None:
         state["rank"] = list(cursor.rank)
     return state
@@ -102,6 +104,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         window=window,
         base_seed=state.get("base_seed"),
         worker_seed=state.get("worker_seed"),
+        draws_as=_draws_as(state),
         order=None if state.get("order") is None else dict(state["order"]),
         sampler=dict(state["sampler"]),
         rng=dict(state["rng"]),
@@ -181,6 +184,13 @@ def _check_kinds(state: Mapping[str, Any]) -> None:
             raise DamagedStateError(name, "a whole number from 0", value)
         if type(value) is not kind:
             raise DamagedStateError(name, f"a {kind.__name__}", value)
+
+
+def _draws_as(state: Mapping[str, Any]) -> str | None:
+    found = state.get("draws_as")
+    if found not in (None, "workers", "persistent_workers"):
+        raise DamagedStateError("draws_as", "workers or persistent_workers", found)
+    return found
 
 
 def _rank(state: Mapping[str, Any]) -> tuple[int, int] | None:

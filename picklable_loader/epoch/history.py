@@ -24,7 +24,7 @@ from .carryover import Carryover, as_text
 from .fits import check_fits, fit
 from .options import AtEpochEnd
 from .position import Position
-from .run import Run, begins
+from .run import Run, begins, shows_draws
 from .spec import Spec
 from .states import unmoved
 from .warnings import forgotten
@@ -49,6 +49,8 @@ class History:
         self.position: Position | None = None
         #: after unpickling, what persistent workers would go on with; None: no pass has left any
         self.carryover: Carryover | None = None
+        #: see `Cursor.draws_as`: that of a state that it went on from; "": the loader's own
+        self.draws_as: str | None = ""
         # No pickle holds the rest.
         #: the sampler was iterated since the program has built it
         self.iterated = False
@@ -78,12 +80,14 @@ class History:
             "resume_at_end": wish,
             "carried": self.carried,
             "carryover": carryover and carryover.to_plain(),
+            **({"draws_as": self.draws_as} if self.draws_as != "" else {}),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Become what `saved` has given."""
         self.next_epoch, self.carried = saved["next_epoch"], saved["carried"]
         self.announced = self._dataset_has = saved["announced"]
+        self.draws_as = saved.get("draws_as", "")
         carryover = saved.get("carryover")  # golden pickles have none
         self.carryover = carryover and Carryover.from_plain(carryover)
         self.restore_position(saved)
@@ -163,20 +167,15 @@ class History:
                 "sampler or dataset are no longer what the next epoch began with",
                 "Take the state before the next iter(loader), or that of the newest iterator",
             )
-        if position is self.position and self.next_epoch != position.epoch + 1:
-            return self._beginning(spec, self.next_epoch, live=False)  # set_epoch has chosen it
         places = self._carried_places(spec)
         if not live:
             drift = self.origin_known.reached() if self.origin_known and not spec.workers else {}
             warn_of_drift(spec.dataset, places, drift.get("drift", []))
-        left = position.carryover()
         cursor = Cursor(
-            epoch=position.epoch + 1,
-            base_seed=next_base_seed(left.base_seed) if spec.lives_on and not seeded else None,
-            worker_seed=left.worker_seed if spec.lives_on else None,
+            epoch=self.next_epoch if position is self.position else position.epoch + 1,
             # with a seed each epoch begins with its own
             rng={} if seeded else self.source.state(spec.moves),
-            workers=as_text(left.worker_states) if spec.lives_on else {},
+            **self._draws(spec, position.carryover()),
             sampler=spec.unstarted(self.source, True),
             announced=self.announced,
             streams=savable(places, live),
@@ -191,8 +190,30 @@ class History:
             rng=self.source.state(spec.draws_from),
             announced=self.announced,
             sampler=spec.unstarted(self.source, self.iterated, live),
+            **self._draws(spec, None if live else self.carryover),
         )
         return self._noted(Saved(cursor, spec.fingerprint()))
+
+    def _drawing(self, spec: Spec) -> str | None:
+        return spec.draws_as if self.draws_as == "" else self.draws_as
+
+    def _draws(self, spec: Spec, left: Carryover | None) -> dict[str, Any]:
+        """Fields of the start of an epoch that say how it draws.
+
+        Args:
+            spec: how the loader is set up.
+            left: by the epoch before; None if there is none.
+        """
+        draws_as = self._drawing(spec)
+        shown = draws_as if shows_draws(self.source, spec) else None
+        if left is None or draws_as != "persistent_workers":
+            return {"draws_as": shown}
+        return {
+            "draws_as": shown,
+            "base_seed": next_base_seed(left.base_seed) if self.source.seed is None else None,
+            "worker_seed": left.worker_seed,
+            "workers": as_text(left.worker_states),
+        }
 
     def _noted(self, saved: Saved) -> Saved:
         self.source.fits = dict(saved.fits)
@@ -222,8 +243,8 @@ class History:
             else:
                 self.position = None
                 dropped = cursor.epoch if cursor.step and spec.remaining(cursor) != 0 else None
-        elif position is not None and position.left:
-            self.position = None
+        elif position is not None and position.left and not position.over:
+            self.carryover, self.position = position.carryover(), None
         self.next_epoch = self.announced = epoch
         spec.tell_samplers(epoch)
         self._tell_dataset(spec, epoch)
@@ -248,7 +269,11 @@ class History:
             spec.tell_samplers(self.next_epoch)
         if self.announced != self._dataset_has:  # it went on from a state of another epoch
             self._tell_dataset(spec, self.announced)
-        return self._opened(Run(spec, self.source, self.next_epoch, self.announced, kept=kept))
+        draws_as = self._drawing(spec)
+        if kept is None and draws_as == "persistent_workers" and not spec.lives_on:
+            kept = self.carryover if position is None else position.carryover()
+        run = Run(spec, self.source, self.next_epoch, self.announced, None, kept, draws_as)
+        return self._opened(run)
 
     def after_unpickling(self, spec: Spec) -> tuple[Saved | None, Carryover | None]:
         """The start of the next epoch after a pass that has not moved since it was unpickled.
@@ -277,6 +302,8 @@ class History:
             cursor = position.start.cursor
         else:
             check_fits(spec.fingerprint(), fits)
+        if shows_draws(self.source, spec):
+            self.draws_as = "" if cursor.draws_as == spec.draws_as else cursor.draws_as
         self.source.restore(cursor.rng)
         if cursor.announced not in (None, self._dataset_has):
             self._dataset_has = cursor.announced

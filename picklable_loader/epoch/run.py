@@ -37,6 +37,11 @@ def begins(cursor: Cursor) -> bool:
     return cursor.step == 0 and cursor.order is None
 
 
+def shows_draws(source: Source, spec: Spec) -> bool:
+    """Later epochs depend on how often an epoch draws, or calls ``iter`` of the sampler."""
+    return source.seed is None or not spec.known
+
+
 class Run:
     """One pass over the data of an epoch; `open` comes first.
 
@@ -47,6 +52,7 @@ class Run:
         announced: the epoch that set_epoch has given the dataset.
         cursor: where to go on; None for a fresh run.
         kept: the carryover of persistent workers, if there is one.
+        draws_as: how a fresh run draws; see `Cursor.draws_as`.
     """
 
     order: Order | None
@@ -60,10 +66,13 @@ class Run:
         announced: int | None = None,
         cursor: Cursor | None = None,
         kept: Carryover | None = None,
+        draws_as: str | None = None,
     ) -> None:
         self.spec = spec
         self._source = source
         self._cursor = cursor
+        self.draws_as = draws_as if cursor is None else cursor.draws_as
+        self._lives_on = self.draws_as == "persistent_workers"
         self._kept = kept
         self._fits: dict[str, Any] | None = None
         self._grouping = spec.grouping
@@ -104,7 +113,7 @@ class Run:
         #: None: iterable-style data
         self.order = None if spec.iterable else self._make_order(cursor)
         self.base_seed = self._base_seed(cursor, kept)
-        known = kept or cursor
+        known = (kept if self._lives_on else None) or cursor
         seed = None if known is None else known.worker_seed
         self.worker_seed = self.base_seed if seed is None else seed
         self._open_again(cursor, kept, shared_seeds)
@@ -168,6 +177,7 @@ class Run:
             rng=self._source.state(self.spec.moves, live),
             workers=as_text(self.worker_states) if self.worker_states else {},
             announced=self.announced,
+            draws_as=self.draws_as if shows_draws(self._source, self.spec) else None,
         )
 
     def _places(self, live: bool) -> tuple[StreamPosition, ...]:
@@ -271,7 +281,7 @@ class Run:
             return cursor.base_seed
         if self._source.seed is not None:
             return base_seed(self._source.seed, self.epoch)
-        if kept is not None:
+        if kept is not None and self._lives_on:
             # Torch draws one when it starts workers, not when they go on living.
             return next_base_seed(kept.base_seed)
         return self._source.draw("loader", random_int64)
@@ -282,7 +292,9 @@ class Run:
         # Torch's multiprocess iterator calls iter(sampler) a second time when it has started its
         # workers: a sampler that changes itself there is two ahead.
         fresh = cursor is None or cursor.order is None
-        if self.spec.workers and kept is None and fresh:
+        begun = cursor is not None and (cursor.base_seed, cursor.worker_seed) != (None, None)
+        living = self._lives_on and (kept is not None or begun)
+        if self.draws_as is not None and fresh and not living:
             # So it does with the seed that DataPipes share, which it then drops.
             shared_seeds.draw(self.spec.dataset, self.epoch)
             if self.spec.opened_by_loader and self.order is not None:

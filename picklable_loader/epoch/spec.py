@@ -172,6 +172,13 @@ class Spec:
         for sampler in {id(each): each for each in samplers}.values():
             tell_epoch(sampler, epoch)
 
+    @property
+    def draws_as(self) -> str | None:
+        """How torch draws for an epoch: other workers, other draws; see `Cursor.draws_as`."""
+        if not self.workers:
+            return None
+        return "persistent_workers" if self.persistent else "workers"
+
     # --- workers ---------------------------------------------------------------------------------
 
     @cached_property

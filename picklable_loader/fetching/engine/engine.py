@@ -139,10 +139,12 @@ def make_engine(setup: Setup) -> Engine:
 def _inline_engine(setup: Setup) -> Engine:
     if setup.fault_policy.timeout_s != 0:
         raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-    datapipes.shard(setup.job.dataset)
     # Torch's worker information is not there with num_workers=0, unless there must be streams.
-    given = setup.streams if setup.streams > 1 or setup.streams_given else None
-    init = setup.init if given else None
+    given, init = setup.streams if setup.streams > 1 or setup.streams_given else None, None
+    if given is None:
+        datapipes.shard(setup.job.dataset)
+    else:  # each stream has a share, as in a worker
+        init = datapipes.sharding(setup.job.dataset, setup.init)
     config = WorkerConfig(0, 1, setup.worker_seed, init, None, setup.announced, given, True)
     return InlineEngine(setup.job, config, setup.world, setup.dataset_saved, setup.origin)
 

@@ -134,11 +134,10 @@ def test_every_save_goes_on_exactly_and_so_do_later_epochs(
         batches, saves = saved_at_every_step(iter(run))
         assert batches == epochs[epoch], "saving has disturbed the run"
         for step, doors in enumerate(saves):
-            for save in doors:
-                again = go_on(save, make, **options)
-                assert list(again) == batches[step:], (epoch, step)
-                if step % 4 == epoch:
-                    assert list(again.loader) == epochs[epoch + 1], (epoch, step)
+            again = go_on(doors[(epoch + step) % 2], make, **options)  # each in one of the epochs
+            assert list(again) == batches[step:], (epoch, step)
+            if step % 4 < 2:
+                assert list(again.loader) == epochs[epoch + 1], (epoch, step)
 
 
 @pytest.mark.parametrize("make", [mapped, in_a_buffer])

@@ -157,24 +157,23 @@ class Isolated:
     _spare: list[np.random.MT19937] = []
     #: locked by the thread that sets the global generators aside, or draws from them for a loader
     turn = threading.RLock()
-    #: the context that holds the program's own states; for the thread that has the turn
-    outermost: Isolated | None = None
+    #: the contexts that the thread with the turn is in; the first one has the program's own states.
+    #: A list, as setting an attribute of a class empties Python's caches of it: 2 µs a batch.
+    _entered: list[Isolated] = []
 
     def __enter__(self) -> None:
         self._held = self.turn
         self._held.acquire()
-        self._is_outermost = Isolated.outermost is None
-        if self._is_outermost:
-            Isolated.outermost = self
         torch_state, bits = torch.default_generator.get_state(), _get_bits()
         self._program = read_words(), _python.gauss_next, torch_state, bits, _read_gauss()
+        self._depth = len(self._entered)
+        self._entered.append(self)
         self._own = self._spare.pop() if self._spare else np.random.MT19937(0)
         _set_bits(self._own)
 
     def __exit__(self, *error: object) -> None:
-        if self._is_outermost:
-            Isolated.outermost = None
         self._put_back()
+        del self._entered[self._depth :]
         self._spare.append(self._own)
         self._held.release()
 
@@ -183,10 +182,10 @@ class Isolated:
     def undone(cls) -> Iterator[None]:
         """The program's own states, for a moment; within the contexts of batches as well."""
         with cls.turn:
-            outermost = cls.outermost
-            if outermost is None:
+            if not cls._entered:
                 yield
                 return
+            outermost = cls._entered[0]
             with Isolated():  # sets those at hand aside
                 outermost._put_back()
                 yield
@@ -200,7 +199,8 @@ class Isolated:
 
 
 def _new_turn() -> None:
-    Isolated.turn, Isolated.outermost = threading.RLock(), None
+    Isolated.turn = threading.RLock()
+    Isolated._entered.clear()
 
 
 # In a forked process no thread is left that could give its turn back.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +16,6 @@ from picklable_loader.core.events import (
     Emptied,
     Finish,
     Pass,
-    Raise,
     Send,
     Skipped,
     Started,
@@ -31,7 +28,7 @@ from picklable_loader.core.streams import StreamPlan, StreamPosition
 from picklable_loader.core.task import Task
 from picklable_loader.errors import InvalidTransition
 
-from .test_schedule import POLICIES, plan_of
+from .test_schedule import POLICIES, World, plan_of
 
 
 def test_an_empty_step_is_passed_over_and_the_next_one_delivered_at_once() -> None:
@@ -88,55 +85,6 @@ def test_the_place_of_a_stream_moves_behind_an_empty_step() -> None:
     assert schedule.places() == (StreamPosition(1, mark="after 0", marked=1),)
 
 
-class World:
-    """Workers that answer in any order, and find some steps empty; and a consumer."""
-
-    def __init__(self, schedule: Schedule, empty: set[int]) -> None:
-        self.schedule = schedule
-        self.empty = empty
-        self.under_way: list[int] = []
-        self.delivered: list[int] = []
-        self.passed: list[int] = []
-        self.over = False
-        self.tell(Started())
-
-    def tell(self, event: Any) -> None:
-        for instruction in self.schedule.handle(event):
-            match instruction:
-                case Send(_, task):
-                    self.under_way.append(task.step)
-                case Deliver(step) | Raise(step):
-                    self.delivered.append(step)
-                case Pass(step):
-                    self.passed.append(step)
-                case Finish():
-                    self.over = True
-                case _:
-                    raise AssertionError(f"no worker and no consumer here knows {instruction}")
-        self.schedule.validate()
-
-    def answer(self, choice: int) -> None:
-        if self.under_way:
-            step = self.under_way.pop(choice % len(self.under_way))
-            self.tell(Emptied(step) if step in self.empty else Arrived(step, bytes=1 + choice))
-
-    def act(self, actions: list[tuple[str, int]]) -> None:
-        for action, choice in actions:
-            if action == "answer":
-                self.answer(choice)
-            elif action == "pickle":
-                self.schedule = pickle.loads(pickle.dumps(self.schedule))
-            elif not self.schedule._wanting and not self.over:
-                self.tell(Wanted())
-
-    def finish(self) -> None:
-        while not self.over:
-            self.tell(Wanted())
-            while self.under_way and self.schedule._wanting:
-                self.answer(0)
-            assert self.over or not self.schedule._wanting, "nothing is under way"
-
-
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["want", "answer", "pickle"]), st.integers(0, 7)), max_size=60
 )
@@ -149,7 +97,8 @@ def test_each_step_is_either_delivered_or_passed_over_once_and_in_its_turn(
     policy: Policy, actions: list[tuple[str, int]], empty: set[int], length: int
 ) -> None:
     world = World(Schedule(plan_of(length), policy), empty)
-    world.act(actions)
+    for action, choice in actions:
+        world.act(action, choice)
     world.finish()
     full, void = set(range(length)) - empty, set(range(length)) & empty
     assert (sorted(world.delivered), sorted(world.passed)) == (sorted(full), sorted(void))
@@ -168,7 +117,8 @@ def test_a_snapshot_at_any_point_passes_over_what_had_not_been_passed_over(
     length: int,
 ) -> None:
     world = World(Schedule(plan_of(length), policy), empty)
-    world.act(actions)
+    for action, choice in actions:
+        world.act(action, choice)
     schedule = world.schedule
     place = schedule.delivered, schedule.plan.next_step, schedule.plan.position
     saved = json.loads(json.dumps(to_plain(Cursor(0, *place, schedule.window()), {})))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Set
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from picklable_loader.core.events import (
     Deliver,
     Died,
     Drop,
+    Emptied,
     Ended,
     Failed,
     Fault,
     Finish,
     Interrupted,
+    Pass,
     Raise,
     Retract,
     Send,
@@ -423,13 +426,14 @@ POLICIES = st.builds(
 
 
 class World:
-    """Workers that answer in any order, and a consumer."""
+    """Workers that answer in any order, and find some steps empty; and a consumer."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, empty: Set[int] = frozenset()) -> None:
         self.schedule = schedule
+        self.empty = empty
         self.under_way: list[int] = []
         self.delivered: list[int] = []
-        self.skipped = 0
+        self.passed: list[int] = []
         self.over = False
         #: a window that was larger than a new budget may only shrink
         self.largest_window = 0
@@ -443,6 +447,8 @@ class World:
                     self.under_way.append(task.step)
                 case Deliver(step) | Raise(step):
                     self.delivered.append(step)
+                case Pass(step):
+                    self.passed.append(step)
                 case Finish():
                     self.over = True
                 case Drop(step):
@@ -453,10 +459,26 @@ class World:
         assert len(self.schedule.window()) <= max(self.schedule.budget, self.largest_window)
         self.largest_window = min(self.largest_window, len(self.schedule.window()))
 
-    def answer(self, choice: int, failed: bool) -> None:
+    def answer(self, choice: int, failed: bool = False) -> None:
         if self.under_way:
             step = self.under_way.pop(choice % len(self.under_way))
-            self.tell(Failed(step) if failed else Arrived(step, bytes=1 + choice))
+            if step in self.empty:
+                self.tell(Emptied(step))
+            else:
+                self.tell(Failed(step) if failed else Arrived(step, bytes=1 + choice))
+
+    def act(self, action: str, choice: int) -> None:
+        if action == "want":
+            if not self.over and not self.schedule._wanting:
+                self.tell(Wanted())
+        elif action == "pickle":
+            self.schedule = pickle.loads(pickle.dumps(self.schedule))
+        elif action in ("budget", "bytes"):
+            self.tell(Budgeted(1 + choice, choice if action == "bytes" else None))
+        elif action == "kill":
+            self.kill(choice)
+        else:
+            self.answer(choice, action == "fail")
 
     def kill(self, choice: int) -> None:
         """A worker dies, which had some of the tasks; the rest stays in the queue."""
@@ -468,7 +490,7 @@ class World:
         while not self.over:
             self.tell(Wanted())
             while self.under_way and self.schedule._wanting:
-                self.answer(0, False)
+                self.answer(0)
             assert self.over or not self.schedule._wanting, "nothing is under way"
 
 
@@ -496,15 +518,9 @@ def test_every_task_is_delivered_exactly_once_whatever_happens(
     world = World(Schedule(plan_of(length, batch_size, drop_last), policy))
     for action, choice in actions:
         if action == "want":
-            world.tell(Wanted())
-        elif action == "pickle":
-            world.schedule = pickle.loads(pickle.dumps(world.schedule))
-        elif action in ("budget", "bytes"):
-            world.tell(Budgeted(1 + choice, choice if action == "bytes" else None))
-        elif action == "kill":
-            world.kill(choice)
+            world.tell(Wanted())  # also while it waits
         else:
-            world.answer(choice, action == "fail")
+            world.act(action, choice)
     world.finish()
     batches = length // batch_size if drop_last else -(-length // batch_size)
     if policy.in_order:
@@ -519,10 +535,8 @@ def test_a_snapshot_at_any_point_goes_on_under_any_policy(
 ) -> None:
     world = World(Schedule(plan_of(length, batch_size), policy))
     for action, choice in actions:
-        if action == "want" and not world.schedule._wanting:
-            world.tell(Wanted())
-        elif action in ("answer", "fail"):
-            world.answer(choice, action == "fail")
+        if action in ("want", "answer", "fail"):
+            world.act(action, choice)
     plan = world.schedule.plan
     cursor = Cursor(
         step=world.schedule.delivered,
@@ -551,7 +565,7 @@ def test_skipping_passes_over_the_next_batches_and_no_others(
     passed = 0
     for count in skips:
         for _ in range(answers):
-            world.answer(0, False)
+            world.answer(0)
         world.kill(answers)
         before = world.schedule.delivered
         world.tell(Skipped(count))

@@ -153,27 +153,26 @@ def test_a_state_survives_as_text_wherever_the_generator_stands(seed: int, draws
         assert rng.from_text(rng.to_text(state)) == state
 
 
-@NAMES
-def test_a_text_is_read_in_another_process(name: str) -> None:
+def test_texts_are_read_in_another_process() -> None:
     reseed(5, gaussians=1)
-    text = RNGS[name].to_text(RNGS[name].capture())
+    texts = {name: rng.to_text(rng.capture()) for name, rng in RNGS.items()}
     program = (
         "import json, sys\n"
         "from picklable_loader.rng.generators import RNGS\n"
         "from test_randomness import DRAWS\n"
-        "name, text = json.load(sys.stdin)\n"
-        "RNGS[name].restore(RNGS[name].from_text(text))\n"
-        "print(json.dumps(DRAWS[name]()))"
+        "for name, text in json.load(sys.stdin).items():\n"
+        "    RNGS[name].restore(RNGS[name].from_text(text))\n"
+        "print(json.dumps({name: DRAWS[name]() for name in RNGS}))"
     )
     found = subprocess.run(
         [sys.executable, "-c", program],
-        input=json.dumps([name, text]),
+        input=json.dumps(texts),
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert json.loads(found.stdout) == DRAWS[name]()
+    assert json.loads(found.stdout) == {name: DRAWS[name]() for name in RNGS}
 
 
 def damaged(text: str) -> Iterator[str]:

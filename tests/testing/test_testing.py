@@ -111,10 +111,10 @@ def build(dataset: Dataset[Any], num_workers: int = 0, **options: Any) -> DataLo
 
 HEALTHY: dict[str, Any] = {
     "shuffled": lambda num_workers: build(Noisy(), num_workers, shuffle=True),
-    "with a seed": lambda num_workers: build(Noisy(), num_workers, shuffle=True, seed=1),
-    "seeded by sample": lambda num_workers: build(Noisy(), num_workers, seeding="sample"),
     "a lazy sampler": lambda num_workers: build(Noisy(), num_workers, sampler=Lazy()),
-    "a known generator": lambda num_workers: build(KnownGenerator(), num_workers),
+    "a known generator, by sample and with a seed": lambda num_workers: build(
+        KnownGenerator(), num_workers, shuffle=True, seeding="sample", seed=1
+    ),
 }
 
 

@@ -39,6 +39,15 @@ class Counts(IterableDataset[int]):
         yield from self.order()
 
 
+class CountsFromItsClass(Counts):
+    """The counter's first value is an attribute of the class."""
+
+    epoch = 0
+
+    def __init__(self) -> None:
+        pass
+
+
 class Draws(Counts):
     """A generator of its own."""
 
@@ -184,6 +193,7 @@ def counts_below_torchs_pipes() -> Any:
 
 KINDS = [
     Counts,
+    CountsFromItsClass,
     Draws,
     Shuffles,
     Caches,

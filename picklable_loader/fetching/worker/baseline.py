@@ -122,6 +122,8 @@ class FirstBaseline(Baseline):
             entry = gone, dumps(changed, self._dataset, self._by_value, self._leaves)
         except Exception:  # whatever people's __reduce__ raises
             return {}
-        # An attribute that the program had not built is most often set anew by each `__iter__`.
-        drift = {*gone, *changed} & self._names - self._set_by_epoch
+        # An attribute that the program had not built is most often set anew by each `__iter__`;
+        # unless its first value is the class's.
+        built = self._names | {name for name in changed if hasattr(type(self._dataset), name)}
+        drift = {*gone, *changed} & built - self._set_by_epoch
         return {"begun": entry, "drift": sorted(drift)}

@@ -124,6 +124,11 @@ class FirstBaseline(Baseline):
             return {}
         # An attribute that the program had not built is most often set anew by each `__iter__`;
         # unless its first value is the class's.
-        built = self._names | {name for name in changed if hasattr(type(self._dataset), name)}
+        kinds = [kind for kind in type(self._dataset).__mro__ if not _is_torchs(kind)]
+        built = self._names.union(*(changed.keys() & vars(kind).keys() for kind in kinds))
         drift = {*gone, *changed} & built - self._set_by_epoch
         return {"begun": entry, "drift": sorted(drift)}
+
+
+def _is_torchs(kind: type[Any]) -> bool:
+    return kind.__module__.partition(".")[0] == "torch"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .rng.current import current_seed
     from .saving.files.checkpoint import load, save
     from .saving.pickles.explain import explain
+    from .saving.states.merge import merge_states
     from .saving.states.state_json import from_json, to_json
 
 __version__ = "0.1.0"
@@ -31,6 +32,7 @@ __all__ = [
     "explain",
     "from_json",
     "load",
+    "merge_states",
     "progress",
     "register_order",
     "save",
@@ -50,6 +52,7 @@ _MODULES = {
     "explain": "saving.pickles.explain",
     "from_json": "saving.states.state_json",
     "load": "saving.files.checkpoint",
+    "merge_states": "saving.states.merge",
     "progress": "loader.progress",
     "register_order": "orders.torch_samplers",
     "save": "saving.files.checkpoint",

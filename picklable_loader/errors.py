@@ -33,7 +33,7 @@ from __future__ import annotations
 import os
 import reprlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 #: What code raises that meets damaged data; anything else has another reason.
@@ -291,36 +291,32 @@ class NoSampleError(LoaderError, RuntimeError):
 
 @dataclass(eq=False, repr=False)
 class RanksError(LoaderError, RuntimeError):
-    """Ranks that share an order (``shard=``) do not agree on it, or some have not come.
-
-    All ranks raise it, before the first batch.
+    """Ranks that share the data (``shard=``) do not agree, or some are missing.
 
     Attributes:
-        missing: ranks that have begun no pass, while the others waited.
+        problem: what they should have done.
+        advice: the way out.
+        missing: ranks that are missing.
+        doubled: ranks that are there several times.
         differences: by property, the values that were found, each with its ranks:
             ``{"batch_size": {"8": [0, 1], "16": [2]}}``.
     """
 
-    missing: list[int]
-    differences: dict[str, dict[str, list[int]]]
+    problem: str
+    advice: str
+    missing: list[int] = field(default_factory=list)
+    doubled: list[int] = field(default_factory=list)
+    differences: dict[str, dict[str, list[int]]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        if self.missing:
-            return (
-                "ranks that share the data begin each pass together, and "
-                f"{_ranks(self.missing)} did not come before the process group's timeout. Call "
-                "iter(loader) on every rank, for the same loaders in the same order; or pass "
-                "shard=(rank, world_size) and seed=, which need no agreement."
-            )
-        rows = "\n".join(
+        rows = [
             f"  {name}: "
-            + ", ".join(f"{value} on {_ranks(ranks)}" for value, ranks in each.items())
+            + ", ".join(f"{_cut(value)} on {_ranks(ranks)}" for value, ranks in each.items())
             for name, each in self.differences.items()
-        )
-        return (
-            f"the ranks that share the data do not agree:\n{rows}\nBuild the loader in the same "
-            "way on every rank, and load the same state on every rank, or on none."
-        )
+        ]
+        rows += [f"  missing: {_ranks(self.missing)}"] if self.missing else []
+        rows += [f"  more than once: {_ranks(self.doubled)}"] if self.doubled else []
+        return "\n".join([f"{self.problem}:", *rows, self.advice])
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -381,7 +377,10 @@ _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
 
 
 def _short(value: Any, limit: int = 80) -> str:
-    text = _REPR.repr(value)
+    return _cut(_REPR.repr(value), limit)
+
+
+def _cut(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

@@ -42,6 +42,10 @@ class Cursor(NamedTuple):
     workers: dict[str, Any] = _EMPTY
     #: the position of each stream; empty where there are none, or they begin the epoch
     streams: tuple[StreamPosition, ...] = ()
+    #: streams of all ranks, where ``streams`` has those of one ``rank`` only; None: it has all
+    num_streams: int | None = None
+    #: steps that the pass has in all, where all ranks have as many; None: as its streams have
+    batches: int | None = None
     #: the epoch that ``set_epoch`` has last set on the dataset; None if it was never called
     announced: int | None = None
     #: the rank that this belongs to and the number of ranks, (0, 2), where ranks may differ: it

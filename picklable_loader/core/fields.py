@@ -15,6 +15,9 @@ _SCALAR: tuple[type[Any], ...] = (_NULL, bool, int, float, str)
 #: a value as `plain.encode` writes it
 _FORM: tuple[type[Any], ...] = (*_SCALAR, list, dict)
 
+#: the sampler of a fingerprint whose dataset needs none
+ITERABLE = "iterable-style dataset"
+
 #: Every field of a state: the records of a state, their fields, and the exact types that these may
 #: have. Anything else is damage. docs/state.md shows each with an example.
 FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
@@ -34,6 +37,8 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "rng": (dict,),
         "workers": (dict,),
         "streams": (list,),
+        "num_streams": (int,),
+        "batches": (int,),
         "announced": (int, _NULL),
         "rank": (list,),
         "fits": (dict,),

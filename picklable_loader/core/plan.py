@@ -59,6 +59,10 @@ class Plan:
             drawn from in turn only.
     """
 
+    #: the order says how many batches there are
+    batches = limit = None
+    cut = False
+
     def __init__(
         self,
         order: Order,
@@ -78,7 +82,7 @@ class Plan:
         self._by_batch = grouping.unit is Unit.BATCH
         self._alone = grouping.shard.world == 1
         self._random_access = isinstance(order, RandomAccess) and not self._by_batch
-        self._streams = streams
+        self.streams = streams
         self._most_aside = most_aside
         #: by stream, tasks of steps below ``next_step``, ascending
         self._queues: dict[int | None, deque[Task]] = {}
@@ -96,7 +100,7 @@ class Plan:
     @property
     def draws_ahead(self) -> bool:
         """Tasks of a stream may be drawn before those of others whose turn is earlier."""
-        return self._streams > 0 and self._most_aside > 0
+        return self.streams > 0 and self._most_aside > 0
 
     @property
     def backlog(self) -> list[Task]:
@@ -140,8 +144,8 @@ class Plan:
         """By stream, the step that `draw_from` gives next, if it may be drawn now."""
         aside = sum(map(len, self._queues.values()))
         steps = {}
-        for stream in range(self._streams):
-            between = (stream - self.next_step) % self._streams
+        for stream in range(self.streams):
+            between = (stream - self.next_step) % self.streams
             if queue := self._queues.get(stream):
                 steps[stream] = queue[0].step
             elif not self._ended and aside + between <= self._most_aside:
@@ -154,7 +158,7 @@ class Plan:
         Tasks of other streams that the order gives before it are set aside.
         """
         while not (queue := self._queues.get(stream)):
-            other = self._queues.setdefault(self.next_step % self._streams, deque())
+            other = self._queues.setdefault(self.next_step % self.streams, deque())
             try:
                 other.append(self._take())  # no signal is handled in between
             except StopIteration:
@@ -180,7 +184,7 @@ class Plan:
             size = self.grouping.batch_size
             items = self.order.take(size)
             if items and (len(items) == size or not self.grouping.drop_last):
-                stream = step % self._streams if self._streams else None
+                stream = step % self.streams if self.streams else None
                 task = Task(step, items if self._gathered else items[0], start, stream)
         if task is None:
             self.torn = False
@@ -217,7 +221,7 @@ class Plan:
             step,
             mine if self._gathered else mine[0],
             start,
-            step % self._streams if self._streams else None,
+            step % self.streams if self.streams else None,
             sum(map(_samples, items[: shard.rank])) if self._by_batch else shard.rank,
             None if self.order.seekable or shard.world == 1 else items,
         )
@@ -270,6 +274,10 @@ class Plan:
 
     def end(self, stream: int) -> None:
         """Streams of map-style data do not end before the order does."""
+
+    def repeat(self, made: int) -> int:
+        """See `StreamPlan`; the order has no more."""
+        return 0
 
     def remaining(self) -> int | None:
         """How many tasks are still to be drawn; None where the sampler has no length."""

@@ -59,6 +59,10 @@ class StreamPositions:
 
     # --- moving ----------------------------------------------------------------------------------
 
+    def grow(self, streams: int) -> None:
+        """There are so many streams now: one is read again, from its beginning."""
+        self._places += [StreamPosition() for _ in range(len(self._places), streams)]
+
     def begin(self, marks: Mapping[int, Any]) -> None:
         """Set the streams' states at the epoch's beginning, where they are known.
 

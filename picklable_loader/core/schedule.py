@@ -90,7 +90,7 @@ class Schedule:
         self._budget = Budget(policy)
         #: drawn and not delivered; never more than the budget once drawn
         self._window = Window()
-        self._placement = Placement(policy.workers, len(places), policy.moving)
+        self._placement = Placement(policy.workers, plan.streams if places else 0, policy.moving)
         #: streams with states serve the tasks
         self._streamed = bool(places)
         remember = type(plan) is Plan
@@ -101,8 +101,8 @@ class Schedule:
         self._in_turn = policy.in_order or not plan.draws_ahead
         #: the consumer waits for a batch
         self._wanting = False
-        #: what ``delivered`` and a stream's place were before the last batch was delivered, and its
-        #: task: the consumer may be interrupted before it has it
+        #: ``delivered``, the task and its stream's position before the last delivery, which the
+        #: consumer may not get, as it is interrupted
         self._before: tuple[int, Task, StreamPosition | None] | None = None
         #: a task that was drawn and is not in the window yet
         self._drawn: Task | None = None
@@ -177,8 +177,6 @@ class Schedule:
         left = 0 if self._exhausted else self.plan.remaining()
         return None if left is None else left + len(self._window.entries)
 
-    # --- one handler an event --------------------------------------------------------------------
-
     def _started(self, event: Started, out: list[Instruction]) -> None:
         self._places.begin(event.marks)
         self._refill(out)
@@ -191,10 +189,12 @@ class Schedule:
     def _answered(self, event: Answered, out: list[Instruction]) -> None:
         entry, forgotten = self._window.answer(event)
         if self._placement.moving:
-            self._placement.answered(_stream_of(entry.task), event.cost_ns)
+            self._placement.answered(entry.task.stream or 0, event.cost_ns)
         if type(event) is Ended:
-            self._places.end(_stream_of(entry.task), event.mark)
-            self.plan.end(_stream_of(entry.task))
+            stream = entry.task.stream or 0
+            self._places.end(stream, event.mark)
+            self.plan.end(stream)
+            self._exhausted = False  # there may be a stream to read again
         if forgotten:
             out.append(Drop(event.step))
         more = type(event) is Ended or self.policy.bytes is not None or not self._in_turn
@@ -255,14 +255,14 @@ class Schedule:
         self.plan.restart(self._window.tasks(), places)
         self._begin(self.delivered, places)
 
-    # --- what they share -------------------------------------------------------------------------
-
     def _serve(self, out: list[Instruction]) -> None:
         """Give the consumer what it waits for, if it is here."""
         if not self._wanting:
             return
         window = self._window
         while (entry := window.next_ready(self.policy.in_order)) is not None:
+            if self.delivered == self.plan.batches:
+                break  # other ranks have no more
             step, kind = entry.task.step, type(self._move_on(entry))
             self._wanting = kind is Emptied
             # Torch draws the next index before it returns a batch: a sampler that uses the global
@@ -273,7 +273,7 @@ class Schedule:
                 return
             out.append(Pass(step))
         head = next(iter(window.entries.values()), None)
-        if head is None:
+        if head is None or entry is not None:
             self._wanting = False
             fault, self._fault = self._fault, None
             out.append(Finish() if fault is None else Fault(fault))
@@ -306,7 +306,9 @@ class Schedule:
                 # In one line: no signal is handled before the task is noted.
                 self._drawn = self.plan.draw() if self._in_turn else self._draw_out_of_turn()
             except StopIteration:
-                self._exhausted = True
+                streams = self.plan.repeat(self.delivered + len(window.entries))
+                self._exhausted = not streams
+                self._places.grow(streams)
             except Exception as error:
                 if not self.plan.custom:
                     raise  # a signal handler's
@@ -357,13 +359,16 @@ class Schedule:
         task = entry.task
         self._window.send(entry)
         if self._placement.moving:
-            self._placement.sent(_stream_of(task))
+            self._placement.sent(task.stream or 0)
         worker = None if task.stream is None else self._placement.of(task.stream)
         out.append(Send(worker, task, place))
 
     def _may_draw(self) -> bool:
         """There may be more tasks, and the bound in bytes leaves room for one."""
         if self._exhausted or self._fault or self._places.awaited is not None:
+            return False
+        limit = self.plan.limit
+        if limit is not None and self.delivered + len(self._window.entries) >= limit:
             return False
         if self.policy.bytes is None or not self._window.entries:
             return True
@@ -375,11 +380,6 @@ class Schedule:
         self._window.validate()
         self._places.validate()
         assert not (self._sends_at_once and self._window.held)
-
-
-def _stream_of(task: Task) -> int:
-    assert task.stream is not None, "only streams are assigned to a worker"
-    return task.stream
 
 
 #: outside of the class: with bound methods a schedule, and all that its plan refers to, would live

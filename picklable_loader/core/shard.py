@@ -1,8 +1,11 @@
-"""The share of one rank in a step of all ranks, as a pure function of their numbers.
+"""The share of one rank in what all ranks read, as a pure function of their numbers.
 
-All ranks have one order, and one plan of *global* steps. A global step takes ``world`` times as
-many items of the order as a loader on its own takes; item ``i`` of these goes to rank
-``i % world``, as with torch's DistributedSampler. So a position is the same on every rank.
+Map-style data: all ranks have one order, and one plan of *global* steps. A global step takes
+``world`` times as many items of the order as a loader on its own takes; item ``i`` of these goes to
+rank ``i % world``, as with torch's DistributedSampler. So a position is the same on every rank.
+
+Iterable-style data: all ranks have one list of streams. Stream ``i`` goes to rank ``i % world``, so
+a position is that of each stream, whichever rank reads it.
 """
 
 from __future__ import annotations
@@ -53,3 +56,47 @@ class Shard:
 
 #: a loader on its own
 ALONE = Shard()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamShare:
+    """One rank's streams, of those that all ranks have.
+
+    Within a rank streams are counted from 0: its stream 1 is stream ``rank + world`` of all.
+    """
+
+    shard: Shard
+    #: streams of all ranks together
+    total: int
+
+    @property
+    def own(self) -> range:
+        """The numbers, among all streams, of those that this rank reads."""
+        return range(self.shard.rank, self.total, self.shard.world)
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    def number(self, index: int) -> int:
+        """The number, among all streams, of the stream that is ``index`` within this rank.
+
+        After its own ones come those that it reads again while other ranks have more: first its
+        own once more, then those of others.
+        """
+        own, count = self.own, len(self.own)
+        if index < 2 * count:
+            return own[index % count]
+        others = (number for number in range(self.total) if number not in own)
+        return next(islice(others, index - 2 * count, None))
+
+    def batches(self, left: Sequence[int]) -> int | None:
+        """Batches that this rank delivers; None: as many as its streams have.
+
+        Args:
+            left: by stream of all ranks, the batches that it has left.
+        """
+        shard = self.shard
+        if shard.world == 1 or shard.tail == "uneven":
+            return None
+        ranks = [sum(left[rank :: shard.world]) for rank in range(shard.world)]
+        return min(ranks) if shard.tail == "drop" else max(ranks)

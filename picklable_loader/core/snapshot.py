@@ -40,6 +40,8 @@ _KINDS: dict[str, tuple[type[Any], int, bool]] = {
     "rng": (dict, 0, False),
     "workers": (dict, 0, False),
     "announced": (int, _LARGEST, True),
+    "num_streams": (int, _LARGEST, True),
+    "batches": (int, _LARGEST, True),
 }
 
 
@@ -68,6 +70,10 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     }
     if cursor.streams:
         state["streams"] = [_place(place, spacing(fits)) for place in cursor.streams]
+    if cursor.num_streams is not None:
+        state["num_streams"] = cursor.num_streams
+    if cursor.batches is not None:
+        state["batches"] = cursor.batches
     if cursor.worker_seed is not None:
         state["worker_seed"] = cursor.worker_seed
     if cursor.draws_as is not None:
@@ -111,8 +117,12 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         workers=dict(state["workers"]),
         announced=state.get("announced"),
         streams=tuple(_places(state, spacing(fits), next_step)),
+        num_streams=state.get("num_streams"),
+        batches=state.get("batches"),
         rank=_rank(state),
     )
+    if cursor.num_streams is not None and cursor.rank is None:
+        raise DamagedStateError("num_streams", "absent in a state of all ranks", cursor.num_streams)
     steps = [task.step for task in window]
     if steps and (len(steps) != len(set(steps)) or max(steps) >= next_step):
         raise DamagedStateError("window", "each step once, below next_step", steps)

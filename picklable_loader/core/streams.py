@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import CannotSaveError
+from .shard import ALONE, StreamShare
 from .task import Task
 
 #: states of streams, by their numbers; the core never looks into one
@@ -84,12 +85,19 @@ class StreamPosition:
         return replace(copy, **changes) if changes else copy
 
 
+#: Steps of streams that are read again: above all others, ascending from stream to stream.
+_REPEATED = 2**60
+_FROM_ONE_TO_THE_NEXT = 2**32
+
+
 class StreamPlan:
     """The tasks of an epoch of iterable-style data.
 
     Args:
         places: the position of each stream.
         indices: the wish of every task, for example ``[None, None]`` for two samples.
+        share: the rank's streams; after these, ``places`` has those that it reads again.
+        batches: see `Cursor`.
     """
 
     #: no code of the user's gives the order
@@ -99,8 +107,20 @@ class StreamPlan:
     #: nothing is ever given back: a resume begins with the positions
     backlog: tuple[Task, ...] = ()
 
-    def __init__(self, places: Sequence[StreamPosition], indices: Any) -> None:
+    def __init__(
+        self,
+        places: Sequence[StreamPosition],
+        indices: Any,
+        share: StreamShare | None = None,
+        batches: int | None = None,
+    ) -> None:
         self._indices = indices
+        self._share = share or StreamShare(ALONE, len(places))
+        self.batches = batches
+        #: tasks that are drawn at most; None: each stream is read to its end
+        self.limit = batches if self._share.shard.tail == "drop" else None
+        #: streams of this rank, without those that are read again
+        self.streams = len(self._share)
         self.restart((), places)
 
     def restart(self, tasks: Iterable[Task], places: Sequence[StreamPosition]) -> None:
@@ -114,10 +134,17 @@ class StreamPlan:
         #: gives its dataset the state for the next epoch; but it is not replayed for that.
         self._next = {
             at: place.given
-            for at, place in enumerate(places)
+            for at, place in enumerate(places[: self.streams])
             if place.mark is not None or not place.ended
         }
-        self._streams = len(places)
+        #: the stream that is read again, with the number of its next batch; empty: none is
+        self._again: dict[int, int] = {}
+        if len(places) > self.streams and not places[-1].ended:
+            self._again = {len(places) - 1: places[-1].given}
+        #: streams of the rank, and those that it has begun to read again
+        self._begun = len(places)
+        #: tasks that may be drawn of the latter
+        self._more = 0
         self.next_step = self.position = 0
 
     def draw(self) -> Task:
@@ -126,26 +153,61 @@ class StreamPlan:
         Raises:
             StopIteration: every stream has ended.
         """
-        if not self._next:
-            raise StopIteration
-        return self.draw_from(min(self._next, key=self._step_of))
+        if self._next:
+            return self.draw_from(min(self._next, key=self._step_of))
+        for stream in self.next_steps():
+            return self.draw_from(stream)
+        raise StopIteration
 
     def next_steps(self) -> dict[int, int]:
         """By stream that has not ended, the step of its next batch."""
-        return {stream: self._step_of(stream) for stream in self._next}
+        streams = self._next or (self._again if self._more else {})
+        return {stream: self._step_of(stream) for stream in streams}
 
     def draw_from(self, stream: int) -> Task:
         """The next task of a stream."""
         task = Task(self._step_of(stream), self._indices, 0, stream)
-        self._next[stream] += 1
+        if stream in self._next:
+            self._next[stream] += 1
+        else:
+            self._again[stream] += 1
+            self._more -= 1
         return task
 
     def _step_of(self, stream: int) -> int:
-        return self._next[stream] * self._streams + stream
+        if stream in self._next:
+            return self._next[stream] * self.streams + stream
+        before = (stream - self.streams) * _FROM_ONE_TO_THE_NEXT
+        return _REPEATED + before + self._again[stream]
+
+    @property
+    def cut(self) -> bool:
+        """The streams of this rank have not been read to their ends."""
+        return bool(self._next)
 
     def end(self, stream: int) -> None:
         """A stream has no more data."""
         self._next.pop(stream, None)
+        self._again.pop(stream, None)
+
+    def repeat(self, made: int) -> int:
+        """Read streams again if other ranks have more batches; all of this rank's have ended.
+
+        Args:
+            made: batches that were delivered, or are in the window.
+
+        Returns:
+            How many streams have begun by then; 0: none is read again.
+        """
+        self._more = (self.batches or 0) - made
+        if self._more <= 0:
+            return 0
+        if not self._again:
+            if self._begun == self.streams + self._share.total:
+                return 0  # nobody has any data
+            self._again = {self._begun: 0}
+            self._begun += 1
+        return self._begun
 
     def advance(self, steps: int) -> int:
         """No batch can be passed over without fetching it."""

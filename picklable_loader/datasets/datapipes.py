@@ -64,12 +64,16 @@ def shard(dataset: Any) -> None:
 
 
 def sharding(
-    dataset: Any, worker_init_fn: Callable[[int], object] | None
+    dataset: Any, worker_init_fn: Callable[[int], object] | None, alone: bool
 ) -> Callable[[int], object] | None:
-    """The ``worker_init_fn`` that also shards a datapipe over ranks and workers."""
+    """The ``worker_init_fn`` that also shards a datapipe over workers.
+
+    Over ranks as well, unless it is ``alone``: the numbers of its workers are of all ranks then.
+    """
     if not isinstance(dataset, IterDataPipe | MapDataPipe):
         return worker_init_fn
-    return functools.partial(_sharding_worker_init_fn, worker_init_fn, *_get_distributed_settings())
+    ranks = (1, 0) if alone else _get_distributed_settings()
+    return functools.partial(_sharding_worker_init_fn, worker_init_fn, *ranks)
 
 
 def lasting(thing: Any) -> Any:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..core.checks import whole_number
+
 _NONE = object()
 
 
@@ -101,6 +103,27 @@ def is_hugging_face(dataset: Any) -> bool:
         (kind.__module__, kind.__qualname__) == ("datasets.iterable_dataset", "IterableDataset")
         for kind in type(dataset).__mro__
     )
+
+
+def stream_lengths(dataset: Any, streams: int) -> list[int] | None:
+    """By stream, how many samples an iterable-style dataset gives in an epoch; None: not known.
+
+    Args:
+        dataset: it has ``stream_length(stream, streams)``; or ``__len__``, the samples of all
+            streams, which share these evenly, as ``islice(samples, stream, None, streams)`` does.
+        streams: how many streams there are.
+    """
+    of_one = getattr(dataset, "stream_length", None)
+    if callable(of_one):
+        lengths = [whole_number("stream_length", of_one(at, streams)) for at in range(streams)]
+        if min(lengths) < 0:
+            raise ValueError(f"stream_length should give numbers from 0, got {lengths}")
+        return lengths
+    try:
+        length = len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+    return [len(range(at, length, streams)) for at in range(streams)]
 
 
 def tell_epoch(part: Any, epoch: int) -> None:

@@ -11,6 +11,7 @@ from ..core.cursor import Cursor, Saved
 from ..core.fields import check_attributes, check_fields
 from ..core.order import Order
 from ..core.plan import Unit
+from ..core.shard import StreamShare
 from ..core.task import Task
 from ..datasets.protocol import is_stateful
 from ..errors import SYMPTOMS, DamagedStateError, StateError
@@ -66,6 +67,11 @@ def _check_streams(spec: Spec, cursor: Cursor) -> None:
         return
     if not spec.streamed:
         raise DamagedStateError("streams", "absent, as the dataset has no state", cursor.streams)
+    if cursor.num_streams is not None:
+        own = len(StreamShare(spec.shard, cursor.num_streams))
+        most = own + cursor.num_streams  # with those that are read again
+        if not spec.iterable or not own or not own <= len(cursor.streams) <= most:
+            raise DamagedStateError("streams", f"the {own} of its rank", len(cursor.streams))
     given = sum(place.given for place in cursor.streams)
     if given != cursor.step:
         raise DamagedStateError("step", f"{given}, what the streams have given", cursor.step)

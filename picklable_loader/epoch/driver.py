@@ -25,6 +25,7 @@ from ..core.events import (
     Started,
     Wanted,
 )
+from ..core.shard import StreamShare
 from ..errors import NoSampleError
 from ..fetching.engine.engine import Engine
 from ..fetching.engine.stats import KEPT, Record, SkippedSample, Skips, Stats
@@ -50,8 +51,8 @@ class Driver:
 
     def __init__(self) -> None:
         self._engine: Engine | None = None
-        #: how many streams its workers have
-        self._streams = 0
+        #: the streams that its workers serve
+        self._streams: StreamShare | None = None
         #: the run that is under way; None before the engine has begun it, and between two epochs
         self.run: Run | None = None
         #: how long the consumer has waited for batches
@@ -189,7 +190,7 @@ class Driver:
         """Note that a batch is delivered, or passed over, without its bad samples."""
         run = self.run
         assert run is not None, "start() comes first"
-        stream = step % run.streams if run.order is None else None
+        stream = run.streams.number(step % len(run.streams)) if run.order is None else None
         self.skips.note(SkippedSample(run.epoch, step, stream, *sample) for sample in bad)
 
     def rest(self) -> None:
@@ -209,8 +210,8 @@ class Driver:
             engine, self._engine, self.kept = self._engine, None, None
             engine.close()
 
-    def refit(self, streams: int) -> None:
-        """Have new workers started if those that live on have another number of streams.
+    def refit(self, streams: StreamShare) -> None:
+        """Have new workers started if those that live on serve other streams.
 
         They have it of a state; the epochs after have the loader's.
         """
@@ -257,13 +258,16 @@ class Driver:
         run, engine = self.run, self._engine
         assert run is not None and engine is not None
         schedule = run.schedule
-        if run.spec.asks_at_end and not schedule.left:
-            self.advance(Left(run.streams))
+        cut = schedule.plan.cut and run.spec.lives_on
+        if (run.spec.asks_at_end or (cut and run.spec.asks_when_left)) and not schedule.left:
+            self.advance(Left(len(run.streams)))
         run.last_marks = schedule.last_marks()
         if run.spec.has_worker_states:
             run.worker_states.update(engine.worker_states)
         states = dict(run.worker_states)
         self.kept = Carryover(run.base_seed, run.worker_seed, schedule.policy, states)
+        if cut and run.spec.stateful:
+            self.stop()  # nobody knows the states of streams that were not read to their ends
         raise StopIteration
 
     def leave(self) -> None:
@@ -271,7 +275,7 @@ class Driver:
         if self.run is None or self._engine is None:
             return
         try:
-            self.advance(Left(self.run.streams))
+            self.advance(Left(len(self.run.streams)))
         except StopIteration:
             pass
         except RuntimeError:  # they do not say so: new ones begin with what is known

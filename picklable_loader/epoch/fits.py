@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ..core.cursor import Cursor, Saved
+from ..core.fields import ITERABLE
 from ..core.plan import Grouping, Unit, batches_in
 from ..core.shard import Shard
 from ..core.snapshot import differences, spacing
@@ -40,7 +41,8 @@ def fit(
         StateMismatch: see `DataLoader.load_state_dict`.
     """
     cursor, found = saved
-    cursor = _of_this_rank(cursor, strict, rank, "world_size" in expected)
+    shared = "world_size" in expected
+    cursor = _of_this_rank(cursor, strict, rank, shared)
     unlike = differences(expected, found)
     if not unlike:
         return Saved(cursor, found)
@@ -48,7 +50,7 @@ def fit(
     if left:
         by_batch = expected["batches_from"] == Unit.BATCH.value
         raise StateMismatch(left, _advice(left, strict, by_batch))
-    if spacing(expected) != spacing(found):
+    if spacing(expected) != spacing(found) and not cursor.streams:
         steps = _steps(cursor.position, length, expected)
         cursor = cursor._replace(step=steps, next_step=steps)
     if any(each.name in ("seeding", "num_workers") for each in unlike):
@@ -115,10 +117,12 @@ def _of_this_rank(cursor: Cursor, strict: bool, here: tuple[int, int], shared: b
     """
     there = cursor.rank or (0, 1)
     if here == there or (shared and cursor.rank is None):
-        return cursor._replace(rank=None)
+        return cursor
     tasks = [*cursor.window, *(task for place in cursor.streams for task in place.since)]
     if shared or (strict and any(task.indices is not None for task in tasks)):
         advice = _ONE_RANKS if shared else _OTHER_RANK
+        if cursor.num_streams is not None:
+            advice = _SOME_STREAMS
         raise StateMismatch([Difference("rank", list(here), list(there))], advice)
     order = cursor.order
     if order is not None:
@@ -137,6 +141,10 @@ _ONE_RANKS = (
 )
 
 
+_SOME_STREAMS = (
+    "This state has the streams of one rank. Load the state of all: merge_states([...]) of those "
+    "of all ranks, or what loader.gather_state_dict() gives on each of them."
+)
 _NOT_SHARED = (
     'The state is one for all ranks that share an order. Pass shard="auto" to the loader; there '
     "may be any number of ranks, 1 included."
@@ -161,11 +169,13 @@ def _is_bridged(entry: Difference, saved: Saved, expected: Mapping[str, Any], st
         if name == "seed" and entry.expected is None:
             return True
         if name in ("world_size", "shard_tail", "batch_size"):
+            if expected["sampler"] == ITERABLE and cursor.streams:
+                return name != "batch_size" and cursor.rank is None and "world_size" in found
             if expected["world_size"] == found.get("world_size", 1) and name != "batch_size":
                 return True
             if expected["batches_from"] == Unit.BATCH.value:
                 return uncut and cursor.next_step == 0  # the order is counted in steps
-            return uncut or spacing(expected) == spacing(found)
+            return uncut or (not cursor.streams and spacing(expected) == spacing(found))
     if strict:
         return False
     if name == "batch_size":

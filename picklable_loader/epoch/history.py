@@ -27,7 +27,7 @@ from .position import Position
 from .run import Run, begins, shows_draws
 from .spec import Spec
 from .states import unmoved
-from .warnings import forgotten
+from .warnings import forgotten, longer_than_said
 
 
 class History:
@@ -179,6 +179,7 @@ class History:
             sampler=spec.unstarted(self.source, True),
             announced=self.announced,
             streams=savable(places, live),
+            num_streams=spec.streams.total if places and spec.streams.shard.world > 1 else None,
             rank=spec.rank if places and spec.shared and spec.shard.world > 1 else None,
         )
         return self._noted(Saved(cursor, spec.fingerprint()))
@@ -221,9 +222,9 @@ class History:
 
     def _carried_places(self, spec: Spec) -> list[StreamPosition]:
         """The streams' positions at the start of the next epoch, if not at their beginning."""
-        if not self.carried or len(self.carried) != spec.streams:
+        if not self.carried or len(self.carried) != len(spec.streams):
             return []  # they are of other streams
-        return [StreamPosition(mark=self.carried[stream]) for stream in range(spec.streams)]
+        return [StreamPosition(mark=self.carried[stream]) for stream in range(len(spec.streams))]
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -298,7 +299,8 @@ class History:
         assert position.start is not None
         cursor, fits = position.start
         if spec.shared:
-            position.start = fit(position.start, spec.fingerprint(), True, spec.rank, spec.length)
+            found = fit(position.start, spec.fingerprint(), True, spec.rank, spec.length)
+            position.start = spec.own(found)
             cursor = position.start.cursor
         else:
             check_fits(spec.fingerprint(), fits)
@@ -329,18 +331,25 @@ class History:
     def ends(self, spec: Spec, run: Run) -> None:
         """Note the state in which the run leaves the dataset, if the next epoch finds it so."""
         self.carried = {}
-        alone = not spec.workers and spec.streams == run.streams == 1
-        if spec.lives_on or (alone and spec.options.num_streams is None):
-            marks = run.last_marks
-            self.carried = {stream: marks.get(stream) for stream in range(run.streams) if marks}
+        alone = not spec.workers and spec.streams.total == run.streams.total == 1
+        if run.schedule.waiting and run.batches is not None:
+            longer_than_said(type(spec.dataset).__qualname__, run.batches)
+        if spec.streamed and (spec.lives_on or (alone and spec.options.num_streams is None)):
+            marks, streams = run.last_marks, len(run.streams)
+            self.carried = {stream: marks.get(stream) for stream in range(streams) if marks}
+            if streams == len(spec.streams) and run.streams != spec.streams:
+                self._forget(spec, run.streams.total)  # as many of this rank, and other ones
 
     def refit(self, spec: Spec) -> None:
         """Drop the streams' states if the next epoch has another number of streams."""
-        streams, had = spec.streams, len(self.carried)
-        if had and had != streams:
-            self.carried, marks = {}, self.carried.values()
-            if spec.stateful or remembers(marks):
-                forgotten(type(spec.dataset).__qualname__, had, streams)
+        had = len(self.carried)
+        if had and had != len(spec.streams):
+            self._forget(spec, had)
+
+    def _forget(self, spec: Spec, had: int) -> None:
+        self.carried, marks = {}, self.carried.values()
+        if spec.stateful or remembers(marks):
+            forgotten(type(spec.dataset).__qualname__, had, spec.streams.total)
 
     def load(
         self, spec: Spec, state: Any, strict: bool, wish: AtEpochEnd | None, of: Position | None
@@ -382,7 +391,8 @@ class History:
             state = dict(dict.items(state))
         check_origin(state)
         given = copied(state)
-        accepted = fit(from_plain(given), spec.fingerprint(), strict, spec.rank, spec.length)
+        found = fit(from_plain(given), spec.fingerprint(), strict, spec.rank, spec.length)
+        accepted = spec.own(found)
         check(spec, self.source, accepted)
         check_checksum(given)  # last: the other errors say more
         return accepted

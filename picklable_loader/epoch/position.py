@@ -73,7 +73,9 @@ class Position:
 
     def others_go_on(self, spec: Spec) -> bool:
         """It waits at a state of which other ranks have the epoch's last samples."""
-        return spec.shared and self.start is not None and not spec.is_over(self.start.cursor)
+        if spec.shard.world == 1 or self.start is None:
+            return False
+        return not spec.is_over(self.start.cursor)
 
     def carryover(self) -> Carryover:
         """The seeds and generators that it leaves to the next epoch of persistent workers."""
@@ -88,6 +90,7 @@ class Position:
         if self.over:
             return 0
         if self.run is not None:
-            return self.run.schedule.remaining()
+            done, batches = self.run.step, self.run.batches
+            return self.run.schedule.remaining() if batches is None else max(0, batches - done)
         assert self.start is not None
         return spec.remaining(self.start.cursor)

@@ -92,6 +92,17 @@ def shard_of(shard: Any, tail: Tail) -> Shard:
 
 # --- agreement -----------------------------------------------------------------------------------
 
+#: problem and advice of `RanksError`
+_LATE = (
+    "not all ranks that share the data came before the process group's timeout",
+    "Ranks begin each pass together. Call iter(loader) on every rank, for the same loaders in the "
+    "same order; or pass shard=(rank, world_size) and seed=, which need no agreement.",
+)
+_DIFFER = (
+    "the ranks that share the data do not agree",
+    "Build the loader in the same way on every rank, and load the same state on every rank, or on "
+    "none.",
+)
 #: by store, how often this process has agreed through it
 _COUNTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
@@ -142,7 +153,8 @@ def agree(wish: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -
         for name in (*range(world), "verdict"):
             store.delete_key(f"picklable_loader/{number - 1}/{name}")
     if verdict["missing"] or verdict["differences"]:
-        raise RanksError(verdict["missing"], verdict.get("differences", {}))
+        differ = verdict.get("differences", {})
+        raise RanksError(*(_DIFFER if differ else _LATE), verdict["missing"], [], differ)
     return cast("int | None", verdict["seed"])
 
 

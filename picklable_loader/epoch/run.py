@@ -87,8 +87,10 @@ class Run:
         self.worker_states = worker_states(cursor, kept)
         #: the last step that has moved them, the worker, and its states before
         self._states_before: tuple[int, str, Any] | None = None
-        #: how many streams serve the tasks; 0: any worker may take any task
-        self.streams = 0
+        #: the streams that serve the tasks, which are a state's, or the loader's
+        self.streams = spec.streams
+        #: how many batches the pass has, where all ranks have as many; None: as its streams have
+        self.batches = spec.batches
         #: once the run is over: by stream, the state in which the next epoch finds the dataset
         self.last_marks: dict[int, Any] = {}
         #: workers have to be given the positions of their streams
@@ -119,9 +121,11 @@ class Run:
         self._open_again(cursor, kept, shared_seeds)
         places = read(cursor.streams) if cursor is not None and cursor.streams else carried
         if spec.streamed and not places:
-            places = [StreamPosition() for _ in range(spec.streams)]
+            places = [StreamPosition() for _ in spec.streams.own]
         self._streamed = bool(places)
-        self.streams = len(places) or (spec.workers if spec.pinned else 0)
+        if cursor is not None and cursor.streams:
+            self.streams = replace(spec.streams, total=cursor.num_streams or len(places))
+            self.batches = cursor.batches
         self.schedule = self._schedule(cursor, (kept and kept.policy) or spec.policy(), places)
 
     # --- reading ---------------------------------------------------------------------------------
@@ -169,6 +173,8 @@ class Run:
             position=position,
             window=window,
             streams=places,
+            num_streams=self.streams.total if places and self.streams.shard.world > 1 else None,
+            batches=self.batches,
             rank=self._rank(window, places, order),
             base_seed=self.base_seed,
             worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,
@@ -315,8 +321,9 @@ class Run:
         step = 0 if cursor is None else cursor.step
         if self.order is None:
             wish = None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
-            return Schedule(StreamPlan(places, wish), policy, step, places)
-        streams, aside = self.streams, MOST_ASIDE if spec.draws_unnoticed else 0
+            plan_of_streams = StreamPlan(places, wish, self.streams, self.batches)
+            return Schedule(plan_of_streams, policy, step, places)
+        streams, aside = len(self.streams), MOST_ASIDE if spec.draws_unnoticed else 0
         start = (0, 0) if cursor is None else (cursor.next_step, cursor.position)
         plan = Plan(self.order, grouping, *start, streams=streams, most_aside=aside)
         if cursor is not None:

@@ -14,11 +14,13 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ..core.budget import Policy
 from ..core.checks import check_count
-from ..core.cursor import Cursor
+from ..core.cursor import Cursor, Saved
+from ..core.fields import ITERABLE
 from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
-from ..core.shard import Shard
-from ..datasets.protocol import is_stateful, tell_epoch
+from ..core.shard import ALONE, Shard, StreamShare
+from ..datasets.protocol import is_stateful, stream_lengths, tell_epoch
+from ..errors import Difference, StateMismatch
 from ..orders.attributes import Frozen, freeze, memory
 from ..orders.torch_samplers import data_of, describe, draws_at_once, is_known
 from ..rng.generators import RNGS
@@ -61,7 +63,7 @@ class Spec:
     persistent: bool
     in_order: bool
     options: Options
-    #: this rank, among those that share one order
+    #: this rank, among those that share the data
     shard: Shard
     # What follows from these, and is often asked.
     iterable: bool = field(init=False)
@@ -96,8 +98,10 @@ class Spec:
             grouping = Grouping(Unit.BATCH, shard=self.shard)
             sampler, opened = batch_sampler, True
         if self.shared:
-            check_shared(iterable, sampler)
+            check_shared(sampler, self.shard, self.options.num_streams if iterable else None)
         facts.update(sampler=sampler, grouping=grouping, opened_by_loader=opened)
+        if self._levelled and stream_lengths(self.dataset, 1) is None:
+            raise ValueError(_UNKNOWN_LENGTHS.format(tail=self.shard.tail))
 
     # --- data ------------------------------------------------------------------------------------
 
@@ -112,9 +116,73 @@ class Spec:
         return self.iterable or self.stateful
 
     @cached_property
-    def streams(self) -> int:
-        """How many streams a new epoch begins with; 0 for data that has no state."""
-        return (self.options.num_streams or self.workers or 1) if self.streamed else 0
+    def streams(self) -> StreamShare:
+        """The streams that serve a new epoch's tasks; none: any worker may take any task."""
+        if not self.streamed:
+            return StreamShare(ALONE, self.workers if self.pinned else 0)
+        shard = self.shard if self.iterable else ALONE  # otherwise the order is shared
+        return StreamShare(shard, self.options.num_streams or (self.workers or 1) * shard.world)
+
+    def stream_batches(self, total: int) -> list[int] | None:
+        """By stream, of so many that all ranks have, its batches; None: their lengths are unknown.
+
+        Raises:
+            ValueError, TypeError: ``stream_length`` of the dataset gives no length.
+        """
+        lengths, size = stream_lengths(self.dataset, total), self.batch_size or 1
+        if lengths is None:
+            return None
+        return [n // size if self.drop_last else -(-n // size) for n in lengths]
+
+    @cached_property
+    def batches(self) -> int | None:
+        """Batches that each rank has in a new epoch; None: as many as its streams have."""
+        found = self.stream_batches(self.streams.total) if self._levelled else None
+        return None if found is None else self.streams.batches(found)
+
+    @property
+    def own_batches(self) -> int:
+        """Batches of this rank in a new epoch of streams; TypeError: their lengths are unknown."""
+        found = self.stream_batches(self.streams.total)
+        if found is None:
+            raise TypeError(f"object of type {type(self.dataset).__name__!r} has no len()")
+        levelled = self.batches
+        return sum(found[at] for at in self.streams.own) if levelled is None else levelled
+
+    @property
+    def _levelled(self) -> bool:
+        """Streams of several ranks, of which all are to have as many batches."""
+        return self.iterable and self.shard.world > 1 and self.shard.tail != "uneven"
+
+    def own(self, saved: Saved) -> Saved:
+        """This rank's position, of that of the streams of all ranks; others as they are.
+
+        Raises:
+            StateMismatch: there are more ranks than streams.
+        """
+        cursor, shard = saved.cursor, self.shard
+        if not self.iterable or cursor.rank is not None or not cursor.streams or shard.world == 1:
+            return saved
+        places = cursor.streams
+        share = StreamShare(shard, len(places))
+        if not len(share):
+            unlike = Difference("num_streams", f"{shard.world} at least", share.total)
+            raise StateMismatch([unlike], _FEW_STREAMS)
+        streams = tuple(places[number] for number in share.own)
+        steps, batches = sum(place.given for place in streams), None
+        if self._levelled:
+            known = zip(places, self.stream_batches(share.total) or (), strict=True)
+            left = share.batches([0 if at.ended else max(0, n - at.given) for at, n in known])
+            batches = None if left is None else steps + left
+        of_rank = cursor._replace(
+            step=steps,
+            next_step=steps,
+            streams=streams,
+            num_streams=share.total,
+            batches=batches,
+            rank=(shard.rank, shard.world),
+        )
+        return Saved(of_rank, saved.fits)
 
     @property
     def length(self) -> int | None:
@@ -123,7 +191,7 @@ class Spec:
 
     @property
     def shared(self) -> bool:
-        """The order is one for several ranks, or will be after a resume."""
+        """The data is shared by several ranks, or will be after a resume."""
         return self.options.shard is not None
 
     @property
@@ -243,7 +311,7 @@ class Spec:
         sampler, options = self.sampler, self.options
         fits: dict[str, Any] = {
             "dataset_length": None if self.iterable else length_of(self.dataset),
-            "sampler": "iterable-style dataset" if self.iterable else describe(sampler),
+            "sampler": ITERABLE if self.iterable else describe(sampler),
             "sampler_length": length_of(sampler) if self.known else None,
             "batch_size": self.grouping.batch_size,
             "batches_from": self.grouping.unit.value,
@@ -283,6 +351,8 @@ class Spec:
 
     def remaining(self, cursor: Cursor) -> int | None:
         """Batches that a position leaves to be delivered; None where the sampler has no length."""
+        if cursor.batches is not None:
+            return max(0, cursor.batches - cursor.step)
         length = self.length
         if length is None:
             return None
@@ -302,18 +372,30 @@ class Spec:
         return cursor.epoch, cursor.step
 
 
-def check_shared(iterable: bool, sampler: Any) -> None:
+def check_shared(sampler: Any, shard: Shard, num_streams: int | None) -> None:
     """Raise ValueError if this data cannot have a loader with ``shard=``."""
     if isinstance(sampler, DistributedSampler):
         raise ValueError(
             "shard option is mutually exclusive with a DistributedSampler, which shards as well: "
             "give the loader the sampler of the whole dataset, or shuffle=True"
         )
-    if iterable:
+    if num_streams is not None and num_streams < shard.world:
         raise ValueError(
-            "shard option needs a map-style dataset: an iterable-style one is read by each rank as "
-            "it says itself. Shard it there, by rank and get_worker_info()"
+            f"num_streams={num_streams} is the number of streams of all ranks together, and less "
+            f"than the {shard.world} ranks: some would have no data"
         )
+
+
+_UNKNOWN_LENGTHS = (
+    "shard_tail={tail!r} gives all ranks as many batches, for which the lengths of an "
+    "iterable-style dataset's streams must be known. Give the dataset __len__, the samples of all "
+    "streams together, if its streams share these evenly; or stream_length(stream, streams), the "
+    'samples of one stream; or pass shard_tail="uneven" and use model.join()'
+)
+_FEW_STREAMS = (
+    "Each stream is read by one rank. Go on with fewer ranks; or begin the next epoch, and pass "
+    "num_streams= to have more streams."
+)
 
 
 def length_of(sized: Any) -> int | None:

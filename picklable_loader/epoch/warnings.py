@@ -100,6 +100,17 @@ def longer_than_promised(dataset: object, promised: int, fetched: int, workers: 
     warnings.warn(text, stacklevel=stack_level())
 
 
+def longer_than_said(dataset: str, batches: int) -> None:
+    """The streams of a rank have more data than the dataset says, and other ranks have no more."""
+    warnings.warn(
+        f"the streams of this rank have more than {batches} batches, at which all ranks end the "
+        f"epoch: len(dataset) of {dataset}, or its stream_length, is too small. The rest is not "
+        "read. len(dataset) is the samples of all streams together, in even shares",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )
+
+
 def dropped_state(epoch: int, loaded: int) -> None:
     """``set_epoch`` went back behind a loaded state."""
     warnings.warn(

@@ -60,6 +60,13 @@ def agreed(loader: Owner[Any], spec: Spec, position: Position | None) -> Spec:
 def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any]:
     """Properties that must be equal on all ranks, by their names."""
     facts = spec.fingerprint()
+    facts["num_streams"] = spec.streams.total if spec.iterable else None
+    if cursor is not None and spec.iterable:  # each rank has delivered as many as its streams give
+        if cursor.streams:
+            facts["num_streams"] = cursor.num_streams or len(cursor.streams)
+        left = spec.batches if cursor.batches is None else cursor.batches - cursor.step
+        resumes = {"epoch": cursor.epoch, "goes on from a state": bool(cursor.streams)}
+        return facts | resumes | {"batches": left}
     if cursor is not None:
         facts |= {"epoch": cursor.epoch, "step": cursor.step}
         if spec.in_order or not spec.workers:
@@ -67,6 +74,8 @@ def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any
         order = cursor.order or {}
         return facts | {f"order.{n}": v for n, v in order.items() if type(v) in (int, str, bool)}
     facts["epoch"] = history.next_epoch
+    if spec.iterable:
+        return facts | {"goes on from a state": False, "batches": spec.batches}
     # A sampler's own generator, or its list of indices, may be another one on each rank.
     for path, (kind, form) in spec.attributes(history.source).items():
         if kind == "plain" or kind in ATTRIBUTE_RNGS:

@@ -73,7 +73,7 @@ class Internals:
     def refit(self, spec: Spec) -> None:
         """See that the next epoch has as many streams as the loader says."""
         if self.driver is not None and spec.lives_on:
-            self.driver.refit(spec.streams or (spec.workers if spec.pinned else 0))
+            self.driver.refit(spec.streams)
         self.history.refit(spec)
 
 

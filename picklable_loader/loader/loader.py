@@ -258,8 +258,10 @@ class DataLoader(Picklable[_T]):
             TypeError: dataset or sampler has no length.
         """
         spec = spec_of(self)
-        if not spec.shared or spec.iterable:
+        if not spec.shared or (spec.iterable and spec.shard.world == 1):
             return super().__len__()
+        if spec.iterable:
+            return spec.own_batches
         return batches_in(len(spec.sampler), spec.grouping)
 
     # --- epochs ----------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def spec_of(loader: Owner[Any]) -> Spec:
 def job_of(loader: Owner[Any], spec: Spec) -> Job:
     """The job that workers do for each task of a loader."""
     options, every = spec.options, spec.options.snapshot_every_n_steps
-    others = bool(options.seed_hooks) or loader.worker_init_fn is not None
+    others = options.seed_hooks or loader.worker_init_fn is not None or callable(options.on_error)
     return Job(
         dataset=spec.dataset,
         collate_fn=loader.collate_fn,
@@ -58,7 +58,7 @@ def job_of(loader: Owner[Any], spec: Spec) -> Job:
         rank=spec.shard.rank,
         world=spec.shard.world,
         stride=1 if spec.grouping.unit is Unit.BATCH else spec.shard.world,
-        draws=others or may_draw(spec.dataset, loader.collate_fn),
+        draws=bool(others) or may_draw(spec.dataset, loader.collate_fn),
     )
 
 
@@ -85,7 +85,9 @@ def engine_of(loader: Owner[Any], run: Run) -> Engine:
         shared_seed=run.shared_seed,
         announced=run.announced,
         streams=run.streams,
-        streams_given=options.num_streams is not None,
+        streams_given=options.num_streams is not None or (spec.shared and spec.iterable),
+        sharded=spec.shared,
+        repeats=run.batches is not None,
         world=source.globals if in_torchs_way else partial(Batch, inner.turn, job.draws),
         dataset_saved=options.pickle_dataset,
         origin=None if spec.workers else inner.history.origin(spec),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...core.events import Answered, Died, LastMark
+from ...core.shard import StreamShare
 from ...core.streams import Marks, StreamPosition
 from ...core.task import Task
 from ...datasets import datapipes
@@ -113,10 +114,14 @@ class Setup:
     shared_seed: int | None
     #: the epoch that set_epoch has given the dataset
     announced: int | None
-    #: how many streams serve the tasks; 0: any worker may take any task
-    streams: int
-    #: the user has chosen that number
+    #: the streams that serve the tasks; none: any worker may take any task
+    streams: StreamShare
+    #: the user has chosen their number
     streams_given: bool
+    #: the ranks share the data already
+    sharded: bool
+    #: streams may be read again, as other ranks have more
+    repeats: bool
     #: makes the context in which people's code runs in this process
     world: Callable[[], AbstractContextManager[Any]]
     #: a pickle of the loader holds the dataset
@@ -140,12 +145,14 @@ def _inline_engine(setup: Setup) -> Engine:
     if setup.fault_policy.timeout_s != 0:
         raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
     # Torch's worker information is not there with num_workers=0, unless there must be streams.
-    given, init = setup.streams if setup.streams > 1 or setup.streams_given else None, None
-    if given is None:
+    several = len(setup.streams) > 1 or setup.streams_given
+    given, init = setup.streams if several else None, None
+    if given is not None:  # each stream has a share, as in a worker
+        init = datapipes.sharding(setup.job.dataset, setup.init, alone=setup.sharded)
+    elif not setup.sharded:
         datapipes.shard(setup.job.dataset)
-    else:  # each stream has a share, as in a worker
-        init = datapipes.sharding(setup.job.dataset, setup.init)
-    config = WorkerConfig(0, 1, setup.worker_seed, init, None, setup.announced, given, True)
+    epoch = None, setup.announced, given
+    config = WorkerConfig(0, 1, setup.worker_seed, init, *epoch, True, setup.repeats)
     return InlineEngine(setup.job, config, setup.world, setup.dataset_saved, setup.origin)
 
 
@@ -155,13 +162,13 @@ def _pool_engine(setup: Setup) -> Engine:
             "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
         )
     context = setup.context or multiprocessing.get_context()
-    init = datapipes.sharding(setup.job.dataset, setup.init)
+    init = datapipes.sharding(setup.job.dataset, setup.init, alone=setup.sharded)
     given: Job | Payload = setup.job
     if context.get_start_method() != "fork":
         given, init = _payload(setup.job, init, setup.codec), None
     epoch = setup.shared_seed, setup.announced, setup.streams or None
     configs = [
-        WorkerConfig(worker, setup.workers, setup.worker_seed, init, *epoch)
+        WorkerConfig(worker, setup.workers, setup.worker_seed, init, *epoch, repeats=setup.repeats)
         for worker in range(setup.workers)
     ]
     stacks = setup.fault_policy.on_timeout == "restart"

@@ -54,15 +54,20 @@ class InlineEngine:
         self.answers: dict[int, Answer] = {}
         self._seed = 0
         self.clocks = Clocks(1)
-        streams = config.streams or 1
+        self._job, self._config = job, config
+        streams = len(config.served)
         #: there is one stream, and torch's worker information does not show it
         bare = self._bare = config.streams is None
-        shared = saved and streams == 1
+        alone = streams == 1 and not config.repeats
+        shared = saved and alone
         origin = origin if shared else None
-        self._replicas = [
-            Replica(own_copy(job) if streams > 1 else job, config, n, bare, shared, origin)
+        self._replicas = {
+            n: Replica(job if alone else own_copy(job), config, n, bare, shared, origin)
             for n in range(streams)
-        ]
+        }
+        #: replicas of streams that are read again in this epoch
+        self._again: dict[int, Replica] = {}
+        self._opening: tuple[EpochStart, dict[int, StreamPosition]] = EpochStart(0), {}
         self._started = bare
 
     def begin(
@@ -87,7 +92,7 @@ class InlineEngine:
         # The task is removed only when it is done: Ctrl-C loses nothing.
         task = self._tasks[0]
         began_ns = perf_counter_ns()
-        answer = self._inside(self._replicas[task.stream or 0].answer, 0, task, began_ns)
+        answer = self._inside(self._answer, task, began_ns)
         answer.busy_ns = busy_ns = perf_counter_ns() - began_ns
         ended = answer.kind is Ended
         self.clocks.answered(0, busy_ns, ended=ended)
@@ -106,10 +111,24 @@ class InlineEngine:
         self._tasks.clear()
         self.answers.clear()
         self._replicas.clear()
+        self._again.clear()
+
+    def _answer(self, task: Task, began_ns: int) -> Answer:
+        stream = task.stream or 0
+        replica = self._replicas.get(stream) or self._again.get(stream)
+        if replica is None:
+            replica = Replica(own_copy(self._job), self._config, stream)
+            replica.start()
+            begin, positions = self._opening
+            replica.begin(begin, positions.get(stream))
+            self._again[stream] = replica
+        return replica.answer(0, task, began_ns)
 
     def _begin(self, begin: EpochStart, positions: dict[int, StreamPosition]) -> Marks:
         marks = {}
-        for stream, replica in enumerate(self._replicas):
+        self._again.clear()
+        self._opening = begin, positions
+        for stream, replica in self._replicas.items():
             if not self._started:
                 replica.start()
             position = positions.get(stream)
@@ -121,7 +140,7 @@ class InlineEngine:
                 restore_all(states)
         self._started = True
         # The dataset is the program's own: a pickle of the loader finds it in mid-epoch.
-        for stream, replica in enumerate(self._replicas):
+        for stream, replica in self._replicas.items():
             marks[stream] = replica.first_mark(begins=stream not in positions)
         return {stream: mark for stream, mark in marks.items() if mark is not None}
 

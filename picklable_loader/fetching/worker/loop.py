@@ -61,8 +61,9 @@ class _Worker:
     def __init__(self, job: Job, config: WorkerConfig) -> None:
         self._job = job
         self._config = config
-        streams = config.workers if config.streams is None else config.streams
-        self._several = streams > config.workers
+        streams = len(config.served)
+        self._own = streams
+        self._several = streams > config.workers or config.repeats
         self.replicas: dict[int, Replica] = {}
         #: by stream, the loader's run that it has begun
         self._runs: dict[int, int] = {}
@@ -111,8 +112,11 @@ class _Worker:
     def _begin(self, stream: int, request: Request) -> StreamError | None:
         if request.begin is None or stream not in self.replicas:
             return None
-        if request.position is None and request.run == self._runs.get(stream):
+        begun = self._runs.get(stream)
+        if request.position is None and request.run == begun:
             return None  # it has begun; with a position it comes back from another worker
+        if stream >= self._own and begun not in (None, request.run):
+            self._start(stream)  # it was read again in an earlier epoch: its dataset is not fresh
         self._runs[stream] = request.run
         self._not_begun.pop(stream, None)
         try:

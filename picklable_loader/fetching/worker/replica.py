@@ -21,6 +21,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import worker as torch_worker
 
 from ...core.events import Arrived, Emptied, Ended, Failed
+from ...core.shard import ALONE, StreamShare
 from ...core.streams import StreamPosition
 from ...core.task import Task
 from ...datasets.datapipes import seeded
@@ -48,10 +49,17 @@ class WorkerConfig:
     shared_seed: int | None = None
     #: the epoch that was set on the dataset before the worker was given its copy
     announced: int | None = None
-    #: how many streams there are; None: each worker is one
-    streams: int | None = None
+    #: the streams that these workers serve; None: each worker is one
+    streams: StreamShare | None = None
     #: it is this process (``num_workers=0``)
     here: bool = False
+    #: streams may be read again, from a dataset that none has read
+    repeats: bool = False
+
+    @property
+    def served(self) -> StreamShare:
+        """The streams that these workers serve, also if each is one."""
+        return self.streams or StreamShare(ALONE, self.workers)
 
     @property
     def where(self) -> str:
@@ -63,7 +71,7 @@ class Replica:
     """The job's dataset, which is its own copy, and what is fetched from it.
 
     Args:
-        number: of the stream, which torch's worker would have.
+        index: of the stream. Its number among all ranks' is what torch's worker would have.
         bare: torch's worker information is None, as without streams (``num_workers=0``).
         shared: it is the program's own, which is pickled with the loader.
         origin: it as it was before the loader's first epoch, if it is the program's own.
@@ -73,7 +81,7 @@ class Replica:
         self,
         job: Job,
         config: WorkerConfig,
-        number: int,
+        index: int,
         bare: bool = False,
         shared: bool = False,
         origin: FirstBaseline | None = None,
@@ -82,7 +90,8 @@ class Replica:
             job = replace(job, dataset=seeded(job.dataset, config.shared_seed))
         self._job = job
         self._config = config
-        self._number = number
+        served = config.served
+        number = self._number = served.number(index)
         self._shared = shared
         self._origin = origin
         self._fetcher: Fetcher | None = None
@@ -91,10 +100,9 @@ class Replica:
         self._marker: Marker | None = None
         self._info: torch_worker.WorkerInfo | None = None
         if not bare:
-            streams = config.workers if config.streams is None else config.streams
             seed = config.base_seed + number
             self._info = torch_worker.WorkerInfo(
-                id=number, num_workers=streams, seed=seed, dataset=job.dataset
+                id=number, num_workers=served.total, seed=seed, dataset=job.dataset
             )
 
     def start(self) -> None:
@@ -238,5 +246,5 @@ def own_copy(job: Job) -> Job:
         raise UsageError(
             f"the dataset {name} cannot be copied ({type(error).__name__}: {error}), and a "
             "process that has several streams needs a copy for each: use at least as many "
-            "workers as there are streams"
+            'workers as there are streams, and with shard= shard_tail="uneven"'
         ) from error

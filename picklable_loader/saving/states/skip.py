@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, cast, get_args
 
 from ...core.cursor import Cursor
+from ...core.fields import ITERABLE
 from ...core.order import SequenceOrder
 from ...core.plan import Grouping, Plan, Unit
 from ...core.shard import Shard, Tail
@@ -75,7 +76,7 @@ def batches_left(state: Mapping[str, Any]) -> int | None:
 
 
 def _refuse_inexact(cursor: Cursor, fits: Mapping[str, Any]) -> None:
-    if cursor.streams or fits.get("sampler") == "iterable-style dataset":
+    if cursor.streams or fits.get("sampler") == ITERABLE:
         reason = "its data comes in streams, which have to be read"
     elif fits.get("seeding") == "worker":
         reason = 'seeding="worker" draws random numbers on from batch to batch'

@@ -1,0 +1,116 @@
+"""Merges the states of all ranks into one, which any number of ranks can load."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from ...core.cursor import Cursor, Saved
+from ...core.shard import Shard, StreamShare
+from ...core.snapshot import from_plain, to_plain
+from ...core.streams import StreamPosition
+from ...errors import DamagedStateError, RanksError
+from .tree import check_checksum, copied, with_checksum
+
+#: fields of a cursor in which the ranks of one pass differ
+_OF_A_RANK = {"step", "next_step", "streams", "rank", "batches"}
+#: missing ranks that an error names
+_MOST_NAMED = 8
+
+_PROBLEM = "these states cannot be merged into one for all ranks"
+_EACH = "Give the state of each rank once."
+_UNLIKE = "Take the states of all ranks at the same moment of the same pass."
+_APART = (
+    "Each is for its own rank only: the dataset has a state, batches came out of order "
+    '(in_order=False), or shard_tail="uneven" meets a sampler of your own. Load each on its rank.'
+)
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state of all ranks, from the state of each.
+
+    With ``shard=`` and iterable-style data, ``state_dict()`` of a rank has the positions of its own
+    streams. The merged state has those of all streams, and any number of ranks up to the number of
+    streams can load it. With map-style data one state restores all ranks already: the states must
+    be equal, and so is the result.
+
+    Args:
+        states: what ``state_dict()`` of the loader, or of its iterator, has returned on each rank,
+            in any order. A rank may have ended its epoch while others read on.
+
+    Returns:
+        A state for `DataLoader.load_state_dict` on each rank.
+
+    Raises:
+        RanksError: a rank is missing or there twice; the states are of different passes; or each is
+            for its own rank only.
+        ValueError: there are none.
+        StateError: one of them is no state, or is damaged.
+    """
+    saved = [_read(state) for state in states]
+    if not saved:
+        raise ValueError("merge_states needs the state of each rank, got none")
+    epoch = min(cursor.epoch for cursor, _ in saved)
+    unended = [each for each in saved if not _has_ended(each.cursor, epoch)]
+    (cursor, fits), streamed = unended[0], unended[0].cursor.num_streams is not None
+    _compare(unended if streamed else saved, _OF_A_RANK if streamed else set())
+    if not streamed and cursor.rank is not None:
+        raise RanksError(_PROBLEM, _APART)
+    if not streamed:
+        return with_checksum(to_plain(cursor, fits))
+    streams = _streams(saved, unended)
+    steps = sum(place.given for place in streams)
+    merged = cursor._replace(
+        streams=streams, num_streams=None, batches=None, rank=None, step=steps, next_step=steps
+    )
+    return with_checksum(to_plain(merged, fits))
+
+
+def _read(state: Mapping[str, Any]) -> Saved:
+    given = copied(state)
+    saved = from_plain(given)
+    check_checksum(given)
+    return saved
+
+
+def _has_ended(cursor: Cursor, epoch: int) -> bool:
+    """It waits for the next epoch, and the first rank is still in this one."""
+    return cursor.epoch == epoch + 1 and cursor.step == 0
+
+
+def _compare(saved: list[Saved], but: set[str]) -> None:
+    """Raise RanksError unless all states agree, ``but`` for these fields."""
+    differences: dict[str, dict[str, list[int]]] = {}
+    facts = [{**cursor._asdict(), **fits} for cursor, fits in saved]
+    for name in {name: None for each in facts for name in each if name not in but}:
+        values: dict[str, list[int]] = {}
+        for at, each in enumerate(facts):
+            rank = saved[at].cursor.rank
+            values.setdefault(repr(each.get(name)), []).append(at if rank is None else rank[0])
+        if len(values) > 1:
+            differences[name] = values
+    if differences:
+        raise RanksError(_PROBLEM, _UNLIKE, differences=differences)
+
+
+def _streams(saved: list[Saved], unended: list[Saved]) -> tuple[StreamPosition, ...]:
+    """The positions of all streams. All of those of a rank that has ended its epoch have ended."""
+    first = unended[0].cursor
+    assert first.rank is not None and first.num_streams is not None, "streams of a rank"
+    world, total = first.rank[1], first.num_streams
+    ranks = Counter(cursor.rank[0] for cursor, _ in saved if cursor.rank is not None)
+    unnamed = len(saved) - ranks.total()  # the beginning of an epoch may name no rank
+    doubled = sorted(rank for rank, count in ranks.items() if count > 1)
+    if doubled or world - len(ranks) != unnamed:
+        missing = islice((rank for rank in range(world) if rank not in ranks), _MOST_NAMED)
+        raise RanksError(_PROBLEM, _EACH, list(missing), doubled)
+    found: dict[int, StreamPosition] = {}
+    for cursor, _ in unended:
+        assert cursor.rank is not None, "it has num_streams"
+        own = StreamShare(Shard(*cursor.rank), total).own
+        if len(cursor.streams) < len(own):
+            raise DamagedStateError("streams", f"{len(own)} of them", len(cursor.streams))
+        found |= zip(own, cursor.streams, strict=False)
+    return tuple(found.get(number, StreamPosition(ended=True)) for number in range(total))

@@ -103,8 +103,14 @@ EXAMPLES: list[tuple[Exception, dict[str, Any]]] = [
         {"batches": 1000, "newest": "step 5, index 3: OSError"},
     ),
     (
-        RanksError([], {"seed": {"1": [0, 2], "2": [1]}}),
-        {"missing": [], "differences": {"seed": {"1": [0, 2], "2": [1]}}},
+        RanksError("They differ", "Do this.", [], [3], {"seed": {"1": [0, 2], "2": [1]}}),
+        {
+            "problem": "They differ",
+            "advice": "Do this.",
+            "missing": [],
+            "doubled": [3],
+            "differences": {"seed": {"1": [0, 2], "2": [1]}},
+        },
     ),
     (
         InvalidTransition("sent", "Wanted", 7, ("Wanted()",)),

@@ -66,10 +66,10 @@ class StreamPositions:
     def begin(self, marks: Mapping[int, Any]) -> None:
         """Set the streams' states at the epoch's beginning, where they are known.
 
-        A stream with a later state does not need it.
+        A stream with a later state does not need it, and one that has ended must not have it.
         """
         for stream, mark in marks.items():
-            if self._places and not self._places[stream].marked:
+            if self._places and not self._places[stream].marked and not self._places[stream].ended:
                 self._places[stream].mark = mark
 
     def deliver(self, task: Task, mark: Any) -> None:

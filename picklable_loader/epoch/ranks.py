@@ -1,4 +1,4 @@
-"""Ranks that share an order: which one this process is, and how all agree before an epoch.
+"""Ranks that share data: which one this process is, and how all agree before an epoch.
 
 They agree through the store of torch's process group and not by a collective operation. That works
 with each backend, names the ranks that do not come, and leaves the process group as it was.
@@ -30,7 +30,7 @@ _LONGER = 10.0
 
 def rank_and_world() -> tuple[int, int]:
     """This process's rank and the number of ranks; (0, 1) outside of distributed training."""
-    if _has_group():
+    if has_group():
         return dist.get_rank(), dist.get_world_size()
     try:
         return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # as torchrun sets them
@@ -38,7 +38,8 @@ def rank_and_world() -> tuple[int, int]:
         return 0, 1
 
 
-def _has_group() -> bool:
+def has_group() -> bool:
+    """torch.distributed is initialised."""
     return dist.is_available() and dist.is_initialized()
 
 
@@ -82,7 +83,7 @@ def shard_of(shard: Any, tail: Tail) -> Shard:
     if isinstance(shard, tuple):
         rank, world = shard
         return Shard(rank, world, tail)
-    if not _has_group():
+    if not has_group():
         raise UsageError(
             "shard= is a DeviceMesh, which has no ranks before torch.distributed is initialised: "
             "call init_process_group first"
@@ -109,7 +110,7 @@ _COUNTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 def can_agree(wish: Any, shard: Shard) -> bool:
     """There are other ranks, and a process group to ask them; a pair of numbers names none."""
-    return shard.world > 1 and not isinstance(wish, tuple) and _has_group()
+    return shard.world > 1 and not isinstance(wish, tuple) and has_group()
 
 
 def agree(wish: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -> int | None:

@@ -34,7 +34,9 @@ from .spec import Spec
 
 def begins(cursor: Cursor) -> bool:
     """An epoch is yet to be begun there, whichever comes next."""
-    return cursor.step == 0 and cursor.order is None
+    # A rank may have got nothing yet from streams that others have read: it has their base seed.
+    fresh = cursor.num_streams is None or cursor.base_seed is None
+    return cursor.step == 0 and cursor.order is None and fresh
 
 
 def shows_draws(source: Source, spec: Spec) -> bool:

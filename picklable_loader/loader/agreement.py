@@ -1,22 +1,26 @@
-"""Ranks that share an order agree on its seed and on where they are, before a pass begins."""
+"""Ranks that share data agree on a seed and a position before a pass, and gather their states."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
+
+import torch.distributed as dist
 
 from ..core.cursor import Cursor
 from ..core.plan import Plan
 from ..epoch.history import History
 from ..epoch.position import Position
-from ..epoch.ranks import agree, can_agree
+from ..epoch.ranks import agree, can_agree, has_group
 from ..epoch.spec import Spec
-from ..errors import UsageError
+from ..errors import CannotSaveError, UsageError
 from ..orders.attribute_rngs import ATTRIBUTE_RNGS
 from ..orders.custom import CustomOrder
 from ..rng.source import random_int64
+from ..saving.states.merge import merge_states
 from .internals import Owner
 from .setup import spec_of
 
@@ -108,6 +112,40 @@ def compare_first(spec: Spec, position: Position) -> None:
     except BaseException:
         position.run = None  # the next call asks and compares again
         raise
+
+
+def gathered(
+    loader: Owner[Any], state_dict: Callable[[], dict[str, Any]], group: Any
+) -> dict[str, Any]:
+    """See `DataLoader.gather_state_dict`; ``state_dict`` gives this rank's state."""
+    wish, shard = loader._pl.options.shard, spec_of(loader).shard
+    if wish is None:
+        raise UsageError(
+            "gather_state_dict() needs a loader with shard=: without, each rank has data of its "
+            "own. Save state_dict() on each rank, and load it there"
+        )
+    if shard.world == 1:
+        return state_dict()
+    if not has_group():
+        raise UsageError(
+            "gather_state_dict() needs a process group: call init_process_group first; or bring "
+            "the ranks' states together yourself, and call merge_states([...])"
+        )
+    if group is None and hasattr(wish, "get_group"):
+        group = wish.get_group()
+    own: Exception | None = None
+    try:
+        said: Any = state_dict()
+    except Exception as error:  # the others wait for this rank
+        own, said = error, f"{type(error).__name__}: {error}"
+    states: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(states, said, group)
+    if own is not None:
+        raise own
+    for rank, state in enumerate(states):
+        if type(state) is str:
+            raise CannotSaveError(f"the state of rank {rank}", state, "See the error of that rank")
+    return merge_states(states)
 
 
 def adopt(loader: Owner[Any], seed: int | None) -> None:

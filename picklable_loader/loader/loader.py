@@ -27,11 +27,10 @@ from ..epoch.warnings import dropped_state
 from ..fetching.worker.on_error import OnError
 from ..orders.shuffle_sampler import ShuffleSampler
 from ..saving.pickles.size import weigh
-from .agreement import adopt
 from .display.describe import Description, describe, in_one_line
 from .display.html import card
 from .iterator import LoaderIterator
-from .pickling import Picklable, internals, state_of
+from .pickling import Picklable, internals
 from .setup import job_of, spec_of
 
 if TYPE_CHECKING:
@@ -345,43 +344,6 @@ class DataLoader(Picklable[_T]):
 
     def _repr_html_(self) -> str:
         return card(self._pl_description())
-
-    # --- state -----------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the newest iterator stands, or what the next ``iter`` will begin with.
-
-        The same protocol as torchdata's StatefulDataLoader. It starts and draws nothing.
-
-        Returns:
-            See `LoaderIterator.state_dict`.
-
-        Raises:
-            CannotSaveError: see `LoaderIterator.state_dict`.
-        """
-        return state_of(self, self._pl.history.position)
-
-    def load_state_dict(
-        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
-    ) -> None:
-        """Have the next ``iter`` go on from a saved state; the iteration at hand is abandoned.
-
-        Args:
-            state: what ``state_dict`` returned; ``{}`` is the beginning of epoch 0.
-            strict: False takes what still has a meaning from a state that does not fit: with
-                another batch size, the same sample.
-            at_epoch_end: ``"stop"`` or ``"next"``, instead of the loader's own.
-
-        Raises:
-            StateMismatch: the state belongs to another dataset length, sampler, batch size,
-                drop_last or seeding.
-            DamagedStateError, NewerStateError, ForeignStateError: see there. The loader is as it
-                was after any of these.
-            ValueError: ``at_epoch_end`` is something else.
-        """
-        with self._pl.turn.jumps("load_state_dict()"):
-            position = self._pl.history.load(spec_of(self), state, strict, at_epoch_end, None)
-            adopt(self, position.seed)
 
     # --- within ----------------------------------------------------------------------------------
 

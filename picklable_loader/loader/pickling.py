@@ -1,11 +1,11 @@
-"""Pickles and copies a loader as a value, and attaches its dataset again."""
+"""A loader as a value: its pickles, copies and states."""
 
 from __future__ import annotations
 
 import copy
 import copyreg
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from ..core.snapshot import differences
 from ..datasets.protocol import tell_epoch
 from ..epoch.history import History
-from ..epoch.options import Options
+from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
 from ..epoch.spec import Spec
 from ..epoch.turns import Still
@@ -25,9 +25,13 @@ from ..saving.pickles.codecs import bare
 from ..saving.pickles.parts import class_of, packed, unpacked
 from ..saving.pickles.placeholder import is_absent
 from ..saving.states.tree import with_checksum
+from .agreement import adopt, gathered
 from .copies import apart, named_copy
 from .internals import Internals, Owner
 from .setup import packing_of, spec_of
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 _T = TypeVar("_T", covariant=True)
 
@@ -51,6 +55,59 @@ class Picklable(Owner[_T]):
         """
         with self._pl.turn.moves():
             _attach(self, dataset)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the newest iterator, or of the next ``iter``.
+
+        The same protocol as torchdata's StatefulDataLoader. It starts and draws nothing.
+
+        Returns:
+            See `LoaderIterator.state_dict`.
+
+        Raises:
+            CannotSaveError: see `LoaderIterator.state_dict`.
+        """
+        return state_of(self, self._pl.history.position)
+
+    def load_state_dict(
+        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
+    ) -> None:
+        """Have the next ``iter`` go on from a saved state; the iteration at hand is abandoned.
+
+        Args:
+            state: what ``state_dict`` returned; ``{}`` is the beginning of epoch 0.
+            strict: False takes what still has a meaning from a state that does not fit: with
+                another batch size, the same sample.
+            at_epoch_end: ``"stop"`` or ``"next"``, instead of the loader's own.
+
+        Raises:
+            StateMismatch: the state belongs to another dataset length, sampler, batch size,
+                drop_last or seeding.
+            DamagedStateError, NewerStateError, ForeignStateError: see there. The loader is as it
+                was after any of these.
+            ValueError: ``at_epoch_end`` is something else.
+        """
+        with self._pl.turn.jumps("load_state_dict()"):
+            position = self._pl.history.load(spec_of(self), state, strict, at_epoch_end, None)
+            adopt(self, position.seed)
+
+    def gather_state_dict(self, group: ProcessGroup | None = None) -> dict[str, Any]:
+        """The state of all ranks of ``shard=``, on each of them; see `merge_states`.
+
+        It is a collective operation: call it on every rank, between two batches.
+
+        Args:
+            group: the process group of these ranks. None: that of the DeviceMesh, or all ranks.
+
+        Returns:
+            A state for ``load_state_dict`` on any number of ranks.
+
+        Raises:
+            UsageError: the loader has no ``shard=``, or there is no process group.
+            CannotSaveError: the state of a rank cannot be saved; on every rank.
+            RanksError: the states are of different passes.
+        """
+        return gathered(self, self.state_dict, group)
 
     #: its parts are looked at one by one when it is pickled
     _packs = True

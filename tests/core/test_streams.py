@@ -36,6 +36,7 @@ from picklable_loader.core.events import (
 from picklable_loader.core.order import SequenceOrder
 from picklable_loader.core.plan import Grouping, Plan, Unit
 from picklable_loader.core.schedule import Policy, Schedule
+from picklable_loader.core.shard import ALONE, Shard, StreamShare, Tail
 from picklable_loader.core.snapshot import from_plain, to_plain
 from picklable_loader.core.streams import StreamPlan, StreamPosition
 from picklable_loader.core.task import Task
@@ -55,10 +56,17 @@ class World:
     """Workers that read streams of known lengths, each in its own time, and a consumer."""
 
     def __init__(
-        self, lengths: Sequence[int], policy: Policy, places: Sequence[StreamPosition]
+        self,
+        lengths: Sequence[int],
+        policy: Policy,
+        places: Sequence[StreamPosition],
+        share: StreamShare | None = None,
+        batches: int | None = None,
     ) -> None:
+        self.share = share or StreamShare(ALONE, len(lengths))
         self.lengths = lengths
-        self.schedule = Schedule(StreamPlan(places, None), policy, 0, places)
+        plan, step = StreamPlan(places, None, share, batches), sum(place.given for place in places)
+        self.schedule = Schedule(plan, policy, step, places)
         self.queues: list[deque[Send]] = [deque() for _ in range(policy.workers)]
         #: by worker, where each replica that it has stands; streams are opened once without place
         self.replicas: list[dict[int, int]] = [{} for _ in range(policy.workers)]
@@ -110,10 +118,14 @@ class World:
             self.unopened.pop(stream, None)
         elif stream in self.unopened:
             read[stream] = self.unopened.pop(stream)
-        if read[stream] == self.lengths[stream]:
+        elif stream >= len(self.share):
+            read.setdefault(stream, 0)  # it is read once more
+        if read[stream] == self.lengths[self.share.number(stream)]:
             self.tell(Ended(task.step, ["end", stream]))
             return
-        assert task.step == read[stream] * len(self.lengths) + stream
+        if stream < len(self.share):
+            assert task.step == read[stream] * len(self.share) + stream
+        assert task.step not in self.batches
         self.batches[task.step] = stream, read[stream]
         read[stream] += 1
         mark = [stream, read[stream]] if marked else None
@@ -459,6 +471,75 @@ def test_tasks_of_map_style_data_go_round_the_streams_and_are_kept_until_the_nex
     even, odd = schedule.places()
     assert [task.step for task in even.since] == [0, 2, 4]
     assert (odd.mark, odd.marked, [task.step for task in odd.since]) == ("three", 2, [5])
+
+
+# --- ranks ---------------------------------------------------------------------------------------
+
+WORLDS = st.integers(1, 5)
+TAILS = st.sampled_from(["pad", "drop", "uneven"])
+
+
+def levelled(lengths: Sequence[int], share: StreamShare) -> list[Batch]:
+    """The batches of a rank, in order, its own streams and those that it reads again."""
+    own = in_turn([lengths[number] for number in share.own])
+    batches = share.batches(lengths)
+    again = [
+        (index, at)
+        for index in range(len(share), len(share) + share.total)
+        for at in range(lengths[share.number(index)])
+    ]
+    return own if batches is None else [*own, *again][:batches]
+
+
+@settings(max_examples=300, deadline=None)
+@given(LENGTHS, WORLDS, TAILS, st.integers(0, 4), POLICIES, POLICIES, ACTIONS)
+def test_ranks_that_are_to_have_as_many_batches_have_them_whatever_happens(
+    lengths: list[int],
+    world: int,
+    tail: Tail,
+    rank: int,
+    policy: Policy,
+    other: Policy,
+    actions: list[tuple[str, int]],
+) -> None:
+    world = min(world, len(lengths))
+    share = StreamShare(Shard(rank % world, world, tail), len(lengths))
+    batches, places = share.batches(lengths), [StreamPosition() for _ in share.own]
+    first = World(lengths, policy, places, share, batches)
+    act(first, actions)
+    step, marks = len(first.delivered), first.schedule.places()
+    assert step == sum(place.given for place in marks)
+    again = World(lengths, other, marks, share, batches)
+    again.finish()
+    both, expected = first.delivered + again.delivered, levelled(lengths, share)
+    assert len(both) == len(expected)
+    if batches is not None and sum(lengths):
+        assert len(both) == batches
+    if policy.in_order and other.in_order:
+        assert both == expected
+    elif tail != "drop":
+        assert {*both} >= {*in_turn([lengths[number] for number in share.own])}
+
+
+@given(LENGTHS, WORLDS)
+def test_every_stream_is_of_one_rank_and_is_read_again_by_any(
+    lengths: list[int], world: int
+) -> None:
+    total = len(lengths)
+    shares = [StreamShare(Shard(rank, world), total) for rank in range(world)]
+    assert sorted(number for share in shares for number in share.own) == [*range(total)]
+    for share in shares:
+        assert [share.number(at) for at in range(len(share))] == [*share.own]
+        again = [share.number(len(share) + at) for at in range(total)]
+        assert sorted(again) == [*range(total)] and again[: len(share)] == [*share.own]
+
+
+def test_a_rank_whose_streams_have_more_than_was_said_ends_with_the_others() -> None:
+    share = StreamShare(Shard(0, 2), 2)
+    world = World([5, 3], Policy(workers=1, budget=3), [StreamPosition()], share, batches=3)
+    world.finish()
+    assert world.delivered == [(0, 0), (0, 1), (0, 2)]
+    assert world.schedule.waiting and world.schedule.plan.cut
 
 
 def test_more_streams_than_workers_share_them() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pickle
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from importlib import import_module
+from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,13 +18,16 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import IterableDataset, get_worker_info
 from zoo.samplers import DrawsAsItGoes, OwnTorchGenerator
 
-from picklable_loader import DataLoader, ShuffleSampler
-from picklable_loader.errors import RanksError
+from picklable_loader import DataLoader, ShuffleSampler, merge_states
+from picklable_loader.errors import CannotSaveError, RanksError
+from picklable_loader.integrations.dcp import LoaderState
 
 N = 22
 #: seconds that ranks wait for each other
@@ -299,7 +304,7 @@ def test_a_rank_that_does_not_come_is_named_on_every_other_and_may_come_later(
     found = ranks(each_is_missing_once, 3, tmp_path)
     for rank, (errors, _) in enumerate(found):
         assert [error.missing for error in errors] == [[m] for m in (1, 0) if m != rank]
-    assert "rank 1 did not come" in str(found[0][0][0])
+    assert "missing: rank 1" in str(found[0][0][0])
     assert len(sum(sum((batches for _, batches in found), []), [])) == 24
 
 
@@ -352,3 +357,150 @@ def uneven_training(rank: int, world: int, folder: Path) -> Any:
 
 def test_uneven_ranks_train_within_torchs_join(tmp_path: Path) -> None:
     assert ranks(uneven_training, 5, tmp_path) == [2, 2, 1, 1, 1]
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+class Unequal(IterableDataset[torch.Tensor]):
+    """Streams of 9, 2, 7, 0, 5 and 1 samples."""
+
+    def stream_length(self, stream: int, streams: int) -> int:
+        return [9, 2, 7, 0, 5, 1, 0][stream]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info: Any = get_worker_info()
+        for at in range(self.stream_length(info.id, info.num_workers)):
+            yield torch.tensor([100.0 * info.id + at])
+
+
+def streams(**options: Any) -> Any:
+    return DataLoader(Unequal(), **{"batch_size": 2, "num_streams": 6, "shard": "auto", **options})
+
+
+@deed
+def trained_on_streams(rank: int, world: int, folder: Path) -> Any:
+    steps = {}
+    for tail in ("pad", "drop", "uneven"):
+        model = DistributedDataParallel(torch.nn.Linear(1, 1))
+        together = model.join() if tail == "uneven" else nullcontext()
+        with together:
+            batches = streams(shard_tail=tail, num_workers=rank % 2)
+            for steps[tail], batch in enumerate(batches, 1):  # noqa: B007
+                model(batch).sum().backward()
+    return steps
+
+
+def test_no_rank_waits_for_one_that_has_no_more_data(tmp_path: Path) -> None:
+    found = ranks(trained_on_streams, 3, tmp_path)
+    # of ranks 0, 1 and 2: streams 0 and 3, 1 and 4, 2 and 5
+    assert [each["pad"] for each in found] == [5, 5, 5]
+    assert [each["drop"] for each in found] == [4, 4, 4]
+    assert [each["uneven"] for each in found] == [5, 4, 5]
+
+
+@deed
+def gathered(rank: int, world: int, folder: Path) -> Any:
+    made = streams(shard_tail="uneven")
+    seen = ids(islice(made, 2)) if rank else []
+    whole = made.gather_state_dict()
+    if rank == 0:
+        torch.save(whole, folder / "state")
+    return seen, whole
+
+
+def test_each_rank_gets_the_state_of_all_and_another_number_of_them_goes_on(tmp_path: Path) -> None:
+    found = ranks(gathered, 3, tmp_path)
+    whole = found[0][1]
+    assert all(state == whole for _, state in found)
+    read = [sample for seen, _ in found for batch in seen for sample in batch]
+    for rank in range(2):
+        made = streams(shard=(rank, 2), shard_tail="uneven")
+        made.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+        read += sum(ids(made), [])
+    every = [[100.0 * at + x] for at, n in enumerate([9, 2, 7, 0, 5, 1]) for x in range(n)]
+    assert sorted(read) == every
+
+
+@deed
+def gathered_from_a_rank_that_cannot_save(rank: int, world: int, folder: Path) -> Any:
+    made = streams(shard_tail="uneven")
+    if rank == 1:
+        made.state_dict = lambda: {}["state"]
+    try:
+        return made.gather_state_dict()
+    except Exception as error:
+        return error
+
+
+def test_a_state_that_one_rank_cannot_save_is_an_error_on_all(tmp_path: Path) -> None:
+    errors = ranks(gathered_from_a_rank_that_cannot_save, 2, tmp_path)
+    assert [type(error) for error in errors] == [CannotSaveError, KeyError]
+    assert "the state of rank 1 cannot be saved: KeyError" in str(errors[0])
+
+
+@deed
+def streams_that_differ(rank: int, world: int, folder: Path) -> Any:
+    errors = []
+    for options in {"num_streams": 6 + rank}, {"shard_tail": ["drop", "pad"][rank]}:
+        with pytest.raises(RanksError) as raised:
+            iter(streams(**{"num_streams": 6, **options}, seed=1))
+        errors.append(raised.value)
+    state = streams(seed=1, shard=(0, 1)).state_dict()
+    made = streams(seed=1)
+    if rank:
+        state = merge_states([state])
+        first = iter(streams(seed=1, shard=(0, 1)))
+        next(first)
+        state = first.state_dict()
+    made.load_state_dict(state)
+    with pytest.raises(RanksError) as raised:
+        next(iter(made))
+    return [*errors, raised.value]
+
+
+def test_ranks_whose_streams_differ_name_the_difference(tmp_path: Path) -> None:
+    for several, tail, resumed in ranks(streams_that_differ, 2, tmp_path):
+        assert several.differences["num_streams"] == {"6": [0], "7": [1]}
+        assert {"shard_tail", "batches"} <= tail.differences.keys()
+        assert "goes on from a state" in resumed.differences
+
+
+# --- checkpoints of torch.distributed.checkpoint -----------------------------------------------
+
+
+@deed
+def checkpointed(rank: int, world: int, folder: Path) -> Any:
+    loaders = {"streams": streams(shard_tail="uneven"), "map": loader(batch_size=12 // world)}
+    alone: Any = DataLoader(cast(Any, range(9)), 2)
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    content: Any = {name: LoaderState(each) for name, each in loaders.items()}
+    content["model"] = model.state_dict()
+    found = sorted(folder.glob("step*"))
+    if found:
+        dcp.load(content, checkpoint_id=found[-1])
+    seen = {name: sum(ids(islice(each, 1)), []) for name, each in loaders.items()}
+    path = folder / f"step{len(found)}"
+    if world == 2:
+        dcp.async_save(content, checkpoint_id=path).result()
+    else:
+        dcp.save(content, checkpoint_id=path)
+    content = {"alone": LoaderState(alone)}
+    next(iter(alone)) if rank else None
+    dcp.save(content, checkpoint_id=folder / "each")
+    again: Any = DataLoader(cast(Any, range(9)), 2)
+    dcp.load({"alone": LoaderState(again)}, checkpoint_id=folder / "each")
+    assert again.state_dict() == alone.state_dict()
+    rest = {name: sum(ids(each), []) for name, each in loaders.items()} if world == 1 else {}
+    return seen, rest
+
+
+def test_a_checkpoint_of_all_ranks_goes_on_on_4_2_3_and_1_of_them(tmp_path: Path) -> None:
+    read: dict[str, list[Any]] = {"streams": [], "map": []}
+    for world in (4, 2, 3, 1):
+        for seen, rest in ranks(checkpointed, world, tmp_path):
+            for name, samples in [*seen.items(), *rest.items()]:
+                read[name] += samples
+    every = [[100.0 * at + x] for at, n in enumerate([9, 2, 7, 0, 5, 1]) for x in range(n)]
+    assert sorted(read["streams"]) == every
+    assert {*read["map"]} == {*range(N)}

@@ -495,7 +495,7 @@ def test_what_cannot_be_shared_is_refused() -> None:
     sampler: Any = DistributedSampler(Named(), 2, 0)
     refused("DistributedSampler", sampler=sampler)
     refused("DistributedSampler", batch_sampler=BatchSampler(sampler, 2, False))
-    refused("map-style", NoisyStream())
+    refused("stream_length", NoisyStream())
     refused("worker", seeding="worker")
     refused("shard_tail", shard_tail="cut")
 

@@ -14,8 +14,10 @@ from ...core.streams import StreamPosition
 from ...errors import DamagedStateError, RanksError
 from .tree import check_checksum, copied, with_checksum
 
-#: fields of a cursor in which the ranks of one pass differ
-_OF_A_RANK = {"step", "next_step", "streams", "rank", "batches"}
+#: fields of a cursor in which the ranks of one pass differ: those that read streams of their own,
+_OF_STREAMS = {"step", "next_step", "streams", "rank", "batches"}
+#: and those that share an order, from which each may have drawn further ahead
+_OF_AN_ORDER = {"next_step", "position", "window", "order"}
 #: missing ranks that an error names
 _MOST_NAMED = 8
 
@@ -34,7 +36,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     With ``shard=`` and iterable-style data, ``state_dict()`` of a rank has the positions of its own
     streams. The merged state has those of all streams, and any number of ranks up to the number of
     streams can load it. With map-style data one state restores all ranks already: the states must
-    be equal, and so is the result.
+    be of the same step, and one of them is the result.
 
     Args:
         states: what ``state_dict()`` of the loader, or of its iterator, has returned on each rank,
@@ -54,12 +56,13 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         raise ValueError("merge_states needs the state of each rank, got none")
     epoch = min(cursor.epoch for cursor, _ in saved)
     unended = [each for each in saved if not _has_ended(each.cursor, epoch)]
-    (cursor, fits), streamed = unended[0], unended[0].cursor.num_streams is not None
-    _compare(unended if streamed else saved, _OF_A_RANK if streamed else set())
-    if not streamed and cursor.rank is not None:
-        raise RanksError(_PROBLEM, _APART)
-    if not streamed:
+    cursor, fits = min(unended, key=repr)  # in whatever order they come
+    if cursor.num_streams is None:
+        if cursor.rank is not None:
+            raise RanksError(_PROBLEM, _APART)
+        _compare(saved, _OF_AN_ORDER)
         return with_checksum(to_plain(cursor, fits))
+    _compare(unended, _OF_STREAMS)
     streams = _streams(saved, unended)
     steps = sum(place.given for place in streams)
     merged = cursor._replace(

@@ -1,0 +1,462 @@
+"""Iterable-style data with ``shard=``: ranks share its streams, and one state restores them all."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import warnings
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data.datapipes.iter import IterableWrapper
+from zoo.datasets import Boom
+from zoo.streams import KINDS, LENGTH, Breaking, Generated, Kind, mixed
+
+from picklable_loader import DataLoader, from_json, merge_states, to_json
+from picklable_loader.errors import (
+    DamagedStateError,
+    EmptyEpochWarning,
+    LoaderWarning,
+    RanksError,
+    ReplayWarning,
+    StateMismatch,
+    UsageError,
+)
+
+#: samples of each stream, if there are five of them
+UNEQUAL = [7, 0, 3, 9, 1]
+
+
+@pytest.fixture(autouse=True)
+def streams_may_be_replayed() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReplayWarning)
+        warnings.simplefilter("ignore", EmptyEpochWarning)
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
+        yield
+
+
+class Unequal(IterableDataset[torch.Tensor]):
+    """Streams of unequal lengths, which it knows."""
+
+    def stream_length(self, stream: int, streams: int) -> int:
+        return UNEQUAL[stream] if stream < len(UNEQUAL) else 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info: Any = get_worker_info()
+        for at in range(self.stream_length(info.id, info.num_workers)):
+            yield torch.tensor(100 * info.id + at) + torch.rand(())
+
+
+class Counting(Unequal):
+    """The same, and counts in itself: an epoch that is left ends in the middle."""
+
+    at = 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info: Any = get_worker_info()
+        while self.at < self.stream_length(info.id, info.num_workers):
+            self.at += 1
+            yield torch.tensor(100 * info.id + self.at - 1) + torch.rand(())
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+def evenly(stream: int, streams: int) -> int:
+    """The samples of a stream of the zoo."""
+    return len(range(stream, LENGTH, streams))
+
+
+def loader(dataset: Any, rank: int, world: int, **options: Any) -> Any:
+    if not hasattr(dataset, "stream_length") and options.get("shard_tail") != "uneven":
+        dataset.stream_length = evenly
+    return DataLoader(
+        dataset, **{"batch_size": 2, "seed": 3, "num_streams": 5, **options}, shard=(rank, world)
+    )
+
+
+def bits(batches: Any) -> list[Any]:
+    found, iterator = [], iter(batches)
+    while True:
+        try:
+            found.append(next(iterator).tolist())
+        except Boom:
+            found.append("raised")
+        except StopIteration:
+            return found
+
+
+def epochs(made: Any, count: int = 2) -> list[list[Any]]:
+    return [bits(made) for _ in range(count)]
+
+
+# --- who reads what ------------------------------------------------------------------------------
+
+
+class Who(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        info: Any = get_worker_info()
+        yield info.id, info.num_workers, info.seed - torch.initial_seed() * 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize(("world", "num_streams"), [(1, 3), (2, 5), (3, 3), (4, None)])
+def test_each_stream_is_read_by_one_rank_and_knows_its_number_among_all(
+    num_workers: int, world: int, num_streams: int | None
+) -> None:
+    total = num_streams or world * max(1, num_workers)
+    options: Any = {"batch_size": None, "shard_tail": "uneven", "num_streams": num_streams}
+    read = []
+    for rank in range(world):
+        made = loader(Who(), rank, world, **options, num_workers=num_workers)
+        own = [(number, streams) for number, streams, _ in made]
+        assert own == [(number, total) for number in range(rank, total, world)]
+        read += own
+    assert sorted(read) == [(number, total) for number in range(total)]
+
+
+def test_worker_init_fn_gets_the_number_among_all() -> None:
+    seen: list[int] = []
+    bits(loader(Generated(), 1, 2, worker_init_fn=seen.append, shard_tail="uneven"))
+    assert seen == [1, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_rank_has_the_batches_of_its_streams_under_any_number_of_workers(kind: Kind) -> None:
+    whole = bits(loader(kind.make(), 0, 1, shard_tail="uneven"))
+    for tail in ("pad", "uneven")[kind.make in (mixed, Breaking) :]:
+        read = [epochs(loader(kind.make(), rank, 2, shard_tail=tail), 1)[0] for rank in range(2)]
+        assert {str(batch) for each in read for batch in each} == {*map(str, whole)}
+        for num_workers in (1, 2):
+            made = loader(kind.make(), 1, 2, shard_tail=tail, num_workers=num_workers)
+            assert bits(made) == read[1]
+
+
+def test_set_epoch_reaches_the_streams_of_each_rank() -> None:
+    class Epochal(IterableDataset[int]):
+        epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Iterator[int]:
+            yield self.epoch
+
+    for workers in (0, 1):
+        options = {
+            "shard_tail": "uneven",
+            "num_workers": workers,
+            "persistent_workers": workers > 0,
+        }
+        made = loader(Epochal(), 1, 2, **options)
+        made.set_epoch(7)
+        assert bits(made) == [[7], [7]]
+
+
+def test_a_datapipe_is_sharded_over_the_streams_of_all_ranks() -> None:
+    def pipe(rank: int, num_workers: int) -> list[Any]:
+        made = IterableWrapper(range(LENGTH)).sharding_filter()
+        return bits(loader(made, rank, 2, num_workers=num_workers, shard_tail="uneven"))
+
+    assert [pipe(rank, 0) for rank in range(2)] == [pipe(rank, 2) for rank in range(2)]
+    assert sorted(sum(pipe(0, 0) + pipe(1, 0), [])) == [*range(LENGTH)]
+
+
+# --- as many batches on each rank ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dataset", [Unequal, Counting])
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_all_ranks_have_as_many_batches_though_streams_are_unequal(
+    dataset: Any, num_workers: int, persistent: bool, world: int
+) -> None:
+    options = {"num_workers": num_workers, "persistent_workers": persistent and num_workers > 0}
+    batches = [-(-length // 2) for length in UNEQUAL]
+    of_ranks = [sum(batches[rank::world]) for rank in range(world)]
+    for tail, count in ("pad", max(of_ranks)), ("drop", min(of_ranks)), ("uneven", None):
+        made = [loader(dataset(), rank, world, shard_tail=tail, **options) for rank in range(world)]
+        read = [epochs(each) for each in made]
+        lengths = [[len(epoch) for epoch in each] for each in read]
+        assert lengths == [
+            [of_ranks[rank] if count is None else count] * 2 for rank in range(world)
+        ]
+        assert [len(each) for each in made] == [epoch[0] for epoch in lengths]
+        for epoch in range(2):
+            found = {int(x) for each in read for batch in each[epoch] for x in batch}
+            every = {100 * at + x for at, length in enumerate(UNEQUAL) for x in range(length)}
+            assert found == every if tail != "drop" else found <= every
+
+
+def test_a_rank_that_has_fewer_reads_its_own_streams_once_more_bit_for_bit() -> None:
+    own = bits(loader(Unequal(), 2, 4, shard_tail="uneven"))
+    first = bits(loader(Unequal(), 0, 4, shard_tail="uneven"))[0]
+    assert len(own) == 2
+    assert bits(loader(Unequal(), 2, 4)) == [*own, *own, first]
+
+
+def test_a_rank_without_any_data_reads_that_of_others() -> None:
+    assert bits(loader(Unequal(), 1, 4, shard_tail="uneven")) == []
+    of_0 = [batch for batch in bits(loader(Unequal(), 0, 4)) if batch[0] < 100]
+    of_2 = bits(loader(Unequal(), 2, 4))
+    assert bits(loader(Unequal(), 1, 4)) == [*of_0, of_2[0]]
+
+
+class Longer(Unequal):
+    """Its streams have more than it says."""
+
+    def stream_length(self, stream: int, streams: int) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield from torch.arange(9)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_streams_that_are_longer_than_they_say_end_with_the_other_ranks_and_a_warning(
+    num_workers: int,
+) -> None:
+    made = loader(Longer(), 0, 2, num_workers=num_workers)
+    with pytest.warns(LoaderWarning, match="more than 3 batches"):
+        assert len(bits(made)) == 3
+
+
+def test_the_length_of_a_dataset_is_that_of_all_streams_in_even_shares() -> None:
+    class Sized(Generated):
+        def __len__(self) -> int:
+            return LENGTH
+
+    for rank in range(3):
+        sized: Any = DataLoader(Sized(), 2, seed=3, num_streams=5, shard=(rank, 3))
+        assert bits(sized) == bits(loader(Generated(), rank, 3))
+
+
+def test_what_remains_is_known_where_all_ranks_have_as_many() -> None:
+    iterator = iter(loader(Unequal(), 1, 2))
+    left = [iterator.remaining]
+    for _ in iterator:
+        left.append(iterator.remaining)
+    assert left == [*range(len(left) - 1, -1, -1)]
+
+
+# --- saving --------------------------------------------------------------------------------------
+
+TAILS = ["pad", "drop", "uneven"]
+
+
+def by_state(made: Any, again: Any) -> Iterator[Any]:
+    again.load_state_dict(from_json(to_json(made.state_dict())))
+    return iter(again)
+
+
+def by_pickle(iterator: Any, again: Any) -> Iterator[Any]:
+    return pickle.loads(pickle.dumps(iterator))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("save", [by_state, by_pickle])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("dataset", [Unequal, Counting])
+def test_a_rank_goes_on_from_its_state_at_each_step_and_in_the_next_epoch(
+    dataset: Any, tail: str, num_workers: int, save: Any
+) -> None:
+    options: Any = {"shard_tail": tail}
+    for rank in (0, 2):  # rank 2 has one stream, which is the longest
+        whole = epochs(loader(dataset(), rank, 3, **options))
+        for step in range(len(whole[0]) + 1):
+            made = loader(dataset(), rank, 3, **options, num_workers=num_workers)
+            iterator = iter(made)
+            assert bits(next(iterator) for _ in range(step)) == whole[0][:step]
+            again = save(iterator, loader(dataset(), rank, 3, **options))
+            assert bits(again) == whole[0][step:]
+            assert bits(again.loader) == whole[1]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_merged_state_of_all_ranks_restores_any_number_of_them(kind: Kind) -> None:
+    batches = bits(loader(kind.make(), 0, 1, shard_tail="uneven"))
+    choice = random.Random(str(kind))
+    for _ in range(4):
+        world, seen, left = choice.randint(1, 5), [], True
+        ranks = [iter(loader(kind.make(), r, world, shard_tail="uneven")) for r in range(world)]
+        while left:
+            states = []
+            for rank in ranks:
+                seen += bits(islice(rank, choice.randint(0, 2)))
+                states.append(from_json(to_json(rank.state_dict())))
+            choice.shuffle(states)
+            whole, world = merge_states(states), choice.randint(1, 5)
+            assert to_json(whole) == to_json(merge_states(states[::-1]))
+            if whole["epoch"]:
+                break
+            ranks = []
+            for rank in range(world):
+                made = loader(kind.make(), rank, world, shard_tail="uneven")
+                made.load_state_dict(whole)
+                ranks.append(iter(made))
+        assert sorted(map(str, seen)) == sorted(map(str, batches))
+
+
+def states(world: int = 3, steps: int = 1, **options: Any) -> list[dict[str, Any]]:
+    """Those of all ranks after so many batches."""
+    found = []
+    for rank in range(world):
+        iterator = iter(loader(Unequal(), rank, world, **options))
+        bits(islice(iterator, steps))
+        found.append(iterator.state_dict())
+    return found
+
+
+def test_after_a_merge_all_ranks_have_as_many_batches_again() -> None:
+    whole = merge_states(states(3, 2))
+    for world in (1, 2, 4, 5):
+        rest = []
+        for rank in range(world):
+            made = loader(Unequal(), rank, world)
+            made.load_state_dict(whole)
+            rest.append(bits(made))
+        assert len({len(each) for each in rest}) == 1
+        # 12 batches, of which 3 ranks have read 2 each: rank 1 the two of stream 4, and 4 none
+        every = {100 * at + x for at, length in enumerate(UNEQUAL) for x in range(length)}
+        before = [bits(islice(loader(Unequal(), rank, 3), 2)) for rank in range(3)]
+        assert {int(x) for each in [*before, *rest] for batch in each for x in batch} == every
+
+
+def test_a_merged_state_holds_each_stream_once_and_is_small() -> None:
+    whole = merge_states(states(3, 5))
+    assert [place["given"] for place in whole["streams"]] == [4, 0, 2, 5, 1]
+    assert not {"rank", "num_streams", "batches"} & whole.keys()
+    assert len(to_json(whole)) < 1500
+
+
+def test_the_state_of_a_rank_that_has_loaded_and_not_moved_is_the_same_state() -> None:
+    for rank, state in enumerate(states()):
+        made = loader(Unequal(), rank, 3)
+        made.load_state_dict(state)
+        assert made.state_dict() == state
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+def merged(*parts: dict[str, Any]) -> RanksError:
+    with pytest.raises(RanksError) as raised:
+        merge_states(parts)
+    return raised.value
+
+
+def test_missing_and_doubled_ranks_are_named() -> None:
+    found = states()
+    assert merged(found[0], found[2]).missing == [1]
+    assert merged(found[0], found[1], found[0]).doubled == [0]
+    assert merged(*found, found[1]).doubled == [1]
+    assert "missing: rank 1" in str(merged(found[0], found[2]))
+    with pytest.raises(ValueError, match="got none"):
+        merge_states([])
+
+
+def test_states_of_different_passes_cannot_be_merged() -> None:
+    found, other = states(), states(seed=4)
+    assert {"seed", "base_seed"} <= merged(found[0], other[1], found[2]).differences.keys()
+    assert "num_streams" in merged(*found[:2], states(num_streams=6)[2]).differences
+    later = loader(Unequal(), 1, 3)
+    bits(later)
+    iterator = iter(later)
+    next(iterator)
+    assert merged(found[0], iterator.state_dict(), found[2]).differences["epoch"] == {
+        "0": [0, 2],
+        "1": [1],
+    }
+
+
+def test_states_that_are_one_for_all_ranks_merge_to_one_of_them() -> None:
+    def state(rank: int, steps: int) -> dict[str, Any]:
+        iterator = iter(DataLoader(range(20), 2, seed=1, shuffle=True, shard=(rank, 2)))
+        bits(islice(iterator, steps))
+        return iterator.state_dict()
+
+    assert merge_states([state(0, 2), state(1, 2)]) == state(0, 2)
+    assert "step" in merged(state(0, 2), state(1, 3)).differences
+
+
+def test_a_state_of_one_rank_is_refused_by_another_and_says_what_to_do() -> None:
+    found = states()
+    for rank, world in (1, 3), (0, 2), (0, 1):
+        with pytest.raises(StateMismatch, match="merge_states"):
+            loader(Unequal(), rank, world).load_state_dict(found[0])
+
+
+def test_a_loader_on_its_own_and_one_with_shard_do_not_share_states() -> None:
+    alone = DataLoader(Unequal(), 2, seed=3, num_streams=5)
+    iterator = iter(alone)
+    next(iterator)
+    with pytest.raises(StateMismatch, match="world_size"):
+        loader(Unequal(), 0, 2).load_state_dict(iterator.state_dict())
+    with pytest.raises(StateMismatch, match='shard="auto"'):
+        alone.load_state_dict(merge_states(states()))
+
+
+def test_more_ranks_than_streams_are_refused() -> None:
+    with pytest.raises(ValueError, match="less than the 6 ranks"):
+        loader(Unequal(), 0, 6)
+    with pytest.raises(StateMismatch, match="Each stream is read by one rank"):
+        loader(Unequal(), 0, 6, num_streams=6).load_state_dict(merge_states(states()))
+
+
+def test_unknown_lengths_are_refused_where_all_ranks_are_to_have_as_many() -> None:
+    for tail in ("pad", "drop"):
+        with pytest.raises(ValueError, match="stream_length"):
+            DataLoader(Generated(), shard=(0, 2), shard_tail=tail)
+    DataLoader(Generated(), shard=(0, 2), shard_tail="uneven")
+    DataLoader(Generated(), shard=(0, 1))
+    with pytest.raises(TypeError, match="no len"):
+        len(DataLoader(Generated(), shard=(0, 2), shard_tail="uneven"))
+
+
+@pytest.mark.parametrize(("length", "error"), [(-1, ValueError), ("5", TypeError)])
+def test_a_length_that_is_none_is_refused(length: Any, error: Any) -> None:
+    dataset: Any = Generated()
+    dataset.stream_length = lambda stream, streams: length
+    with pytest.raises(error, match="stream_length"):
+        iter(DataLoader(dataset, shard=(0, 2), seed=1))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_streams": 0},
+        {"num_streams": 2**61},
+        {"num_streams": 4},
+        {"num_streams": "5"},
+        {"streams": []},
+        {"batches": -1},
+        {"batches": 2.5},
+        {"rank": None},
+    ],
+    ids=str,
+)
+def test_a_damaged_state_is_refused(changes: dict[str, Any]) -> None:
+    state = {**states()[1], **changes}
+    state = {name: value for name, value in state.items() if value is not None}
+    del state["checksum"]
+    with pytest.raises((DamagedStateError, StateMismatch)):
+        loader(Unequal(), 1, 3).load_state_dict(state)
+
+
+def test_states_are_gathered_over_a_process_group_only() -> None:
+    with pytest.raises(UsageError, match="needs a loader with shard="):
+        DataLoader(Unequal(), 2).gather_state_dict()
+    with pytest.raises(UsageError, match="merge_states"):
+        loader(Unequal(), 0, 3).gather_state_dict()
+    alone = loader(Unequal(), 0, 1)
+    assert alone.gather_state_dict() == alone.state_dict()

@@ -379,7 +379,7 @@ def streams(**options: Any) -> Any:
 
 
 @deed
-def trained_on_streams(rank: int, world: int, folder: Path) -> Any:
+def training_on_streams(rank: int, world: int, folder: Path) -> Any:
     steps = {}
     for tail in ("pad", "drop", "uneven"):
         model = DistributedDataParallel(torch.nn.Linear(1, 1))
@@ -392,7 +392,7 @@ def trained_on_streams(rank: int, world: int, folder: Path) -> Any:
 
 
 def test_no_rank_waits_for_one_that_has_no_more_data(tmp_path: Path) -> None:
-    found = ranks(trained_on_streams, 3, tmp_path)
+    found = ranks(training_on_streams, 3, tmp_path)
     # of ranks 0, 1 and 2: streams 0 and 3, 1 and 4, 2 and 5
     assert [each["pad"] for each in found] == [5, 5, 5]
     assert [each["drop"] for each in found] == [4, 4, 4]

@@ -84,6 +84,11 @@ class ShuffleBuffer(Wrapper):
         seed = seed_of_iteration("shuffle", self.seed, self.epoch)
         return _ITERATORS[self.state](self.dataset, self.size, seed)
 
+    @property
+    def stream_length(self) -> Any:
+        """The dataset's, if it has one; AttributeError otherwise."""
+        return self.dataset.stream_length  # type: ignore[attr-defined]
+
     def __len__(self) -> int:
         """The dataset's length; TypeError if it has none."""
         return len(self.dataset)  # type: ignore[arg-type]

@@ -10,9 +10,10 @@ from torch.utils.data import IterableDataset
 from ..core.cursor import Cursor, Saved
 from ..core.fields import ITERABLE
 from ..core.plan import Grouping, Unit, batches_in
-from ..core.shard import Shard
+from ..core.shard import Shard, StreamShare
 from ..core.snapshot import differences, spacing
 from ..errors import Difference, StateMismatch
+from .spec import Spec
 
 #: What may differ under strict=False: the position in the order still has a meaning.
 _BRIDGED = {"drop_last", "seeding", "seed", "num_workers"}
@@ -59,6 +60,40 @@ def fit(
     if expected["seed"] is None and "world_size" in expected:
         fits["seed"] = found.get("seed")  # ranks that have not agreed on one take the state's
     return Saved(cursor, fits)
+
+
+def own_streams(spec: Spec, saved: Saved) -> Saved:
+    """A position that fits, without the streams of other ranks.
+
+    Args:
+        spec: how this rank's loader is set up.
+        saved: the position; one that is not of the streams of all ranks is returned as it is.
+
+    Raises:
+        StateMismatch: there are more ranks than streams.
+    """
+    cursor, shard = saved.cursor, spec.shard
+    if not spec.iterable or cursor.rank is not None or not cursor.streams or shard.world == 1:
+        return saved
+    share = StreamShare(shard, len(cursor.streams))
+    if not len(share):
+        unlike = Difference("num_streams", f"{shard.world} at least", share.total)
+        raise StateMismatch([unlike], _FEW_STREAMS)
+    streams = tuple(cursor.streams[number] for number in share.own)
+    steps, batches = sum(place.given for place in streams), None
+    if spec.levelled:
+        known = zip(cursor.streams, spec.stream_batches(share.total) or (), strict=True)
+        left = share.batches([0 if at.ended else max(0, n - at.given) for at, n in known])
+        batches = None if left is None else steps + left
+    of_rank = cursor._replace(
+        step=steps,
+        next_step=steps,
+        streams=streams,
+        num_streams=share.total,
+        batches=batches,
+        rank=(shard.rank, shard.world),
+    )
+    return Saved(of_rank, saved.fits)
 
 
 def _steps(position: int, length: int | None, expected: Mapping[str, Any]) -> int:
@@ -141,6 +176,10 @@ _ONE_RANKS = (
 )
 
 
+_FEW_STREAMS = (
+    "Each stream is read by one rank. Go on with fewer ranks; or begin the next epoch, and pass "
+    "num_streams= to have more streams."
+)
 _SOME_STREAMS = (
     "This state has the streams of one rank. Load the state of all: merge_states([...]) of those "
     "of all ranks, or what loader.gather_state_dict() gives on each of them."

@@ -21,7 +21,7 @@ from ..rng.source import Source
 from ..saving.states.tree import check_checksum, copied
 from .accept import check
 from .carryover import Carryover, as_text
-from .fits import check_fits, fit
+from .fits import check_fits, fit, own_streams
 from .options import AtEpochEnd
 from .position import Position
 from .run import Run, begins, shows_draws
@@ -300,7 +300,7 @@ class History:
         cursor, fits = position.start
         if spec.shared:
             found = fit(position.start, spec.fingerprint(), True, spec.rank, spec.length)
-            position.start = spec.own(found)
+            position.start = own_streams(spec, found)
             cursor = position.start.cursor
         else:
             check_fits(spec.fingerprint(), fits)
@@ -392,7 +392,7 @@ class History:
         check_origin(state)
         given = copied(state)
         found = fit(from_plain(given), spec.fingerprint(), strict, spec.rank, spec.length)
-        accepted = spec.own(found)
+        accepted = own_streams(spec, found)
         check(spec, self.source, accepted)
         check_checksum(given)  # last: the other errors say more
         return accepted

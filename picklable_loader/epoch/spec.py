@@ -14,13 +14,12 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ..core.budget import Policy
 from ..core.checks import check_count
-from ..core.cursor import Cursor, Saved
+from ..core.cursor import Cursor
 from ..core.fields import ITERABLE
 from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
 from ..core.shard import ALONE, Shard, StreamShare
 from ..datasets.protocol import is_stateful, stream_lengths, tell_epoch
-from ..errors import Difference, StateMismatch
 from ..orders.attributes import Frozen, freeze, memory
 from ..orders.torch_samplers import data_of, describe, draws_at_once, is_known
 from ..rng.generators import RNGS
@@ -100,7 +99,7 @@ class Spec:
         if self.shared:
             check_shared(sampler, self.shard, self.options.num_streams if iterable else None)
         facts.update(sampler=sampler, grouping=grouping, opened_by_loader=opened)
-        if self._levelled and stream_lengths(self.dataset, 1) is None:
+        if self.levelled and stream_lengths(self.dataset, 1) is None:
             raise ValueError(_UNKNOWN_LENGTHS.format(tail=self.shard.tail))
 
     # --- data ------------------------------------------------------------------------------------
@@ -137,7 +136,7 @@ class Spec:
     @cached_property
     def batches(self) -> int | None:
         """Batches that each rank has in a new epoch; None: as many as its streams have."""
-        found = self.stream_batches(self.streams.total) if self._levelled else None
+        found = self.stream_batches(self.streams.total) if self.levelled else None
         return None if found is None else self.streams.batches(found)
 
     @property
@@ -146,43 +145,13 @@ class Spec:
         found = self.stream_batches(self.streams.total)
         if found is None:
             raise TypeError(f"object of type {type(self.dataset).__name__!r} has no len()")
-        levelled = self.batches
-        return sum(found[at] for at in self.streams.own) if levelled is None else levelled
+        own = sum(found[at] for at in self.streams.own)
+        return own if self.batches is None else self.batches
 
     @property
-    def _levelled(self) -> bool:
+    def levelled(self) -> bool:
         """Streams of several ranks, of which all are to have as many batches."""
         return self.iterable and self.shard.world > 1 and self.shard.tail != "uneven"
-
-    def own(self, saved: Saved) -> Saved:
-        """This rank's position, of that of the streams of all ranks; others as they are.
-
-        Raises:
-            StateMismatch: there are more ranks than streams.
-        """
-        cursor, shard = saved.cursor, self.shard
-        if not self.iterable or cursor.rank is not None or not cursor.streams or shard.world == 1:
-            return saved
-        places = cursor.streams
-        share = StreamShare(shard, len(places))
-        if not len(share):
-            unlike = Difference("num_streams", f"{shard.world} at least", share.total)
-            raise StateMismatch([unlike], _FEW_STREAMS)
-        streams = tuple(places[number] for number in share.own)
-        steps, batches = sum(place.given for place in streams), None
-        if self._levelled:
-            known = zip(places, self.stream_batches(share.total) or (), strict=True)
-            left = share.batches([0 if at.ended else max(0, n - at.given) for at, n in known])
-            batches = None if left is None else steps + left
-        of_rank = cursor._replace(
-            step=steps,
-            next_step=steps,
-            streams=streams,
-            num_streams=share.total,
-            batches=batches,
-            rank=(shard.rank, shard.world),
-        )
-        return Saved(of_rank, saved.fits)
 
     @property
     def length(self) -> int | None:
@@ -391,10 +360,6 @@ _UNKNOWN_LENGTHS = (
     "iterable-style dataset's streams must be known. Give the dataset __len__, the samples of all "
     "streams together, if its streams share these evenly; or stream_length(stream, streams), the "
     'samples of one stream; or pass shard_tail="uneven" and use model.join()'
-)
-_FEW_STREAMS = (
-    "Each stream is read by one rank. Go on with fewer ranks; or begin the next epoch, and pass "
-    "num_streams= to have more streams."
 )
 
 

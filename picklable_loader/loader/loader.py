@@ -90,9 +90,9 @@ class DataLoader(Picklable[_T]):
             each, unless a batch is suddenly more than four times as large as all before it.
             ``None``: any amount.
         num_streams: how many replicas of an iterable-style dataset (or of a map-style one that
-            has ``state_dict``) the data is read through, from 1. The order of the data depends
-            on this number alone, and not on that of the processes. ``None``: one for each worker,
-            as in torch.
+            has ``state_dict``) the data is read through, from 1; with ``shard``, on all ranks
+            together. The order of the data depends on this number alone, and not on that of the
+            processes. ``None``: one for each worker, as in torch.
         snapshot_every_n_steps: after how many batches of a stream its state is taken; the
             batches since are fetched again on resume. 0: never, all of the epoch's are.
             ``"auto"``: as often as a hundredth of the time that fetching takes allows, and about
@@ -118,15 +118,16 @@ class DataLoader(Picklable[_T]):
             and need ``attach`` when they are loaded.
         pickle_mapped: False: arrays and tensors over a mapped file (``numpy.memmap``,
             ``torch.load(mmap=True)``) are pickled as the file's name and their place in it.
-        shard: which share of a map-style dataset this process reads, of one order for all ranks,
-            with any sampler but a DistributedSampler. ``None``: all of it. ``"auto"``: that of its
-            rank in torch.distributed, or else in torchrun's environment. A pair
-            ``(rank, world_size)``; or one dimension of a DeviceMesh, ``mesh["dp"]``. A state then
-            restores all ranks, and any number of them. Without ``seed=`` the loader takes the seed
-            that rank 0 draws. See docs/distributed.md.
-        shard_tail: with ``shard``, what becomes of the last samples, fewer than one for each rank.
-            ``"pad"``: the first samples are read again, as by DistributedSampler. ``"drop"``: no
-            rank reads them. ``"uneven"``: the first ranks have one sample more.
+        shard: which share of the data this process reads, of one order for all ranks, with any
+            sampler but a DistributedSampler, or of the streams of an iterable-style dataset.
+            ``None``: all of it. ``"auto"``: that of its rank in torch.distributed, or else in
+            torchrun's environment. A pair ``(rank, world_size)``; or one dimension of a DeviceMesh,
+            ``mesh["dp"]``. A state then restores all ranks, and any number of them. Without
+            ``seed=`` the loader takes the seed that rank 0 draws. See docs/distributed.md.
+        shard_tail: with ``shard``, what becomes of the last samples, fewer than one for each rank,
+            and of streams of different lengths. ``"pad"``: the first samples are read again, as by
+            DistributedSampler; of streams, the rank's own. ``"drop"``: no rank reads them.
+            ``"uneven"``: some ranks have more.
 
     Each argument is an attribute as well. An option of ours that is set later counts from the next
     ``iter``. ``seed`` and ``num_streams`` cannot be set later, nor can options that workers were

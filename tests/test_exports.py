@@ -82,6 +82,7 @@ def test_the_public_names_are_these() -> None:
         "explain",
         "from_json",
         "load",
+        "merge_states",
         "progress",
         "register_order",
         "save",

@@ -72,6 +72,8 @@ def _check_streams(spec: Spec, cursor: Cursor) -> None:
         most = own + cursor.num_streams  # with those that are read again
         if not spec.iterable or not own or not own <= len(cursor.streams) <= most:
             raise DamagedStateError("streams", f"the {own} of its rank", len(cursor.streams))
+        if len(cursor.streams) > own and not all(place.ended for place in cursor.streams[:own]):
+            raise DamagedStateError("streams", "read again only after their ends", cursor.streams)
     given = sum(place.given for place in cursor.streams)
     if given != cursor.step:
         raise DamagedStateError("step", f"{given}, what the streams have given", cursor.step)

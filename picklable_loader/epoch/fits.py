@@ -76,7 +76,7 @@ def own_streams(spec: Spec, saved: Saved) -> Saved:
     if not spec.iterable or cursor.rank is not None or not cursor.streams or shard.world == 1:
         return saved
     share = StreamShare(shard, len(cursor.streams))
-    if not len(share):
+    if share.total < shard.world:
         unlike = Difference("num_streams", f"{shard.world} at least", share.total)
         raise StateMismatch([unlike], _FEW_STREAMS)
     streams = tuple(cursor.streams[number] for number in share.own)

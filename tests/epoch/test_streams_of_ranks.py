@@ -78,7 +78,7 @@ def evenly(stream: int, streams: int) -> int:
 
 def loader(dataset: Any, rank: int, world: int, **options: Any) -> Any:
     if not hasattr(dataset, "stream_length") and options.get("shard_tail") != "uneven":
-        dataset.stream_length = evenly
+        getattr(dataset, "dataset", dataset).stream_length = evenly
     return DataLoader(
         dataset, **{"batch_size": 2, "seed": 3, "num_streams": 5, **options}, shard=(rank, world)
     )
@@ -334,7 +334,7 @@ def test_after_a_merge_all_ranks_have_as_many_batches_again() -> None:
 
 def test_a_merged_state_holds_each_stream_once_and_is_small() -> None:
     whole = merge_states(states(3, 5))
-    assert [place["given"] for place in whole["streams"]] == [4, 0, 2, 5, 1]
+    assert [place["given"] for place in whole["streams"]] == [3, 0, 2, 2, 1]
     assert not {"rank", "num_streams", "batches"} & whole.keys()
     assert len(to_json(whole)) < 1500
 
@@ -436,7 +436,6 @@ def test_a_length_that_is_none_is_refused(length: Any, error: Any) -> None:
     [
         {"num_streams": 0},
         {"num_streams": 2**61},
-        {"num_streams": 4},
         {"num_streams": "5"},
         {"streams": []},
         {"batches": -1},

@@ -258,7 +258,8 @@ class Driver:
         run, engine = self.run, self._engine
         assert run is not None and engine is not None
         schedule = run.schedule
-        cut = schedule.plan.cut and run.spec.lives_on
+        # Streams may be left in their middle: where they may, every rank does the same.
+        cut = run.spec.lives_on and (schedule.plan.cut or schedule.plan.limit is not None)
         if (run.spec.asks_at_end or (cut and run.spec.asks_when_left)) and not schedule.left:
             self.advance(Left(len(run.streams)))
         run.last_marks = schedule.last_marks()
@@ -267,6 +268,7 @@ class Driver:
         states = dict(run.worker_states)
         self.kept = Carryover(run.base_seed, run.worker_seed, schedule.policy, states)
         if cut and run.spec.stateful:
+            run.last_marks = {}
             self.stop()  # nobody knows the states of streams that were not read to their ends
         raise StopIteration
 

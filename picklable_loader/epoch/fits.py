@@ -50,6 +50,8 @@ def fit(
     left = [each for each in unlike if not _is_bridged(each, saved, expected, strict)]
     if left:
         by_batch = expected["batches_from"] == Unit.BATCH.value
+        if cursor.num_streams is not None and {each.name for each in left} == {"shard_tail"}:
+            raise StateMismatch(left, _SOME_STREAMS)
         raise StateMismatch(left, _advice(left, strict, by_batch))
     if spacing(expected) != spacing(found) and not cursor.streams:
         steps = _steps(cursor.position, length, expected)

@@ -27,7 +27,7 @@ from .position import Position
 from .run import Run, begins, shows_draws
 from .spec import Spec
 from .states import unmoved
-from .warnings import forgotten, longer_than_said
+from .warnings import forgotten, other_lengths
 
 
 class History:
@@ -180,6 +180,7 @@ class History:
             announced=self.announced,
             streams=savable(places, live),
             num_streams=spec.streams.total if places and spec.streams.shard.world > 1 else None,
+            batches=spec.batches if places else None,
             rank=spec.rank if places and spec.shared and spec.shard.world > 1 else None,
         )
         return self._noted(Saved(cursor, spec.fingerprint()))
@@ -331,12 +332,13 @@ class History:
     def ends(self, spec: Spec, run: Run) -> None:
         """Note the state in which the run leaves the dataset, if the next epoch finds it so."""
         self.carried = {}
-        alone = not spec.workers and spec.streams.total == run.streams.total == 1
-        if run.schedule.waiting and run.batches is not None:
-            longer_than_said(type(spec.dataset).__qualname__, run.batches)
+        alone = not spec.workers and not spec.shared and len(spec.streams) == len(run.streams) == 1
+        if run.finished and run.batches is not None and (wrong := run.wrong_lengths()):
+            other_lengths(type(spec.dataset).__qualname__, wrong)
         if spec.streamed and (spec.lives_on or (alone and spec.options.num_streams is None)):
             marks, streams = run.last_marks, len(run.streams)
-            self.carried = {stream: marks.get(stream) for stream in range(streams) if marks}
+            known = any(stream in marks for stream in range(streams))
+            self.carried = {stream: marks.get(stream) for stream in range(streams) if known}
             if streams == len(spec.streams) and run.streams != spec.streams:
                 self._forget(spec, run.streams.total)  # as many of this rank, and other ones
 

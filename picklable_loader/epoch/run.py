@@ -125,6 +125,8 @@ class Run:
         if spec.streamed and not places:
             places = [StreamPosition() for _ in spec.streams.own]
         self._streamed = bool(places)
+        #: streams that had ended before this pass
+        self._ended_before = {at for at, place in enumerate(places) if place.ended}
         if cursor is not None and cursor.streams:
             self.streams = replace(spec.streams, total=cursor.num_streams or len(places))
             self.batches = cursor.batches
@@ -242,6 +244,19 @@ class Run:
             fits = {**fits, "batch_size": size}
         self._fits = self._source.fits = fits
         return Saved(self.cursor(live), fits)
+
+    def wrong_lengths(self) -> list[int]:
+        """Streams that have had more or fewer batches in the epoch than the dataset says."""
+        said, ended = self.spec.stream_batches(self.streams.total), self._ended_before
+        if said is None:
+            return []
+        more = self.schedule.waiting > 0  # other ranks have ended, and this one has batches
+        own = zip(self.streams.own, self.schedule.places(), strict=False)
+        return [
+            stream
+            for at, (stream, place) in enumerate(own)
+            if at not in ended and (place.given < said[stream] if place.ended else more)
+        ]
 
     # --- moving ----------------------------------------------------------------------------------
 

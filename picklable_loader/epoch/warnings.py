@@ -100,12 +100,14 @@ def longer_than_promised(dataset: object, promised: int, fetched: int, workers: 
     warnings.warn(text, stacklevel=stack_level())
 
 
-def longer_than_said(dataset: str, batches: int) -> None:
-    """The streams of a rank have more data than the dataset says, and other ranks have no more."""
+def other_lengths(dataset: str, wrong: list[int]) -> None:
+    """Streams have another length than the dataset says, on which all ranks have counted."""
+    streams = ", ".join(map(str, wrong[:8])) + (", ..." if len(wrong) > 8 else "")
     warnings.warn(
-        f"the streams of this rank have more than {batches} batches, at which all ranks end the "
-        f"epoch: len(dataset) of {dataset}, or its stream_length, is too small. The rest is not "
-        "read. len(dataset) is the samples of all streams together, in even shares",
+        f"of the dataset {dataset}, stream {streams} has more or fewer batches than its length "
+        "says. All ranks have as many batches as the lengths say: of a longer stream the rest is "
+        "not read, and for a shorter one this rank has read streams again. len(dataset) is the "
+        "samples of all streams together, in even shares; stream_length gives those of one",
         LoaderWarning,
         stacklevel=stack_level(),
     )

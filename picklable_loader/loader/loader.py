@@ -258,7 +258,7 @@ class DataLoader(Picklable[_T]):
             TypeError: dataset or sampler has no length.
         """
         spec = spec_of(self)
-        if not spec.shared or (spec.iterable and spec.shard.world == 1):
+        if not spec.shared:
             return super().__len__()
         if spec.iterable:
             return spec.own_batches

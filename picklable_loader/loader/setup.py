@@ -87,7 +87,7 @@ def engine_of(loader: Owner[Any], run: Run) -> Engine:
         streams=run.streams,
         streams_given=options.num_streams is not None or (spec.shared and spec.iterable),
         sharded=spec.shared,
-        repeats=run.batches is not None,
+        copies=spec.shared and spec.iterable and (run.batches is not None or not spec.workers),
         world=source.globals if in_torchs_way else partial(Batch, inner.turn, job.draws),
         dataset_saved=options.pickle_dataset,
         origin=None if spec.workers else inner.history.origin(spec),

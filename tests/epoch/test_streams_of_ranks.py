@@ -227,8 +227,25 @@ def test_streams_that_are_longer_than_they_say_end_with_the_other_ranks_and_a_wa
     num_workers: int,
 ) -> None:
     made = loader(Longer(), 0, 2, num_workers=num_workers)
-    with pytest.warns(LoaderWarning, match="more than 3 batches"):
+    with pytest.warns(LoaderWarning, match="has more or fewer batches"):
         assert len(bits(made)) == 3
+
+
+class Shorter(Unequal):
+    """Its streams have less than it says."""
+
+    def stream_length(self, stream: int, streams: int) -> int:
+        return 9
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield from torch.arange(6)
+
+
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+def test_streams_that_are_shorter_than_they_say_are_read_again_with_a_warning(tail: str) -> None:
+    made = loader(Shorter(), 2, 3, shard_tail=tail)
+    with pytest.warns(LoaderWarning, match="has more or fewer batches"):
+        assert len(bits(made)) == len(made)
 
 
 def test_the_length_of_a_dataset_is_that_of_all_streams_in_even_shares() -> None:
@@ -330,6 +347,50 @@ def test_after_a_merge_all_ranks_have_as_many_batches_again() -> None:
         every = {100 * at + x for at, length in enumerate(UNEQUAL) for x in range(length)}
         before = [bits(islice(loader(Unequal(), rank, 3), 2)) for rank in range(3)]
         assert {int(x) for each in [*before, *rest] for batch in each for x in batch} == every
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.make not in (mixed, Breaking)], ids=str)
+def test_after_an_epochs_end_the_state_of_a_rank_or_of_all_begins_the_next(
+    kind: Kind, persistent: bool, tail: str
+) -> None:
+    options: Any = {"num_workers": 1, "persistent_workers": persistent, "shard_tail": tail}
+    made = [loader(kind.make(), rank, 3, **options) for rank in range(3)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LoaderWarning)  # a dataset without a state counts in itself
+        lengths = [len(bits(each)) for each in made]
+        found = [from_json(to_json(each.state_dict())) for each in made]
+    assert {*map(len, map(bits, made))} == {*lengths}
+    for world, each in (3, lambda rank: found[rank]), (3, lambda rank: merge_states(found)):
+        again = [loader(kind.make(), rank, world, **options) for rank in range(world)]
+        for rank, rebuilt in enumerate(again):
+            rebuilt.load_state_dict(each(rank))
+        assert [len(bits(rebuilt)) for rebuilt in again] == lengths
+
+
+def test_a_rank_whose_stream_has_ended_reads_it_in_the_next_epoch() -> None:
+    class Counts(IterableDataset[int]):
+        at = 0
+
+        def __iter__(self) -> Iterator[int]:
+            while self.at < 2:
+                self.at += 1
+                yield self.at
+            self.at = 0
+
+    options: Any = {"num_streams": 2, "batch_size": 1, "shard_tail": "uneven"}
+    iterator = iter(loader(Counts(), 0, 1, **options))
+    bits(islice(iterator, 3))
+    state = iterator.state_dict()
+    made = [loader(Counts(), rank, 2, **options) for rank in range(2)]
+    for each in made:
+        each.load_state_dict(state)
+    assert [epochs(each) for each in made] == [[[], [[1], [2]]], [[[2]], [[1], [2]]]]
+
+
+def test_the_number_of_batches_is_known_for_one_rank_as_for_several() -> None:
+    assert len(loader(Unequal(), 0, 1)) == 12 == len(bits(loader(Unequal(), 0, 1)))
 
 
 def test_a_merged_state_holds_each_stream_once_and_is_small() -> None:

@@ -120,8 +120,8 @@ class Setup:
     streams_given: bool
     #: the ranks share the data already
     sharded: bool
-    #: streams may be read again, as other ranks have more
-    repeats: bool
+    #: each stream reads a copy of the dataset that none has read before
+    copies: bool
     #: makes the context in which people's code runs in this process
     world: Callable[[], AbstractContextManager[Any]]
     #: a pickle of the loader holds the dataset
@@ -152,7 +152,7 @@ def _inline_engine(setup: Setup) -> Engine:
     elif not setup.sharded:
         datapipes.shard(setup.job.dataset)
     epoch = None, setup.announced, given
-    config = WorkerConfig(0, 1, setup.worker_seed, init, *epoch, True, setup.repeats)
+    config = WorkerConfig(0, 1, setup.worker_seed, init, *epoch, True, setup.copies)
     return InlineEngine(setup.job, config, setup.world, setup.dataset_saved, setup.origin)
 
 
@@ -168,7 +168,7 @@ def _pool_engine(setup: Setup) -> Engine:
         given, init = _payload(setup.job, init, setup.codec), None
     epoch = setup.shared_seed, setup.announced, setup.streams or None
     configs = [
-        WorkerConfig(worker, setup.workers, setup.worker_seed, init, *epoch, repeats=setup.repeats)
+        WorkerConfig(worker, setup.workers, setup.worker_seed, init, *epoch, copies=setup.copies)
         for worker in range(setup.workers)
     ]
     stacks = setup.fault_policy.on_timeout == "restart"

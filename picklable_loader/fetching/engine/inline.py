@@ -58,7 +58,7 @@ class InlineEngine:
         streams = len(config.served)
         #: there is one stream, and torch's worker information does not show it
         bare = self._bare = config.streams is None
-        alone = streams == 1 and not config.repeats
+        alone = streams == 1 and not config.copies
         shared = saved and alone
         origin = origin if shared else None
         self._replicas = {

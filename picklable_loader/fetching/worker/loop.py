@@ -63,7 +63,7 @@ class _Worker:
         self._config = config
         streams = len(config.served)
         self._own = streams
-        self._several = streams > config.workers or config.repeats
+        self._several = streams > config.workers or config.copies
         self.replicas: dict[int, Replica] = {}
         #: by stream, the loader's run that it has begun
         self._runs: dict[int, int] = {}

@@ -53,8 +53,8 @@ class WorkerConfig:
     streams: StreamShare | None = None
     #: it is this process (``num_workers=0``)
     here: bool = False
-    #: streams may be read again, from a dataset that none has read
-    repeats: bool = False
+    #: each stream reads a copy of the dataset that none has read before: it may be read again
+    copies: bool = False
 
     @property
     def served(self) -> StreamShare:

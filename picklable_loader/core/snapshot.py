@@ -242,6 +242,8 @@ def _places(
         counts = {f"{field}.{name}": form.get(name) for name in ("given", "marked")}
         given, marked = (_count(counts, name) for name in counts)
         since = list(_unpacked(form["since"], samples, next_step))
+        if since and max(task.step for task in since) >= next_step:
+            raise DamagedStateError(f"{field}.since", f"tasks below {next_step}", form["since"])
         if marked + len(since) > given:
             raise DamagedStateError(f"{field}.marked", f"at most {given - len(since)}", marked)
         tasks = [replace(task, stream=stream) for task in since]

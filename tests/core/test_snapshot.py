@@ -103,6 +103,13 @@ def test_a_rank_that_is_not_below_the_number_of_ranks_is_damage(rank: list[Any])
         from_plain({**to_plain(GOOD, {}), "rank": rank})
 
 
+def test_a_part_of_the_streams_names_its_rank() -> None:
+    part = GOOD._replace(rank=(1, 3), num_streams=7, batches=12)
+    assert from_plain(to_plain(part, {}))[0] == part
+    with pytest.raises(DamagedStateError, match="num_streams"):
+        from_plain(to_plain(part._replace(rank=None), {}))
+
+
 def test_each_property_in_which_two_loaders_differ_is_named_once() -> None:
     expected, found = {"seed": 1, "batch_size": 2, "same": 0}, {"same": 0, "seed": 3, "sampler": 4}
     assert differences(expected, found) == [
@@ -126,6 +133,8 @@ def test_the_tasks_of_a_stream_since_its_state_are_below_the_next_step() -> None
     assert [task.step for task in place.since] == [10, 11, 12, 13]
     with pytest.raises(DamagedStateError, match="next_step"):
         from_plain(with_stream(since=[[10, 10, None, 5]]))
+    with pytest.raises(DamagedStateError, match="since"):
+        from_plain(with_stream(since=[[14, 14, [5]]]))
 
 
 def test_fields_of_a_stream_and_of_its_state_that_are_never_written_are_damage() -> None:

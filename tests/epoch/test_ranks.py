@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch._C._distributed_c10d import TCPStore
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import IterableDataset, get_worker_info
@@ -507,3 +508,51 @@ def test_a_checkpoint_of_all_ranks_goes_on_on_4_2_3_and_1_of_them(tmp_path: Path
     every = [[100.0 * at + x] for at, n in enumerate([9, 2, 7, 0, 5, 1]) for x in range(n)]
     assert sorted(read["streams"]) == every
     assert {*read["map"]} == {*range(N)}
+
+
+@deed
+def training_on_checkpoints(rank: int, world: int, folder: Path) -> Any:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    data: Any = [torch.tensor([at / 60]) for at in range(60)]
+    made = DataLoader(data, 12 // world, shuffle=True, seed=3, shard="auto", at_epoch_end="next")
+    found = sorted(folder.glob("after*"))
+
+    def content() -> dict[str, Any]:
+        learnt, moments = get_state_dict(model, optimizer)
+        return {"model": learnt, "optimizer": moments, "loader": LoaderState(made)}
+
+    if found:
+        saved = content()
+        dcp.load(saved, checkpoint_id=found[-1])
+        parts = {"model_state_dict": saved["model"], "optim_state_dict": saved["optimizer"]}
+        set_state_dict(model, optimizer, **parts)
+    losses = []
+    while made.epoch < 2:
+        for x in made:
+            loss = (model(x) - 3 * x + 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            mean = loss.detach() / world
+            dist.all_reduce(mean)
+            losses.append(mean.item())
+            if world > 1 and len(losses) == 3:
+                dcp.save(content(), checkpoint_id=folder / f"after{len(found)}")
+                return losses
+    return losses
+
+
+def test_a_training_goes_on_from_checkpoints_on_4_2_3_and_1_ranks_with_the_same_losses(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "whole").mkdir()
+    [whole] = ranks(training_on_checkpoints, 1, tmp_path / "whole")
+    losses: list[float] = []
+    for world in (4, 2, 3, 1):
+        found = ranks(training_on_checkpoints, world, tmp_path)
+        assert all(each == found[0] for each in found)
+        losses += found[0]
+    assert losses == pytest.approx(whole, abs=1e-6)
+    assert len(whole) == 10 and whole[-1] < whole[0] / 2

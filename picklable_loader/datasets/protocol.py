@@ -105,6 +105,11 @@ def is_hugging_face(dataset: Any) -> bool:
     )
 
 
+def has_lengths(dataset: Any) -> bool:
+    """`stream_lengths` are known."""
+    return callable(getattr(dataset, "stream_length", None)) or _length(dataset) is not None
+
+
 def stream_lengths(dataset: Any, streams: int) -> list[int] | None:
     """By stream, how many samples an iterable-style dataset gives in an epoch; None: not known.
 
@@ -119,11 +124,15 @@ def stream_lengths(dataset: Any, streams: int) -> list[int] | None:
         if min(lengths) < 0:
             raise ValueError(f"stream_length should give numbers from 0, got {lengths}")
         return lengths
+    length = _length(dataset)
+    return None if length is None else [len(range(at, length, streams)) for at in range(streams)]
+
+
+def _length(dataset: Any) -> int | None:
     try:
-        length = len(dataset)
+        return len(dataset)
     except (TypeError, NotImplementedError):
         return None
-    return [len(range(at, length, streams)) for at in range(streams)]
 
 
 def tell_epoch(part: Any, epoch: int) -> None:

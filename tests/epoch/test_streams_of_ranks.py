@@ -44,6 +44,7 @@ class Unequal(IterableDataset[torch.Tensor]):
     """Streams of unequal lengths, which it knows."""
 
     def stream_length(self, stream: int, streams: int) -> int:
+        assert streams in (5, 6), "the loader asks for the streams that there are"
         return UNEQUAL[stream] if stream < len(UNEQUAL) else 0
 
     def __iter__(self) -> Iterator[torch.Tensor]:

@@ -332,7 +332,8 @@ class History:
     def ends(self, spec: Spec, run: Run) -> None:
         """Note the state in which the run leaves the dataset, if the next epoch finds it so."""
         self.carried = {}
-        alone = not spec.workers and not spec.shared and len(spec.streams) == len(run.streams) == 1
+        copied = spec.workers or (spec.shared and spec.iterable)
+        alone = not copied and spec.streams.total == run.streams.total == 1
         if run.finished and run.batches is not None and (wrong := run.wrong_lengths()):
             other_lengths(type(spec.dataset).__qualname__, wrong)
         if spec.streamed and (spec.lives_on or (alone and spec.options.num_streams is None)):
@@ -344,12 +345,11 @@ class History:
 
     def refit(self, spec: Spec) -> None:
         """Drop the streams' states if the next epoch has another number of streams."""
-        had = len(self.carried)
-        if had and had != len(spec.streams):
+        if (had := len(self.carried)) not in (0, len(spec.streams)):
             self._forget(spec, had)
 
     def _forget(self, spec: Spec, had: int) -> None:
-        self.carried, marks = {}, self.carried.values()
+        marks, self.carried = self.carried.values(), {}
         if spec.stateful or remembers(marks):
             forgotten(type(spec.dataset).__qualname__, had, spec.streams.total)
 

@@ -16,9 +16,10 @@ TORTURE ?=
 MUTANTS ?=
 # Options of the chaos run, for example CHAOS="--seed 7 --minutes 5 --only sampler generator".
 CHAOS ?=
+FRAMEWORKS := .venv-frameworks
 SOURCES := picklable_loader tests docs setup.py
 
-.PHONY: demo demo-ranks test quick lint types format bench chaos torture mutants clean
+.PHONY: demo demo-ranks test test-frameworks quick lint types format bench chaos torture mutants clean
 
 demo: $(READY)
 	$(BIN)/python -m picklable_loader demo
@@ -38,6 +39,12 @@ test: lint types
 	$(BIN)/python -m pytest -q -n 3; tests=$$?; \
 	wait $$torture; tortured=$$?; cat $$log; rm $$log; exit $$((tests + tortured))
 	$(BIN)/python -m pytest -q -n 3 --portable $(ABOUT_WORKERS)
+
+# Inside of Lightning, Accelerate and others, in an environment of its own; for example
+# FRAMEWORK_TESTS=tests/frameworks/test_lightning.py
+FRAMEWORK_TESTS ?= tests/frameworks
+test-frameworks: $(FRAMEWORKS)/ready
+	$(FRAMEWORKS)/bin/python -m pytest -q -n 2 $(FRAMEWORK_TESTS)
 
 # For the loop at the desk: the pure core, the structure, golden states and options; half a minute.
 quick: lint types
@@ -74,7 +81,7 @@ mutants: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m mutants $(MUTANTS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .hypothesis demo_output bench_output
+	rm -rf $(VENV) $(FRAMEWORKS) build *.egg-info .mypy_cache .pytest_cache .hypothesis demo_output bench_output
 
 # torch comes first and alone: a requirement that merely allows a newer one would bring gigabytes.
 $(READY): requirements.txt setup.cfg Makefile
@@ -83,3 +90,13 @@ $(READY): requirements.txt setup.cfg Makefile
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(READY)
+
+# A library that asks for another torch is an error here: torch is named again.
+$(FRAMEWORKS)/ready: requirements-frameworks.txt setup.cfg Makefile
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" \
+		-r requirements-frameworks.txt
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--no-build-isolation --editable .
+	touch $(FRAMEWORKS)/ready

@@ -1,0 +1,84 @@
+"""What all frameworks train on: 10 batches of 4 samples an epoch, 3 epochs; and the loaders."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import picklable_loader
+
+SIZE, BATCH_SIZE, BATCHES, EPOCHS = 40, 4, 10, 3
+
+#: the loaders that are compared; ours without seed= as well
+LOADERS = ("ours", "ours without seed", "torch", "torchdata")
+
+Sample = dict[str, torch.Tensor]
+
+
+def sample(index: int) -> Sample:
+    """A sample with noise of all three generators, which makes its loss random as well."""
+    noise = [torch.rand(()).item(), float(np.random.rand()), random.random()]
+    return {
+        "id": torch.tensor(index),
+        "noise": torch.tensor(noise, dtype=torch.float64),
+        "x": torch.tensor([index / SIZE, *noise], dtype=torch.float32),
+    }
+
+
+class Map(Dataset[Sample]):
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Sample:
+        return sample(index)
+
+
+class Stream(IterableDataset[Sample]):
+    """Each worker yields its share, whole batches of it."""
+
+    def __init__(self, size: int = SIZE) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[Sample]:
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        yield from map(sample, range(number, self.size, workers))
+
+
+class SizedStream(Stream):
+    def __len__(self) -> int:
+        return self.size
+
+
+DATASETS = {"map": Map, "stream": Stream, "sized stream": SizedStream}
+
+
+def loader(kind: str, dataset: Dataset[Any], workers: int, **options: Any) -> Any:
+    """A loader of one of `LOADERS`; map-style data is shuffled, unless a sampler is given."""
+    options = {"batch_size": BATCH_SIZE, "num_workers": workers, **options}
+    if "batch_sampler" in options:
+        del options["batch_size"]
+    elif not isinstance(dataset, IterableDataset) and "sampler" not in options:
+        options.setdefault("shuffle", True)
+    if kind == "torch":
+        return torch.utils.data.DataLoader(dataset, **options)
+    if kind == "torchdata":
+        return StatefulDataLoader(dataset, **options)
+    seed = {"seed": 3} if kind == "ours" else {}
+    return picklable_loader.DataLoader(dataset, **seed, **options)
+
+
+def model(dropout: float = 0.0) -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 8), torch.nn.Dropout(dropout), torch.nn.Tanh(), torch.nn.Linear(8, 1)
+    )
+
+
+def loss(net: torch.nn.Module, batch: Sample) -> torch.Tensor:
+    return (net(batch["x"]) - batch["x"].sum(1, keepdim=True)).square().mean()

@@ -1,0 +1,231 @@
+"""A case: a training runs whole, another one is killed after its checkpoint, and is resumed.
+
+A run is a function ``train(run, **options)`` of a module that imports a framework. Such an import
+takes seconds, so a server imports the module once, and forks a fresh process for every run::
+
+    verdict = server.compare("train", folder, checkpoint=13, loader="ours", workers=2)
+    assert verdict == "exact"
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+#: so many steps after its checkpoint a run is killed
+STEPS_TO_DEATH = 2
+
+
+@dataclass
+class Run:
+    """One rank of a run, as the training function sees it.
+
+    Attributes:
+        phase: "whole", "killed" or "resumed".
+        folder: where checkpoints are; the killed and the resumed run have the same one.
+        checkpoint: after this many steps a checkpoint has to be saved.
+        rank: the number of this process.
+        world: the number of processes.
+        steps: the number of steps so far, those before the checkpoint included.
+    """
+
+    phase: str
+    folder: Path
+    checkpoint: int
+    rank: int
+    world: int
+    steps: int = 0
+
+    @property
+    def resumes(self) -> bool:
+        return self.phase == "resumed"
+
+    def note(self, batch: Any, loss: Any) -> None:
+        """Record a step; the killed run ends here, and nothing of it is closed or flushed."""
+        self.steps += 1
+        row = {"ids": _numbers(batch, "id"), "noise": _numbers(batch, "noise"), "loss": float(loss)}
+        with (self.folder / f"{self.phase}-{self.rank}.jsonl").open("a") as file:
+            print(json.dumps(row), file=file)
+        if self.phase == "killed" and self.steps == self.checkpoint + STEPS_TO_DEATH:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _numbers(batch: Any, name: str) -> Any:
+    """The numbers of one name in a batch, or in each of several batches (None: it is missing)."""
+    if batch is None or name in batch:
+        return batch if batch is None else batch[name].tolist()
+    parts = batch.values() if isinstance(batch, dict) else batch
+    return [_numbers(part, name) for part in parts]
+
+
+class Server:
+    """A process that has imported a module, and forks a run of a function of it."""
+
+    def __init__(self, module: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+
+    def close(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def compare(
+        self, train: str, folder: Path, checkpoint: int, ranks: int = 1, **options: Any
+    ) -> str:
+        """What of the three runs is equal, in words: see `verdict`.
+
+        Args:
+            train: the name of the function.
+            folder: an empty one.
+            checkpoint: after so many steps a checkpoint is saved.
+            ranks: how many processes train.
+            options: arguments of the function, as JSON has them.
+        """
+        common = {"train": train, "checkpoint": checkpoint, "ranks": ranks, "options": options}
+        paths = {
+            "whole": folder / "whole",
+            "killed": folder / "killed",
+            "resumed": folder / "killed",
+        }
+        codes = {}
+        for phase, path in paths.items():
+            path.mkdir(exist_ok=True)
+            codes[phase] = self._ask({**common, "phase": phase, "folder": str(path)})
+        for phase in ("whole", "killed"):
+            wrong = codes[phase] != [0 if phase == "whole" else -signal.SIGKILL] * ranks
+            assert not wrong, f"{phase}: {codes[phase]}\n{_log(paths[phase], phase)}"
+        if any(codes["resumed"]):
+            return f"error: {_log(paths['resumed'], 'resumed').strip().splitlines()[-1]}"
+        verdicts = [
+            verdict(*(_rows(path, phase, rank) for phase, path in paths.items()), checkpoint)
+            for rank in range(ranks)
+        ]
+        return max(verdicts, key=WORDS.index)
+
+    def _ask(self, job: dict[str, Any]) -> list[int]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(json.dumps(job), file=self._process.stdin, flush=True)
+        answer: list[int] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+#: from good to bad
+WORDS = ("exact", "other losses", "other noise", "other ids", "other number of steps")
+
+
+def verdict(whole: list[Any], killed: list[Any], resumed: list[Any], checkpoint: int) -> str:
+    """One of `WORDS`: in which way the resumed run differs from the whole one, bit for bit."""
+    assert killed == whole[: len(killed)], "two runs differ before their checkpoint"
+    expected = whole[checkpoint:]
+    for name, word in zip(("ids", "noise", "loss"), (*WORDS[3:1:-1], WORDS[1])):
+        same = min(len(resumed), len(expected))
+        if [row[name] for row in resumed[:same]] != [row[name] for row in expected[:same]]:
+            return word
+    return WORDS[0] if len(resumed) == len(expected) else WORDS[4]
+
+
+def _rows(folder: Path, phase: str, rank: int) -> list[Any]:
+    return [json.loads(row) for row in (folder / f"{phase}-{rank}.jsonl").read_text().splitlines()]
+
+
+def _log(folder: Path, phase: str) -> str:
+    return "\n".join(path.read_text() for path in sorted(folder.glob(f"{phase}-*.log")))
+
+
+# --- the server's side ---------------------------------------------------------------------------
+
+
+def _serve(module: str) -> None:
+    # What libraries print goes to stderr: stdout has the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    functions = importlib.import_module(module)
+    for line in sys.stdin:
+        print(json.dumps(_processes(functions, json.loads(line))), file=answers, flush=True)
+
+
+def _processes(functions: Any, job: dict[str, Any]) -> list[int]:
+    """Run each rank in a process; when one dies, the others are killed. Returns their codes."""
+    port = _free_port()
+    pids = [_fork(functions, job, rank, port) for rank in range(job["ranks"])]
+    codes: dict[int, int] = {}
+    while len(codes) < len(pids):
+        pid, status = os.wait()
+        codes[pid] = os.waitstatus_to_exitcode(status)
+        if codes[pid]:
+            for other in set(pids) - set(codes):
+                os.kill(other, signal.SIGKILL)
+    return [codes[pid] for pid in pids]
+
+
+def _fork(functions: Any, job: dict[str, Any], rank: int, port: int) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        folder = Path(job["folder"])
+        os.chdir(folder)
+        log = os.open(f"{job['phase']}-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        if job["ranks"] > 1:
+            _as_torchrun_does(rank, job["ranks"], port)
+        torch.set_num_threads(1)
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(0)
+        run = Run(job["phase"], folder, job["checkpoint"], rank, job["ranks"])
+        run.steps = run.checkpoint if run.resumes else 0
+        getattr(functions, job["train"])(run, **job["options"])
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _as_torchrun_does(rank: int, world: int, port: int) -> None:
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "frameworks",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

@@ -42,7 +42,11 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "announced": (int, _NULL),
         "rank": (list,),
         "fits": (dict,),
+        "program": (dict,),
         "checksum": (str,),
+    },
+    "program": {
+        "torch": (str,), "numpy": (str,), "python": (str,), "cuda": (list,), "rank": (list,),
     },
     "sampler": {"attributes": (dict,), "state": _FORM},
     "rng": {
@@ -141,6 +145,7 @@ def check_records(state: Mapping[str, Any]) -> None:
             raise DamagedStateError(name, "a dict", state.get(name))
         if name != "workers":
             check_fields(state[name], name, f"{name}.")
+    check_fields(state.get("program", {}), "program", "program.")
     check_attributes(state["sampler"].get("attributes", {}), "sampler.attributes")
     for worker, states in state["workers"].items():
         if type(states) is not dict:

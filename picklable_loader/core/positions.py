@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .deliveries import Delivery
 from .events import AskLast
 from .placement import Placement
 from .streams import StreamPosition
@@ -40,12 +41,17 @@ class StreamPositions:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def now(self) -> tuple[StreamPosition, ...]:
-        """The position of each stream, as copies that do not move any more."""
-        over = self._over.keys() - self._window.waiting_streams()
+    def now(self, undone: Iterable[Delivery] = ()) -> tuple[StreamPosition, ...]:
+        """The position of each stream, as copies that do not move any more.
+
+        Args:
+            undone: the last deliveries, which do not count, the newest first.
+        """
+        before = {done.task.stream: done.place for done in undone}
+        over = self._over.keys() - self._window.waiting_streams() - before.keys()
         return tuple(
-            place.over(self._over[stream]) if stream in over else place.copy()
-            for stream, place in enumerate(self._places)
+            place.over(self._over[at]) if at in over else (before.get(at) or place).copy()
+            for at, place in enumerate(self._places)
         )
 
     def copy_of(self, stream: int | None) -> StreamPosition | None:

@@ -5,9 +5,8 @@ have to move first. From then on the task is in the *window* until it is deliver
 ``phases`` lists the events that it may meet there. Any other event is a bug, and raises before
 anything has changed. The engine holds the batch; the schedule only knows that the step has arrived.
 
-One schedule serves any number of workers, none included: ``num_workers=0`` is one worker that is
-given a task only when the consumer asks (``lazy``). The *budget* is how many tasks the window may
-hold; it grows and falls back by itself.
+One schedule serves any number of workers. ``num_workers=0`` is one worker that is given a task only
+when the consumer asks (``lazy``). The *budget* is how many tasks the window may hold.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any
 
 from ..errors import InvalidTransition
 from .budget import Budget, Policy
+from .deliveries import Deliveries, Delivery
 from .events import (
     Answered,
     Arrived,
@@ -65,6 +65,7 @@ class Schedule:
         policy: how they are handed out.
         delivered: batches of the epoch that were delivered before.
         places: the position of each stream, if streams serve the tasks and have states.
+        remember: how many deliveries a state may be behind, from 1.
     """
 
     def __init__(
@@ -73,9 +74,11 @@ class Schedule:
         policy: Policy,
         delivered: int = 0,
         places: Sequence[StreamPosition] = (),
+        remember: int = 1,
     ) -> None:
         self.plan = plan
         self.policy = policy
+        self.deliveries = Deliveries(remember)
         #: the last events, for the reader of a bug report
         self._past: deque[Event] = deque(maxlen=_REMEMBERED)
         self._begin(delivered, places)
@@ -99,11 +102,7 @@ class Schedule:
         self._sends_at_once = not self._placement.moving
         #: tasks are drawn in order of their steps; otherwise each for the worker with fewest
         self._in_turn = policy.in_order or not plan.draws_ahead
-        #: the consumer waits for a batch
-        self._wanting = False
-        #: ``delivered``, the task and its stream's position before the last delivery, which the
-        #: consumer may not get, as it is interrupted
-        self._before: tuple[int, Task, StreamPosition | None] | None = None
+        self._wanting = False  # the consumer waits for a batch
         #: a task that was drawn and is not in the window yet
         self._drawn: Task | None = None
         #: the plan has no more tasks
@@ -139,9 +138,9 @@ class Schedule:
         """The consumer is still to be given this step."""
         return step in self._window
 
-    def places(self) -> tuple[StreamPosition, ...]:
-        """The position of each stream, as copies that do not move any more."""
-        return self._places.now()
+    def places(self, undone: Sequence[Delivery] = ()) -> tuple[StreamPosition, ...]:
+        """See `StreamPositions.now`."""
+        return self._places.now(undone)
 
     def last_marks(self) -> dict[int, Any]:
         """By stream, the state in which the next epoch finds its dataset, if a worker sent it."""
@@ -241,16 +240,17 @@ class Schedule:
             passed += self.plan.advance(event.count - passed)
         self._places.pass_over(self.delivered, passed)
         self.delivered += passed
+        self.deliveries.forget()
         self._refill(out)
 
     def _interrupted(self, event: Interrupted, out: list[Instruction]) -> None:
         if self._drawn is not None:
             self._window.take_back(self._drawn)
-        if self._before is not None and self._before[0] >= event.handed_over:
-            self.delivered, task, place = self._before
-            self._places.put_back(task.stream, place)
-            self._window.take_back(task)
-            out.append(Retract(task.step))
+        if (last := self.deliveries.take_back(event.handed_over)) is not None:
+            self.delivered = last.delivered
+            self._places.put_back(last.task.stream, last.place)
+            self._window.take_back(last.task)
+            out.append(Retract(last.task.step))
         places = self.places()
         self.plan.restart(self._window.tasks(), places)
         self._begin(self.delivered, places)
@@ -287,9 +287,9 @@ class Schedule:
 
     def _move_on(self, entry: Entry) -> Answered:
         """Move on behind a step; returns its answer."""
-        task = entry.task
+        task, kind = entry.task, type(entry.answer)
         place = self._places.copy_of(task.stream) if self._streamed else None
-        self._before = self.delivered, task, place
+        self.deliveries.add(Delivery(self.delivered, task, place, kind is not Emptied))
         answer = self._window.take(entry, Wanted)
         self.delivered += 1
         if self._streamed:

@@ -7,11 +7,15 @@ raises it, as `DamagedStateError` or `StreamError`.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Any
+
 from ..core.cursor import Cursor, Saved
 from ..core.fields import check_attributes, check_fields
 from ..core.order import Order
 from ..core.plan import Unit
 from ..core.shard import StreamShare
+from ..core.snapshot import check_origin, from_plain
 from ..core.task import Task
 from ..datasets.protocol import is_stateful
 from ..errors import SYMPTOMS, DamagedStateError, StateError
@@ -21,10 +25,25 @@ from ..orders.torch_samplers import make_order
 from ..rng.generators import RNGS
 from ..rng.source import Setting, Source
 from ..saving.states.plain import decode
+from ..saving.states.tree import check_checksum, copied
+from .fits import fit, own_streams
 from .spec import Spec
 
 #: A sampler that raised has given indices that no batch has; nobody's gives more of them.
 _MOST_ASTRAY = 10**6
+
+
+def accept(spec: Spec, source: Source, state: Any, strict: bool) -> Saved:
+    """The position in what somebody gives as a state; see `DataLoader.load_state_dict`."""
+    if type(state) is OrderedDict:
+        state = dict(dict.items(state))
+    check_origin(state)
+    given = copied(state)
+    found = fit(from_plain(given), spec.fingerprint(), strict, spec.rank, spec.length)
+    accepted = own_streams(spec, found)
+    check(spec, source, accepted)
+    check_checksum(given)  # last: the other errors say more
+    return accepted
 
 
 def check(spec: Spec, source: Source, saved: Saved) -> None:

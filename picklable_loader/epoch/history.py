@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 from ..core.checks import check_choice
 from ..core.cursor import Cursor, Saved
 from ..core.seeds import next_base_seed
-from ..core.snapshot import check_origin, from_plain, to_plain
+from ..core.snapshot import from_plain, to_plain
 from ..core.streams import StreamPosition
 from ..datasets.datapipes import SharedSeeds
 from ..datasets.protocol import tell_epoch
@@ -18,13 +17,12 @@ from ..fetching.worker.baseline import FirstBaseline
 from ..fetching.worker.saved_streams import remembers, savable, warn_of_drift
 from ..orders.attributes import prepare
 from ..rng.source import Source
-from ..saving.states.tree import check_checksum, copied
-from .accept import check
+from .accept import accept
 from .carryover import Carryover, as_text
 from .fits import check_fits, fit, own_streams
 from .options import AtEpochEnd
 from .position import Position
-from .run import Run, begins, shows_draws
+from .run import Run, begins, shows_draws, too_far_behind
 from .spec import Spec
 from .states import unmoved
 from .warnings import forgotten, other_lengths
@@ -123,30 +121,36 @@ class History:
             self.origin_known = FirstBaseline(spec.dataset, spec.options.codec == "cloudpickle")
         return self.origin_known
 
-    def state(self, spec: Spec, position: Position | None) -> dict[str, Any]:
+    def state(self, spec: Spec, position: Position | None, behind: int = 0) -> dict[str, Any]:
         """The state to go on from: of a pass, or of the next one if that is over."""
         if position is None:
+            if behind:
+                raise too_far_behind(behind, 0)
             return to_plain(*self._beginning(spec, self.next_epoch, live=False))
-        run = position.run
-        if run is not None and run.has_moved and not run.finished:
-            return to_plain(*run.saved(live=False))
-        if position.over:
+        if position.over and not behind:
             return to_plain(*self.following(spec, position, live=False))
-        return self.snapshot(spec, position, live=False)
+        return self.snapshot(spec, position, False, behind)
 
-    def snapshot(self, spec: Spec, position: Position, live: bool) -> dict[str, Any]:
+    def snapshot(
+        self, spec: Spec, position: Position, live: bool, behind: int = 0
+    ) -> dict[str, Any]:
         """The state of a pass as it is, over or not.
 
         Args:
             spec: how the loader was set up for the pass.
             position: of the pass.
             live: for a pickle, which may hold objects.
+            behind: see `Run.cursor`.
         """
         waits, run = position.waits, position.run
         if waits is not None and (run is None or "iterator" not in (waits.cursor.order or ())):
+            if behind:
+                raise too_far_behind(behind, 0)
             return unmoved(self.source, waits, live)
         assert run is not None
-        return to_plain(*run.saved(live))
+        if behind and run.finished:
+            self._check_newest(spec, position)
+        return to_plain(*run.saved(live, behind))
 
     def following(self, spec: Spec, position: Position, live: bool) -> Saved:
         """The start of the epoch after a pass that is over.
@@ -159,14 +163,8 @@ class History:
         Raises:
             CannotSaveError: a later pass has begun, and has changed what that epoch begins with.
         """
+        self._check_newest(spec, position)
         seeded = self.source.seed is not None
-        if position is not self.position and not (seeded and spec.known and not spec.streamed):
-            raise CannotSaveError(
-                "the iterator",
-                f"its epoch {position.epoch} is over, and the loader has gone on: its generators, "
-                "sampler or dataset are no longer what the next epoch began with",
-                "Take the state before the next iter(loader), or that of the newest iterator",
-            )
         places = self._carried_places(spec)
         if not live:
             drift = self.origin_known.reached() if self.origin_known and not spec.workers else {}
@@ -184,6 +182,17 @@ class History:
             rank=spec.rank if places and spec.shared and spec.shard.world > 1 else None,
         )
         return self._noted(Saved(cursor, spec.fingerprint()))
+
+    def _check_newest(self, spec: Spec, position: Position) -> None:
+        """Raise CannotSaveError if a later pass may have changed what a pass that is over needs."""
+        seeded = self.source.seed is not None
+        if position is not self.position and not (seeded and spec.known and not spec.streamed):
+            raise CannotSaveError(
+                "the iterator",
+                f"its epoch {position.epoch} is over, and the loader has gone on: its generators, "
+                "sampler or dataset are no longer what the next epoch began with",
+                "Take the state before the next iter(loader), or that of the newest iterator",
+            )
 
     def _beginning(self, spec: Spec, epoch: int, live: bool) -> Saved:
         self.source.generators = spec.generators
@@ -372,7 +381,7 @@ class History:
         if isinstance(state, dict) and not state:
             accepted = self._beginning(spec, 0, live=True)
         else:
-            accepted = self._checked(spec, state, strict)
+            accepted = accept(spec, self.source, state, strict)
         cursor, fits = accepted
         if not spec.iterable:
             prepare(spec.sampler, cursor.sampler, self.source, self.iterated)
@@ -387,14 +396,3 @@ class History:
         if of is None or of is self.position:
             self.begins(position)
         return position
-
-    def _checked(self, spec: Spec, state: Any, strict: bool) -> Saved:
-        if type(state) is OrderedDict:
-            state = dict(dict.items(state))
-        check_origin(state)
-        given = copied(state)
-        found = fit(from_plain(given), spec.fingerprint(), strict, spec.rank, spec.length)
-        accepted = own_streams(spec, found)
-        check(spec, self.source, accepted)
-        check_checksum(given)  # last: the other errors say more
-        return accepted

@@ -49,6 +49,8 @@ class Options:
     pickle_mapped: bool = True
     shard: Any = None
     shard_tail: Tail = "pad"
+    remember: int = 1
+    with_state: bool = False
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Options:
@@ -107,6 +109,8 @@ class Options:
             raise ValueError(
                 f"max_task_deaths should be from 0, got max_task_deaths={self.max_task_deaths}"
             )
+        check_count("remember", self.remember)
+        check_choice("with_state", self.with_state, (False, True))
         check_choice("on_timeout", self.on_timeout, get_args(OnTimeout))
         if self.on_timeout == "restart" and not self.max_task_deaths:
             raise ValueError(
@@ -145,7 +149,10 @@ OPTIONS = frozenset(_DEFAULTS)
 _FIXED = ("seed", "num_streams")
 
 #: no worker is started with them
-_OF_THE_MAIN_PROCESS = ("at_epoch_end", "codec", "pickle_dataset", "pickle_mapped")
+_OF_THE_MAIN_PROCESS = (
+    *("at_epoch_end", "codec", "pickle_dataset", "pickle_mapped"),
+    *("remember", "with_state"),
+)
 
 
 def check_budget(budget: Any) -> None:

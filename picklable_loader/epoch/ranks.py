@@ -7,7 +7,6 @@ with each backend, names the ranks that do not come, and leaves the process grou
 from __future__ import annotations
 
 import json
-import os
 import weakref
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from ..core.checks import whole_number
 from ..core.shard import ALONE, Shard, Tail
 from ..errors import RanksError, UsageError
+from ..rng.process_rank import has_group, rank_and_world
 
 #: seconds between two questions to the store
 _LONGEST_PAUSE = 0.05
@@ -26,21 +26,6 @@ _LONGEST_PAUSE = 0.05
 _LONGEST = 80
 #: so much longer than rank 0 do the others wait for its answer, in seconds
 _LONGER = 10.0
-
-
-def rank_and_world() -> tuple[int, int]:
-    """This process's rank and the number of ranks; (0, 1) outside of distributed training."""
-    if has_group():
-        return dist.get_rank(), dist.get_world_size()
-    try:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # as torchrun sets them
-    except (KeyError, ValueError):
-        return 0, 1
-
-
-def has_group() -> bool:
-    """torch.distributed is initialised."""
-    return dist.is_available() and dist.is_initialized()
 
 
 def check_shard(shard: Any) -> Any:

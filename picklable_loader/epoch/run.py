@@ -13,6 +13,7 @@ from typing import Any
 
 from ..core.budget import Policy
 from ..core.cursor import Cursor, Saved
+from ..core.deliveries import Delivery
 from ..core.events import Interrupted, Retract
 from ..core.order import Order
 from ..core.plan import MOST_ASIDE, Plan, Unit
@@ -21,6 +22,7 @@ from ..core.seeds import base_seed, next_base_seed
 from ..core.streams import StreamPlan, StreamPosition
 from ..core.task import Task
 from ..datasets.datapipes import SharedSeeds
+from ..errors import UsageError
 from ..fetching.transport.messages import Answer, EpochStart
 from ..fetching.worker.saved_streams import read, savable, warn_of_drift
 from ..orders.torch_samplers import make_order
@@ -42,6 +44,15 @@ def begins(cursor: Cursor) -> bool:
 def shows_draws(source: Source, spec: Spec) -> bool:
     """Later epochs depend on how often an epoch draws, or calls ``iter`` of the sampler."""
     return source.seed is None or not spec.known
+
+
+def too_far_behind(behind: int, known: int) -> UsageError:
+    """The error of a state that is to be behind more deliveries than are remembered."""
+    return UsageError(
+        f"behind={behind} is more than the {known} last batches that this pass remembers: use "
+        f"DataLoader(..., remember={behind}). A pass remembers none from before it began, was "
+        "loaded, or skipped batches"
+    )
 
 
 class Run:
@@ -155,15 +166,21 @@ class Run:
             places = tuple(place.replayable() for place in places)
         return {stream: place for stream, place in enumerate(places) if place.mark or place.given}
 
-    def cursor(self, live: bool) -> Cursor:
+    def cursor(self, live: bool, behind: int = 0) -> Cursor:
         """The position of the run.
 
         Args:
             live: it may hold objects that only pickle can save.
+            behind: the last so many deliveries do not count.
+
+        Raises:
+            UsageError: not as many are remembered.
         """
-        next_step, position, pending = self._pending()
+        undone = self._undone(behind) if behind else []
+        step = undone[-1].delivered if undone else self.schedule.delivered
+        next_step, position, pending = self._pending(step, undone)
         window = tuple([self._as_saved(task, live) for task in pending]) if pending else ()
-        places = self._places(live) if self._streamed else ()
+        places = self._places(live, undone) if self._streamed else ()
         order: dict[str, Any] | None = None
         if self.shared_seed is not None:
             order = {"shared_seed": self.shared_seed}
@@ -172,7 +189,7 @@ class Run:
         untouched = order is None or self.spec.known
         return Cursor(
             epoch=self.epoch,
-            step=self.schedule.delivered,
+            step=step,
             next_step=next_step,
             position=position,
             window=window,
@@ -190,9 +207,20 @@ class Run:
             draws_as=self.draws_as if shows_draws(self._source, self.spec) else None,
         )
 
-    def _places(self, live: bool) -> tuple[StreamPosition, ...]:
+    def _undone(self, behind: int) -> list[Delivery]:
+        """The last deliveries, the newest first; UsageError if they cannot be taken back."""
+        if self.spec.options.seeding == "worker":
+            raise UsageError(
+                f'behind={behind} cannot be combined with seeding="worker": the random numbers of '
+                'a worker run on from batch to batch. Use seeding="batch"'
+            )
+        if behind > (known := len(self.schedule.deliveries)):
+            raise too_far_behind(behind, known)
+        return self.schedule.deliveries.last(behind)
+
+    def _places(self, live: bool, undone: Sequence[Delivery]) -> tuple[StreamPosition, ...]:
         """The streams' positions, as a state holds them."""
-        places = self.schedule.places()
+        places = self.schedule.places(undone)
         if not live:
             warn_of_drift(self.spec.dataset, places)
         return tuple(
@@ -200,12 +228,12 @@ class Run:
             for place in savable(places, live)
         )
 
-    def _pending(self) -> tuple[int, int, Sequence[Task]]:
+    def _pending(self, step: int, undone: Sequence[Delivery]) -> tuple[int, int, Sequence[Task]]:
         """The order's next step and position, and the tasks that it has given before that."""
         plan = self.schedule.plan
         if self.order is None:
-            return self.schedule.delivered, 0, ()  # streams know their places
-        pending = [*self.schedule.window(), *plan.backlog]
+            return step, 0, ()  # streams know their places
+        pending = [*self.schedule.window(), *plan.backlog, *(each.task for each in undone)]
         if not pending:
             return plan.next_step, plan.position, ()
         pending.sort(key=attrgetter("step"))
@@ -237,13 +265,13 @@ class Run:
         rank, world = spec.rank if own else (0, 1)
         return None if world == 1 else (rank, world)
 
-    def saved(self, live: bool) -> Saved:
+    def saved(self, live: bool, behind: int = 0) -> Saved:
         """The position of the run, as a state holds it; see `cursor`."""
         fits, size = self._fits or self.spec.fingerprint(), self._grouping.batch_size
         if fits["batch_size"] != size:  # the only setting that may change while a run lasts
             fits = {**fits, "batch_size": size}
         self._fits = self._source.fits = fits
-        return Saved(self.cursor(live), fits)
+        return Saved(self.cursor(live, behind), fits)
 
     def wrong_lengths(self) -> list[int]:
         """Streams that have had more or fewer batches in the epoch than the dataset says."""
@@ -339,7 +367,7 @@ class Run:
         if self.order is None:
             wish = None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
             plan_of_streams = StreamPlan(places, wish, self.streams, self.batches)
-            return Schedule(plan_of_streams, policy, step, places)
+            return Schedule(plan_of_streams, policy, step, places, spec.options.remember)
         streams, aside = len(self.streams), MOST_ASIDE if spec.draws_unnoticed else 0
         start = (0, 0) if cursor is None else (cursor.next_step, cursor.position)
         plan = Plan(self.order, grouping, *start, streams=streams, most_aside=aside)
@@ -349,7 +377,7 @@ class Run:
                 again = map(plan.again, map(self._as_drawn, place.since))
                 place.since = [task for task in again if task is not None]
             plan.seek()
-        return Schedule(plan, policy, step, places)
+        return Schedule(plan, policy, step, places, spec.options.remember)
 
     def _as_drawn(self, task: Task) -> Task:
         """A task of a state, with its indices as the sampler gave them."""

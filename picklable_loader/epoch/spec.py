@@ -23,10 +23,10 @@ from ..datasets.protocol import has_lengths, is_stateful, stream_lengths, tell_e
 from ..orders.attributes import Frozen, freeze, memory
 from ..orders.torch_samplers import data_of, describe, draws_at_once, is_known
 from ..rng.generators import RNGS
+from ..rng.process_rank import rank_and_world
 from ..rng.source import Source
 from ..saving.states.checksum import checksum
 from .options import Options, check_budget, count_bytes
-from .ranks import rank_and_world
 
 
 class _LiveGrouping:

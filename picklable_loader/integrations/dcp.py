@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..epoch.ranks import rank_and_world
 from ..loader.loader import DataLoader
+from ..rng.process_rank import rank_and_world
 from ..saving.states.state_json import from_json, to_json
 
 if TYPE_CHECKING:

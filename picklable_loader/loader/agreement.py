@@ -14,11 +14,12 @@ from ..core.cursor import Cursor
 from ..core.plan import Plan
 from ..epoch.history import History
 from ..epoch.position import Position
-from ..epoch.ranks import agree, can_agree, has_group
+from ..epoch.ranks import agree, can_agree
 from ..epoch.spec import Spec
 from ..errors import CannotSaveError, UsageError
 from ..orders.attribute_rngs import ATTRIBUTE_RNGS
 from ..orders.custom import CustomOrder
+from ..rng.process_rank import has_group
 from ..rng.source import random_int64
 from ..saving.states.merge import merge_states
 from .internals import Owner

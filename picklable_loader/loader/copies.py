@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from ..errors import CannotSaveError
+from ..errors import CannotSaveError, UsageError
 from ..saving.pickles.parts import decided
 from .internals import Owner
 from .setup import packing_of, spec_of
@@ -25,19 +25,23 @@ def named_copy(
     """A context for copies of people's objects: an error says what was copied, and the way out."""
     try:
         yield
-    except (CannotSaveError, Warning):  # a filter may make an error of a warning
+    except (CannotSaveError, UsageError, Warning):  # a filter may make an error of a warning
         raise
     except Exception as error:  # whatever stands in people's samplers and datasets
         raise CannotSaveError(what, f"{why} ({type(error).__name__}: {error})", way_out) from error
 
 
-def alone(iterator: Any) -> dict[str, Any]:
+def alone(iterator: Any, behind: int = 0) -> dict[str, Any]:
     """The pickled form of an iterator, with a loader of its own that shares what cannot change.
 
     Two iterators of one loader draw from the same generators and the same sampler. A copy of an
     iterator is to go on undisturbed, so it has copies of these.
+
+    Args:
+        iterator: the iterator.
+        behind: see `LoaderIterator.state_dict`.
     """
-    saved: dict[str, Any] = iterator.__getstate__()
+    saved: dict[str, Any] = iterator._saved(behind)
     saved["loader"], memo = _alone(saved["loader"])
     saved["state"] = copy.deepcopy(saved["state"], memo)
     return saved

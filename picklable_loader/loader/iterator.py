@@ -26,10 +26,12 @@ from ..fetching.transport.messages import Answer
 from ..fetching.worker.fetch import NEVER
 from ..fetching.worker.on_error import Thinned
 from ..fetching.worker.saved_streams import replayed
+from ..rng.generators import Isolated
 from ..saving.pickles.placeholder import check_present
 from .agreement import agreed, compare_first
 from .display.timeline import Timeline, draw, timeline
 from .internals import Owner
+from .pickling import state_here
 from .pickling_iterator import PicklableIterator
 from .pin_memory import pin
 from .setup import engine_of, spec_of
@@ -122,7 +124,8 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
         if spec.streamed or spec.options.seeding == "worker":
             around = count and self._deadly == self.step and not spec.iterable
             passed = self._pass_over(1) if around else 0
-            return passed + sum(1 for _ in zip(range(count - passed), self))
+            passed += sum(1 for _ in zip(range(count - passed), self))
+            return passed + self._pass_over(0)
         return self._pass_over(count)
 
     def _pass_over(self, count: int) -> int:
@@ -329,8 +332,8 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             self._driver.skipped(answer.step, bad)
         if self._driver.skips.untold:
             self._warn_of_skips()
-        loader, promised = self.loader, self._iterable_length
-        if promised is not None and self._live_run().spec.iterable and self.step > promised:
+        loader, promised, spec = self.loader, self._iterable_length, self._live_run().spec
+        if promised is not None and spec.iterable and self.step > promised:
             longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)
         if loader.pin_memory:
             try:
@@ -338,6 +341,9 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
             except Exception:  # of the batch's own pin_memory(): that batch is lost, as in torch
                 self._driver.settled = True
                 raise
+        if spec.options.with_state:
+            with Isolated.turn:
+                return payload, state_here(loader, self._position)  # type: ignore[return-value]
         return payload  # type: ignore[no-any-return]
 
     def _goes_to_next_epoch(self) -> bool:

@@ -128,6 +128,11 @@ class DataLoader(Picklable[_T]):
             and of streams of different lengths. ``"pad"``: the first samples are read again, as by
             DistributedSampler; of streams, the rank's own. ``"drop"``: no rank reads them.
             ``"uneven"``: some ranks have more.
+        remember: batches that a state may be behind, from 1, for programs that hold batches which
+            they have not used yet: see ``state_dict(behind=)``. It costs a reference a batch to its
+            indices, and to the state of its stream.
+        with_state: ``next`` gives ``(batch, state)``: the state with which the next batch is the
+            first. For queues and threads, which do not know how many batches they hold.
 
     Each argument is an attribute as well. An option of ours that is set later counts from the next
     ``iter``. ``seed`` and ``num_streams`` cannot be set later, nor can options that workers were
@@ -183,6 +188,8 @@ class DataLoader(Picklable[_T]):
         pickle_mapped: bool = True,
         shard: Literal["auto"] | tuple[int, int] | DeviceMesh | None = None,
         shard_tail: Tail = "pad",
+        remember: int = 1,
+        with_state: bool = False,
     ) -> None:
         if shuffle == "indexed":
             # Torch refuses shuffle=True beside a sampler, or with streams, in its own words.
@@ -229,6 +236,8 @@ class DataLoader(Picklable[_T]):
             pickle_mapped=pickle_mapped,
             shard=shard,
             shard_tail=shard_tail,
+            remember=remember,
+            with_state=with_state,
         )
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import copyreg
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
+from ..core.checks import whole_number
 from ..core.snapshot import differences
 from ..datasets.protocol import tell_epoch
 from ..epoch.history import History
@@ -20,6 +21,7 @@ from ..epoch.spec import Spec
 from ..epoch.turns import Still
 from ..epoch.unsaved import MOST_PARTS, tell_of_generators
 from ..errors import Difference, StateMismatch, UsageError
+from ..rng.program import ProgramStates, capture_program
 from ..rng.source import Source
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.parts import class_of, packed, unpacked
@@ -56,21 +58,31 @@ class Picklable(Owner[_T]):
         with self._pl.turn.moves():
             _attach(self, dataset)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, behind: int = 0, save_rng: bool = False) -> dict[str, Any]:
         """The position of the newest iterator, or of the next ``iter``.
 
         The same protocol as torchdata's StatefulDataLoader. It starts and draws nothing.
+
+        Args:
+            behind: see `LoaderIterator.state_dict`.
+            save_rng: see `LoaderIterator.state_dict`.
 
         Returns:
             See `LoaderIterator.state_dict`.
 
         Raises:
-            CannotSaveError: see `LoaderIterator.state_dict`.
+            CannotSaveError, UsageError: see `LoaderIterator.state_dict`.
+            ValueError, TypeError: ``behind`` is negative, or no whole number.
         """
-        return state_of(self, self._pl.history.position)
+        return state_of(self, self._pl.history.position, behind, save_rng)
 
     def load_state_dict(
-        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
+        self,
+        state: dict[str, Any],
+        *,
+        strict: bool = True,
+        at_epoch_end: AtEpochEnd | None = None,
+        restore_rng: bool = False,
     ) -> None:
         """Have the next ``iter`` go on from a saved state; the iteration at hand is abandoned.
 
@@ -79,35 +91,41 @@ class Picklable(Owner[_T]):
             strict: False takes what still has a meaning from a state that does not fit: with
                 another batch size, the same sample.
             at_epoch_end: ``"stop"`` or ``"next"``, instead of the loader's own.
+            restore_rng: put the program's generators back, as ``save_rng=True`` has saved them:
+                torch's, NumPy's, Python's, and those of CUDA devices.
 
         Raises:
             StateMismatch: the state belongs to another dataset length, sampler, batch size,
-                drop_last or seeding.
+                drop_last or seeding; or, with ``restore_rng``, to another rank.
             DamagedStateError, NewerStateError, ForeignStateError: see there. The loader is as it
                 was after any of these.
+            UsageError: ``restore_rng``, and the state was saved without ``save_rng=True``.
             ValueError: ``at_epoch_end`` is something else.
         """
         with self._pl.turn.jumps("load_state_dict()"):
-            position = self._pl.history.load(spec_of(self), state, strict, at_epoch_end, None)
-            adopt(self, position.seed)
+            load_into(self, state, strict, at_epoch_end, restore_rng, None)
 
-    def gather_state_dict(self, group: ProcessGroup | None = None) -> dict[str, Any]:
+    def gather_state_dict(
+        self, group: ProcessGroup | None = None, *, behind: int = 0
+    ) -> dict[str, Any]:
         """The state of all ranks of ``shard=``, on each of them; see `merge_states`.
 
         It is a collective operation: call it on every rank, between two batches.
 
         Args:
             group: the process group of these ranks. None: that of the DeviceMesh, or all ranks.
+            behind: see `LoaderIterator.state_dict`; the same on each rank.
 
         Returns:
             A state for ``load_state_dict`` on any number of ranks.
 
         Raises:
-            UsageError: the loader has no ``shard=``, or there is no process group.
+            UsageError: the loader has no ``shard=``, or there is no process group; or ``behind`` is
+                too much.
             CannotSaveError: the state of a rank cannot be saved; on every rank.
             RanksError: the states are of different passes.
         """
-        return gathered(self, self.state_dict, group)
+        return gathered(self, partial(self.state_dict, behind=behind), group)
 
     #: its parts are looked at one by one when it is pickled
     _packs = True
@@ -171,16 +189,52 @@ def internals(loader: Owner[Any], options: Options) -> Internals:
     return inner
 
 
-def state_of(loader: Owner[Any], position: Position | None) -> dict[str, Any]:
+def state_of(
+    loader: Owner[Any], position: Position | None, behind: int = 0, save_rng: bool = False
+) -> dict[str, Any]:
     """The state of a pass; without one, of the next. See `LoaderIterator.state_dict`."""
+    if whole_number("behind", behind) < 0:
+        raise ValueError(f"behind should be from 0, got behind={behind}")
+    with Still(loader._pl.turn):
+        return state_here(loader, position, behind, save_rng)
+
+
+def state_here(
+    loader: Owner[Any], position: Position | None, behind: int = 0, save_rng: bool = False
+) -> dict[str, Any]:
+    """See `state_of`; nobody else moves the loader or the global generators meanwhile."""
     inner = loader._pl
-    with Still(inner.turn):
-        run = None if position is None else position.run
-        spec = spec_of(loader) if run is None or run.finished else run.spec
-        state = inner.history.state(spec, position)
-        if len(inner.looked) < MOST_PARTS:
-            warn_of_generators(loader, spec, state, live=False)
-        return with_checksum(state, None if run is None else run.writer)
+    run = None if position is None else position.run
+    spec = spec_of(loader) if run is None or run.finished else run.spec
+    state = inner.history.state(spec, position, behind)
+    if len(inner.looked) < MOST_PARTS:
+        warn_of_generators(loader, spec, state, live=False)
+    if save_rng:
+        state["program"] = capture_program()
+    return with_checksum(state, None if run is None else run.writer)
+
+
+def load_into(
+    loader: Owner[Any],
+    state: Any,
+    strict: bool,
+    at_epoch_end: AtEpochEnd | None,
+    restore_rng: bool,
+    of: Position | None,
+) -> Position:
+    """Load a state into a loader; see `DataLoader.load_state_dict`.
+
+    Args:
+        of: the position of the iterator that loads it; None: the loader does.
+    """
+    spec = spec_of(loader)
+    saved = state.get("program") if restore_rng and isinstance(state, dict) else None
+    program = ProgramStates(saved) if restore_rng else None
+    position = loader._pl.history.load(spec, state, strict, at_epoch_end, of)
+    adopt(loader, position.seed)
+    if program is not None:
+        program.restore()
+    return position
 
 
 def warn_of_generators(loader: Owner[Any], spec: Spec, state: dict[str, Any], live: bool) -> None:

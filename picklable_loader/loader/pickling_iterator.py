@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from torch.utils.data import Dataset
 
+from ..core.checks import whole_number
 from ..core.cursor import Saved
 from ..core.snapshot import from_plain, to_plain
 from ..epoch.driver import Driver
@@ -23,11 +24,10 @@ from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import packed_iterator
 from ..saving.pickles.size import Weight, weigh
-from .agreement import adopt
 from .copies import alone, apart, named_copy
 from .display.describe import Description, describe, in_one_line
 from .display.html import card
-from .pickling import Picklable, state_of, warn_of_generators
+from .pickling import Picklable, load_into, state_of, warn_of_generators
 from .setup import packing_of, spec_of
 
 _T = TypeVar("_T", covariant=True)
@@ -131,10 +131,16 @@ class PicklableIterator(Generic[_T]):
 
     # --- saving ---------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, behind: int = 0, save_rng: bool = False) -> dict[str, Any]:
         """The position, as plain containers, numbers, text and tensors, which hold no code.
 
         After the epoch's end (StopIteration) it is the beginning of the next epoch.
+
+        Args:
+            behind: batches that were delivered and are not used yet, as a queue or a trainer has
+                them: these come again. From 0 to ``remember``; one that raised counts. With 2,
+                after the epoch's end, it is the state before its last two batches.
+            save_rng: the state holds the program's generators as well; see `load_state_dict`.
 
         Returns:
             A dict that later calls do not change. It loads under
@@ -144,11 +150,36 @@ class PicklableIterator(Generic[_T]):
         Raises:
             CannotSaveError: the sampler's iterator, or a stream of the dataset, cannot be saved
                 exactly; the text names the way out.
+            UsageError: the pass does not remember so many batches; or ``seeding="worker"``, and
+                ``behind`` is not 0.
+            ValueError, TypeError: ``behind`` is negative, or no whole number.
         """
-        return state_of(self.loader, self._position)
+        return state_of(self.loader, self._position, behind, save_rng)
+
+    def behind(self, batches: int) -> PicklableIterator[_T]:
+        """A copy before the last batches, to pickle: ``pickle.dumps(it.behind(2))``.
+
+        Args:
+            batches: see ``behind`` of `state_dict`.
+
+        Returns:
+            An iterator with a loader of its own, which shares the dataset. A dataset that changes
+            itself, and has no ``state_dict``, is as it is now.
+
+        Raises:
+            CannotSaveError, UsageError, ValueError, TypeError: see `state_dict`.
+        """
+        if whole_number("batches", batches) < 0:
+            raise ValueError(f"batches should be from 0, got batches={batches}")
+        return self._copied(batches)
 
     def load_state_dict(
-        self, state: dict[str, Any], *, strict: bool = True, at_epoch_end: AtEpochEnd | None = None
+        self,
+        state: dict[str, Any],
+        *,
+        strict: bool = True,
+        at_epoch_end: AtEpochEnd | None = None,
+        restore_rng: bool = False,
     ) -> None:
         """Go on from a saved state; the pass at hand is abandoned.
 
@@ -156,29 +187,32 @@ class PicklableIterator(Generic[_T]):
             state: what ``state_dict`` of this iterator, or of its loader, returned.
             strict: see `DataLoader.load_state_dict`.
             at_epoch_end: see `DataLoader.load_state_dict`.
+            restore_rng: see `DataLoader.load_state_dict`.
 
         Raises:
-            StateError: see `DataLoader.load_state_dict`; this iterator is as it was.
+            StateError, UsageError: see `DataLoader.load_state_dict`; this iterator is as it was.
         """
         with self._turn.jumps("load_state_dict()"):
-            spec, inner = spec_of(self.loader), self.loader._pl
-            wish = at_epoch_end or inner.options.at_epoch_end
-            position = inner.history.load(spec, state, strict, wish, self._position)
-            adopt(self.loader, position.seed)
+            wish = at_epoch_end or self.loader._pl.options.at_epoch_end
+            position = load_into(self.loader, state, strict, wish, restore_rng, self._position)
             self._driver.stop()
             self._take(position)
 
     def __getstate__(self) -> dict[str, Any]:
+        return self._saved()
+
+    def _saved(self, behind: int = 0) -> dict[str, Any]:
+        """What a pickle holds of the iterator, or of one that is behind it."""
         with Still(self._turn):
             position, history = self._position, self.loader._pl.history
             spec = spec_of(self.loader) if position.run is None else position.run.spec
-            state = history.snapshot(spec, position, live=True)
+            state = history.snapshot(spec, position, True, behind)
             warn_of_generators(self.loader, spec, state, live=True)
             self._warn_of_settings(spec)
             return {
                 "loader": self.loader,
                 "state": state,
-                "finished": position.over,
+                "finished": position.over and not behind,
                 "newest": history.position is position,
             }
 
@@ -245,9 +279,12 @@ class PicklableIterator(Generic[_T]):
         return other
 
     def __copy__(self) -> PicklableIterator[_T]:
+        return self._copied()
+
+    def _copied(self, behind: int = 0) -> PicklableIterator[_T]:
         with Still(self._turn):
             with named_copy():
-                saved = alone(self)
+                saved = alone(self, behind)
         saved["newest"] = True
         other = type(self).__new__(type(self))
         other.__setstate__(saved)

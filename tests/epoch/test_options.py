@@ -40,6 +40,8 @@ OTHER: dict[str, Any] = {
     "pickle_mapped": False,
     "shard": (1, 2),
     "shard_tail": "drop",
+    "remember": 2,
+    "with_state": True,
 }
 
 
@@ -84,7 +86,9 @@ def test_the_bench_command_measures_a_loader_with_all_of_its_options() -> None:
 # --- options that are set later ------------------------------------------------------------------
 
 FIXED = ["seed", "num_streams"]
-OF_THE_MAIN_PROCESS = ["at_epoch_end", "codec", "pickle_dataset", "pickle_mapped"]
+OF_THE_MAIN_PROCESS = [
+    *("at_epoch_end", "codec", "pickle_dataset", "pickle_mapped", "remember", "with_state"),
+]
 
 
 def alone(name: str) -> dict[str, Any]:

@@ -448,7 +448,7 @@ def test_a_damaged_rank_is_refused(on_rank: Callable[[int | None], None], form: 
 
 RANK = """
 import sys, torch.distributed as dist, test_orders
-from picklable_loader.epoch.ranks import rank_and_world
+from picklable_loader.rng.process_rank import rank_and_world
 rank, where = int(sys.argv[2]), "file://" + sys.argv[1]
 dist.init_process_group("gloo", init_method=where, rank=rank, world_size=2)
 states = [None, None]

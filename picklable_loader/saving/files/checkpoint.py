@@ -7,7 +7,8 @@ A checkpoint is a header and a body; numbers are big-endian::
     check     4           CRC-32 of the twelve bytes before; so far every version is alike
     length    8           of the body
     digest   32           SHA-256 of the body
-    body                  what torch.save writes
+    body                  what torch.save writes of the object, or, with ``save_rng=True``, of a
+                          dict of the program's generators and the object
 
 It is written under a name of its own in the target's folder, with zeros for a header until the body
 is complete, and takes the target's name when it is on the disk. After a crash at any moment, the
@@ -32,6 +33,7 @@ from typing import Any, BinaryIO, cast
 import torch
 
 from ...errors import DamagedStateError, ForeignStateError, NewerStateError
+from ...rng.program import ProgramStates, capture_program
 from ..pickles.opened import moved
 from .archive import load_screened
 
@@ -50,7 +52,7 @@ _CHUNK_BYTES = 1 << 20
 _LEFTOVER_S = 3600
 
 
-def save(obj: Any, path: AnyPath) -> None:
+def save(obj: Any, path: AnyPath, *, save_rng: bool = False) -> None:
     """Write a checkpoint; a crash in the middle leaves what was there before.
 
     Args:
@@ -58,6 +60,7 @@ def save(obj: Any, path: AnyPath) -> None:
             and optimizers' states with either.
         path: of the file. One that is there is replaced and keeps its permissions; a link goes on
             to lead to the file.
+        save_rng: the program's generators go along, for ``load(path, restore_rng=True)``.
 
     Raises:
         CannotSaveError: an iterator in it cannot be saved exactly.
@@ -67,12 +70,18 @@ def save(obj: Any, path: AnyPath) -> None:
     with replacement(path) as file:
         file.write(bytes(_HEADER_BYTES))
         body = _Written(file)
-        body.dump(obj)
+        body.dump({_PROGRAM: capture_program(), _OBJECT: obj} if save_rng else obj)
         file.seek(0)
         file.write(_origin(_VERSION) + _SEAL.pack(body.length, body.sha256.digest()))
 
 
-def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None) -> Any:
+def load(
+    path: AnyPath,
+    *,
+    weights_only: bool = False,
+    map_location: Any = None,
+    restore_rng: bool = False,
+) -> Any:
     """Read a checkpoint that `save` has written.
 
     An iterator comes with its loader and dataset, so that loading it runs their code: as with
@@ -82,6 +91,8 @@ def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None)
         path: of the file.
         weights_only: run no code. Enough for states, and dicts of them and of models' states.
         map_location: where tensors go; see ``torch.load``.
+        restore_rng: put the program's generators back, as ``save_rng=True`` has saved them:
+            torch's, NumPy's, Python's, and those of CUDA devices.
 
     Returns:
         What was saved. An iterator goes on with the next batch; a state is for
@@ -92,11 +103,21 @@ def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None)
             with ``weights_only``, it is nothing that `save` writes.
         ForeignStateError: it is no such file.
         NewerStateError: a later version of this package wrote it.
-        UsageError: ``weights_only`` is not enough for what is in it.
+        UsageError: ``weights_only`` is not enough for what is in it; or ``restore_rng``, and it was
+            saved without ``save_rng=True``.
+        StateMismatch: ``restore_rng``, and the generators are another rank's.
         CannotLoadError: a class or a module that it needs is not there, or not under that name.
         OSError: it cannot be read.
         Exception: what else unpickling raises.
     """
+    found = _loaded(path, weights_only, map_location)
+    has_rng = type(found) is dict and found.keys() == {_PROGRAM, _OBJECT}
+    if restore_rng:
+        ProgramStates(found[_PROGRAM] if has_rng else None).restore()
+    return found[_OBJECT] if has_rng else found
+
+
+def _loaded(path: AnyPath, weights_only: bool, map_location: Any) -> Any:
     with open_body(path) as body:
         if weights_only:
             return load_screened(body, os.fsdecode(path), map_location)
@@ -104,6 +125,10 @@ def load(path: AnyPath, *, weights_only: bool = False, map_location: Any = None)
             return torch.load(body, map_location=map_location, weights_only=False)
         except (AttributeError, ImportError) as error:
             raise moved(os.fsdecode(path), error) from error
+
+
+#: keys of a body that holds the program's generators as well
+_PROGRAM, _OBJECT = "picklable_loader: generators", "picklable_loader: saved"
 
 
 # --- writing -------------------------------------------------------------------------------------

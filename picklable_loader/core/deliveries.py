@@ -1,0 +1,74 @@
+"""The last deliveries of a pass. An interruption takes one back, and a state may be behind some."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from .streams import StreamPosition
+from .task import Task
+
+
+class Delivery(NamedTuple):
+    """A step that was delivered, or passed over as it had no batch."""
+
+    #: `Schedule.delivered` before it
+    delivered: int
+    task: Task
+    #: its stream's position before it; None where streams have no states
+    place: StreamPosition | None
+    #: the consumer has got a batch, or what fetching it raised
+    counts: bool
+
+
+class Deliveries:
+    """The last deliveries of a pass, and the steps without a batch between them.
+
+    Args:
+        remember: how many deliveries, from 1.
+    """
+
+    def __init__(self, remember: int) -> None:
+        self._remember = remember
+        # No count of them besides: a signal handler may raise between any two lines.
+        self._last: deque[Delivery] = deque()
+
+    def __len__(self) -> int:
+        """How many deliveries are remembered."""
+        return min(self._remember, self._count())
+
+    def add(self, delivery: Delivery) -> None:
+        """A step is about to be delivered or passed over; the oldest ones are forgotten."""
+        last = self._last
+        last.append(delivery)
+        if len(last) > self._remember:
+            for _ in range(self._count() - self._remember):
+                while not last.popleft().counts:
+                    pass
+
+    def last(self, count: int) -> list[Delivery]:
+        """The last ``count`` deliveries and the steps between them, the newest first."""
+        found = []
+        for delivery in reversed(self._last):
+            if not count:
+                break
+            found.append(delivery)
+            count -= delivery.counts
+        return found
+
+    def take_back(self, handed_over: int) -> Delivery | None:
+        """Forget the newest one, unless the consumer has it.
+
+        Args:
+            handed_over: see `Interrupted`.
+        """
+        if not self._last or self._last[-1].delivered < handed_over:
+            return None
+        return self._last.pop()
+
+    def forget(self) -> None:
+        """Forget all of them: no state can be behind a skip."""
+        self._last.clear()
+
+    def _count(self) -> int:
+        return sum([delivery.counts for delivery in self._last])

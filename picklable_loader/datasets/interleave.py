@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Any, Literal
 
 from ..core.checks import check_choice, whole_number
 from ..errors import DamagedStateError
+from .protocol import stream_length_of
 from .wrapper import (
     Wrapper,
     WrapperIterator,
@@ -77,11 +78,31 @@ class Interleave(Wrapper):
 
     def __len__(self) -> int:
         """Samples of an iteration; TypeError if a dataset has no length, or if chance decides."""
-        if self.stop == "longest":
-            return sum(len(self.datasets[index]) for index in self._read_ever())  # type: ignore
-        if self.weights is not None:
+        if self._by_chance:
             raise TypeError('Interleave(weights=..., stop="shortest") has no len(): chance decides')
-        lengths = [len(dataset) for dataset in self.datasets]  # type: ignore[arg-type]
+        return self._together([len(self.datasets[at]) for at in self._read_ever()])  # type: ignore
+
+    @property
+    def stream_length(self) -> Callable[[int, int], int]:
+        """Gives the samples of one of several streams; AttributeError where `__len__` has none.
+
+        Each dataset shares its own samples, so the streams' shares of all are not even.
+        """
+        each = [stream_length_of(self.datasets[at]) for at in self._read_ever()]
+        known = [of_one for of_one in each if of_one is not None]
+        if self._by_chance or len(known) < len(each):
+            raise AttributeError("the lengths of its streams are not known")
+        return lambda at, streams: self._together([of_one(at, streams) for of_one in known])
+
+    @property
+    def _by_chance(self) -> bool:
+        """Nobody knows where an iteration ends."""
+        return self.stop == "shortest" and self.weights is not None
+
+    def _together(self, lengths: list[int]) -> int:
+        """Samples of an iteration over datasets of these lengths."""
+        if self.stop == "longest":
+            return sum(lengths)
         # Whole rounds, and those that still give one in the round that the first one ends.
         shortest = min(lengths)
         return shortest * len(lengths) + lengths.index(shortest)

@@ -7,8 +7,8 @@ of one iteration, though the dataset has the methods. See `_Iteration`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 from ..core.checks import whole_number
 
@@ -105,27 +105,29 @@ def is_hugging_face(dataset: Any) -> bool:
     )
 
 
-def has_lengths(dataset: Any) -> bool:
-    """`stream_lengths` are known."""
-    return callable(getattr(dataset, "stream_length", None)) or _length(dataset) is not None
-
-
-def stream_lengths(dataset: Any, streams: int) -> list[int] | None:
-    """By stream, how many samples an iterable-style dataset gives in an epoch; None: not known.
+def stream_length_of(dataset: Any) -> Callable[[int, int], int] | None:
+    """Gives the samples of a stream in an epoch, from its number and theirs; None: not known.
 
     Args:
         dataset: it has ``stream_length(stream, streams)``; or ``__len__``, the samples of all
             streams, which share these evenly, as ``islice(samples, stream, None, streams)`` does.
-        streams: how many streams there are.
     """
     of_one = getattr(dataset, "stream_length", None)
     if callable(of_one):
-        lengths = [whole_number("stream_length", of_one(at, streams)) for at in range(streams)]
-        if min(lengths) < 0:
-            raise ValueError(f"stream_length should give numbers from 0, got {lengths}")
-        return lengths
+        return cast("Callable[[int, int], int]", of_one)
     length = _length(dataset)
-    return None if length is None else [len(range(at, length, streams)) for at in range(streams)]
+    return None if length is None else lambda at, streams: len(range(at, length, streams))
+
+
+def stream_lengths(dataset: Any, streams: int) -> list[int] | None:
+    """By stream, of so many, what `stream_length_of` gives; None: not known."""
+    of_one = stream_length_of(dataset)
+    if of_one is None:
+        return None
+    lengths = [whole_number("stream_length", of_one(at, streams)) for at in range(streams)]
+    if min(lengths) < 0:
+        raise ValueError(f"stream_length should give numbers from 0, got {lengths}")
+    return lengths
 
 
 def _length(dataset: Any) -> int | None:

@@ -19,7 +19,7 @@ from ..core.fields import ITERABLE
 from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
 from ..core.shard import ALONE, Shard, StreamShare
-from ..datasets.protocol import has_lengths, is_stateful, stream_lengths, tell_epoch
+from ..datasets.protocol import is_stateful, stream_length_of, stream_lengths, tell_epoch
 from ..orders.attributes import Frozen, freeze, memory
 from ..orders.torch_samplers import data_of, describe, draws_at_once, is_known
 from ..rng.generators import RNGS
@@ -99,7 +99,7 @@ class Spec:
         if self.shared:
             check_shared(sampler, self.shard, self.options.num_streams if iterable else None)
         facts.update(sampler=sampler, grouping=grouping, opened_by_loader=opened)
-        if self.levelled and not has_lengths(self.dataset):
+        if self.levelled and stream_length_of(self.dataset) is None:
             raise ValueError(_UNKNOWN_LENGTHS.format(tail=self.shard.tail))
 
     # --- data ------------------------------------------------------------------------------------

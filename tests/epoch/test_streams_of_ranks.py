@@ -16,7 +16,14 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from zoo.datasets import Boom
 from zoo.streams import KINDS, LENGTH, Breaking, Generated, Kind, mixed
 
-from picklable_loader import DataLoader, from_json, merge_states, to_json
+from picklable_loader import (
+    DataLoader,
+    Interleave,
+    ShuffleBuffer,
+    from_json,
+    merge_states,
+    to_json,
+)
 from picklable_loader.errors import (
     DamagedStateError,
     EmptyEpochWarning,
@@ -79,7 +86,8 @@ def evenly(stream: int, streams: int) -> int:
 
 def loader(dataset: Any, rank: int, world: int, **options: Any) -> Any:
     if not hasattr(dataset, "stream_length") and options.get("shard_tail") != "uneven":
-        getattr(dataset, "dataset", dataset).stream_length = evenly
+        for part in getattr(dataset, "datasets", [getattr(dataset, "dataset", dataset)]):
+            part.stream_length = evenly
     return DataLoader(
         dataset, **{"batch_size": 2, "seed": 3, "num_streams": 5, **options}, shard=(rank, world)
     )
@@ -257,6 +265,40 @@ def test_the_length_of_a_dataset_is_that_of_all_streams_in_even_shares() -> None
     for rank in range(3):
         sized: Any = DataLoader(Sized(), 2, seed=3, num_streams=5, shard=(rank, 3))
         assert bits(sized) == bits(loader(Generated(), rank, 3))
+
+
+class Part(IterableDataset[int]):
+    """So many numbers, shared evenly by the streams."""
+
+    def __init__(self, first: int, length: int) -> None:
+        self.numbers = range(first, first + length)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[int]:
+        info: Any = get_worker_info()
+        yield from islice(self.numbers, info.id, None, info.num_workers)
+
+
+@pytest.mark.parametrize("stop", ["longest", "shortest"])
+@pytest.mark.parametrize("weights", [None, [1, 2, 0, 1]])
+def test_the_streams_of_an_interleaving_are_as_long_as_their_parts(stop: Any, weights: Any) -> None:
+    def made(rank: int, tail: Any) -> Any:
+        parts = [Part(0, 5), Part(100, 5), Part(200, 7), Part(300, 1)]
+        together = ShuffleBuffer(Interleave(parts, weights, stop=stop), 2)
+        return DataLoader(together, num_streams=4, seed=3, shard=(rank, 2), shard_tail=tail)
+
+    if weights and stop == "shortest":
+        with pytest.raises(ValueError, match="must be known"):
+            made(0, "pad")
+        return
+    each = [set(map(tuple, bits(made(rank, "uneven")))) for rank in range(2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LoaderWarning)  # of streams that are longer or shorter
+        padded = [bits(made(rank, "pad")) for rank in range(2)]
+    assert [set(map(tuple, batches)) for batches in padded] == each
+    assert [len(batches) for batches in padded] == [max(map(len, each))] * 2
 
 
 def test_what_remains_is_known_where_all_ranks_have_as_many() -> None:

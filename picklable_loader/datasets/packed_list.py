@@ -41,8 +41,16 @@ class PackedList(Sequence[_T]):
         for item in items:
             data += pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
             ends.append(len(data))
-        self._data = np.frombuffer(data, np.uint8)
-        self._ends = np.frombuffer(ends, np.int64)
+        self.__setstate__((np.frombuffer(data, np.uint8), np.frombuffer(ends, np.int64)))
+
+    def __getstate__(self) -> tuple[Any, Any]:
+        return self._arrays
+
+    def __setstate__(self, arrays: tuple[Any, Any]) -> None:
+        #: all pickles, and where each ends
+        self._arrays = arrays
+        # A view gives numbers three times as fast as an array does.
+        self._data, self._ends = (memoryview(array) for array in arrays)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -77,7 +85,7 @@ class PackedList(Sequence[_T]):
 
     def _read(self, at: int) -> Any:
         start = self._ends[at - 1] if at else 0
-        return pickle.loads(self._data[start : self._ends[at]].data)
+        return pickle.loads(self._data[start : self._ends[at]])
 
 
 def large_lists(data: Any, path: str = "dataset", depth: int = 3) -> Iterator[tuple[str, int]]:

@@ -22,17 +22,23 @@ import picklable_loader
 HOUSE = Path(picklable_loader.__file__).parent
 ROOT = HOUSE.parent
 
-#: what the demo's modules need, which is an extra
-EXTRAS = ("matplotlib", "sklearn", "tqdm")
+#: what modules need, by the beginnings of their names: extras
+EXTRAS = {
+    "tools.demo": ("matplotlib", "sklearn", "tqdm"),
+    "integrations.accelerate": ("accelerate",),
+    "integrations.huggingface": ("transformers",),
+    "integrations.lightning": ("lightning",),
+}
 
 PUBLIC = [name for name in picklable_loader.__all__ if name != "__version__"]
 
 
 def module_names() -> list[str]:
-    """Every module of the package; the demo's only where its extra is installed."""
+    """Every module of the package; some only where what they need is installed."""
     found = [module.name for module in pkgutil.walk_packages([str(HOUSE)], "picklable_loader.")]
-    if not all(importlib.util.find_spec(extra) for extra in EXTRAS):
-        found = [name for name in found if not name.startswith("picklable_loader.tools.demo")]
+    for beginning, needed in EXTRAS.items():
+        if not all(importlib.util.find_spec(extra) for extra in needed):
+            found = [name for name in found if not name.startswith(f"picklable_loader.{beginning}")]
     return sorted(name for name in found if name != "picklable_loader.__main__")
 
 
@@ -75,7 +81,6 @@ def test_the_public_names_are_these() -> None:
         "Interleave",
         "LoaderError",
         "LoaderIterator",
-        "PackedList",
         "ShuffleBuffer",
         "ShuffleSampler",
         "__version__",
@@ -163,7 +168,8 @@ def test_an_import_loads_no_optional_package() -> None:
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
     assert "picklable_loader.loader.loader" in loaded
-    assert not {*EXTRAS, "torchdata", "pytest", "hypothesis"} & set(loaded)
+    extras = {extra for needed in EXTRAS.values() for extra in needed}
+    assert not {*extras, "torchdata", "pytest", "hypothesis"} & set(loaded)
 
 
 def test_an_import_starts_no_process_and_no_thread() -> None:

@@ -30,17 +30,6 @@ def replay(count: int, epoch: int, dataset: str) -> None:
     )
 
 
-def large_list(path: str, entries: int) -> None:
-    """Forked workers read a large list, and so copy its memory bit by bit."""
-    warnings.warn(
-        f"{path} has {entries:,} Python objects. A worker that reads one copies its memory, so "
-        "each worker may grow to the size of all. Make it a picklable_loader.PackedList, an array, "
-        "or a tensor, which workers share",
-        LoaderWarning,
-        stacklevel=stack_level(),
-    )
-
-
 def unsaved_in_data(found: str) -> None:
     """A dataset or a collate_fn has generators of its own, which a save leaves out."""
     warnings.warn(
@@ -128,6 +117,18 @@ def dropped_state(epoch: int, loaded: int) -> None:
     """``set_epoch`` went back behind a loaded state."""
     warnings.warn(
         f"set_epoch({epoch}) drops the loaded state of epoch {loaded}",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )
+
+
+def rebuilt_by_accelerate() -> None:
+    """Accelerate builds a loader of torch's from one of ours."""
+    warnings.warn(
+        "Accelerate's prepare makes a loader of torch's of this one, without seed=, state_dict and "
+        "all else that torch's does not have. Use prepare(accelerator, loader) of "
+        "picklable_loader.integrations.accelerate; in a transformers.Trainer, "
+        "self.prepare_loader(loader) of picklable_loader.integrations.huggingface.ExactResume",
         LoaderWarning,
         stacklevel=stack_level(),
     )

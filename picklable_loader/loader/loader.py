@@ -23,7 +23,7 @@ from ..epoch.options import (
     Transport,
 )
 from ..epoch.turns import Batch
-from ..epoch.warnings import dropped_state
+from ..epoch.warnings import dropped_state, rebuilt_by_accelerate
 from ..fetching.worker.on_error import OnError
 from ..orders.shuffle_sampler import ShuffleSampler
 from ..saving.pickles.size import weigh
@@ -47,6 +47,15 @@ class _Epoch:
 
     def __get__(self, loader: DataLoader[Any] | None, kind: type[Any]) -> int:
         return 0 if loader is None else loader._at()[0]
+
+
+class _NotPrepared:
+    """What Accelerate asks a loader for, before it builds one of torch's in its stead."""
+
+    def __get__(self, loader: DataLoader[Any] | None, kind: type[Any]) -> bool:
+        if loader is not None:
+            rebuilt_by_accelerate()
+        return False
 
 
 class DataLoader(Picklable[_T]):
@@ -149,6 +158,7 @@ class DataLoader(Picklable[_T]):
 
     #: number of the epoch at hand; if there is none, of the one that begins next
     epoch = _Epoch()
+    _is_accelerate_prepared = _NotPrepared()
 
     def __init__(
         self,

@@ -1,0 +1,186 @@
+"""The batches of all of Accelerate's processes, as one order that `shard=` shares out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any, cast
+
+from accelerate.data_loader import BatchSamplerShard
+from torch.utils.data import BatchSampler
+
+from ..orders.torch_samplers import data_of, describe, make_order, register_order
+from ..rng.source import Setting
+from ..saving.states.checksum import checksum
+
+
+class BatchesOfRanks(BatchSampler):
+    """The batches of all processes, as Accelerate shares them: batch i is process i % processes's.
+
+    It has the attributes of ``BatchSamplerShard`` that Accelerate reads and sets.
+    """
+
+    def __init__(self, inner: Any, share: BatchSamplerShard) -> None:
+        self.batch_sampler = inner
+        self.batch_size = cast(int, getattr(inner, "batch_size", None))
+        self.drop_last = getattr(inner, "drop_last", False)
+        self.num_processes: int = share.num_processes
+        self.split_batches: bool = share.split_batches
+        self.even_batches: bool = share.even_batches
+
+    #: an attribute of torch's BatchSampler; set_epoch has to reach the program's sampler
+    sampler: Any = property(lambda self: getattr(self.batch_sampler, "sampler", None))
+
+    @property
+    def generator(self) -> Any:
+        return getattr(self.sampler, "generator", None)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Pass it on to the program's batch sampler."""
+        if hasattr(self.batch_sampler, "set_epoch"):
+            self.batch_sampler.set_epoch(epoch)
+
+    def layout(self) -> dict[str, Any]:
+        """What must be the same where a state is loaded."""
+        order = order_of(self.batch_sampler)
+        data = data_of(order)
+        return {
+            "processes": self.num_processes,
+            "dispatched": False,
+            "split_batches": self.split_batches,
+            "even_batches": self.even_batches,
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "sampler": describe(order),
+            "sampler_checksum": None if data is None else checksum(data),
+        }
+
+    def __len__(self) -> int:
+        shares = self._shares(self.batch_sampler)
+        return sum(map(len, shares))
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        together = 1 if self.split_batches else self.num_processes
+        first: list[list[Any]] = []
+        latest: list[list[Any]] = []
+        for batch in self.batch_sampler:
+            latest = [*latest, list(batch)] if len(latest) < together else [list(batch)]
+            if len(latest) == together and self.batch_size in (None, len(latest[-1])):
+                yield from self.pieces(latest)
+                first, latest = first or latest, []
+        yield from self.tail(first, latest)
+
+    def pieces(self, batches: list[list[Any]]) -> list[list[Any]]:
+        """One batch for each process, of as many full batches, or of one to be split."""
+        if not self.split_batches:
+            return batches
+        size = len(batches[0]) // self.num_processes
+        return [batches[0][size * at : size * (at + 1)] for at in range(self.num_processes)]
+
+    def tail(self, first: list[list[Any]], last: list[list[Any]]) -> Iterator[list[Any]]:
+        """The batches of an epoch's end, by Accelerate's own code.
+
+        Args:
+            first: the batches of the first step, with which it fills up; none if there is only one.
+            last: those of a last step that are not full, or too few.
+        """
+        if last:
+            shares = [list(share)[bool(first) :] for share in self._shares([*first, *last])]
+            for step in zip_longest(*shares):
+                yield from (batch for batch in step if batch is not None)
+
+    def _shares(self, batches: Any) -> list[BatchSamplerShard]:
+        if isinstance(batches, list):
+            batches = _Listed(self, batches)
+        return [
+            BatchSamplerShard(
+                batches, self.num_processes, process, self.split_batches, self.even_batches
+            )
+            for process in range(self.num_processes)
+        ]
+
+
+def order_of(batches: Any) -> Any:
+    """Who decides on the order of a batch sampler's samples: torch's has a sampler for that."""
+    return batches.sampler if type(batches) is BatchSampler else batches
+
+
+class _Listed(BatchSampler):
+    """A few batches, as a batch sampler."""
+
+    def __init__(self, like: BatchesOfRanks, batches: list[list[Any]]) -> None:
+        self._batches = batches
+        self.batch_size, self.drop_last = like.batch_size, like.drop_last
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return (list(batch) for batch in self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+class SeekableBatchesOfRanks(BatchesOfRanks):
+    """Those of one of torch's samplers: any position is found without the ones before."""
+
+
+class _OrderOfRanks:
+    """The order of `SeekableBatchesOfRanks`: its items are batches."""
+
+    seekable = True
+
+    def __init__(self, sampler: SeekableBatchesOfRanks, setting: Setting) -> None:
+        self._sampler = sampler
+        self._inner: Any = make_order(sampler.sampler, setting)
+        self.fields: str | None = getattr(self._inner, "fields", None)
+        self._position = 0
+        split = sampler.num_processes if sampler.split_batches else 1
+        #: samples of a batch, and of a step of all processes
+        self._size = sampler.batch_size // split
+        self._step = self._size * sampler.num_processes
+        self._tail: list[list[Any]] | None = None
+
+    def open(self) -> None:
+        self._inner.open()
+
+    def take(self, count: int) -> list[Any]:
+        full = self._full() * self._sampler.num_processes
+        start, self._position = self._position, self._position + count
+        stop = min(self._position, full)
+        batches: list[Any] = []
+        if start < stop:
+            self._inner.seek(start * self._size)
+            samples = self._inner.take((stop - start) * self._size)
+            batches = [samples[at : at + self._size] for at in range(0, len(samples), self._size)]
+        if self._position > full:
+            batches += self._last()[max(0, start - full) : self._position - full]
+        self._position = start + len(batches)
+        return batches
+
+    def seek(self, position: int) -> None:
+        self._position = position
+
+    def length(self) -> int | None:
+        return len(self._sampler)
+
+    def state(self, live: bool) -> dict[str, Any] | None:
+        return cast("dict[str, Any] | None", self._inner.state(live))
+
+    def _full(self) -> int:
+        return cast(int, self._inner.length()) // self._step
+
+    def _last(self) -> list[list[Any]]:
+        """The batches behind the last full step."""
+        if self._tail is None:
+            size, full = self._sampler.batch_size, self._full()
+            self._inner.seek(full * self._step)
+            rest = self._inner.take(self._step)
+            self._inner.seek(0)
+            begin = self._inner.take(self._step) if full else []
+            first, last = (
+                [part[at : at + size] for at in range(0, len(part), size)] for part in (begin, rest)
+            )
+            self._tail = list(self._sampler.tail(first, last))
+        return self._tail
+
+
+register_order(SeekableBatchesOfRanks, _OrderOfRanks)

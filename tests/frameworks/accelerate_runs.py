@@ -1,0 +1,128 @@
+"""Trainings with Accelerate; the server of the tests imports this module."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration
+from torch.utils.data import BatchSampler, RandomSampler
+
+from picklable_loader.integrations.accelerate import prepare
+
+from . import data
+from .harness import Run
+
+
+class Numbers:
+    """A sampler of the program's own, which nobody knows; its order changes with the epoch."""
+
+    def __init__(self, size: int = data.SIZE) -> None:
+        self.size, self.epoch = size, 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return ((7 * number + self.epoch) % self.size for number in range(self.size))
+
+
+class StatefulStream(data.Stream):
+    """It goes on from a state, and not by replay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.given = state["given"]
+
+    def __iter__(self) -> Iterator[data.Sample]:
+        samples = super().__iter__()
+        for number, sample in enumerate(samples):
+            if number >= self.given:
+                self.given = number + 1
+                yield sample
+        self.given = 0
+
+
+def dataset(kind: str) -> Any:
+    return StatefulStream() if kind == "stateful stream" else data.DATASETS[kind]()
+
+
+def options_of(sampler: str | None) -> dict[str, Any]:
+    if sampler == "own sampler":
+        return {"sampler": Numbers()}
+    if sampler == "batches":
+        return {"batch_sampler": Batches(RandomSampler(range(data.SIZE)), data.BATCH_SIZE, False)}
+    return {}
+
+
+class Batches(BatchSampler):
+    """A batch sampler of the program's own."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (batch[::-1] for batch in super().__iter__())
+
+
+def train(
+    run: Run,
+    loader: str,
+    workers: int,
+    kind: str = "map",
+    sampler: str | None = None,
+    dropout: float = 0.0,
+    resume: str = "state",
+    config: dict[str, Any] | None = None,
+    accumulate: int = 1,
+    per_epoch: int = data.BATCHES,
+    **options: Any,
+) -> None:
+    """Train with one of `data.LOADERS`.
+
+    Args:
+        resume: "state": load_state does all. "skip": skip_first_batches as well, as Accelerate's
+            examples have it; ours is given no state then. "both": and ours is.
+        per_epoch: batches of a rank in an epoch.
+    """
+    warnings.simplefilter("ignore")
+    torchdata = {"use_stateful_dataloader": True} if loader == "torchdata" else {}
+    configuration = DataLoaderConfiguration(**(config or {}), **torchdata)
+    accelerator = Accelerator(
+        cpu=True, dataloader_config=configuration, gradient_accumulation_steps=accumulate
+    )
+    net = data.model(dropout)
+    net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    made = data.loader(loader, dataset(kind), workers, **options_of(sampler), **options)
+    ours = loader.startswith("ours")
+    batches: Any = prepare(accelerator, made) if ours else accelerator.prepare(made)
+    folder = run.folder / "checkpoint"
+    epoch, skip = divmod(run.steps, per_epoch)
+    if run.resumes:
+        if ours and resume == "skip":
+            accelerator._load_model_state_pre_hook.clear()
+        accelerator.load_state(str(folder))
+    for epoch in range(epoch, data.EPOCHS):
+        active = batches
+        if resume != "state" or not ours:
+            batches.set_epoch(epoch)
+            if skip and loader != "torchdata":
+                active = accelerator.skip_first_batches(batches, skip)
+        skip = 0
+        for batch in active:
+            with accelerator.accumulate(net):
+                loss = data.loss(net, batch)
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            run.note(batch, loss)
+            if run.steps == run.checkpoint and not run.resumes:
+                accelerator.save_state(str(folder))

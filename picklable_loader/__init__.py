@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .datasets.interleave import Interleave
+    from .datasets.packed_list import PackedList
     from .datasets.shuffle import ShuffleBuffer
     from .errors import LoaderError
     from .loader.iterator import LoaderIterator
@@ -25,6 +26,7 @@ __all__ = [
     "Interleave",
     "LoaderError",
     "LoaderIterator",
+    "PackedList",
     "ShuffleBuffer",
     "ShuffleSampler",
     "__version__",
@@ -46,6 +48,7 @@ _MODULES = {
     "Interleave": "datasets.interleave",
     "LoaderError": "errors",
     "LoaderIterator": "loader.iterator",
+    "PackedList": "datasets.packed_list",
     "ShuffleBuffer": "datasets.shuffle",
     "ShuffleSampler": "orders.shuffle_sampler",
     "current_seed": "rng.current",

@@ -81,6 +81,7 @@ def test_the_public_names_are_these() -> None:
         "Interleave",
         "LoaderError",
         "LoaderIterator",
+        "PackedList",
         "ShuffleBuffer",
         "ShuffleSampler",
         "__version__",

@@ -30,6 +30,17 @@ def replay(count: int, epoch: int, dataset: str) -> None:
     )
 
 
+def large_list(path: str, entries: int) -> None:
+    """Forked workers read a large list, and so copy its memory bit by bit."""
+    warnings.warn(
+        f"{path} has {entries:,} Python objects. A worker that reads one copies its memory, so "
+        "each worker may grow to the size of all. Make it a picklable_loader.PackedList, an array, "
+        "or a tensor, which workers share",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )
+
+
 def unsaved_in_data(found: str) -> None:
     """A dataset or a collate_fn has generators of its own, which a save leaves out."""
     warnings.warn(

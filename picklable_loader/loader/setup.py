@@ -5,11 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import torch.multiprocessing
+
 from ..core.plan import Unit
+from ..datasets.packed_list import large_lists
 from ..epoch.ranks import shard_of
 from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Batch
+from ..epoch.warnings import large_list
 from ..fetching.engine.engine import Engine, Setup, make_engine
 from ..fetching.engine.processes import FaultPolicy
 from ..fetching.worker.collate import may_draw
@@ -67,6 +71,9 @@ def engine_of(loader: Owner[Any], run: Run) -> Engine:
     if loader.pin_memory:
         warn_about_pinning(loader.pin_memory_device)
     spec, inner = run.spec, loader._pl
+    if spec.workers and _forks(loader.multiprocessing_context):
+        for path, entries in large_lists(spec.dataset):
+            large_list(path, entries)
     options, source, job = spec.options, inner.history.source, job_of(loader, spec)
     in_torchs_way = options.seeding == "worker"
     setup = Setup(
@@ -93,6 +100,11 @@ def engine_of(loader: Owner[Any], run: Run) -> Engine:
         origin=None if spec.workers else inner.history.origin(spec),
     )
     return make_engine(setup)
+
+
+def _forks(context: Any) -> bool:
+    method: str = (context or torch.multiprocessing).get_start_method()
+    return method == "fork"
 
 
 def packing_of(loader: Owner[Any]) -> Packing:

@@ -7,7 +7,7 @@ import random
 import warnings
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -491,6 +491,26 @@ def test_states_that_are_one_for_all_ranks_merge_to_one_of_them() -> None:
 
     assert merge_states([state(0, 2), state(1, 2)]) == state(0, 2)
     assert "step" in merged(state(0, 2), state(1, 3)).differences
+
+
+@pytest.mark.parametrize("dataset", [Generated, lambda: range(20)], ids=["streams", "an order"])
+@pytest.mark.parametrize("seed", [None, 1])
+def test_ranks_may_have_other_numbers_of_workers(dataset: Any, seed: int | None) -> None:
+    def state(rank: int) -> dict[str, Any]:
+        workers: Any = {"num_workers": rank, "persistent_workers": rank > 0}
+        options = {"shard_tail": "uneven", "num_streams": 2 if dataset is Generated else None}
+        made: Any = DataLoader(dataset(), 2, seed=seed, shard=(rank, 2), **workers, **options)
+        if seed is not None:
+            epochs(made, 1)
+            next(iterator := iter(made))
+            assert len({*iterator.state_dict()} & {"worker_seed"}) == rank
+            return cast(dict[str, Any], iterator.state_dict())
+        return cast(dict[str, Any], made.state_dict())  # each would draw in its own way
+
+    if dataset is Generated and seed is not None:
+        assert "worker_seed" in merged(state(0), state(1)).differences
+    else:
+        assert merge_states(map(state, range(2)))["epoch"] == (0 if seed is None else 1)
 
 
 def test_a_state_of_one_rank_is_refused_by_another_and_says_what_to_do() -> None:

@@ -16,9 +16,9 @@ from .tree import check_checksum, copied, with_checksum
 
 #: fields of a cursor in which the ranks of one pass differ: those that read streams of their own,
 _OF_STREAMS = {"step", "next_step", "streams", "rank", "batches"}
-#: and those that share an order, from which each may have drawn further ahead; before they have
-#: agreed on a seed, each has generators of its own
-_OF_AN_ORDER = {"next_step", "position", "window", "order", "rng"}
+#: and those that share an order: each may have drawn further ahead, and have workers of its own;
+#: before they have agreed on a seed, each has its own generators
+_OF_AN_ORDER = {"next_step", "position", "window", "order", "rng", "draws_as", "worker_seed"}
 #: missing ranks that an error names
 _MOST_NAMED = 8
 

@@ -201,6 +201,13 @@ _OF_SO_MANY = (
 )
 
 
+_OF_A_DISTRIBUTED_SAMPLER = (
+    "A DistributedSampler's state is for as many ranks as there were: go on with these; or begin "
+    "the next epoch without this state, by set_epoch(). One state for any number of ranks: pass "
+    'shard="auto" to the loader, in place of a DistributedSampler.'
+)
+
+
 def _is_bridged(entry: Difference, saved: Saved, expected: Mapping[str, Any], strict: bool) -> bool:
     cursor, found, name = saved.cursor, saved.fits, entry.name
     # Tasks in the window were cut to the old batch size, and so were the batches that a stream has
@@ -232,6 +239,10 @@ def _advice(left: list[Difference], strict: bool, by_batch: bool) -> str:
         if left[0].expected is None:
             return _NOT_SHARED
         return _BY_BATCH if by_batch else _OF_SO_MANY
+    for each in left:  # for example "DistributedSampler(num_replicas=4, shuffle=True)"
+        (was, replicas, _), now = str(each.found).partition(","), str(each.expected)
+        if each.name == "sampler" and replicas and not now.startswith(was + replicas):
+            return _OF_A_DISTRIBUTED_SAMPLER
     if names == {"sampler_checksum"}:
         return (
             "The sampler has other indices or weights than when the state was saved. Make them "

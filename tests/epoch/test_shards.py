@@ -403,6 +403,26 @@ def test_a_state_of_a_loader_on_its_own_restores_ranks() -> None:
     assert sorted(before + sum(map(indices, ranks), [])) == [*range(N)]
 
 
+def test_a_state_of_a_distributed_sampler_restores_as_many_ranks_and_names_the_way_to_others() -> (
+    None
+):
+    def made(rank: int, world: int, **options: Any) -> Any:
+        return DataLoader(
+            Named(), 2, seed=1, sampler=DistributedSampler(Named(), world, rank, **options)
+        )
+
+    iterator = iter(made(1, 4))
+    take(iterator, 1)
+    state = iterator.state_dict()
+    for rank in range(4):
+        made(rank, 4).load_state_dict(state)
+    for other in made(1, 2), DataLoader(Named(), 2, seed=1, shard=(1, 2)):
+        with pytest.raises(StateMismatch, match=r'as many ranks.* pass shard="auto"'):
+            other.load_state_dict(state)
+    with pytest.raises(StateMismatch, match="Build the loader as it was"):
+        made(1, 4, shuffle=False).load_state_dict(state)
+
+
 def test_a_rank_without_a_share_of_the_last_step_begins_no_epoch_before_the_others() -> None:
     first = iter(loader("in sequence", 0, 2, batch_size=2, shard_tail="uneven"))
     take(first, 5)  # 3 of 23 samples are left

@@ -52,7 +52,8 @@ def fit(
         by_batch = expected["batches_from"] == Unit.BATCH.value
         if cursor.num_streams is not None and {each.name for each in left} == {"shard_tail"}:
             raise StateMismatch(left, _SOME_STREAMS)
-        raise StateMismatch(left, _advice(left, strict, by_batch))
+        lenient = strict and all(_is_bridged(each, saved, expected, False) for each in left)
+        raise StateMismatch(left, _advice(left, lenient, by_batch))
     if spacing(expected) != spacing(found) and not cursor.streams:
         steps = _steps(cursor.position, length, expected)
         cursor = cursor._replace(step=steps, next_step=steps)
@@ -233,7 +234,7 @@ def _is_bridged(entry: Difference, saved: Saved, expected: Mapping[str, Any], st
     return name in _BRIDGED
 
 
-def _advice(left: list[Difference], strict: bool, by_batch: bool) -> str:
+def _advice(left: list[Difference], lenient: bool, by_batch: bool) -> str:
     names = {entry.name for entry in left}
     if names <= {"world_size", "shard_tail"}:
         if left[0].expected is None:
@@ -248,7 +249,7 @@ def _advice(left: list[Difference], strict: bool, by_batch: bool) -> str:
             "The sampler has other indices or weights than when the state was saved. Make them "
             "from a fixed seed, or save them beside the state."
         )
-    if strict and all(entry.name in (*_BRIDGED, "batch_size") for entry in left):
+    if lenient and all(entry.name in (*_BRIDGED, "batch_size") for entry in left):
         return (
             "Build the loader as it was when the state was saved, or pass strict=False to go on "
             "from the same sample."

@@ -7,6 +7,7 @@ with each backend, names the ranks that do not come, and leaves the process grou
 from __future__ import annotations
 
 import json
+import os
 import weakref
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -20,6 +21,8 @@ from ..core.shard import ALONE, Shard, Tail
 from ..errors import RanksError, UsageError
 from ..rng.process_rank import has_group, rank_and_world
 
+#: variables that torchrun sets
+_ENVIRONMENT = ("RANK", "WORLD_SIZE")
 #: seconds between two questions to the store
 _LONGEST_PAUSE = 0.05
 #: characters of a fact; of a longer one the ranks compare a hash
@@ -59,12 +62,14 @@ def shard_of(shard: Any, tail: Tail) -> Shard:
     """This process's share under ``shard=`` and ``shard_tail=``.
 
     Raises:
-        UsageError: a DeviceMesh has no process group here.
+        UsageError: a DeviceMesh has no process group here; or the environment names no rank.
     """
     if shard is None:
         return ALONE
     if shard == "auto":
         shard = rank_and_world()
+        if not has_group():
+            _check_environment(*shard)
     if isinstance(shard, tuple):
         rank, world = shard
         return Shard(rank, world, tail)
@@ -74,6 +79,18 @@ def shard_of(shard: Any, tail: Tail) -> Shard:
             "call init_process_group first"
         )
     return Shard(shard.get_local_rank(), shard.size(), tail)
+
+
+def _check_environment(rank: int, world: int) -> None:
+    """Raise UsageError unless the environment names no ranks, or this one of several."""
+    said = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
+    alone = not said or said == ["WORLD_SIZE=1"]
+    if not 0 <= rank < world or not (alone or said == [f"RANK={rank}", f"WORLD_SIZE={world}"]):
+        raise UsageError(
+            f'shard="auto" reads the rank from the environment, which has {", ".join(said)}. Set '
+            "RANK from 0 to WORLD_SIZE - 1, and WORLD_SIZE, as torchrun does; or pass "
+            "shard=(rank, world_size)"
+        )
 
 
 # --- agreement -----------------------------------------------------------------------------------

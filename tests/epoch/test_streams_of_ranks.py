@@ -530,6 +530,14 @@ def test_a_loader_on_its_own_and_one_with_shard_do_not_share_states() -> None:
         alone.load_state_dict(merge_states(states()))
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_no_error_advises_what_streams_refuse(strict: bool) -> None:
+    other = loader(Unequal(), 0, 2, batch_size=3)
+    with pytest.raises(StateMismatch) as raised:
+        other.load_state_dict(merge_states(states()), strict=strict)
+    assert "strict" not in str(raised.value)
+
+
 def test_more_ranks_than_streams_are_refused() -> None:
     with pytest.raises(ValueError, match="less than the 6 ranks"):
         loader(Unequal(), 0, 6)

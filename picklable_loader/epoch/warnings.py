@@ -136,9 +136,9 @@ def dropped_state(epoch: int, loaded: int) -> None:
 def rebuilt_by_accelerate() -> None:
     """Accelerate builds a loader of torch's from one of ours."""
     warnings.warn(
-        "Accelerate's prepare makes a loader of torch's of this one, without seed=, state_dict and "
-        "all else that torch's does not have. Use prepare(accelerator, loader) of "
-        "picklable_loader.integrations.accelerate; in a transformers.Trainer, "
+        "Accelerate's prepare and skip_first_batches make a loader of torch's of this one, without "
+        "seed=, state_dict and all else that torch's does not have. Use prepare(accelerator, "
+        "loader) of picklable_loader.integrations.accelerate; in a transformers.Trainer, "
         "self.prepare_loader(loader) of picklable_loader.integrations.huggingface.ExactResume",
         LoaderWarning,
         stacklevel=stack_level(),

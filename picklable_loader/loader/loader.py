@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from ..core.checks import whole_number
@@ -47,15 +49,6 @@ class _Epoch:
 
     def __get__(self, loader: DataLoader[Any] | None, kind: type[Any]) -> int:
         return 0 if loader is None else loader._at()[0]
-
-
-class _NotPrepared:
-    """What Accelerate asks a loader for, before it builds one of torch's in its stead."""
-
-    def __get__(self, loader: DataLoader[Any] | None, kind: type[Any]) -> bool:
-        if loader is not None:
-            rebuilt_by_accelerate()
-        return False
 
 
 class DataLoader(Picklable[_T]):
@@ -158,7 +151,6 @@ class DataLoader(Picklable[_T]):
 
     #: number of the epoch at hand; if there is none, of the one that begins next
     epoch = _Epoch()
-    _is_accelerate_prepared = _NotPrepared()
 
     def __init__(
         self,
@@ -269,6 +261,17 @@ class DataLoader(Picklable[_T]):
             persistent = inner.driver is not None and inner.driver.has_workers
             inner.options = inner.options.changed(name, value, persistent)
         super().__setattr__(name, value)
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """Torch's attribute. Accelerate asks for it when it builds torch's loader of a loader."""
+        if sys._getframe(1).f_globals.get("__name__") == "accelerate.data_loader":
+            rebuilt_by_accelerate()
+        return super().multiprocessing_context
+
+    @multiprocessing_context.setter
+    def multiprocessing_context(self, context: Any) -> None:
+        TorchDataLoader.multiprocessing_context.fset(self, context)  # type: ignore[attr-defined]
 
     def __len__(self) -> int:
         """Batches of an epoch; with ``shard=``, those of this rank.

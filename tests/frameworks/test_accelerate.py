@@ -150,6 +150,11 @@ def test_accelerates_own_prepare_warns(accelerator: Accelerator) -> None:
         accelerator.prepare(DataLoader(range(8)))
 
 
+def test_a_skip_of_a_loader_that_is_not_prepared_warns() -> None:
+    with pytest.warns(LoaderWarning, match="skip_first_batches make a loader of torch's"):
+        skip_first_batches(DataLoader(range(8)), 2)
+
+
 def test_accelerates_own_skip_first_batches_is_refused(accelerator: Accelerator) -> None:
     prepared = adapter.prepare(accelerator, DataLoader(range(8), seed=0))
     with pytest.raises(UsageError, match="accelerator.skip_first_batches"):

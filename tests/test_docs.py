@@ -20,13 +20,13 @@ HOUSE = ROOT / "picklable_loader"
 _LIMIT_S = 120
 
 
-def blocks(page: Path) -> list[tuple[int, str]]:
-    """The blocks of a page that are to be run, each with its first line's number."""
+def blocks(page: Path, opening: str = "```python") -> list[tuple[int, str]]:
+    """The blocks of a page that open with a line, each with its first line's number."""
     found: list[tuple[int, str]] = []
     inside: list[str] | None = None
     start = 0
     for number, line in enumerate(page.read_text().splitlines(), 1):
-        if inside is None and line.strip() == "```python":
+        if inside is None and line.strip() == opening:
             inside, start = [], number + 1
         elif inside is not None and line.strip() == "```":
             found.append((start, "\n".join(inside)))
@@ -37,18 +37,18 @@ def blocks(page: Path) -> list[tuple[int, str]]:
     return found
 
 
-def program(page: Path) -> str:
+def program(page: Path, opening: str = "```python") -> str:
     """One script of all blocks; errors name the page and its line."""
     return "\n".join(
         f"exec(compile({chr(10) * (start - 1) + code!r}, {str(page)!r}, 'exec'), globals())"
-        for start, code in blocks(page)
+        for start, code in blocks(page, opening)
     )
 
 
-def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(page: Path, folder: Path, opening: str = "```python") -> subprocess.CompletedProcess[str]:
     """Run a page's blocks in a fresh process."""
     script = folder / "page.py"
-    script.write_text(program(page))
+    script.write_text(program(page, opening))
     return subprocess.run(
         [sys.executable, str(script)],
         cwd=folder,
@@ -65,7 +65,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-PAGES = [ROOT / "README.md", HOUSE / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", HOUSE / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def name_of(page: Path) -> str:

@@ -14,6 +14,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import picklable_loader
 
 SIZE, BATCH_SIZE, BATCHES, EPOCHS = 40, 4, 10, 3
+#: samples of the shorter one of two datasets
+SHORT = 32
 
 #: the loaders that are compared; ours without seed= as well
 LOADERS = ("ours", "ours without seed", "torch", "torchdata")
@@ -32,8 +34,11 @@ def sample(index: int) -> Sample:
 
 
 class Map(Dataset[Sample]):
+    def __init__(self, size: int = SIZE) -> None:
+        self.size = size
+
     def __len__(self) -> int:
-        return SIZE
+        return self.size
 
     def __getitem__(self, index: int) -> Sample:
         return sample(index)

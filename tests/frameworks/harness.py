@@ -53,14 +53,24 @@ class Run:
     def resumes(self) -> bool:
         return self.phase == "resumed"
 
-    def note(self, batch: Any, loss: Any) -> None:
-        """Record a step; the killed run ends here, and nothing of it is closed or flushed."""
+    def note(self, batch: Any, loss: Any, **others: Any) -> None:
+        """Record a step; the killed run ends here, and nothing of it is closed or flushed.
+
+        Args:
+            batch: the step's batch, or several of them.
+            loss: its loss.
+            others: other numbers that have to be equal.
+        """
         self.steps += 1
-        row = {"ids": _numbers(batch, "id"), "noise": _numbers(batch, "noise"), "loss": float(loss)}
+        row = {"ids": _numbers(batch, "id"), "noise": _numbers(batch, "noise")}
+        row["loss"] = [float(loss), {name: float(value) for name, value in others.items()}]
         with (self.folder / f"{self.phase}-{self.rank}.jsonl").open("a") as file:
             print(json.dumps(row), file=file)
         if self.phase == "killed" and self.steps == self.checkpoint + STEPS_TO_DEATH:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self.die()
+
+    def die(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _numbers(batch: Any, name: str) -> Any:
@@ -109,18 +119,19 @@ class Server:
         }
         codes = {}
         for phase, path in paths.items():
-            path.mkdir(exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
             codes[phase] = self._ask({**common, "phase": phase, "folder": str(path)})
         for phase in ("whole", "killed"):
             wrong = codes[phase] != [0 if phase == "whole" else -signal.SIGKILL] * ranks
             assert not wrong, f"{phase}: {codes[phase]}\n{_log(paths[phase], phase)}"
         if any(codes["resumed"]):
-            return f"error: {_log(paths['resumed'], 'resumed').strip().splitlines()[-1]}"
+            print(_log(paths["resumed"], "resumed"))
+            return "error"
         verdicts = [
             verdict(*(_rows(path, phase, rank) for phase, path in paths.items()), checkpoint)
             for rank in range(ranks)
         ]
-        return max(verdicts, key=WORDS.index)
+        return worst(verdicts)
 
     def _ask(self, job: dict[str, Any]) -> list[int]:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -130,7 +141,11 @@ class Server:
 
 
 #: from good to bad
-WORDS = ("exact", "other losses", "other noise", "other ids", "other number of steps")
+WORDS = ("exact", "other losses", "other noise", "other ids", "other number of steps", "error")
+
+
+def worst(verdicts: list[str]) -> str:
+    return max(verdicts, key=WORDS.index)
 
 
 def verdict(whole: list[Any], killed: list[Any], resumed: list[Any], checkpoint: int) -> str:
@@ -145,7 +160,8 @@ def verdict(whole: list[Any], killed: list[Any], resumed: list[Any], checkpoint:
 
 
 def _rows(folder: Path, phase: str, rank: int) -> list[Any]:
-    return [json.loads(row) for row in (folder / f"{phase}-{rank}.jsonl").read_text().splitlines()]
+    path = folder / f"{phase}-{rank}.jsonl"  # absent if it made no step
+    return [json.loads(row) for row in path.read_text().splitlines()] if path.exists() else []
 
 
 def _log(folder: Path, phase: str) -> str:

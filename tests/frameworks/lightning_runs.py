@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.fabric import Fabric
+from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint, TQDMProgressBar
+from lightning.pytorch.utilities import CombinedLoader
+
+from picklable_loader.integrations.fabric import LoaderStates
+from picklable_loader.integrations.lightning import ResumeLoaders
 
 from . import data
 from .harness import Run
-
-#: ModelCheckpoint's options: in mid-epoch or at an epoch's last step, after it, after validation
-SAVES = {
-    "epoch end": {"every_n_epochs": 1, "save_on_train_epoch_end": True},
-    "validation end": {"every_n_epochs": 1, "save_on_train_epoch_end": False},
-}
 
 
 class Module(pl.LightningModule):
     def __init__(self, run: Run, dropout: float, estimated: bool) -> None:
         super().__init__()
         self.run, self.net, self.estimated = run, data.model(dropout), estimated
+        #: a step that raises
+        self.fails: int | None = None
+        #: the losses of validation so far, which has noise as well
+        self.register_buffer("validated", torch.zeros(()))
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss = _loss(self.net, batch)
-        self.run.note(batch, loss)
+        if self.run.steps == self.fails:
+            raise Fails
+        self.run.note(batch, loss, validated=self.validated)
         return loss
 
-    def validation_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        return data.loss(self.net, batch)
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if not self.trainer.sanity_checking:
+            self.validated += data.loss(self.net, batch).item()
 
     def configure_optimizers(self) -> Any:
         if self.estimated:
@@ -39,9 +46,53 @@ class Module(pl.LightningModule):
 
 
 def _loss(net: torch.nn.Module, batch: Any) -> torch.Tensor:
-    if isinstance(batch, dict) and "x" not in batch:
-        return torch.stack([data.loss(net, part) for part in batch.values() if part]).sum()
+    if "x" not in batch:  # of several loaders
+        return torch.stack([data.loss(net, part) for part in batch.values()]).sum()
     return data.loss(net, batch)
+
+
+class ShardedBatches:
+    """A batch sampler of the user's own: each rank's share of a shuffled order."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+
+    def __len__(self) -> int:
+        return data.BATCHES
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(data.SIZE * self.world).tolist()[self.rank :: self.world]
+        for start in range(0, data.SIZE, data.BATCH_SIZE):
+            yield [index % data.SIZE for index in order[start : start + data.BATCH_SIZE]]
+
+
+class DataModule(pl.LightningDataModule):
+    def __init__(self, loader: Any) -> None:
+        super().__init__()
+        self.loader = loader
+
+    def train_dataloader(self) -> Any:
+        return self.loader
+
+
+def _loaders(run: Run, loader: str, workers: int, kind: str, **options: Any) -> Any:
+    if kind == "own sampler":
+        sampler = ShardedBatches(run.rank, run.world)
+        return data.loader(loader, data.Map(), workers, batch_sampler=sampler)
+    if kind.startswith("shard"):
+        twice: Any = data.SizedStream if kind == "shard stream" else data.Map
+        streams = {"num_streams": 4} if kind == "shard stream" else {}
+        return data.loader(loader, twice(2 * data.SIZE), workers, shard="auto", **streams)
+    if ":" not in kind:
+        return data.loader(loader, data.DATASETS[kind](), workers, **options)
+    mode, kind = kind.split(":")
+    both = {"a": data.DATASETS[kind](), "b": data.DATASETS[kind](data.SHORT)}
+    made = {name: data.loader(loader, each, workers) for name, each in both.items()}
+    return CombinedLoader(made, mode)
+
+
+class Fails(Exception):
+    pass
 
 
 def train(
@@ -50,27 +101,84 @@ def train(
     workers: int,
     kind: str = "map",
     save: str = "step",
+    callback: bool = False,
     dropout: float = 0.0,
     estimated: bool = False,
     validation: bool = False,
-    trainer: dict[str, Any] | None = None,
+    module: bool = False,
+    persistent: bool = False,
+    **options: Any,
 ) -> None:
-    """Train with one of `data.LOADERS` on data of one kind."""
+    """Train with one of `data.LOADERS` on data of one kind; other options are the trainer's."""
     warnings.simplefilter("ignore")
-    train_loader = data.loader(loader, data.DATASETS[kind](), workers)
+    more = {"remember": 2} if loader.startswith("ours") and save == "exception" else {}
+    if persistent and workers:
+        more["persistent_workers"] = True
+    train_loader = _loaders(run, loader, workers, kind, **more)
     val_loader = data.loader(loader, data.Map(), workers, shuffle=False) if validation else None
-    options = {"max_epochs": data.EPOCHS, **(trainer or {})}
-    steps = run.checkpoint // options.get("accumulate_grad_batches", 1)
-    saves = SAVES.get(save, {"every_n_train_steps": steps, "save_on_train_epoch_end": False})
-    checkpoint = ModelCheckpoint(run.folder, "{step}", save_top_k=-1, **saves)
-    fit = pl.Trainer(
+    net = Module(run, dropout, estimated)
+    killed = run.phase == "killed"
+    net.fails = run.checkpoint if save == "exception" and killed else None
+    if save == "after fit" and killed:
+        epochs, rest = divmod(run.checkpoint, data.BATCHES)
+        options |= {"max_steps": run.checkpoint} if rest else {"max_epochs": epochs}
+    callbacks = [*_saves(run, save, options), *([ResumeLoaders()] if callback else [])]
+    if options.get("enable_progress_bar"):
+        callbacks.append(TQDMProgressBar())
+    trainer = pl.Trainer(
         accelerator="cpu",
         devices=run.world,
-        callbacks=[checkpoint],
+        callbacks=callbacks,
         logger=False,
-        enable_progress_bar=False,
         enable_model_summary=False,
-        **options,
+        **{"max_epochs": data.EPOCHS, "enable_progress_bar": False, **options},
     )
-    path = run.folder / f"step={steps}.ckpt" if run.resumes else None
-    fit.fit(Module(run, dropout, estimated), train_loader, val_loader, ckpt_path=path)
+    data_of = {"datamodule": DataModule(train_loader)} if module else {}
+    data_of = data_of or {"train_dataloaders": train_loader, "val_dataloaders": val_loader}
+    path = next(run.folder.glob("*.ckpt")) if run.resumes else None
+    try:
+        trainer.fit(net, ckpt_path=path, **data_of)
+    except Fails:
+        run.die()
+    if save == "after fit" and killed:
+        trainer.save_checkpoint(run.folder / "saved.ckpt")
+        run.die()
+
+
+def _saves(run: Run, save: str, options: dict[str, Any]) -> list[pl.Callback]:
+    """What saves exactly one checkpoint before the run is killed."""
+    if save == "exception":
+        return [OnExceptionCheckpoint(run.folder, "saved")]
+    if save == "after fit":
+        return []
+    steps = run.checkpoint // options.get("accumulate_grad_batches", 1)
+    every = {"every_n_train_steps": steps, "save_on_train_epoch_end": False}
+    if save != "step":
+        epochs = 1 if run.world > 1 else 2
+        every = {"every_n_epochs": epochs, "save_on_train_epoch_end": save == "epoch end"}
+    return [ModelCheckpoint(run.folder, "saved", save_top_k=-1, **every)]
+
+
+def fabric(run: Run, loader: str, workers: int, kind: str = "map", states: bool = False) -> None:
+    """A loop of one's own with Fabric; the loader is in what is saved, or its `LoaderStates`."""
+    lightning_fabric = Fabric(accelerator="cpu", devices=run.world)
+    lightning_fabric.launch()
+    net = data.model(dropout=0.5)
+    net, optimizer = lightning_fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    made = lightning_fabric.setup_dataloaders(
+        _loaders(run, loader, workers, kind), use_distributed_sampler=kind == "map"
+    )
+    state = {"model": net, "optimizer": optimizer, "epoch": 0}
+    state["loaders"] = LoaderStates(made) if states else made
+    if run.resumes:
+        lightning_fabric.load(run.folder / "saved.ckpt", state)
+    while state["epoch"] < data.EPOCHS:
+        for batch in made:
+            optimizer.zero_grad()
+            loss = data.loss(net, batch)
+            lightning_fabric.backward(loss)
+            optimizer.step()
+            run.note(batch, loss)
+            if run.steps == run.checkpoint:
+                lightning_fabric.save(run.folder / "saved.ckpt", state)
+        state["epoch"] += 1

@@ -1,20 +1,121 @@
-"""Lightning: which loader is exact in which case."""
+"""Lightning: who is exact in which case; ``docs/frameworks/README.md`` has the table."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .data import LOADERS
-from .harness import Server
+from .harness import Server, worst
+from .table import documented
 
 RUNS = "frameworks.lightning_runs"
 
+#: the table's columns
+LOADERS: dict[str, dict[str, Any]] = {
+    "`ResumeLoaders`": {"loader": "ours", "callback": True},
+    "`ResumeLoaders`, no `seed=`": {"loader": "ours without seed", "callback": True},
+    "ours alone": {"loader": "ours"},
+    "torch": {"loader": "torch"},
+    "torchdata": {"loader": "torchdata"},
+}
+
+_END = {"save": "epoch end"}
+_DDP = {"ranks": 2, "strategy": "ddp"}
+_OWN = {**_DDP, "kind": "own sampler", "use_distributed_sampler": False}
+_VALIDATION = {"dropout": 0.5, "validation": True}
+
+#: the table's rows
+CASES: dict[str, dict[str, Any]] = {
+    "map-style, in mid-epoch": {"checkpoint": 13},
+    "at an epoch's last step": {"checkpoint": 20},
+    "after an epoch's end": {"checkpoint": 20, **_END},
+    "iterable-style with length, in mid-epoch": {"checkpoint": 13, "kind": "sized stream"},
+    "with length, after an epoch's end": {"checkpoint": 20, "kind": "sized stream", **_END},
+    "iterable-style without length, in mid-epoch": {"checkpoint": 13, "kind": "stream"},
+    "without length, at an epoch's first step": {"checkpoint": 11, "kind": "stream"},
+    "without length, at its last step": {"checkpoint": 20, "kind": "stream"},
+    "without length, after its end": {"checkpoint": 20, "kind": "stream", **_END},
+    "`estimated_stepping_batches`": {"checkpoint": 13, "estimated": True},
+    "dropout": {"checkpoint": 13, "dropout": 0.5},
+    "dropout, after an epoch's end": {"checkpoint": 20, "dropout": 0.5, **_END},
+    "validation every 4 steps": {"checkpoint": 13, "val_check_interval": 4, **_VALIDATION},
+    "after a validation": {"checkpoint": 20, "save": "validation end", **_VALIDATION},
+    "before a validation": {"checkpoint": 20, **_VALIDATION},
+    "gradient accumulation": {"checkpoint": 12, "accumulate_grad_batches": 2},
+    "`limit_train_batches=7`, in mid-epoch": {"checkpoint": 10, "limit_train_batches": 7},
+    "`limit_train_batches=7`, after its end": {"checkpoint": 14, "limit_train_batches": 7, **_END},
+    "LightningDataModule": {"checkpoint": 13, "module": True},
+    "persistent workers": {"checkpoint": 13, "persistent": True},
+    "an exception in a step": {"checkpoint": 13, "save": "exception"},
+    "an exception, without length": {"checkpoint": 13, "save": "exception", "kind": "stream"},
+    "`save_checkpoint` after `fit(max_steps=13)`": {"checkpoint": 13, "save": "after fit"},
+    "`save_checkpoint` after `fit(max_epochs=2)`": {"checkpoint": 20, "save": "after fit"},
+    "after `fit`, without length": {"checkpoint": 20, "save": "after fit", "kind": "stream"},
+    "two loaders, `max_size_cycle`": {"checkpoint": 13, "kind": "max_size_cycle:map"},
+    "two loaders, after an epoch's end": {"checkpoint": 20, "kind": "max_size_cycle:map", **_END},
+    "two loaders, `min_size`": {"checkpoint": 16, "kind": "min_size:map", **_END},
+    "two loaders without length": {"checkpoint": 13, "kind": "max_size_cycle:stream"},
+    "the shorter one has just ended": {"checkpoint": 8, "kind": "max_size_cycle:stream"},
+    "two ranks, DistributedSampler": {"checkpoint": 7, **_DDP},
+    "two ranks, after an epoch's end": {"checkpoint": 10, **_DDP, **_END},
+    "two ranks, a sharded batch sampler": {"checkpoint": 13, **_OWN},
+    'two ranks, `shard="auto"`': {"checkpoint": 13, **_OWN, "kind": "shard"},
+    'two ranks, streams with `shard="auto"`': {"checkpoint": 13, **_OWN, "kind": "shard stream"},
+}
+
+_OF_OURS = {'two ranks, `shard="auto"`', 'two ranks, streams with `shard="auto"`'}
+
 
 @pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("workers", [0, 2])
-def test_map_style_in_mid_epoch(server: Server, tmp_path: Path, loader: str, workers: int) -> None:
-    verdict = server.compare("train", tmp_path, checkpoint=13, loader=loader, workers=workers)
-    expected = {"torch": "other ids", "torchdata": "other noise"}
-    assert verdict == expected.get(loader, "exact")
+@pytest.mark.parametrize("case", CASES)
+def test_a_resume_is_as_the_table_says(
+    server: Server, tmp_path: Path, case: str, loader: str
+) -> None:
+    options = {**LOADERS[loader], **CASES[case]}
+    if case in _OF_OURS and not options["loader"].startswith("ours"):
+        pytest.skip("an option of ours")
+    found = [server.compare("train", tmp_path / f"{n}", workers=n, **options) for n in (0, 2)]
+    assert worst(found) == documented("Lightning", case, loader)
+
+
+def test_the_progress_bar_of_a_resumed_run_ends_at_100_percent(
+    server: Server, tmp_path: Path
+) -> None:
+    options = {**LOADERS["`ResumeLoaders`"], "workers": 0, "enable_progress_bar": True}
+    assert server.compare("train", tmp_path, checkpoint=13, **options) == "exact"
+    shown = (tmp_path / "killed" / "resumed-0.log").read_text()
+    assert re.search(r"Epoch 1:\s+40%.* 4/10 ", shown)
+    assert re.search(r"Epoch 1:\s*100%.* 10/10 ", shown)
+
+
+# --- Fabric --------------------------------------------------------------------------------------
+
+_FABRIC: dict[str, dict[str, Any]] = {
+    "map-style, in mid-epoch": {"checkpoint": 13},
+    "at an epoch's last step": {"checkpoint": 20},
+    "iterable-style without length": {"checkpoint": 13, "kind": "stream"},
+    "two ranks, DistributedSampler": {"checkpoint": 7, "ranks": 2},
+    "two ranks, a sharded batch sampler": {"checkpoint": 13, "ranks": 2, "kind": "own sampler"},
+    'two ranks, `shard="auto"`': {"checkpoint": 13, "ranks": 2, "kind": "shard"},
+}
+
+_FABRICS_LOADERS: dict[str, dict[str, Any]] = {
+    "`LoaderStates`": {"loader": "ours", "states": True},
+    "ours alone": {"loader": "ours"},
+    "torchdata": {"loader": "torchdata"},
+}
+
+
+@pytest.mark.parametrize("loader", _FABRICS_LOADERS)
+@pytest.mark.parametrize("case", _FABRIC)
+def test_fabric_is_as_the_table_says(
+    server: Server, tmp_path: Path, case: str, loader: str
+) -> None:
+    options = {**_FABRICS_LOADERS[loader], **_FABRIC[case]}
+    if case in _OF_OURS and options["loader"] != "ours":
+        pytest.skip("an option of ours")
+    found = [server.compare("fabric", tmp_path / f"{n}", workers=n, **options) for n in (0, 2)]
+    assert worst(found) == documented("Fabric", case, loader)

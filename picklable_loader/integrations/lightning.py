@@ -1,0 +1,180 @@
+"""Lightning: a callback with which ``trainer.fit(ckpt_path=...)`` goes on exactly.
+
+Lightning itself saves and loads the states of loaders, but it
+
+* counts the batch that it has fetched ahead as trained on, where the data has no length;
+* loads no state after a checkpoint at an epoch's end, or if `estimated_stepping_batches` was read;
+* gives the state of rank 0 to every rank, and does not save the random number generators.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from ..errors import LoaderWarning, UsageError
+from ..loader.loader import DataLoader
+from .fabric import LoaderStates
+
+if TYPE_CHECKING or ("pytorch_lightning" in sys.modules and "lightning" not in sys.modules):
+    from pytorch_lightning import Callback
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ImportError:
+        from pytorch_lightning import Callback
+
+_TRIED = "2.6.6"
+#: what the callback reads of a trainer and is no public interface
+_PRIVATE = (
+    "_combined_loader",
+    "_data_fetcher",
+    "is_resuming",
+    "epoch_loop.batch_progress.current.ready",
+    "epoch_loop.batch_progress.current.processed",
+    "epoch_loop.batch_progress.current.completed",
+    "epoch_loop._num_ready_batches_reached",
+    "epoch_loop._should_check_val_fx",
+    "epoch_loop.val_loop._combined_loader",
+)
+
+
+class ResumeLoaders(Callback):  # type: ignore[misc]
+    """Exact resumes: ``Trainer(callbacks=[ResumeLoaders(), ModelCheckpoint(...)])``.
+
+    The training loaders must be `DataLoader` of this package, best with ``seed=``. The checkpoint
+    then holds the state of each of them, on each rank, without what Lightning has fetched ahead;
+    and the program's random number generators, for dropout. Tried with Lightning 2.6.6.
+
+    Raises:
+        UsageError: when training starts; a loader is another one, the loaders are combined by
+            ``mode="max_size"``, or this version of Lightning lacks what the callback reads.
+    """
+
+    def __init__(self) -> None:
+        self._trainer: Any = None
+        self._loaded: dict[str, Any] | None = None
+        #: when the training ended; Lightning then drops what it has fetched ahead
+        self._last: dict[str, Any] | None = None
+        #: the progress bar does not know the epoch that the training goes on with
+        self._bar_waits = False
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._trainer, self._loaded, self._last = trainer, None, None
+        _check_version(trainer.fit_loop)
+
+    # --- save ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all ranks; Lightning calls it on each of them."""
+        fit = self._trainer.fit_loop
+        if fit._combined_loader is None:
+            return {}
+        if fit._data_fetcher is None:
+            return self._last or {}
+        progress = fit.epoch_loop.batch_progress
+        # A batch that an exception has interrupted is trained on again.
+        untrained = progress.current.ready - progress.current.processed
+        before_validation = not untrained and progress.current.completed < progress.current.ready
+        if before_validation and fit.epoch_loop._should_check_val_fx(fit._data_fetcher):
+            warnings.warn(
+                "this checkpoint is saved before a validation, which Lightning omits when it "
+                "resumes from here: save after it, ModelCheckpoint(save_on_train_epoch_end=False)",
+                LoaderWarning,
+                stacklevel=2,
+            )
+        ahead = len(getattr(fit._data_fetcher, "batches", ()))
+        states = LoaderStates(*fit._combined_loader.flattened)
+        return {
+            **states.state_dict(behind=ahead + untrained),
+            "validation": LoaderStates(*_of_validation(fit), rng=False).state_dict(),
+            "validates": fit.epoch_loop.val_loop._combined_loader is not None,
+            "epoch_over": not untrained and fit.epoch_loop._num_ready_batches_reached(),
+            "consumed": list(getattr(fit._combined_loader._iterator, "_consumed", ())),
+        }
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._last = self.state_dict()
+
+    # --- load ------------------------------------------------------------------------------------
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Remember the states until the loaders are there."""
+        if trainer.state.fn != "fit":
+            return
+        self._loaded = checkpoint.get("callbacks", {}).get(self.state_key)
+        if self._loaded is None:
+            text = "the checkpoint was saved without ResumeLoaders: this resume is not exact"
+            warnings.warn(text, LoaderWarning, stacklevel=2)
+            return
+        # Lightning would give rank 0's states, which are ahead, to every rank.
+        checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        fit = trainer.fit_loop
+        combined, state = fit._combined_loader, self._loaded
+        states = LoaderStates(*combined.flattened)
+        if combined._mode == "max_size" and len(combined.flattened) > 1:
+            raise UsageError(
+                'CombinedLoader(mode="max_size") cannot go on exactly after a loader has ended: '
+                'take mode="max_size_cycle" or "min_size"'
+            )
+        if len(combined.flattened) > 1 and any(each.seed is None for each in combined.flattened):
+            text = "combined loaders without seed= draw from one generator: a resume is not exact"
+            warnings.warn(
+                f"{text} where an epoch leaves one in its middle; pass seed=",
+                LoaderWarning,
+                stacklevel=2,
+            )
+        if state is None:
+            return
+        self._loaded, self._bar_waits = None, True
+        if fit.epoch_loop.val_loop._combined_loader is None and state["validates"]:
+            trainer.validating = True
+            fit.epoch_loop.val_loop.setup_data()
+            trainer.training = True
+        validation = LoaderStates(*_of_validation(fit), rng=False)
+        validation.load_state_dict(state["validation"], epoch_over=True)
+        states.load_state_dict(state, epoch_over=state["epoch_over"])
+        iter(fit._data_fetcher)
+        if state["consumed"] and not state["epoch_over"]:
+            now = combined._iterator._consumed
+            combined._iterator._consumed = [*map(max, now, state["consumed"])]
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        self._bar_waits = False
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Lightning calls no ``on_train_epoch_start`` for the rest of an epoch."""
+        bar = trainer.progress_bar_callback
+        if self._bar_waits and bar is not None:
+            bar.on_train_epoch_start(trainer, pl_module)
+        self._bar_waits = False
+
+
+def _of_validation(fit: Any) -> list[Any]:
+    """The validation loaders that have states; others go on as the program makes them."""
+    combined = fit.epoch_loop.val_loop._combined_loader
+    loaders = [] if combined is None else combined.flattened
+    return [loader for loader in loaders if isinstance(loader, DataLoader)]
+
+
+def _check_version(fit: Any) -> None:
+    missing = [path for path in _PRIVATE if not _has(fit, path)]
+    if missing:
+        raise UsageError(
+            f"ResumeLoaders was tried with Lightning {_TRIED}. This version has no "
+            f"{', '.join(f'trainer.fit_loop.{path}' for path in missing)}: a resume would not be "
+            "exact. Install that version, or report this text to picklable_loader"
+        )
+
+
+def _has(thing: Any, path: str) -> bool:
+    for name in path.split("."):
+        if not hasattr(thing, name):
+            return False
+        thing = getattr(thing, name)
+    return True

@@ -1,0 +1,16 @@
+"""The recipes of ``docs/frameworks`` run: they need packages that other pages' blocks do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_docs import ROOT, run
+
+PAGES = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_recipes_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    done = run(page, tmp_path, opening="```python no-run")
+    assert done.returncode == 0, done.stderr

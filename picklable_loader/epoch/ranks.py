@@ -98,8 +98,9 @@ def _check_environment(rank: int, world: int) -> None:
 #: problem and advice of `RanksError`
 _LATE = (
     "not all ranks that share the data came before the process group's timeout",
-    "Ranks begin each pass together. Call iter(loader) on every rank, for the same loaders in the "
-    "same order; or pass shard=(rank, world_size) and seed=, which need no agreement.",
+    "Ranks begin each pass together, and gather its state together. Call iter(loader), and "
+    "gather_state_dict(), on every rank, for the same loaders in the same order; or pass "
+    "shard=(rank, world_size) and seed=, which need no agreement.",
 )
 _DIFFER = (
     "the ranks that share the data do not agree",

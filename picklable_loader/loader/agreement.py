@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ..core.cursor import Cursor
 from ..core.plan import Plan
+from ..core.shard import Shard
 from ..epoch.history import History
 from ..epoch.position import Position
 from ..epoch.ranks import agree, can_agree
@@ -127,13 +128,7 @@ def gathered(
         )
     if shard.world == 1:
         return state_dict()
-    if not has_group():
-        raise UsageError(
-            "gather_state_dict() needs a process group: call init_process_group first; or bring "
-            "the ranks' states together yourself, and call merge_states([...])"
-        )
-    if group is None and hasattr(wish, "get_group"):
-        group = wish.get_group()
+    group = _gathering(wish, shard, group)
     own: Exception | None = None
     try:
         said: Any = state_dict()
@@ -147,6 +142,20 @@ def gathered(
         if type(state) is str:
             raise CannotSaveError(f"the state of rank {rank}", state, "See the error of that rank")
     return merge_states(states)
+
+
+def _gathering(wish: Any, shard: Shard, group: Any) -> Any:
+    """The process group that gathers; RanksError names those of all ranks that do not come."""
+    if not has_group():
+        raise UsageError(
+            "gather_state_dict() needs a process group: call init_process_group first; or bring "
+            "the ranks' states together yourself, and call merge_states([...])"
+        )
+    if group is None and hasattr(wish, "get_group"):
+        return wish.get_group()
+    if group is None:  # the collective operation itself names nobody
+        agree(wish, shard, {"call": "gather_state_dict()"}, None)
+    return group
 
 
 def adopt(loader: Owner[Any], seed: int | None) -> None:

@@ -123,7 +123,7 @@ class Picklable(Owner[_T]):
             UsageError: the loader has no ``shard=``, or there is no process group; or ``behind`` is
                 too much.
             CannotSaveError: the state of a rank cannot be saved; on every rank.
-            RanksError: the states are of different passes.
+            RanksError: the states are of different passes; or, of all ranks, some do not come.
         """
         return gathered(self, partial(self.state_dict, behind=behind), group)
 

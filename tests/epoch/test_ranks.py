@@ -429,7 +429,7 @@ def test_each_rank_gets_the_state_of_all_and_another_number_of_them_goes_on(tmp_
 def gathered_from_a_rank_that_cannot_save(rank: int, world: int, folder: Path) -> Any:
     made = streams(shard_tail="uneven")
     if rank == 1:
-        made.state_dict = lambda: {}["state"]
+        made.state_dict = lambda **_: {}["state"]
     try:
         return made.gather_state_dict()
     except Exception as error:
@@ -440,6 +440,34 @@ def test_a_state_that_one_rank_cannot_save_is_an_error_on_all(tmp_path: Path) ->
     errors = ranks(gathered_from_a_rank_that_cannot_save, 2, tmp_path)
     assert [type(error) for error in errors] == [CannotSaveError, KeyError]
     assert "the state of rank 1 cannot be saved: KeyError" in str(errors[0])
+
+
+@deed
+def one_is_missing_from_a_gathering(rank: int, world: int, folder: Path) -> Any:
+    made, other, errors = streams(seed=1), streams(seed=2), []
+    iterator = iter(made)
+    next(iterator)
+    if rank != 1:
+        with pytest.raises(RanksError) as raised:
+            made.gather_state_dict()
+        errors.append(raised.value)
+    dist.barrier()
+    with pytest.raises(RanksError) as raised:
+        iter(other) if rank == 1 else made.gather_state_dict()
+    return [*errors, raised.value], made.gather_state_dict()["step"]
+
+
+def test_a_rank_that_does_not_gather_is_named_on_every_other(tmp_path: Path) -> None:
+    found = ranks(one_is_missing_from_a_gathering, 3, tmp_path)
+    assert [[error.missing for error in errors] for errors, _ in found] == [
+        [[1], []],
+        [[]],
+        [[1], []],
+    ]
+    for errors, step in found:
+        said = {"'gather_state_dict()'": [0, 2], "absent": [1]}
+        assert errors[-1].differences["call"] == said
+        assert step == 3
 
 
 @deed

@@ -121,7 +121,8 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
     def _skip(self, count: int) -> int:
         spec = spec_of(self.loader)
         # Workers may have fetched a part of what is skipped: their generators have moved then.
-        if spec.streamed or spec.options.seeding == "worker":
+        at_end = self.epoch != self._position.epoch  # the next batch begins another epoch
+        if at_end or spec.streamed or spec.options.seeding == "worker":
             around = count and self._deadly == self.step and not spec.iterable
             passed = self._pass_over(1) if around else 0
             passed += sum(1 for _ in zip(range(count - passed), self))

@@ -214,6 +214,7 @@ class PicklableIterator(Generic[_T]):
                 "state": state,
                 "finished": position.over and not behind,
                 "newest": history.position is position,
+                **({"at_epoch_end": "next"} if position.at_epoch_end == "next" else {}),
             }
 
     def _warn_of_settings(self, spec: Spec) -> None:
@@ -243,7 +244,8 @@ class PicklableIterator(Generic[_T]):
         if isinstance(order.get("iterator"), Opened):
             self._sealed = order["iterator"]
             start = _with_iterator(start, self._sealed)
-        self._take(Position(start, ended=saved["finished"]))
+        wish = saved.get("at_epoch_end")
+        self._take(Position(start, ended=saved["finished"], at_epoch_end=wish))
         history = self.loader._pl.history
         if saved["newest"]:
             if history.position is not None:  # it was loaded: the next iter goes on from it, too

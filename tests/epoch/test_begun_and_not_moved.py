@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -92,3 +93,32 @@ def test_if_it_is_left_the_next_epoch_is_that_after_an_original_that_is_left(kin
     loader.load_state_dict(state)
     iter(loader)
     assert lists(loader) == whole
+
+
+@pytest.mark.parametrize("after", ["pickle", "copy", "skip", "pickle, skip"])
+@pytest.mark.parametrize("shard", [None, (1, 2)])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (1, True)])
+@pytest.mark.parametrize("by_the_loader", [False, True])
+def test_one_that_goes_on_with_the_next_epoch_does_so_after_a_pickle_and_a_skip(
+    after: str, shard: Any, workers: int, persistent: bool, by_the_loader: bool
+) -> None:
+    def made(**options: Any) -> DataLoader[Any]:
+        workers_ = {"num_workers": workers, "persistent_workers": persistent}
+        return DataLoader(Noisy(N), 3, shuffle=True, seed=2, shard=shard, **workers_, **options)
+
+    loader = made()
+    for _ in loader:
+        state = loader.state_dict()  # the last one is of the epoch's end
+    whole = lists(loader)
+    wish: Any = "next"
+    again = made(at_epoch_end=wish) if by_the_loader else made()
+    again.load_state_dict(state, at_epoch_end=None if by_the_loader else wish)
+    iterator = iter(again)
+    if "pickle" in after:
+        iterator = pickle.loads(pickle.dumps(iterator))
+    if after == "copy":
+        iterator = copy.deepcopy(iterator)
+    assert (iterator.epoch, iterator.step) == (1, 0)
+    passed = iterator.skip(2) if "skip" in after else 0
+    assert passed == (2 if "skip" in after else 0)
+    assert lists(iterator) == whole[passed:]

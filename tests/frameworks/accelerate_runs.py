@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
-from torch.utils.data import BatchSampler, RandomSampler
+from torch.utils.data import BatchSampler, RandomSampler, get_worker_info
 
 from picklable_loader.integrations.accelerate import prepare
 
@@ -46,11 +46,11 @@ class StatefulStream(data.Stream):
         self.given = state["given"]
 
     def __iter__(self) -> Iterator[data.Sample]:
-        samples = super().__iter__()
-        for number, sample in enumerate(samples):
-            if number >= self.given:
-                self.given = number + 1
-                yield sample
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for index in range(number, self.size, workers)[self.given :]:  # draws for no other sample
+            self.given += 1
+            yield data.sample(index)
         self.given = 0
 
 

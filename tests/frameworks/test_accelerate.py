@@ -71,9 +71,14 @@ RANKS: dict[str, tuple[dict[str, Any], int, int]] = {
     "stream": ({"kind": "stream", "per_epoch": 5}, 7, 10),
     "stateful stream": ({"kind": "stateful stream", "per_epoch": 5}, 7, 10),
     "stream of each": (
-        {"kind": "stream", "config": {"dispatch_batches": False}, "per_epoch": 5},
-        7,
-        10,
+        {
+            "kind": "stream",
+            "config": {"dispatch_batches": False},
+            "batch_size": 5,
+            "per_epoch": 4,
+        },
+        6,
+        8,
     ),
 }
 

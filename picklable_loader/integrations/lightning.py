@@ -25,7 +25,7 @@ else:
     except ImportError:
         from pytorch_lightning import Callback
 
-_TRIED = "2.6.6"
+_TRIED = "2.5.6 and 2.6.6"
 #: what the callback reads of a trainer and is no public interface
 _PRIVATE = (
     "_combined_loader",
@@ -45,7 +45,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
 
     The training loaders must be `DataLoader` of this package, best with ``seed=``. The checkpoint
     then holds the state of each of them, on each rank, without what Lightning has fetched ahead;
-    and the program's random number generators, for dropout. Tried with Lightning 2.6.6.
+    and the program's random number generators, for dropout. Tried with Lightning 2.5.6 and 2.6.6.
 
     Raises:
         UsageError: when training starts; a loader is another one, the loaders are combined by
@@ -76,13 +76,18 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         progress = fit.epoch_loop.batch_progress
         # A batch that an exception has interrupted is trained on again.
         untrained = progress.current.ready - progress.current.processed
-        before_validation = not untrained and progress.current.completed < progress.current.ready
-        if before_validation and fit.epoch_loop._should_check_val_fx(fit._data_fetcher):
-            warnings.warn(
-                "this checkpoint is saved before a validation, which Lightning omits when it "
-                "resumes from here: save after it, ModelCheckpoint(save_on_train_epoch_end=False)",
-                LoaderWarning,
-                stacklevel=2,
+        epoch_over = not untrained and fit.epoch_loop._num_ready_batches_reached()
+        if not untrained and progress.current.completed < progress.current.ready:
+            if fit.epoch_loop._should_check_val_fx(fit._data_fetcher):
+                _warn(
+                    "this checkpoint is saved before a validation, which Lightning omits when it "
+                    "resumes from here: save after it, "
+                    "ModelCheckpoint(save_on_train_epoch_end=False)"
+                )
+        if not epoch_over and progress.current.processed % self._trainer.accumulate_grad_batches:
+            _warn(
+                "this checkpoint is saved between two optimizer steps, and Lightning saves no "
+                "gradients: a resume is not exact"
             )
         ahead = len(getattr(fit._data_fetcher, "batches", ()))
         states = LoaderStates(*fit._combined_loader.flattened)
@@ -90,7 +95,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             **states.state_dict(behind=ahead + untrained),
             "validation": LoaderStates(*_of_validation(fit), rng=False).state_dict(),
             "validates": fit.epoch_loop.val_loop._combined_loader is not None,
-            "epoch_over": not untrained and fit.epoch_loop._num_ready_batches_reached(),
+            "epoch_over": epoch_over,
             "consumed": list(getattr(fit._combined_loader._iterator, "_consumed", ())),
         }
 
@@ -105,8 +110,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             return
         self._loaded = checkpoint.get("callbacks", {}).get(self.state_key)
         if self._loaded is None:
-            text = "the checkpoint was saved without ResumeLoaders: this resume is not exact"
-            warnings.warn(text, LoaderWarning, stacklevel=2)
+            _warn("the checkpoint was saved without ResumeLoaders: this resume is not exact")
             return
         # Lightning would give rank 0's states, which are ahead, to every rank.
         checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
@@ -121,11 +125,9 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
                 'take mode="max_size_cycle" or "min_size"'
             )
         if len(combined.flattened) > 1 and any(each.seed is None for each in combined.flattened):
-            text = "combined loaders without seed= draw from one generator: a resume is not exact"
-            warnings.warn(
-                f"{text} where an epoch leaves one in its middle; pass seed=",
-                LoaderWarning,
-                stacklevel=2,
+            _warn(
+                "combined loaders without seed= draw from one generator: a resume is not exact "
+                "where an epoch leaves one in its middle; pass seed="
             )
         if state is None:
             return
@@ -155,6 +157,10 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         self._bar_waits = False
 
 
+def _warn(text: str) -> None:
+    warnings.warn(text, LoaderWarning, stacklevel=3)
+
+
 def _of_validation(fit: Any) -> list[Any]:
     """The validation loaders that have states; others go on as the program makes them."""
     combined = fit.epoch_loop.val_loop._combined_loader
@@ -168,7 +174,7 @@ def _check_version(fit: Any) -> None:
         raise UsageError(
             f"ResumeLoaders was tried with Lightning {_TRIED}. This version has no "
             f"{', '.join(f'trainer.fit_loop.{path}' for path in missing)}: a resume would not be "
-            "exact. Install that version, or report this text to picklable_loader"
+            "exact. Install one of these, or report this text to picklable_loader"
         )
 
 

@@ -133,6 +133,12 @@ class Server:
         ]
         return worst(verdicts)
 
+    def log(self, train: str, folder: Path, checkpoint: int = 10, **options: Any) -> str:
+        """What a whole run prints, with the traceback if it raises."""
+        common = {"train": train, "checkpoint": checkpoint, "ranks": 1, "options": options}
+        self._ask({**common, "phase": "whole", "folder": str(folder)})
+        return _log(folder, "whole")
+
     def _ask(self, job: dict[str, Any]) -> list[int]:
         assert self._process.stdin is not None and self._process.stdout is not None
         print(json.dumps(job), file=self._process.stdin, flush=True)

@@ -107,10 +107,13 @@ def train(
     validation: bool = False,
     module: bool = False,
     persistent: bool = False,
+    quiet: bool = True,
+    fails: int | None = None,
     **options: Any,
 ) -> None:
     """Train with one of `data.LOADERS` on data of one kind; other options are the trainer's."""
-    warnings.simplefilter("ignore")
+    if quiet:
+        warnings.simplefilter("ignore")
     more = {"remember": 2} if loader.startswith("ours") and save == "exception" else {}
     if persistent and workers:
         more["persistent_workers"] = True
@@ -118,7 +121,7 @@ def train(
     val_loader = data.loader(loader, data.Map(), workers, shuffle=False) if validation else None
     net = Module(run, dropout, estimated)
     killed = run.phase == "killed"
-    net.fails = run.checkpoint if save == "exception" and killed else None
+    net.fails = run.checkpoint if save == "exception" and killed else fails
     if save == "after fit" and killed:
         epochs, rest = divmod(run.checkpoint, data.BATCHES)
         options |= {"max_steps": run.checkpoint} if rest else {"max_epochs": epochs}
@@ -182,3 +185,19 @@ def fabric(run: Run, loader: str, workers: int, kind: str = "map", states: bool 
             if run.steps == run.checkpoint:
                 lightning_fabric.save(run.folder / "saved.ckpt", state)
         state["epoch"] += 1
+
+
+def without_callback_then_with(run: Run) -> None:
+    """A checkpoint that was saved without `ResumeLoaders` is resumed with it."""
+    for callbacks, path in ([], None), ([ResumeLoaders()], "saved.ckpt"):
+        made = data.loader("ours", data.Map(), 0)
+        trainer = pl.Trainer(max_epochs=1, callbacks=callbacks, accelerator="cpu", logger=False)
+        trainer.fit(Module(run, 0.0, False), made, ckpt_path=path)
+        trainer.save_checkpoint("saved.ckpt")
+
+
+def unknown_version(run: Run) -> None:
+    """A version of Lightning that has renamed what the callback reads."""
+    trainer = pl.Trainer(callbacks=[ResumeLoaders()], accelerator="cpu", logger=False)
+    del trainer.fit_loop._data_fetcher
+    trainer.fit(Module(run, 0.0, False), data.loader("ours", data.Map(), 0))

@@ -27,6 +27,8 @@ _DDP = {"ranks": 2, "strategy": "ddp"}
 _OWN = {**_DDP, "kind": "own sampler", "use_distributed_sampler": False}
 _VALIDATION = {"dropout": 0.5, "validation": True}
 
+_ACCUMULATES = {"save": "exception", "accumulate_grad_batches": 2}
+
 #: the table's rows
 CASES: dict[str, dict[str, Any]] = {
     "map-style, in mid-epoch": {"checkpoint": 13},
@@ -51,6 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
     "persistent workers": {"checkpoint": 13, "persistent": True},
     "an exception in a step": {"checkpoint": 13, "save": "exception"},
     "an exception, without length": {"checkpoint": 13, "save": "exception", "kind": "stream"},
+    "an exception between optimizer steps": {"checkpoint": 13, **_ACCUMULATES},
     "`save_checkpoint` after `fit(max_steps=13)`": {"checkpoint": 13, "save": "after fit"},
     "`save_checkpoint` after `fit(max_epochs=2)`": {"checkpoint": 20, "save": "after fit"},
     "after `fit`, without length": {"checkpoint": 20, "save": "after fit", "kind": "stream"},
@@ -89,6 +92,51 @@ def test_the_progress_bar_of_a_resumed_run_ends_at_100_percent(
     shown = (tmp_path / "killed" / "resumed-0.log").read_text()
     assert re.search(r"Epoch 1:\s+40%.* 4/10 ", shown)
     assert re.search(r"Epoch 1:\s*100%.* 10/10 ", shown)
+
+
+# --- what is refused, and warned of --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"loader": "torch"}, "UsageError: a torch.utils.data.dataloader.DataLoader has no state"),
+        ({"loader": "ours", "kind": "max_size:map"}, 'UsageError: CombinedLoader(mode="max_size")'),
+    ],
+)
+def test_a_training_that_could_not_be_resumed_does_not_begin(
+    server: Server, tmp_path: Path, options: dict[str, Any], text: str
+) -> None:
+    assert text in server.log("train", tmp_path, workers=0, callback=True, **options)
+
+
+def test_a_version_without_what_the_callback_reads_is_refused(
+    server: Server, tmp_path: Path
+) -> None:
+    log = server.log("unknown_version", tmp_path)
+    assert "UsageError: ResumeLoaders was tried with Lightning 2.5.6 and 2.6.6" in log
+    assert "This version has no trainer.fit_loop._data_fetcher" in log
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"loader": "ours without seed", "kind": "min_size:map"}, "without seed= draw from one"),
+        ({"loader": "ours", "validation": True}, "saved before a validation"),
+        ({"loader": "ours", "fails": 13, **_ACCUMULATES}, "saved between two optimizer steps"),
+    ],
+)
+def test_what_will_not_be_exact_is_warned_of_by_the_first_run(
+    server: Server, tmp_path: Path, options: dict[str, Any], text: str
+) -> None:
+    log = server.log("train", tmp_path, workers=0, callback=True, quiet=False, **options)
+    assert text in log
+
+
+def test_a_checkpoint_that_was_saved_without_the_callback_is_warned_of(
+    server: Server, tmp_path: Path
+) -> None:
+    assert "saved without ResumeLoaders" in server.log("without_callback_then_with", tmp_path)
 
 
 # --- Fabric --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from test_layers import rank
 
 ROOT = Path(__file__).parent.parent
 HOUSE = ROOT / "picklable_loader"
-_LIMIT_S = 120
+_LIMIT_S = 240
 
 
 def blocks(page: Path, opening: str = "```python") -> list[tuple[int, str]]:

@@ -46,6 +46,11 @@ def stream_seed(base: int, stream: int, ordinal: int) -> int:
     return _hash(b"stream:%d,%d,%d" % (base, stream, ordinal))
 
 
+def owned_seed(seed: int, path: bytes) -> int:
+    """The seed of a generator that a dataset owns at that path, of a batch's or sample's seed."""
+    return _hash(b"owned:%d,%b" % (seed, path))
+
+
 def mixing_seed(purpose: str, seed: int, epoch: int, place: int) -> int:
     """The seed of a wrapper of iterable-style data, for one iteration in one stream."""
     return _hash(b"mix %b:%d,%d,%d" % (purpose.encode(), seed, epoch, place))

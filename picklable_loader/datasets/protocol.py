@@ -8,6 +8,7 @@ of one iteration, though the dataset has the methods. See `_Iteration`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import Any, cast
 
 from ..core.checks import whole_number
@@ -16,9 +17,27 @@ _NONE = object()
 
 
 def is_stateful(thing: Any) -> bool:
-    """It has both methods of the protocol."""
-    methods = getattr(thing, "state_dict", None), getattr(thing, "load_state_dict", None)
-    return all(map(callable, methods)) and not isinstance(thing, type)
+    """It has both methods of the protocol; methods that need other arguments are something else.
+
+    Such are LitData's and MosaicML's: ``state_dict(num_samples, ...)`` is for their own loaders,
+    which count the samples of all workers.
+    """
+    save, load = getattr(thing, "state_dict", None), getattr(thing, "load_state_dict", None)
+    if isinstance(thing, type) or not (callable(save) and callable(load)):
+        return False
+    return _takes(save) and _takes(load, {})
+
+
+def _takes(method: Callable[..., Any], *arguments: Any) -> bool:
+    try:
+        found = signature(method)
+    except (TypeError, ValueError):  # it is written in C, and does not say
+        return True
+    try:
+        found.bind(*arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def save(dataset: Any, iterator: Any) -> dict[str, Any]:
@@ -80,6 +99,8 @@ class _Iteration:
         return self._begin() if self._samples is None else next(self._samples)
 
     def state_dict(self) -> dict[str, Any]:
+        if loses_samples(self._dataset):
+            raise NotImplementedError
         state = None if self._samples is None else self._dataset.state_dict()
         return self._start if state is None else state  # one that was given no shard has none
 
@@ -103,6 +124,19 @@ def is_hugging_face(dataset: Any) -> bool:
         (kind.__module__, kind.__qualname__) == ("datasets.iterable_dataset", "IterableDataset")
         for kind in type(dataset).__mro__
     )
+
+
+def loses_samples(dataset: Any) -> bool:
+    """A dataset of Hugging Face's whose state lacks what is in the buffer of its ``shuffle``."""
+    if not is_hugging_face(dataset):
+        return False
+    ahead = [dataset._ex_iterable]
+    for part in ahead:
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        ahead += [part.ex_iterable] if hasattr(part, "ex_iterable") else []
+        ahead += getattr(part, "ex_iterables", [])
+    return False
 
 
 def stream_length_of(dataset: Any) -> Callable[[int, int], int] | None:

@@ -17,6 +17,7 @@ from .ranks import check_shard
 Seeding = Literal["batch", "sample", "worker"]
 OnTimeout = Literal["raise", "restart"]
 Scheduling = Literal["balanced", "round_robin"]
+SeedDataset = Literal["auto", "off"] | Callable[[Any, int], object]
 AtEpochEnd = Literal["stop", "next"]
 Transport = Literal["auto", "arena", "portable"]
 CodecWish = Literal["auto", "pickle", "cloudpickle", "dill"] | Codec
@@ -35,6 +36,7 @@ class Options:
     seeding: Seeding = "batch"
     schedule: Scheduling | None = None
     seed_hooks: tuple[Callable[[int], object], ...] = ()
+    seed_dataset: SeedDataset = "auto"
     at_epoch_end: AtEpochEnd = "stop"
     transport: Transport = "auto"
     prefetch_budget: int | Literal["auto"] | None = None
@@ -57,10 +59,10 @@ class Options:
         """The options of a pickled loader; it needs no codec here to go on.
 
         Args:
-            saved: names and values. An earlier version has saved fewer.
+            saved: names and values. An earlier version has saved fewer, and did not seed datasets.
         """
         options = object.__new__(cls)
-        vars(options).update({**_DEFAULTS, **saved})
+        vars(options).update({**_DEFAULTS, "seed_dataset": "off", **saved})
         return options
 
     def changed(self, name: str, value: Any, persistent: bool) -> Options:
@@ -101,6 +103,8 @@ class Options:
         if self.num_streams is not None:
             check_count("num_streams", self.num_streams)
         check_on_error(self.on_error)
+        if not callable(self.seed_dataset):
+            check_choice("seed_dataset", self.seed_dataset, ("auto", "off"))
         check_codec(self.codec)
         every = self.snapshot_every_n_steps
         if every != "auto" and whole_number("snapshot_every_n_steps", every) < 0:

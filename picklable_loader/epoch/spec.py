@@ -168,6 +168,18 @@ class Spec:
         """This rank, and the number of ranks."""
         return (self.shard.rank, self.shard.world) if self.shared else rank_and_world()
 
+    # --- random numbers --------------------------------------------------------------------------
+
+    @property
+    def hooked(self) -> bool:
+        """The program seeds generators of its own."""
+        return bool(self.options.seed_hooks) or callable(self.options.seed_dataset)
+
+    @property
+    def seeds_generators(self) -> bool:
+        """The loader seeds the generators that dataset and collate_fn own."""
+        return self.options.seed_dataset == "auto" and self.options.seeding != "worker"
+
     # --- order -----------------------------------------------------------------------------------
 
     @cached_property

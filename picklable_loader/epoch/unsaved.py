@@ -1,79 +1,67 @@
-"""Finds random generators of the program's own that a state does not reach, and warns of them.
+"""Warns of random generators of the program's own that are neither saved nor seeded.
 
 A dataset, a collate_fn, or a closure in a sampler may hold one. Its next draws depend on its
 earlier ones, and in a worker on the batches that came there. So do the next batches of a loader
-that counts its epochs. A walk over attributes, which calls nobody's code, finds it. The loader
-warns once, when a position is saved.
+that counts its epochs. What the loader seeds before each batch (``seed_dataset="auto"``) is none of
+these. It warns once of each: before the first epoch if no save can hold it, or when it saves.
 """
 
 from __future__ import annotations
 
-import gc
-import random
-from collections import deque
-from collections.abc import Iterator
-from contextlib import suppress
-from itertools import chain, cycle, islice
-from types import (
-    BuiltinMethodType,
-    CellType,
-    FunctionType,
-    GetSetDescriptorType,
-    MappingProxyType,
-    MemberDescriptorType,
-    ModuleType,
-)
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
-import numpy as np
-import torch
-from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data import Dataset
 
-from ..datasets.protocol import is_stateful
+from ..datasets.protocol import is_stateful, loses_samples
 from ..orders.attributes import rngs_in
+from ..rng.owned import BY_CLASS, Found, ids_of_global, owned_in, seed_of
 from .spec import Spec
-from .warnings import unsaved_in_data, unsaved_in_sampler
+from .warnings import replay_to_come, unsaved_in_data, unsaved_in_sampler, unseeded_in_data
 
-_GENERATORS = (
-    np.random.Generator,
-    np.random.RandomState,
-    np.random.BitGenerator,
-    random.Random,
-    torch.Generator,
-)
-#: the loader seeds these
-_GLOBAL: tuple[Any, ...] = (random._inst, np.random.mtrand._rand, torch.default_generator)
-#: nothing is looked for in them
-_CLOSED = (type, ModuleType, torch.Tensor, np.ndarray, TorchDataLoader)
-_ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None)})
-#: all that is of interest in some of Python's own things
-_PARTS: dict[type[Any], tuple[str, ...]] = {
-    FunctionType: ("__closure__", "__defaults__", "__kwdefaults__"),
-    BuiltinMethodType: ("__self__",),
-    CellType: ("cell_contents",),
-}
-#: dataset, collate_fn, their classes, and sampler
-MOST_PARTS = 4
-#: how many things are looked into, how many of what is in one, and how far from the first
-_MOST_SEEN, _MOST_NEAR, _DEEPEST = 2000, 64, 8
-#: this layer may not import it
-_ITERATOR = ("picklable_loader", "LoaderIterator")
-_CLASSES, _BY_CLASS = "classes", ".__class__."
-#: their referents are all that is of interest in them
-_HOLDERS = (
-    set,
-    frozenset,
-    deque,
-    MappingProxyType,
-    type(iter(int, 1)),
-    chain,
-    cycle,
-    enumerate,
-    filter,
-    map,
-    zip,
-)
+#: dataset, collate_fn, their classes, sampler; and what cannot be seeded, before the first epoch
+MOST_PARTS = 5
+_CLASSES = "classes"
+
+
+def parts_of(spec: Spec, collate_fn: Any) -> dict[str, Any]:
+    """What the loader seeds the generators of; a stream's or a state's are exact as they are."""
+    data = {} if spec.streamed else {"dataset": spec.dataset}
+    return {**data, "collate_fn": collate_fn}
+
+
+def spared(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
+    """The paths, in parts of a loader, to generators that its order or its streams draw from."""
+    ids = set(map(id, spec.generators.values()))
+    if not spec.known:
+        known = {id(spec.dataset), *ids_of_global()}
+        of_order = {"": (spec.sampler, spec.batch_sampler)}
+        ids.update(id(each) for _, each in owned_in(of_order, known, closed=(Dataset,)))
+    if not ids and not spec.streamed:
+        return frozenset()
+    found = list(owned_in(parts, ids_of_global(), whole=True))
+    if found and spec.streamed:
+        ids.update(id(each) for _, each in owned_in({"": spec.dataset}, set(), whole=True))
+    return frozenset(path for path, generator in found if id(generator) in ids)
+
+
+def tell_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
+    """Warn, before a loader's first epoch, of what its workers draw from and nobody can seed.
+
+    Args:
+        spec: how the loader is set up.
+        collate_fn: the loader's.
+        looked: "unseeded" is added.
+    """
+    if "unseeded" in looked:
+        return
+    looked.add("unseeded")
+    if spec.hooked or not (spec.workers and spec.seeds_generators):
+        return
+    found = owned_in(parts_of(spec, collate_fn), ids_of_global(), whole=True)
+    if text := _text((path, each) for path, each in found if seed_of(each) is None):
+        unseeded_in_data(text)
 
 
 def tell_of_generators(
@@ -94,23 +82,25 @@ def tell_of_generators(
         live: it goes into a pickle, with the loader.
         foreign: another thread moves the loader.
     """
-    known = {id(spec.dataset), *map(id, _GLOBAL)}
+    if state["step"] and "dataset" not in looked and loses_samples(spec.dataset):
+        replay_to_come(type(spec.dataset).__qualname__)
+        looked.add("dataset")
+    known = {id(spec.dataset), *ids_of_global()}
     given = {"dataset": spec.dataset, "collate_fn": collate_fn}
     names = [name for name in _data_at_risk(spec, state, live, foreign) if name not in looked]
     if names:
         by_class = names == [_CLASSES]
         parts = given if by_class else {name: given[name] for name in names}
-        found = _found(parts, known - {id(parts.get("dataset"))}, by_class)
-        if found:
-            unsaved_in_data(found)
+        found = _unsaved(spec, parts, known - {id(parts.get("dataset"))})
+        if text := _text(each for each in found if not by_class or BY_CLASS in each[0]):
+            unsaved_in_data(text)
         looked.update(names if by_class else [*names, _CLASSES])
     if spec.known:
         looked.add("sampler")
     elif not live and "sampler" not in looked and _sampler_at_risk(spec, state):
         known.update(map(id, spec.generators.values()), rngs_in(spec.sampler, spec.dataset))
-        found = _found({"sampler": spec.sampler}, known)
-        if found:
-            unsaved_in_sampler(found)
+        if text := _text(owned_in({"sampler": spec.sampler}, known)):
+            unsaved_in_sampler(text)
         looked.add("sampler")
 
 
@@ -119,7 +109,7 @@ def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) 
     # A run gives each worker the same batches; and none has come from these workers yet.
     alike = spec.workers < 2 or spec.pinned
     unmoved = not state["epoch"] or (spec.workers and not spec.lives_on)
-    if spec.options.seed_hooks or (alike and unmoved and not state["step"]):
+    if spec.hooked or (alike and unmoved and not state["step"]):
         return []
     # What another thread moves while it is pickled is not copied.
     travels, parts = live and not spec.workers and not foreign, []
@@ -139,88 +129,18 @@ def _sampler_at_risk(spec: Spec, state: dict[str, Any]) -> bool:
     return not is_stateful(spec.sampler)
 
 
-def _found(parts: dict[str, Any], known: set[int], by_class: bool = False) -> str:
-    """Some generators in parts of a loader, each with path and type; "" if there is none.
+def _unsaved(spec: Spec, parts: dict[str, Any], known: set[int]) -> Found:
+    """The generators in parts of a loader that are not seeded, and were not told of already."""
+    seeded = spec.seeds_generators
+    out = spared(spec, parts_of(spec, parts.get("collate_fn"))) if seeded else frozenset()
+    for path, generator in owned_in(parts, known, whole=seeded):
+        of_loader = type(parts.get("collate_fn")) is dict  # attributes that a method of it may use
+        unseedable = seed_of(generator) is None and not spec.workers
+        if not seeded or of_loader or unseedable or path in out:
+            yield path, generator
 
-    Args:
-        parts: the parts, by name.
-        known: ``id`` of what is not looked into.
-        by_class: only those that a class owns, or a default of one of its methods.
-    """
-    found = _walk({f"loader.{name}": part for name, part in parts.items()}, known)
-    if by_class:
-        found = ((path, generator) for path, generator in found if _BY_CLASS in path)
-    kinds = [(path, type(generator)) for path, generator in islice(found, 3)]
+
+def _text(found: Iterable[tuple[str, Any]]) -> str:
+    """Some generators, each with path and type; "" if there is none."""
+    kinds = [(f"loader.{path}", type(generator)) for path, generator in islice(found, 3)]
     return ", ".join(f"{p} ({k.__module__.partition('.')[0]} {k.__qualname__})" for p, k in kinds)
-
-
-def _walk(parts: dict[str, Any], known: set[int]) -> Iterator[tuple[str, Any]]:
-    """The generators in some things, by path, the nearest first."""
-    ahead = deque((path, thing, 0) for path, thing in parts.items())
-    seen, owners = set[int](), known | set(map(id, parts.values()))
-    while ahead and len(seen) < _MOST_SEEN:
-        path, thing, depth = ahead.popleft()
-        kind = type(thing)
-        if kind in _ATOMS or id(thing) in seen or id(thing) in known:
-            continue
-        seen.add(id(thing))
-        if issubclass(kind, _GENERATORS) or _goes_on(thing, kind, owners):
-            yield path, thing
-        elif kind is np.ndarray and thing.dtype.hasobject:
-            ahead += [(f"{path}[...]", each, depth + 1) for each in islice(thing.flat, _MOST_NEAR)]
-        elif depth < _DEEPEST and not issubclass(kind, _CLOSED):
-            near = _inside(thing, kind)
-            ahead += [(path + s, each, depth + 1) for s, each in near if type(each) not in _ATOMS]
-
-
-def _goes_on(thing: Any, kind: type[Any], owners: set[int]) -> bool:
-    """The next batches of a loader, or of its iterator, depend on those before.
-
-    An epoch of any other loader is drawn from the generators at hand.
-    """
-    ours = any((base.__module__, base.__name__) == _ITERATOR for base in kind.__mro__)
-    loader = vars(thing).get("loader") if ours else thing
-    if not issubclass(type(loader), TorchDataLoader):
-        return issubclass(kind, _BaseDataLoaderIter)
-    given = vars(loader)
-    if id(given.get("dataset")) in owners:  # the dataset refers to the loader that is saved
-        return False
-    options = getattr(given.get("_pl"), "options", None)
-    return ours or given.get("generator") is not None or getattr(options, "seed", None) is not None
-
-
-def _inside(thing: Any, kind: type[Any]) -> list[tuple[str, Any]]:
-    """The parts of a thing, each with its step of a path; nobody's code is called for it."""
-    found: list[tuple[str, Any]] = []
-    for sequence in (list, tuple):
-        if issubclass(kind, sequence):
-            near = islice(sequence.__iter__(thing), _MOST_NEAR)
-            found += [(f"[{at}]", each) for at, each in enumerate(near)]
-    if issubclass(kind, dict):
-        for key, each in list(islice(dict.items(thing), _MOST_NEAR)):
-            found.append((f"[{key!r}]" if type(key) in _ATOMS else "[...]", each))
-    if issubclass(kind, _HOLDERS):
-        found += [("[...]", each) for each in islice(gc.get_referents(thing), _MOST_NEAR)]
-    for name in _PARTS.get(kind, ()):
-        with suppress(ValueError):  # a cell that is empty
-            found.append((f".{name}", getattr(thing, name)))
-    for base in () if kind in _PARTS else kind.__mro__:
-        found += _attributes(thing, base)
-    return found
-
-
-def _attributes(thing: Any, kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in list(vars(kind).items()):
-        if issubclass(type(value), _GENERATORS):
-            yield f"{_BY_CLASS}{name}", value
-        elif type(value) is FunctionType:
-            for each in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()):
-                if issubclass(type(each), _GENERATORS):
-                    yield f"{_BY_CLASS}{name}.__defaults__", each
-        elif name == "__dict__" and type(value) in (GetSetDescriptorType, MemberDescriptorType):
-            with suppress(AttributeError, TypeError):  # a class that is written in C has none now
-                held = list(dict.items(value.__get__(thing)))
-                yield from ((f".{name}", each) for name, each in held)
-        elif type(value) is MemberDescriptorType:
-            with suppress(AttributeError):  # a slot that is empty
-                yield f".{name}", value.__get__(thing)

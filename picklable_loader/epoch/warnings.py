@@ -41,13 +41,36 @@ def large_list(path: str, entries: int) -> None:
     )
 
 
+def replay_to_come(dataset: str) -> None:
+    """A state cannot have what is in the buffer of a shuffled dataset."""
+    warnings.warn(
+        f"the state of the dataset {dataset} lacks the samples in the buffer of its shuffle: a "
+        "resume reads the epoch again from its beginning. Shuffle by "
+        "picklable_loader.ShuffleBuffer around the dataset, and it goes on at once",
+        ReplayWarning,
+        stacklevel=stack_level(),
+    )
+
+
 def unsaved_in_data(found: str) -> None:
     """A dataset or a collate_fn has generators of its own, which a save leaves out."""
     warnings.warn(
         f"this save does not hold the state of {found}. If samples are drawn from it, a resume "
         "gives other ones, and with workers each run may. Make a generator for each sample, from "
-        "picklable_loader.current_seed() and the index, pass seed_hooks= to the DataLoader, "
-        "which seed it before each batch, or give the dataset state_dict and load_state_dict",
+        "picklable_loader.current_seed() and the index, pass seed_dataset= or seed_hooks= to the "
+        "DataLoader, which seed it before each batch, or give the dataset state_dict and "
+        "load_state_dict",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )
+
+
+def unseeded_in_data(found: str) -> None:
+    """Workers draw from generators that the loader can neither seed nor save."""
+    warnings.warn(
+        f"the loader cannot seed {found}: if samples are drawn from it, each run gives other ones, "
+        "and so does a resume. Seed it yourself, from picklable_loader.current_seed() or by "
+        'seed_dataset=, a callable; or pass seed_dataset="off" and nothing is looked for',
         LoaderWarning,
         stacklevel=stack_level(),
     )

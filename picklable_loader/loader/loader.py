@@ -21,6 +21,7 @@ from ..epoch.options import (
     OnTimeout,
     Options,
     Scheduling,
+    SeedDataset,
     Seeding,
     Transport,
 )
@@ -74,6 +75,13 @@ class DataLoader(Picklable[_T]):
             a difference if there are more of them than workers.
         seed_hooks: called with a seed (an int from 0 to 2**62 - 1) each time that the generators
             are seeded, to seed another one.
+        seed_dataset: how generators that a dataset or a collate_fn owns are seeded, each time that
+            the global ones are. ``"auto"``: those of Python, NumPy and torch are found, and so are
+            transforms with ``set_random_seed`` (albumentations) or ``set_random_state`` (monai),
+            and each is given a seed of its own; but no dataset that is iterable-style or has
+            ``state_dict``, no generator of the sampler's, and nothing with ``seeding="worker"``.
+            ``"off"``: nothing is seeded. A callable: it is given the dataset of the process that
+            fetches, and the seed.
         at_epoch_end: what ``iter`` does with a state that was taken after an epoch's last batch
             and before StopIteration. ``"stop"``: the pass delivers nothing, and warns.
             ``"next"``: it goes straight to the next epoch.
@@ -176,6 +184,7 @@ class DataLoader(Picklable[_T]):
         seeding: Seeding = "batch",
         schedule: Scheduling | None = None,
         seed_hooks: Sequence[Callable[[int], object]] = (),
+        seed_dataset: SeedDataset = "auto",
         at_epoch_end: AtEpochEnd = "stop",
         transport: Transport = "auto",
         prefetch_budget: int | Literal["auto"] | None = None,
@@ -226,6 +235,7 @@ class DataLoader(Picklable[_T]):
             seeding=seeding,
             schedule=schedule,
             seed_hooks=tuple(seed_hooks),
+            seed_dataset=seed_dataset,
             at_epoch_end=at_epoch_end,
             transport=transport,
             prefetch_budget=prefetch_budget,

@@ -221,7 +221,7 @@ class PicklableIterator(Generic[_T]):
         if self._driver.run is None or self._position.over:
             return
         now = self.loader._pl.options
-        names = ["on_error", "seed_hooks"]
+        names = ["on_error", "seed_hooks", "seed_dataset"]
         names = [name for name in names if getattr(now, name) != getattr(spec.options, name)]
         if id(self.loader.collate_fn) != self._collates:
             names.append("collate_fn")

@@ -13,6 +13,7 @@ from ..epoch.ranks import shard_of
 from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Batch
+from ..epoch.unsaved import parts_of, spared, tell_of_unseeded
 from ..epoch.warnings import large_list
 from ..fetching.engine.engine import Engine, Setup, make_engine
 from ..fetching.engine.processes import FaultPolicy
@@ -44,7 +45,9 @@ def spec_of(loader: Owner[Any]) -> Spec:
 def job_of(loader: Owner[Any], spec: Spec) -> Job:
     """The job that workers do for each task of a loader."""
     options, every = spec.options, spec.options.snapshot_every_n_steps
-    others = options.seed_hooks or loader.worker_init_fn is not None or callable(options.on_error)
+    others = spec.hooked or loader.worker_init_fn is not None or callable(options.on_error)
+    draws = bool(others) or may_draw(spec.dataset, loader.collate_fn)
+    looks = draws and spec.seeds_generators
     return Job(
         dataset=spec.dataset,
         collate_fn=loader.collate_fn,
@@ -62,7 +65,9 @@ def job_of(loader: Owner[Any], spec: Spec) -> Job:
         rank=spec.shard.rank,
         world=spec.shard.world,
         stride=1 if spec.grouping.unit is Unit.BATCH else spec.shard.world,
-        draws=bool(others) or may_draw(spec.dataset, loader.collate_fn),
+        draws=draws,
+        seed_dataset=options.seed_dataset if looks or callable(options.seed_dataset) else "off",
+        spared=spared(spec, parts_of(spec, loader.collate_fn)) if looks else frozenset(),
     )
 
 
@@ -75,6 +80,8 @@ def engine_of(loader: Owner[Any], run: Run) -> Engine:
         for path, entries in large_lists(spec.dataset):
             large_list(path, entries)
     options, source, job = spec.options, inner.history.source, job_of(loader, spec)
+    if job.draws:
+        tell_of_unseeded(spec, loader.collate_fn, inner.looked)
     in_torchs_way = options.seeding == "worker"
     setup = Setup(
         job=job,

@@ -26,6 +26,7 @@ OTHER: dict[str, Any] = {
     "seeding": "sample",
     "schedule": "round_robin",
     "seed_hooks": (random.seed,),
+    "seed_dataset": "off",
     "at_epoch_end": "next",
     "transport": "portable",
     "prefetch_budget": 7,
@@ -170,7 +171,8 @@ def test_a_subclass_may_set_a_name_of_ours_before_torch_builds_the_loader() -> N
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize(
-    "name, value", [("collate_fn", list), ("on_error", "skip"), ("seed_hooks", [hash])]
+    "name, value",
+    [("collate_fn", list), ("on_error", "skip"), ("seed_hooks", [hash]), ("seed_dataset", "off")],
 )
 def test_a_pickle_of_a_pass_warns_of_what_was_set_since_it_began(
     name: str, value: Any, num_workers: int

@@ -7,167 +7,20 @@ import random
 import threading
 import types
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from laws.observe import lists
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, default_collate
 from zoo import inexact
 from zoo.datasets import Noisy
+from zoo.own_generators import BATCH, KINDS, Draws, Epochs, N, Saves, jittered, of_map
 
 from picklable_loader import DataLoader, current_seed
-from picklable_loader.epoch.unsaved import _walk
 from picklable_loader.errors import CannotSaveError, LoaderWarning
+from picklable_loader.rng.owned import owned_in
 
-N, BATCH = 12, 4
-
-
-class Draws(Dataset[float]):
-    """Draws from whatever it is given."""
-
-    def __init__(self, rng: Any) -> None:
-        self.rng = rng
-
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> float:
-        return index + float(self.rng.random())
-
-
-class InSlots:
-    __slots__ = ("rng", "never_set")
-
-    def __init__(self) -> None:
-        self.rng = random.Random(3)
-
-    def random(self) -> float:
-        return self.rng.random()
-
-
-class ByTorch:
-    def __init__(self) -> None:
-        self.generators = {"train": [torch.Generator().manual_seed(3)]}
-
-    def random(self) -> float:
-        return torch.rand((), generator=self.generators["train"][0]).item()
-
-
-class Epochs:
-    """Each number is of the next epoch of a loader."""
-
-    def __init__(self, **options: Any) -> None:
-        self.inner = DataLoader(range(1000), shuffle=True, **options)
-
-    def random(self) -> float:
-        return float(next(iter(self.inner)))
-
-
-class Batches:
-    """The numbers are one epoch of a loader."""
-
-    def __init__(self) -> None:
-        self.batches = iter(DataLoader(range(1000)))
-
-    def random(self) -> float:
-        return float(next(self.batches))
-
-
-def jittered(samples: list[Any], rng: Any) -> Any:
-    return default_collate(samples) + rng.random()
-
-
-class Collates:
-    def __init__(self) -> None:
-        self.rng = np.random.RandomState(3)
-
-    def collate(self, samples: list[Any]) -> Any:
-        return jittered(samples, self.rng)
-
-
-class Stream(IterableDataset[int]):
-    def __iter__(self) -> Iterator[int]:
-        yield from range(N)
-
-
-class AnyOf:
-    def __init__(self, rngs: Any) -> None:
-        self.rngs = rngs
-
-    def random(self) -> float:
-        return float(next(iter(self.rngs)).random())
-
-
-class InDict(AnyOf):
-    def random(self) -> float:
-        return float(self.rngs["rng"].random())
-
-    def __reduce__(self) -> Any:  # pickle takes no read-only dict
-        return _in_dict, (dict(self.rngs),)
-
-
-def _in_dict(rngs: dict[str, Any]) -> InDict:
-    return InDict(types.MappingProxyType(rngs))
-
-
-class OfClass(Draws):
-    rng: Any = None
-
-    def __init__(self) -> None:
-        pass
-
-
-class OfDefault(Draws):
-    def __init__(self) -> None:
-        pass
-
-    def __getitem__(self, index: int, rng: Any = random.Random(3)) -> float:
-        return index + float(rng.random())
-
-
-def _of_class() -> dict[str, Any]:
-    OfClass.rng = random.Random(3)
-    return _map(dataset=OfClass())
-
-
-def _of_default() -> dict[str, Any]:
-    OfDefault.__getitem__.__defaults__[0].seed(3)  # type: ignore[index]
-    return _map(dataset=OfDefault())
-
-
-def _map(**arguments: Any) -> dict[str, Any]:
-    return {"dataset": range(N), **arguments}
-
-
-KINDS: dict[str, Callable[[], dict[str, Any]]] = {
-    "dataset": lambda: _map(dataset=Draws(np.random.default_rng(3))),
-    "nested": lambda: _map(dataset=ConcatDataset([Subset(Draws(random.Random(3)), range(N))])),
-    "slots": lambda: _map(dataset=Draws(InSlots())),
-    "containers": lambda: _map(dataset=Draws(ByTorch())),
-    "partial": lambda: _map(collate_fn=partial(jittered, rng=np.random.default_rng(3))),
-    "method": lambda: _map(collate_fn=Collates().collate),
-    "of a stream": lambda: _map(dataset=Stream(), collate_fn=Collates().collate),
-    "set": lambda: _map(dataset=Draws(AnyOf({random.Random(3)}))),
-    "deque": lambda: _map(dataset=Draws(AnyOf(deque([random.Random(3)])))),
-    "array of objects": lambda: _map(dataset=Draws(AnyOf(np.array([random.Random(3)])))),
-    "read-only dict": lambda: _map(
-        dataset=Draws(InDict(types.MappingProxyType({"rng": random.Random(3)})))
-    ),
-    "loader with a seed": lambda: _map(dataset=Draws(Epochs(seed=3))),
-    "loader with a generator": lambda: _map(
-        dataset=Draws(Epochs(generator=torch.Generator().manual_seed(3)))
-    ),
-    "iterator of a loader": lambda: _map(dataset=Draws(Batches())),
-    "loader": lambda: _map(dataset=Draws(Epochs())),
-    "class": _of_class,
-    "default of a method": _of_default,
-    "none": lambda: _map(dataset=Noisy(N)),
-}
 #: epoch and step; None: after StopIteration
 PLACES = [(0, 0), (0, 1), (0, None), (1, 1)]
 
@@ -188,7 +41,8 @@ def test_a_save_warns_where_and_only_where_a_resume_gives_something_else(
     def make() -> DataLoader[Any]:
         schedule: Any = "round_robin"  # under the default one no two runs are alike
         made = KINDS[kind]()
-        return DataLoader(**made, batch_size=BATCH, num_workers=workers, schedule=schedule, seed=1)
+        options: Any = {"num_workers": workers, "schedule": schedule, "seed_dataset": "off"}
+        return DataLoader(**made, batch_size=BATCH, seed=1, **options)
 
     for epoch, step in PLACES:
         loader = make()
@@ -220,7 +74,7 @@ def test_a_save_warns_where_and_only_where_a_resume_gives_something_else(
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("none", "loader")])
 def test_it_is_told_once_a_loader_with_the_place_in_the_program(kind: str) -> None:
-    loader = DataLoader(**KINDS[kind](), batch_size=BATCH)
+    loader = DataLoader(**KINDS[kind](), batch_size=BATCH, seed_dataset="off")
     iterator = iter(loader)
     next(iterator)
     with pytest.warns(LoaderWarning, match=r"loader\.\S+ \(\w+ \w+\).*current_seed") as given:
@@ -234,7 +88,8 @@ def test_it_is_told_once_a_loader_with_the_place_in_the_program(kind: str) -> No
 
 def test_a_pickle_without_the_dataset_tells_and_so_does_one_that_has_it_again() -> None:
     def make() -> DataLoader[Any]:
-        return DataLoader(Draws(random.Random(3)), batch_size=BATCH, pickle_dataset=False)
+        options: Any = {"pickle_dataset": False, "seed_dataset": "off"}
+        return DataLoader(Draws(random.Random(3)), batch_size=BATCH, **options)
 
     iterator = iter(make())
     next(iterator)
@@ -246,33 +101,25 @@ def test_a_pickle_without_the_dataset_tells_and_so_does_one_that_has_it_again() 
         pickle.dumps(again)
 
 
-class Saves(Draws):
-    def state_dict(self) -> dict[str, Any]:
-        return {"rng": repr(self.rng.getstate())}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        raise NotImplementedError
-
-
 class PerSample(Draws):
     def __getitem__(self, index: int) -> float:
         return float(np.random.default_rng((current_seed(), index)).random())
 
 
 QUIET: dict[str, Callable[[], dict[str, Any]]] = {
-    "it has a state": lambda: _map(dataset=Saves(random.Random(3))),
-    "hooks": lambda: _map(dataset=Draws(random.Random(3)), seed_hooks=[lambda seed: None]),
-    "the global one": lambda: _map(dataset=Draws(random.random.__self__)),  # type: ignore
-    "numpy's global one": lambda: _map(dataset=Draws(np.random.mtrand._rand)),
-    "the module": lambda: _map(dataset=Draws(random)),
-    "for each sample": lambda: _map(dataset=PerSample(None)),
-    "a loader that counts nothing": lambda: _map(dataset=Draws(Epochs())),
+    "it has a state": lambda: of_map(dataset=Saves(random.Random(3))),
+    "hooks": lambda: of_map(dataset=Draws(random.Random(3)), seed_hooks=[lambda seed: None]),
+    "the global one": lambda: of_map(dataset=Draws(random.random.__self__)),  # type: ignore
+    "numpy's global one": lambda: of_map(dataset=Draws(np.random.mtrand._rand)),
+    "the module": lambda: of_map(dataset=Draws(random)),
+    "for each sample": lambda: of_map(dataset=PerSample(None)),
+    "a loader that counts nothing": lambda: of_map(dataset=Draws(Epochs())),
 }
 
 
 @pytest.mark.parametrize("kind", QUIET)
 def test_what_the_loader_takes_care_of_is_not_told(kind: str) -> None:
-    loader = DataLoader(**QUIET[kind](), batch_size=BATCH)
+    loader = DataLoader(**QUIET[kind](), batch_size=BATCH, seed_dataset="off")
     next(iter(loader))
     loader.state_dict()  # warnings are errors
 
@@ -313,7 +160,7 @@ class Proxy:
 
 
 def test_nobodys_code_is_called() -> None:
-    found = list(_walk({"x": [Hostile(), Proxy()]}, set()))
+    found = list(owned_in({"x": [Hostile(), Proxy()]}, set()))
     assert [path for path, _ in found] == ["x[0].held['rng']"]
 
 
@@ -321,11 +168,11 @@ def test_it_looks_at_a_part_of_what_is_large_and_comes_to_an_end_in_what_is_roun
     large: Any = types.SimpleNamespace(rows=[[n] for n in range(10**5)], rng=random.Random(3))
     large.rows.append(large.rows)
     large.me = large
-    assert [path for path, _ in _walk({"x": large}, set())] == ["x.rng"]
+    assert [path for path, _ in owned_in({"x": large}, set())] == ["x.rng"]
     far: Any = random.Random(3)
     for _ in range(100):
         far = [far]
-    assert not list(_walk({"x": far}, set()))
+    assert not list(owned_in({"x": far}, set()))
 
 
 HIDDEN = [inexact.by_method, inexact.by_lambda, inexact.OfItsClass]
@@ -370,7 +217,7 @@ def test_a_generator_that_is_an_attribute_as_well_is_saved() -> None:
 
 
 def test_another_thread_that_pickles_what_is_not_copied_tells() -> None:
-    iterator = iter(DataLoader(Draws(random.Random(3)), batch_size=BATCH))
+    iterator = iter(DataLoader(Draws(random.Random(3)), batch_size=BATCH, seed_dataset="off"))
     next(iterator)
     told: list[Any] = []
 

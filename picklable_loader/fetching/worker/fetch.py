@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from ...core.task import Task
+from ...rng.owned import Seed, seed_all_in
 from .on_error import Gathering, OnError, left_a_generator
 from .seeding import Seeder
 
@@ -37,6 +38,10 @@ class Job:
     drop_last: bool = False
     seeding: str = "batch"
     seed_hooks: tuple[Callable[[int], object], ...] = ()
+    #: "auto", "off", or a callable: how generators are seeded that dataset and collate_fn own
+    seed_dataset: Any = "off"
+    #: paths to those that are not
+    spared: frozenset[str] = frozenset()
     #: samples in a batch, of iterable-style data
     batch_size: int = 1
     #: a mark is taken after so many batches of a stream; None: as often as costs little
@@ -240,9 +245,8 @@ def make_fetcher(
     ``opened`` makes a dataset go on from its state, and gives the iterator of iterable-style data;
     None: it begins. The stream has given so many batches of the epoch by then.
     """
-    seeder = Seeder(
-        job.seeding if job.draws else "worker", base_seed, job.seed_hooks, job.rank, job.world
-    )
+    mode = job.seeding if job.draws else "worker"
+    seeder = Seeder(mode, base_seed, hooks_of(job), job.rank, job.world)
     lenient = job.on_error != "raise"
     if job.iterable:
         begun: Open = opened or partial(iter, job.dataset)
@@ -251,3 +255,14 @@ def make_fetcher(
     if opened is not None:
         opened()
     return LenientMapFetcher(job, seeder) if lenient else MapFetcher(job, seeder)
+
+
+def hooks_of(job: Job) -> tuple[Seed, ...]:
+    """What is called with each seed; generators that dataset and collate_fn own are looked for."""
+    if job.seed_dataset == "off":
+        return job.seed_hooks
+    if job.seed_dataset != "auto":
+        return (partial(job.seed_dataset, job.dataset), *job.seed_hooks)
+    data = {} if job.streamed else {"dataset": job.dataset}
+    found = seed_all_in({**data, "collate_fn": job.collate_fn}, job.spared)
+    return job.seed_hooks if found is None else (found, *job.seed_hooks)

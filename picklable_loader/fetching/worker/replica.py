@@ -31,7 +31,7 @@ from ...rng.current import set_current
 from ...rng.generators import restore_all
 from ..transport.messages import Answer, EpochStart
 from .baseline import FirstBaseline
-from .fetch import Fetcher, Job, StreamEnded, make_fetcher
+from .fetch import Fetcher, Job, StreamEnded, hooks_of, make_fetcher
 from .on_error import NothingLeft
 from .stream_state import Cadence, Marker
 
@@ -114,7 +114,7 @@ class Replica:
         np.random.seed(torch_worker._generate_state(self._config.base_seed, self._number))
         set_current(seed)
         if self._job.seeding == "worker":
-            for hook in self._job.seed_hooks:
+            for hook in hooks_of(self._job):
                 hook(seed)
         if self._config.worker_init_fn is not None:
             self._config.worker_init_fn(self._number)

@@ -251,6 +251,8 @@ class History:
             cursor, fits = self.resume
             if cursor.epoch == epoch or begins(cursor):
                 position.start = Saved(cursor._replace(epoch=epoch, announced=epoch), fits)
+                if not begins(cursor):
+                    position.at_epoch_end = "stop"  # the program has said which epoch it is in
             else:
                 self.position = None
                 dropped = cursor.epoch if cursor.step and spec.remaining(cursor) != 0 else None

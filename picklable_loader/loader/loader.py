@@ -207,8 +207,6 @@ class DataLoader(Picklable[_T]):
             given = sampler is not None or batch_sampler is not None
             shuffle = given or isinstance(dataset, IterableDataset)
             sampler = sampler if shuffle else ShuffleSampler(cast(Any, dataset), None, generator)
-        elif isinstance(shuffle, str):  # to torch any text is True
-            raise ValueError(f'shuffle should be a bool or "indexed", got shuffle={shuffle!r}')
         super().__init__(
             dataset,
             batch_size,

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from chaos.datasets import Counting, Pickled, Remembering, WithState
+from laws.observe import lists
 from torch.utils.data import IterableDataset, get_worker_info
 
 from picklable_loader import DataLoader
+from picklable_loader.core.placement import Placement
 
 #: seconds that a sample of each stream takes: with two workers, both slow ones are the first's
 COSTS_S = [0.004, 0.0, 0.004, 0.0]
@@ -115,6 +118,38 @@ def test_what_is_saved_after_a_move_goes_on_under_any_number_of_workers() -> Non
         other.load_state_dict(state)
         with iter(other) as resumed:
             assert samples(itertools.islice(resumed, 10)) == expected
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize("kind", [Remembering, Counting, Pickled, WithState])
+def test_after_a_move_each_later_epoch_finds_the_dataset_where_it_was_left(
+    kind: Any, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Persistent workers: a stream's first worker reads it again, and has an older copy."""
+    moves, move = [], Placement.move
+
+    def consider(placement: Placement) -> None:
+        """Worker 1 gets all streams, whatever they cost."""
+        wish = next((stream for stream in range(3) if placement.of(stream) == 0), None)
+        placement._wish = None if wish is None else (wish, 1)
+
+    def noted(placement: Placement, stream: int) -> None:
+        moves.append(stream)
+        move(placement, stream)
+
+    def passes(schedule: str) -> list[Any]:
+        options: dict[str, Any] = {"batch_size": 4, "num_streams": 3, "num_workers": 2, "seed": 1}
+        options |= {"persistent_workers": True, "snapshot_every_n_steps": 1}
+        loader = DataLoader(kind(192), schedule=schedule, **options)
+        whole = [lists(loader), lists(loader)]
+        left = lists(itertools.islice(loader, 25)) if leaves else []
+        return [*whole, left, lists(loader), lists(loader)]
+
+    monkeypatch.setattr(Placement, "_consider", consider)
+    monkeypatch.setattr(Placement, "move", noted)
+    expected = passes("round_robin")
+    assert not moves and passes("balanced") == expected
+    assert moves
 
 
 @pytest.mark.parametrize("schedule", ["round_robin", None])

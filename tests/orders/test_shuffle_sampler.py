@@ -135,7 +135,6 @@ def test_batches_of_a_batch_sampler_are_shuffled() -> None:
     [
         ({"sampler": [1, 2]}, "mutually exclusive with shuffle"),
         ({"batch_sampler": [[1, 2]]}, "mutually exclusive"),
-        ({"shuffle": "index"}, 'a bool or "indexed"'),
     ],
 )
 def test_what_cannot_be_shuffled_is_refused(options: Any, text: str) -> None:

@@ -39,7 +39,8 @@ class Engine(Protocol):
 
     #: the time was up in ``wait``, and its workers are at work as before
     timed_out: bool
-    #: it has replaced a worker since the epoch began: the new one's dataset knows of none before
+    #: since the epoch began it has replaced a worker, or a stream has moved to another one: some
+    #: worker's dataset is not where the epoch leaves its streams
     renewed: bool
     #: by step, answers that ``wait`` has announced; the driver pops them
     answers: dict[int, Answer]

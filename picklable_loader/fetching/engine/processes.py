@@ -92,6 +92,10 @@ class PoolEngine:
         if worker in self._pending_deaths:
             self._pending_deaths[worker].lost.append(task.step)
             return
+        if position is not None:
+            # Another worker has read the stream so far. It gets the next epoch's first task, as if
+            # nothing had moved, and its copy of the dataset is where it was left.
+            self.renewed = True
         with self._reading:  # nobody may see the answer before it is known that it was sent
             try:
                 self._sent[self._run, task.step] = self._request(worker, task, position)

@@ -1,5 +1,6 @@
 """`verify_resume`: proof that your dataset and sampler resume exactly, or where they do not."""
 
-from .verify_resume import Report, ResumeError, verify_resume
+from .resume_error import ResumeError
+from .verify_resume import Report, verify_resume
 
 __all__ = ["Report", "ResumeError", "verify_resume"]

@@ -30,33 +30,14 @@ from ..loader.loader import DataLoader
 from ..saving.pickles.picklers import dump_with
 from .compare import difference
 from .recorder import Trace, trace, witness
+from .resume_error import BUG, CODEC, ORDER, ResumeError, compare, compare_runs
 
 MakeLoader = Callable[..., DataLoader[Any]]
+_DRAWS = (
+    "But the batches depend on what the program draws from the global generators (dropout, another "
+    "loader): pass seed= to the DataLoader, or save_rng=True and restore_rng=True with the state."
+)
 _CHILD_LIMIT_S = 600
-
-
-@dataclass(eq=False, repr=False)
-class ResumeError(AssertionError):
-    """A resumed loader did not go on as the uninterrupted one.
-
-    Attributes:
-        where: at which step, epoch, codec and worker count it was saved and resumed.
-        what: what differed first: ``"repeatability"``, ``"order"``, ``"content"``, ``"length"``,
-            ``"state"`` or ``"codec"``.
-        difference: the first difference, expected and found.
-        why: why that usually happens, and what to do.
-    """
-
-    where: str
-    what: str
-    difference: str
-    why: str
-
-    def __post_init__(self) -> None:
-        self.args = self.where, self.what, self.difference, self.why
-
-    def __str__(self) -> str:
-        return f"{self.what} differs, {self.where}:\n  {self.difference}\n{self.why}"
 
 
 @dataclass(frozen=True)
@@ -68,18 +49,21 @@ class Report:
         steps: where it was saved; -1 stands for after StopIteration.
         resumes: how many resumes were compared.
         seconds: how long it took.
+        note: a condition that the program must meet for that; ``""`` if there is none.
     """
 
     batches: int
     steps: tuple[int, ...]
     resumes: int
     seconds: float
+    note: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"{self.resumes} resumes from {len(self.steps)} places in an epoch of {self.batches} "
+        found = (
+            f"{self.resumes} resumes from {len(self.steps)} steps of an epoch of {self.batches} "
             f"batches went on exactly ({self.seconds:.1f} s)"
         )
+        return f"{found}\n{self.note}" if self.note else found
 
 
 def verify_resume(
@@ -130,10 +114,10 @@ def verify_resume(
     fresh = dump_with("cloudpickle", subject, lambda _: None, None) if fresh_process else b""
     counts = subject.counts(num_workers)
     expected = subject.uninterrupted(counts[0])
-    _compare_runs(expected, subject.uninterrupted(counts[0]), "in a second run")
+    compare_runs(expected, subject.uninterrupted(counts[0]), "in a second run")
     places = _places(len(expected[0]), steps, max_steps)
     saved = subject.save(counts[0], places, codecs)
-    _compare_runs(expected, saved.trace, "in a run that was saved on the way")
+    compare_runs(expected, saved.trace, "in a run that was saved on the way")
     tasks = [
         _Task(step, codec, data, count)
         for (step, codec), data in saved.data.items()
@@ -144,8 +128,9 @@ def verify_resume(
     away = [task for task in tasks if _can_travel(task)] if fresh_process else []
     if away:
         _check_in_child(fresh, away, expected)
+    note = "" if subject.bears_draws(counts[0], expected) else _DRAWS
     seconds = time.perf_counter() - begin
-    return Report(len(expected[0]), tuple(places), len(tasks) + len(away), seconds)
+    return Report(len(expected[0]), tuple(places), len(tasks) + len(away), seconds, note)
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -207,10 +192,18 @@ class _Subject:
         )
         return tuple(wanted[:1] if fixed else wanted)
 
-    def uninterrupted(self, num_workers: int | None) -> list[Trace]:
+    def uninterrupted(self, num_workers: int | None, draws: bool = False) -> list[Trace]:
         _set_generators(0)
         loader = self.make(num_workers)
-        return [self.trace(loader, loader) for _ in range(2)]
+        return [self.trace(loader, _drawing(loader) if draws else loader) for _ in range(2)]
+
+    def bears_draws(self, num_workers: int | None, expected: list[Trace]) -> bool:
+        """A program that draws from the global generators, by dropout say, gets equal batches."""
+        try:
+            compare_runs(expected, self.uninterrupted(num_workers, draws=True), "")
+        except ResumeError:
+            return False
+        return True
 
     def save(self, num_workers: int | None, places: list[int], codecs: Sequence[str]) -> _Saved:
         """A run that is saved at all places, and after StopIteration."""
@@ -240,9 +233,9 @@ class _Subject:
         try:
             loader, rest = self._resume(task, len(first), where)
         except OrderMismatch as error:
-            raise ResumeError(where, "order", str(error), _ORDER) from error
-        _compare(first, rest, where)
-        _compare(expected[1], self.trace(loader, loader), f"{where}, in the next epoch")
+            raise ResumeError(where, "order", str(error), ORDER) from error
+        compare(first, rest, where)
+        compare(expected[1], self.trace(loader, loader), f"{where}, in the next epoch")
 
     def _resume(self, task: _Task, left: int, where: str) -> tuple[DataLoader[Any], Trace]:
         # One more than is left, to see an epoch that does not end; not in one that is left early.
@@ -252,19 +245,26 @@ class _Subject:
             loader = self.make(task.num_workers)
             loader.load_state_dict(state)
             if difference(state, loader.state_dict(), "state"):
-                raise ResumeError(where, "state", "another one was read back", _BUG)
+                raise ResumeError(where, "state", "another one was read back", BUG)
             return loader, [] if task.step < 0 else trace(loader, _quietly(loader), most)
         iterator = task.data if task.codec == "deepcopy" else _load(task, where)
         try:
             return iterator.loader, trace(iterator.loader, _quietly(iterator), most)
         except StateMismatch as error:  # what it has loaded is not what it has saved
-            raise ResumeError(where, "codec", str(error), _CODEC) from error
+            raise ResumeError(where, "codec", str(error), CODEC) from error
 
 
 def _set_generators(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
+
+
+def _drawing(batches: Iterable[Any]) -> Iterator[Any]:
+    """A training that draws from the three generators after each batch."""
+    for batch in batches:
+        yield batch
+        random.random(), np.random.random(), torch.rand(1)
 
 
 _END = object()
@@ -284,7 +284,7 @@ def _load(task: _Task, where: str) -> Any:
     try:
         return (dill.loads if task.codec == "dill" else pickle.loads)(task.data)
     except (TypeError, AttributeError, ImportError) as error:
-        raise ResumeError(where, "codec", repr(error), _CODEC) from error
+        raise ResumeError(where, "codec", repr(error), CODEC) from error
 
 
 def _quietly(batches: Iterable[Any]) -> Iterator[Any]:
@@ -350,51 +350,3 @@ def _check_alone(subject: _Subject, task: _Task, expected: list[Trace], path: st
     except ResumeError as found:
         error = found
     Path(path).write_bytes(pickle.dumps(error))
-
-
-# --- comparing -----------------------------------------------------------------------------------
-
-_BUG = "This is a bug of picklable_loader: please report it."
-_CODEC = (
-    "The codec itself cannot load what it has saved. Leave it out with codecs=, and do not use it "
-    "for these classes."
-)
-_ORDER = (
-    "The samples come in another order. Usually the sampler seeds itself anew (from the clock or "
-    "the operating system) in __iter__, has a state_dict or a load_state_dict that forgets its "
-    "position, or keeps state in an object that cannot be replayed. Pass seed= to the DataLoader, "
-    "give the sampler a generator of its own, or give its iterator state_dict and load_state_dict."
-)
-_CONTENT = (
-    "The indices are the same, the samples are not. Usually the dataset draws from a generator "
-    "that the loader does not know of (a numpy Generator, a library's own): seed it from "
-    "picklable_loader.current_seed(), or register seed_hooks=. Or it keeps something from sample "
-    "to sample (a counter, a cache): compute it from the index instead. Or it looks at the "
-    "worker's number."
-)
-_LENGTH = (
-    "The epoch has another number of batches. Usually the sampler's iteration depends on something "
-    "that is not saved, or its state_dict counts what was drawn ahead."
-)
-
-
-def _compare_runs(expected: list[Trace], found: list[Trace], where: str) -> None:
-    for epoch, (one, other) in enumerate(zip(expected, found)):
-        try:
-            _compare(one, other, f"{where}, epoch {epoch}")
-        except ResumeError as error:
-            raise ResumeError(error.where, "repeatability", error.difference, error.why) from None
-
-
-def _compare(expected: Trace, found: Trace, where: str) -> None:
-    for step, ((indices, batch), (other_indices, other)) in enumerate(zip(expected, found)):
-        place = f"{where}, {step} batches later"
-        unlike = difference(indices, other_indices, "indices")
-        if unlike:
-            raise ResumeError(place, "order", unlike, _ORDER)
-        unlike = difference(batch, other, "batch")
-        if unlike:
-            raise ResumeError(place, "content", unlike, _CONTENT)
-    if len(expected) != len(found):
-        unlike = f"expected {len(expected)} batches, found {len(found)}"
-        raise ResumeError(where, "length", unlike, _LENGTH)

@@ -181,6 +181,17 @@ def test_planted_faults_are_found_and_explained(make: Any, what: str, why: str) 
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
+@pytest.mark.parametrize("seed, noted", [(None, True), (3, False)])
+def test_a_loader_whose_later_epochs_depend_on_dropout_has_a_note(
+    seed: int | None, noted: bool
+) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(Noisy(), batch_size=4, shuffle=True, seed=seed)
+
+    report = verify_resume(make, steps=(2,), codecs=("state_dict",), fresh_process=False)
+    assert ("pass seed= to the DataLoader" in str(report)) == noted
+
+
 def test_a_fault_that_only_a_fresh_process_shows_is_found() -> None:
     here = os.getpid()
 

@@ -68,8 +68,8 @@ def _versions() -> list[_Sign]:
 
 
 def _python() -> _Sign:
-    supported = (3, 10) <= sys.version_info[:2] <= (3, 13)
-    means = "" if supported else "the loader is tested under Python 3.10 to 3.13"
+    supported = (3, 10) <= sys.version_info[:2] <= (3, 14)
+    means = "" if supported else "the loader is made for Python 3.10 to 3.14"
     return _Sign("Python", platform.python_version(), means, "good" if supported else "poor")
 
 
@@ -99,7 +99,7 @@ def _cores() -> _Sign:
 def _start_methods() -> _Sign:
     methods = multiprocessing.get_all_start_methods()
     default = multiprocessing.get_context().get_start_method()
-    means = "workers have the dataset without copying it"
+    means = "workers share the dataset's arrays; a large list they copy: use a PackedList"
     if default != "fork":
         means = "the dataset is pickled for the workers, and scripts need their __main__ guard"
     return _Sign("start methods", f"{default} of {', '.join(methods)}", means)

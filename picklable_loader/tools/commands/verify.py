@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...errors import LoaderError
-from ...testing.verify_resume import Report, ResumeError, verify_resume
+from ...testing import Report, ResumeError, verify_resume
 from ..bench.subject import BenchError, function
 from ..table import Table, complain, show
 
@@ -78,8 +78,9 @@ def _show(report: Report, options: argparse.Namespace) -> None:
     data: dict[str, Any] = {"exact": True, **asdict(report)}
     rows = [
         ("resumes", report.resumes, "in this process and in a fresh one"),
-        ("places", len(report.steps), f"in an epoch of {report.batches} batches"),
+        ("steps", len(report.steps), f"in an epoch of {report.batches} batches"),
         ("seconds", f"{report.seconds:.1f}"),
+        *([("note", report.note)] if report.note else []),
     ]
     show([Table(f"{options.function} resumes exactly", rows)], data, options.json)
 

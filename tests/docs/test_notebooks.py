@@ -114,7 +114,7 @@ def test_a_dataset_is_checked_mended_and_read_by_spawned_workers(tmp_path: Path)
     shown = ran("your_own_dataset.ipynb", tmp_path)
     assert text(shown["fault"]).startswith("repeatability differs")
     assert "current_seed()" in text(shown["fault"])
-    assert re.search(r"\d+ resumes from 2 places .* went on exactly", text(shown["mended"]))
+    assert re.search(r"\d+ resumes from 2 steps .* went on exactly", text(shown["mended"]))
     assert "pid" in str(shown["spawn"]) and "5 of 10 batches" in str(shown["spawn"])
     assert text(shown["result"]) == "5 of 5 batches are equal\n"
     assert "image/png" in pictures(shown["plot"])

@@ -41,10 +41,10 @@ test: lint types
 	$(BIN)/python -m pytest -q -n 3 --portable $(ABOUT_WORKERS)
 
 # Inside of Lightning, Accelerate and others, in an environment of its own; for example
-# FRAMEWORK_TESTS=tests/frameworks/test_lightning.py
+# FRAMEWORK_TESTS=tests/frameworks/test_lightning.py, or "-m core tests/frameworks": few cases of each
 FRAMEWORK_TESTS ?= tests/frameworks
 test-frameworks: $(FRAMEWORKS)/ready
-	$(FRAMEWORKS)/bin/python -m pytest -q -n 2 $(FRAMEWORK_TESTS)
+	$(FRAMEWORKS)/bin/python -m pytest -q -n 2 --dist loadfile $(FRAMEWORK_TESTS)
 
 # For the loop at the desk: the pure core, the structure, golden states and options; half a minute.
 quick: lint types

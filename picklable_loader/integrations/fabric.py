@@ -94,6 +94,11 @@ def _own(loader: DataLoader[Any], states: list[Any], rank: int, world: int) -> A
 
 def _checked(given: Any) -> DataLoader[Any]:
     loader = getattr(given, "_dataloader", given)  # as Fabric has wrapped it
+    if type(loader).__name__ == "_FabricDataLoader":
+        raise UsageError(
+            "LoaderStates was tried with Fabric 2.6.6. This version's loaders have no _dataloader: "
+            "install that one, or a newer picklable_loader"
+        )
     if not isinstance(loader, DataLoader):
         kind = f"{type(loader).__module__}.{type(loader).__qualname__}"
         raise UsageError(

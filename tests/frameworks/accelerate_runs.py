@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import datasets  # noqa: F401  (else Accelerate imports it in each run)
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from torch.utils.data import BatchSampler, RandomSampler, get_worker_info
@@ -79,7 +80,7 @@ def train(
     workers: int,
     kind: str = "map",
     sampler: str | None = None,
-    dropout: float = 0.0,
+    alone: bool = False,
     resume: str = "state",
     config: dict[str, Any] | None = None,
     accumulate: int = 1,
@@ -89,20 +90,21 @@ def train(
     """Train with one of `data.LOADERS`.
 
     Args:
+        alone: Accelerate prepares our loader, and not our adapter.
         resume: "state": load_state does all. "skip": skip_first_batches as well, as Accelerate's
             examples have it; ours is given no state then. "both": and ours is.
         per_epoch: batches of a rank in an epoch.
     """
     warnings.simplefilter("ignore")
-    torchdata = {"use_stateful_dataloader": True} if loader == "torchdata" else {}
-    configuration = DataLoaderConfiguration(**(config or {}), **torchdata)
+    best = {"torch": {"use_seedable_sampler": True}, "torchdata": {"use_stateful_dataloader": True}}
+    configuration = DataLoaderConfiguration(**(config or {}), **best.get(loader, {}))
     accelerator = Accelerator(
         cpu=True, dataloader_config=configuration, gradient_accumulation_steps=accumulate
     )
-    net = data.model(dropout)
+    net = data.model(dropout=0.5)
     net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
     made = data.loader(loader, dataset(kind), workers, **options_of(sampler), **options)
-    ours = loader.startswith("ours")
+    ours = loader.startswith("ours") and not alone
     batches: Any = prepare(accelerator, made) if ours else accelerator.prepare(made)
     folder = run.folder / "checkpoint"
     epoch, skip = divmod(run.steps, per_epoch)

@@ -9,6 +9,10 @@ import pytest
 from .harness import Server
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "core: tried by each submission, in three minutes")
+
+
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """Of the module that a test module names: ``RUNS = "frameworks.lightning_runs"``."""

@@ -64,6 +64,21 @@ class SizedStream(Stream):
 DATASETS = {"map": Map, "stream": Stream, "sized stream": SizedStream}
 
 
+class ShardedBatches:
+    """A batch sampler of the user's own: each rank's share of a shuffled order."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+
+    def __len__(self) -> int:
+        return BATCHES
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(SIZE * self.world).tolist()[self.rank :: self.world]
+        for start in range(0, SIZE, BATCH_SIZE):
+            yield [index % SIZE for index in order[start : start + BATCH_SIZE]]
+
+
 def loader(kind: str, dataset: Dataset[Any], workers: int, **options: Any) -> Any:
     """A loader of one of `LOADERS`; map-style data is shuffled, unless a sampler is given."""
     options = {"batch_size": BATCH_SIZE, "num_workers": workers, **options}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.data import DistributedSampler
 from transformers import Trainer, TrainingArguments
 
 from picklable_loader.integrations.huggingface import ExactResume
@@ -16,9 +19,9 @@ from .harness import Run
 
 
 class Net(torch.nn.Module):
-    def __init__(self, dropout: float) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.net = data.model(dropout)
+        self.net = data.model(dropout=0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.net(x)  # type: ignore[no-any-return]
@@ -37,29 +40,45 @@ class Exact(ExactResume, Noting):
     pass
 
 
-class OwnLoader(Exact):
+class OwnLoader(Noting):
     """The program makes its loader itself."""
 
-    workers = 0
+    def __init__(self, make: Callable[[], Any], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.make = make
 
     def get_train_dataloader(self) -> Any:
-        made = data.loader("ours", data.Map(), self.workers, sampler=Numbers())
-        return self.prepare_loader(made)
+        return self.make()
+
+
+class ExactOwnLoader(Exact, OwnLoader):
+    def get_train_dataloader(self) -> Any:
+        return self.prepare_loader(self.make())
 
 
 def train(
     run: Run,
     loader: str,
     workers: int,
+    exact: bool = False,
     kind: str = "map",
-    dropout: float = 0.0,
-    arguments: dict[str, Any] | None = None,
     own: bool = False,
-    save_steps: int | None = None,
+    accumulate: int = 1,
+    quiet: bool = True,
+    **arguments: Any,
 ) -> None:
-    """Train with one of `data.LOADERS`: "torch" is a Trainer as it is."""
-    warnings.simplefilter("ignore")
-    save_steps = save_steps or run.checkpoint  # in updates
+    """Train with one of `data.LOADERS`.
+
+    Args:
+        exact: with `ExactResume`.
+        own: the program makes the loader itself, also with `ExactResume`.
+        accumulate: batches of an update.
+        arguments: of the Trainer.
+    """
+    if quiet:
+        warnings.simplefilter("ignore")
+    epochs, rest = divmod(run.checkpoint, data.BATCHES)
+    save_steps = epochs * math.ceil(data.BATCHES / accumulate) + rest // accumulate
     options = TrainingArguments(
         output_dir=str(run.folder),
         use_cpu=True,
@@ -69,21 +88,36 @@ def train(
         max_steps=data.EPOCHS * data.BATCHES // run.world if kind != "map" else -1,
         num_train_epochs=data.EPOCHS,
         per_device_train_batch_size=data.BATCH_SIZE,
+        gradient_accumulation_steps=accumulate,
         dataloader_num_workers=workers,
         remove_unused_columns=False,
-        disable_tqdm=True,
         learning_rate=0.1,
         **({"ddp_backend": "gloo"} if run.world > 1 else {}),
         logging_strategy="no",
-        **(arguments or {}),
+        **{"disable_tqdm": True, **arguments},
     )
-    trainers = {"torch": Noting, "ours": OwnLoader if own else Exact}
-    trainer_class = trainers.get(loader, Exact)
-    trainer = trainer_class(Net(dropout), options, train_dataset=dataset(kind))
+
+    def make() -> Any:
+        more: dict[str, Any] = {"sampler": Numbers()} if own else {}
+        if run.world > 1:  # each has a way to share the data
+            sampler = DistributedSampler(data.Map(), run.world, run.rank)
+            more = {"shard": "auto"} if loader == "ours" else {"sampler": sampler}
+        return data.loader(loader, dataset(kind), workers, **more)
+
+    net, given = Net(), {"args": options, "train_dataset": dataset(kind)}
+    trainer: Any
+    if own or loader != "torch" and not exact:
+        trainer = (ExactOwnLoader if exact else OwnLoader)(make, net, **given)
+    else:
+        trainer = (Exact if exact else Noting)(net, **given)
     trainer.run = run
-    if own:
-        trainer.workers = workers
     if loader == "ours without seed":
         trainer.loader_options = {"seed": None}
     folder = run.folder / f"checkpoint-{save_steps}"
     trainer.train(resume_from_checkpoint=str(folder) if run.resumes else None)
+
+
+def unknown_version(run: Run) -> None:
+    """A version of transformers that has renamed what the mixin overrides."""
+    del Trainer._load_rng_state
+    Exact(Net(), TrainingArguments(use_cpu=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
@@ -51,21 +50,6 @@ def _loss(net: torch.nn.Module, batch: Any) -> torch.Tensor:
     return data.loss(net, batch)
 
 
-class ShardedBatches:
-    """A batch sampler of the user's own: each rank's share of a shuffled order."""
-
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
-
-    def __len__(self) -> int:
-        return data.BATCHES
-
-    def __iter__(self) -> Iterator[list[int]]:
-        order = torch.randperm(data.SIZE * self.world).tolist()[self.rank :: self.world]
-        for start in range(0, data.SIZE, data.BATCH_SIZE):
-            yield [index % data.SIZE for index in order[start : start + data.BATCH_SIZE]]
-
-
 class DataModule(pl.LightningDataModule):
     def __init__(self, loader: Any) -> None:
         super().__init__()
@@ -77,7 +61,7 @@ class DataModule(pl.LightningDataModule):
 
 def _loaders(run: Run, loader: str, workers: int, kind: str, **options: Any) -> Any:
     if kind == "own sampler":
-        sampler = ShardedBatches(run.rank, run.world)
+        sampler = data.ShardedBatches(run.rank, run.world)
         return data.loader(loader, data.Map(), workers, batch_sampler=sampler)
     if kind.startswith("shard"):
         twice: Any = data.SizedStream if kind == "shard stream" else data.Map
@@ -201,3 +185,10 @@ def unknown_version(run: Run) -> None:
     trainer = pl.Trainer(callbacks=[ResumeLoaders()], accelerator="cpu", logger=False)
     del trainer.fit_loop._data_fetcher
     trainer.fit(Module(run, 0.0, False), data.loader("ours", data.Map(), 0))
+
+
+def unknown_fabric(run: Run) -> None:
+    """A version of Fabric that has renamed what `LoaderStates` reads."""
+    made = Fabric(accelerator="cpu").setup_dataloaders(data.loader("ours", data.Map(), 0))
+    del made._dataloader
+    LoaderStates(made)

@@ -2,24 +2,82 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .harness import Server, worst
 
 _PAGE = Path(__file__).parents[2] / "docs" / "frameworks" / "README.md"
 
-
-def documented(framework: str, case: str, loader: str) -> str:
-    """The cell of a case's row, below a framework's heading, in a loader's column."""
-    return _table(framework)[case][loader]
+Options = dict[str, Any]
 
 
-@cache
-def _table(framework: str) -> dict[str, dict[str, str]]:
-    text = _PAGE.read_text().partition(f"## {framework}\n")[2].partition("\n## ")[0]
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.splitlines()
-        if line.startswith("|")
-    ]
-    (_, *loaders), _, *cases = rows
-    return {case: dict(zip(loaders, cells)) for case, *cells in cases}
+@dataclass
+class Table:
+    """The table below a framework's heading.
+
+    Attributes:
+        framework: the heading.
+        train: the function that trains, in the module of the tests' server.
+        loaders: the columns, and the options of each.
+        cases: the rows, and the options of each. "checkpoint" is a step or several; "no" has the
+            columns in which there is no such case.
+        core: the rows that each submission tries, in the first column.
+    """
+
+    framework: str
+    train: str
+    loaders: dict[str, Options]
+    cases: dict[str, Options]
+    core: Collection[str]
+
+    def cells(self) -> list[Any]:
+        """The arguments of a test for each cell: case, loader."""
+        first = next(iter(self.loaders))
+        return [
+            (
+                pytest.param(case, loader, marks=[pytest.mark.core] * (case in self.core))
+                if loader == first
+                else (case, loader)
+            )
+            for case, loader in product(self.cases, self.loaders)
+        ]
+
+    def found(self, server: Server, folder: Path, case: str, loader: str) -> str:
+        """The worst of 0 and 2 workers, and of the case's checkpoints."""
+        options = {**self.loaders[loader], **self.cases[case]}
+        if loader in options.pop("no", ()):
+            return "-"
+        steps = options.pop("checkpoint")
+        steps = [steps] if isinstance(steps, int) else steps
+        return worst(
+            [
+                server.compare(
+                    self.train, folder / f"{step}-{workers}", step, workers=workers, **options
+                )
+                for step, workers in product(steps, (0, 2))
+            ]
+        )
+
+    def documented(self, case: str, loader: str) -> str:
+        """The cell of the page, which has no other rows and columns than the tests."""
+        page = self._page
+        assert [*page] == [*self.cases] and [*page[case]] == [*self.loaders]
+        return page[case][loader]
+
+    @cached_property
+    def _page(self) -> dict[str, dict[str, str]]:
+        text = _PAGE.read_text().partition(f"## {self.framework}\n")[2].partition("\n## ")[0]
+        rows = [
+            [cell.strip() for cell in line.strip("|").split("|")]
+            for line in text.splitlines()
+            if line.startswith("|")
+        ]
+        (_, *loaders), _, *cases = rows
+        return {case: dict(zip(loaders, cells)) for case, *cells in cases}

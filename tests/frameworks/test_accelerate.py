@@ -19,80 +19,92 @@ from picklable_loader.integrations import accelerate as adapter
 from picklable_loader.integrations.accelerate_batches import BatchesOfRanks, SeekableBatchesOfRanks
 
 from .harness import Server
+from .table import Options, Table
 
 RUNS = "frameworks.accelerate_runs"
 
 
-@pytest.mark.parametrize("loader", ["ours", "ours without seed"])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("checkpoint", [13, 20])
-@pytest.mark.parametrize("kind", ["map", "stream", "sized stream", "stateful stream"])
-def test_a_prepared_loader_goes_on_exactly(
-    server: Server, tmp_path: Path, loader: str, workers: int, checkpoint: int, kind: str
-) -> None:
-    options = {"loader": loader, "workers": workers, "kind": kind, "dropout": 0.5}
-    assert server.compare("train", tmp_path, checkpoint, **options) == "exact"
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("checkpoint", [12, 20])
-@pytest.mark.parametrize("resume", ["state", "skip", "both"])
-def test_skip_first_batches_is_exact(
-    server: Server, tmp_path: Path, workers: int, checkpoint: int, resume: str
-) -> None:
-    options = {"loader": "ours", "workers": workers, "resume": resume, "accumulate": 2}
-    assert server.compare("train", tmp_path, checkpoint, **options) == "exact"
-
-
-#: options, checkpoint in mid-epoch, checkpoint at an epoch's end
-RANKS: dict[str, tuple[dict[str, Any], int, int]] = {
-    "batch by batch": ({"batch_size": 6, "per_epoch": 4}, 6, 8),
-    "split": ({"config": {"split_batches": True}, "batch_size": 6, "per_epoch": 7}, 9, 14),
-    "even": ({"config": {"even_batches": False}, "batch_size": 5, "per_epoch": 4}, 6, 8),
-    "drop_last": ({"drop_last": True, "batch_size": 6, "per_epoch": 3}, 4, 6),
-    "own sampler": ({"sampler": "own sampler", "batch_size": 6, "per_epoch": 4}, 6, 8),
-    "batches": ({"sampler": "batches", "per_epoch": 5}, 7, 10),
-    "shard": ({"shard": "auto", "batch_size": 6, "per_epoch": 4}, 6, 8),
-    "dispatched": ({"config": {"dispatch_batches": True}, "per_epoch": 5}, 7, 10),
-    "dispatched tail": (
-        {
-            "config": {"dispatch_batches": True, "split_batches": False},
-            "batch_size": 8,
-            "per_epoch": 3,
-        },
-        5,
-        6,
-    ),
-    "dispatched split": (
-        {"config": {"dispatch_batches": True, "split_batches": True}, "per_epoch": 10},
-        13,
-        20,
-    ),
-    "stream": ({"kind": "stream", "per_epoch": 5}, 7, 10),
-    "stateful stream": ({"kind": "stateful stream", "per_epoch": 5}, 7, 10),
-    "stream of each": (
-        {
-            "kind": "stream",
-            "config": {"dispatch_batches": False},
-            "batch_size": 5,
-            "per_epoch": 4,
-        },
-        6,
-        8,
-    ),
+#: the table's columns
+_LOADERS: dict[str, Options] = {
+    "`prepare`": {"loader": "ours"},
+    "`prepare`, no `seed=`": {"loader": "ours without seed"},
+    "ours alone": {"loader": "ours", "alone": True},
+    "torch": {"loader": "torch"},
+    "torchdata": {"loader": "torchdata"},
 }
 
 
-@pytest.mark.parametrize("share", RANKS)
-@pytest.mark.parametrize("at_end", [False, True])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("loader", ["ours", "ours without seed"])
-def test_two_processes_go_on_exactly(
-    server: Server, tmp_path: Path, share: str, at_end: bool, workers: int, loader: str
+_ACCELERATES = ["ours alone", "torch", "torchdata"]
+
+
+def _dispatch(**config: Any) -> Options:
+    return {"ranks": 2, "config": {"dispatch_batches": True, **config}}
+
+
+_MIDDLE_AND_END = {"checkpoint": [13, 20]}
+#: two processes with 4 batches each in an epoch, of 6 samples
+_TWO = {"ranks": 2, "checkpoint": [6, 8], "batch_size": 6, "per_epoch": 4}
+_FIVES = {**_TWO, "batch_size": 5}
+_HALVES = {"ranks": 2, "checkpoint": [7, 10], "per_epoch": 5}
+
+#: the table's rows
+_CASES: dict[str, Options] = {
+    "map-style, in mid-epoch": {"checkpoint": 13},
+    "at an epoch's last step": {"checkpoint": 20},
+    "iterable-style without length": {**_MIDDLE_AND_END, "kind": "stream"},
+    "iterable-style with length": {**_MIDDLE_AND_END, "kind": "sized stream"},
+    "iterable-style with a state": {**_MIDDLE_AND_END, "kind": "stateful stream"},
+    "gradient accumulation": {"checkpoint": [12, 20], "accumulate": 2},
+    "`skip_first_batches` and no state": {**_MIDDLE_AND_END, "resume": "skip"},
+    "`skip_first_batches` after `load_state`": {**_MIDDLE_AND_END, "resume": "both"},
+    "two processes": _TWO,
+    "`split_batches=True`": {
+        **_TWO,
+        "checkpoint": [9, 14],
+        "per_epoch": 7,
+        "config": {"split_batches": True},
+    },
+    "`even_batches=False`": {**_FIVES, "config": {"even_batches": False}},
+    "`drop_last=True`": {**_TWO, "checkpoint": [4, 6], "per_epoch": 3, "drop_last": True},
+    "a sampler of one's own": {**_TWO, "sampler": "own sampler"},
+    "a batch sampler of one's own": {**_HALVES, "sampler": "batches"},
+    '`shard="auto"`': {**_TWO, "shard": "auto", "no": _ACCELERATES},
+    "`dispatch_batches=True`": {**_HALVES, **_dispatch()},
+    "`dispatch_batches=True`, an uneven end": {
+        **_dispatch(split_batches=False),
+        "checkpoint": [5, 6],
+        "batch_size": 8,
+        "per_epoch": 3,
+    },
+    "`dispatch_batches=True`, `split_batches=True`": {
+        **_MIDDLE_AND_END,
+        **_dispatch(split_batches=True),
+    },
+    "two processes, iterable-style": {**_HALVES, "kind": "stream"},
+    "two processes, iterable-style with a state": {**_HALVES, "kind": "stateful stream"},
+    "iterable-style, `dispatch_batches=False`": {
+        **_FIVES,
+        "kind": "stream",
+        "config": {"dispatch_batches": False},
+    },
+}
+
+_CORE = (
+    "map-style, in mid-epoch",
+    "at an epoch's last step",
+    "iterable-style without length",
+    "two processes",
+    "two processes, iterable-style",
+)
+
+ACCELERATE = Table("Accelerate", "train", _LOADERS, _CASES, _CORE)
+
+
+@pytest.mark.parametrize(("case", "loader"), ACCELERATE.cells())
+def test_a_resume_is_as_the_table_says(
+    server: Server, tmp_path: Path, case: str, loader: str
 ) -> None:
-    options, within, end = RANKS[share]
-    options = {"loader": loader, "workers": workers, "dropout": 0.5, **options}
-    assert server.compare("train", tmp_path, end if at_end else within, 2, **options) == "exact"
+    assert ACCELERATE.found(server, tmp_path, case, loader) == ACCELERATE.documented(case, loader)
 
 
 # --- in this process -----------------------------------------------------------------------------

@@ -1,54 +1,85 @@
-"""transformers.Trainer: which loader is exact in which case."""
+"""transformers.Trainer: who is exact in which case; ``docs/frameworks/README.md`` has the table."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from .harness import Server
+from .table import Options, Table
 
 RUNS = "frameworks.huggingface_runs"
 
+#: the table's columns
+_LOADERS: dict[str, Options] = {
+    "`ExactResume`": {"loader": "ours", "exact": True},
+    "`ExactResume`, no `seed=`": {"loader": "ours without seed", "exact": True},
+    "ours alone": {"loader": "ours"},
+    "torch": {"loader": "torch"},
+    "torchdata": {"loader": "torchdata"},
+}
 
-@pytest.mark.parametrize("loader", ["ours", "ours without seed"])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("checkpoint", [13, 20])
-@pytest.mark.parametrize("kind", ["map", "stream", "sized stream", "stateful stream"])
-def test_a_trainer_goes_on_exactly(
-    server: Server, tmp_path: Path, loader: str, workers: int, checkpoint: int, kind: str
+_MIDDLE_AND_END = {"checkpoint": [13, 20]}
+_TWO = {"ranks": 2, "checkpoint": [7, 10]}
+_OTHERS = ["ours alone", "torch", "torchdata"]
+_OWN = [_OTHERS[0], _OTHERS[2]]
+
+#: the table's rows
+_CASES: dict[str, Options] = {
+    "map-style, in mid-epoch": {"checkpoint": 13},
+    "at an epoch's last step": {"checkpoint": 20},
+    "iterable-style without length": {**_MIDDLE_AND_END, "kind": "stream"},
+    "iterable-style with length": {**_MIDDLE_AND_END, "kind": "sized stream"},
+    "iterable-style with a state": {**_MIDDLE_AND_END, "kind": "stateful stream"},
+    "gradient accumulation, an uneven end": {"checkpoint": [16, 20], "accumulate": 3},
+    "`prepare_loader`, a sampler of one's own": {**_MIDDLE_AND_END, "own": True, "no": _OTHERS},
+    "two processes": _TWO,
+    "two processes, iterable-style": {**_TWO, "kind": "stream", "no": _OWN},
+    "two processes, with a state": {**_TWO, "kind": "stateful stream", "no": _OWN},
+}
+
+_CORE = (
+    "map-style, in mid-epoch",
+    "at an epoch's last step",
+    "iterable-style without length",
+    "two processes",
+)
+
+TRAINER = Table("Hugging Face Trainer", "train", _LOADERS, _CASES, _CORE)
+
+
+@pytest.mark.parametrize(("case", "loader"), TRAINER.cells())
+def test_a_resume_is_as_the_table_says(
+    server: Server, tmp_path: Path, case: str, loader: str
 ) -> None:
-    options = {"loader": loader, "workers": workers, "kind": kind, "dropout": 0.5}
-    assert server.compare("train", tmp_path, checkpoint, **options) == "exact"
+    assert TRAINER.found(server, tmp_path, case, loader) == TRAINER.documented(case, loader)
 
 
-@pytest.mark.parametrize("loader", ["ours", "ours without seed"])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("checkpoint", [7, 10])
-@pytest.mark.parametrize("kind", ["map", "stream", "stateful stream"])
-def test_two_processes_go_on_exactly(
-    server: Server, tmp_path: Path, loader: str, workers: int, checkpoint: int, kind: str
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_the_progress_bar_of_a_resumed_run_ends_at_100_percent(
+    server: Server, tmp_path: Path, kind: str
 ) -> None:
-    options = {"loader": loader, "workers": workers, "kind": kind, "dropout": 0.5}
-    assert server.compare("train", tmp_path, checkpoint, 2, **options) == "exact"
-
-
-@pytest.mark.parametrize("checkpoint, save_steps", [(16, 6), (20, 8)])
-def test_accumulated_gradients_and_a_shorter_last_step(
-    server: Server, tmp_path: Path, checkpoint: int, save_steps: int
-) -> None:
-    options: dict[str, Any] = {"arguments": {"gradient_accumulation_steps": 3}}
-    options |= {"loader": "ours", "workers": 0, "dropout": 0.5, "save_steps": save_steps}
-    assert server.compare("train", tmp_path, checkpoint, **options) == "exact"
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_of_the_programs_own(server: Server, tmp_path: Path, workers: int) -> None:
-    options = {"loader": "ours", "own": True, "workers": workers, "dropout": 0.5}
+    options = {**_LOADERS["`ExactResume`"], "workers": 0, "kind": kind, "disable_tqdm": False}
     assert server.compare("train", tmp_path, 13, **options) == "exact"
+    shown = (tmp_path / "killed" / "resumed-0.log").read_text()
+    assert re.findall(r"(\d+%).* (\d+/30) ", shown)[-1] == ("100%", "30/30")
 
 
-def test_a_plain_trainer_has_other_noise(server: Server, tmp_path: Path) -> None:
-    verdict = server.compare("train", tmp_path, 13, loader="torch", workers=0)
-    assert verdict == "other noise"
+def test_a_trainer_that_leaves_our_loader_warns_when_it_resumes(
+    server: Server, tmp_path: Path
+) -> None:
+    server.compare("train", tmp_path, 13, loader="ours", workers=0, quiet=False)
+    log = (tmp_path / "killed" / "resumed-0.log").read_text()
+    assert (
+        "LoaderWarning: Accelerate's prepare and skip_first_batches make a loader of torch's" in log
+    )
+    assert "self.prepare_loader(loader)" in log
+
+
+def test_a_version_without_what_the_mixin_overrides_is_refused(
+    server: Server, tmp_path: Path
+) -> None:
+    log = server.log("unknown_version", tmp_path)
+    assert "the Trainer has no _load_rng_state. It was tried with transformers 5.23.0" in log

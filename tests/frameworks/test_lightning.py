@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from .harness import Server, worst
-from .table import documented
+from .harness import Server
+from .table import Options, Table
 
 RUNS = "frameworks.lightning_runs"
 
 #: the table's columns
-LOADERS: dict[str, dict[str, Any]] = {
+_LOADERS: dict[str, Options] = {
     "`ResumeLoaders`": {"loader": "ours", "callback": True},
     "`ResumeLoaders`, no `seed=`": {"loader": "ours without seed", "callback": True},
     "ours alone": {"loader": "ours"},
@@ -22,6 +22,8 @@ LOADERS: dict[str, dict[str, Any]] = {
     "torchdata": {"loader": "torchdata"},
 }
 
+#: an option of ours
+_OURS = {"no": ["torch", "torchdata"]}
 _END = {"save": "epoch end"}
 _DDP = {"ranks": 2, "strategy": "ddp"}
 _OWN = {**_DDP, "kind": "own sampler", "use_distributed_sampler": False}
@@ -30,7 +32,7 @@ _VALIDATION = {"dropout": 0.5, "validation": True}
 _ACCUMULATES = {"save": "exception", "accumulate_grad_batches": 2}
 
 #: the table's rows
-CASES: dict[str, dict[str, Any]] = {
+_CASES: dict[str, Options] = {
     "map-style, in mid-epoch": {"checkpoint": 13},
     "at an epoch's last step": {"checkpoint": 20},
     "after an epoch's end": {"checkpoint": 20, **_END},
@@ -65,29 +67,36 @@ CASES: dict[str, dict[str, Any]] = {
     "two ranks, DistributedSampler": {"checkpoint": 7, **_DDP},
     "two ranks, after an epoch's end": {"checkpoint": 10, **_DDP, **_END},
     "two ranks, a sharded batch sampler": {"checkpoint": 13, **_OWN},
-    'two ranks, `shard="auto"`': {"checkpoint": 13, **_OWN, "kind": "shard"},
-    'two ranks, streams with `shard="auto"`': {"checkpoint": 13, **_OWN, "kind": "shard stream"},
+    'two ranks, `shard="auto"`': {"checkpoint": 13, **_OWN, "kind": "shard", **_OURS},
+    'two ranks, streams with `shard="auto"`': {
+        "checkpoint": 13,
+        **_OWN,
+        "kind": "shard stream",
+        **_OURS,
+    },
 }
 
-_OF_OURS = {'two ranks, `shard="auto"`', 'two ranks, streams with `shard="auto"`'}
+_CORE = (
+    "dropout",
+    "after an epoch's end",
+    "iterable-style without length, in mid-epoch",
+    "two ranks, DistributedSampler",
+)
+
+LIGHTNING = Table("Lightning", "train", _LOADERS, _CASES, _CORE)
 
 
-@pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "loader"), LIGHTNING.cells())
 def test_a_resume_is_as_the_table_says(
     server: Server, tmp_path: Path, case: str, loader: str
 ) -> None:
-    options = {**LOADERS[loader], **CASES[case]}
-    if case in _OF_OURS and not options["loader"].startswith("ours"):
-        pytest.skip("an option of ours")
-    found = [server.compare("train", tmp_path / f"{n}", workers=n, **options) for n in (0, 2)]
-    assert worst(found) == documented("Lightning", case, loader)
+    assert LIGHTNING.found(server, tmp_path, case, loader) == LIGHTNING.documented(case, loader)
 
 
 def test_the_progress_bar_of_a_resumed_run_ends_at_100_percent(
     server: Server, tmp_path: Path
 ) -> None:
-    options = {**LOADERS["`ResumeLoaders`"], "workers": 0, "enable_progress_bar": True}
+    options = {**_LOADERS["`ResumeLoaders`"], "workers": 0, "enable_progress_bar": True}
     assert server.compare("train", tmp_path, checkpoint=13, **options) == "exact"
     shown = (tmp_path / "killed" / "resumed-0.log").read_text()
     assert re.search(r"Epoch 1:\s+40%.* 4/10 ", shown)
@@ -141,29 +150,33 @@ def test_a_checkpoint_that_was_saved_without_the_callback_is_warned_of(
 
 # --- Fabric --------------------------------------------------------------------------------------
 
-_FABRIC: dict[str, dict[str, Any]] = {
+_FABRICS_CASES: dict[str, Options] = {
     "map-style, in mid-epoch": {"checkpoint": 13},
     "at an epoch's last step": {"checkpoint": 20},
     "iterable-style without length": {"checkpoint": 13, "kind": "stream"},
     "two ranks, DistributedSampler": {"checkpoint": 7, "ranks": 2},
     "two ranks, a sharded batch sampler": {"checkpoint": 13, "ranks": 2, "kind": "own sampler"},
-    'two ranks, `shard="auto"`': {"checkpoint": 13, "ranks": 2, "kind": "shard"},
+    'two ranks, `shard="auto"`': {"checkpoint": 13, "ranks": 2, "kind": "shard", **_OURS},
 }
 
-_FABRICS_LOADERS: dict[str, dict[str, Any]] = {
+_FABRICS_LOADERS: dict[str, Options] = {
     "`LoaderStates`": {"loader": "ours", "states": True},
     "ours alone": {"loader": "ours"},
     "torchdata": {"loader": "torchdata"},
 }
 
 
-@pytest.mark.parametrize("loader", _FABRICS_LOADERS)
-@pytest.mark.parametrize("case", _FABRIC)
+FABRIC = Table("Fabric", "fabric", _FABRICS_LOADERS, _FABRICS_CASES, ["map-style, in mid-epoch"])
+
+
+@pytest.mark.parametrize(("case", "loader"), FABRIC.cells())
 def test_fabric_is_as_the_table_says(
     server: Server, tmp_path: Path, case: str, loader: str
 ) -> None:
-    options = {**_FABRICS_LOADERS[loader], **_FABRIC[case]}
-    if case in _OF_OURS and options["loader"] != "ours":
-        pytest.skip("an option of ours")
-    found = [server.compare("fabric", tmp_path / f"{n}", workers=n, **options) for n in (0, 2)]
-    assert worst(found) == documented("Fabric", case, loader)
+    assert FABRIC.found(server, tmp_path, case, loader) == FABRIC.documented(case, loader)
+
+
+def test_a_fabric_without_what_is_read_is_refused(server: Server, tmp_path: Path) -> None:
+    log = server.log("unknown_fabric", tmp_path)
+    assert "UsageError: LoaderStates was tried with Fabric 2.6.6" in log
+    assert "loaders have no _dataloader" in log

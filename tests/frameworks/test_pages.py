@@ -10,7 +10,12 @@ from test_docs import ROOT, run
 PAGES = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+_CORE = {"ray": [pytest.mark.core]}
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=_CORE.get(page.stem, []), id=page.stem) for page in PAGES]
+)
 def test_the_recipes_of_a_page_run(page: Path, tmp_path: Path) -> None:
     done = run(page, tmp_path, opening="```python no-run")
     assert done.returncode == 0, done.stderr

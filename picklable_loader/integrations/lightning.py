@@ -30,6 +30,7 @@ _TRIED = "2.5.6 and 2.6.6"
 _PRIVATE = (
     "_combined_loader",
     "_data_fetcher",
+    "_last_train_dl_reload_epoch",
     "is_resuming",
     "epoch_loop.batch_progress.current.ready",
     "epoch_loop.batch_progress.current.processed",
@@ -57,6 +58,8 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         self._loaded: dict[str, Any] | None = None
         #: when the training ended; Lightning then drops what it has fetched ahead
         self._last: dict[str, Any] | None = None
+        #: the loaders of the epoch; `reload_dataloaders_every_n_epochs` has others made
+        self._combined: Any = None
         #: the progress bar does not know the epoch that the training goes on with
         self._bar_waits = False
 
@@ -118,6 +121,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         fit = trainer.fit_loop
         combined, state = fit._combined_loader, self._loaded
+        self._combined = combined
         states = LoaderStates(*combined.flattened)
         if combined._mode == "max_size" and len(combined.flattened) > 1:
             raise UsageError(
@@ -139,6 +143,8 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         validation = LoaderStates(*_of_validation(fit), rng=False)
         validation.load_state_dict(state["validation"], epoch_over=True)
         states.load_state_dict(state, epoch_over=state["epoch_over"])
+        # These loaders are of the epoch that begins: others would not have the state.
+        fit._last_train_dl_reload_epoch = trainer.current_epoch
         iter(fit._data_fetcher)
         if state["consumed"] and not state["epoch_over"]:
             now = combined._iterator._consumed
@@ -146,6 +152,13 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self._bar_waits = False
+        combined, epoch = trainer.fit_loop._combined_loader, trainer.current_epoch
+        if combined is not self._combined:
+            self._combined = combined
+            LoaderStates(*combined.flattened)  # which refuses loaders that are not ours
+            for loader in combined.flattened:
+                if loader.epoch < epoch:  # it is new, and would have the order of epoch 0 again
+                    loader.set_epoch(epoch)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int

@@ -35,6 +35,9 @@ class Noting(Trainer):
         self.run.note(inputs, loss)
         return loss
 
+    def prediction_step(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        return data.loss(model, inputs).detach(), None, None
+
 
 class Exact(ExactResume, Noting):
     pass
@@ -105,6 +108,7 @@ def train(
         return data.loader(loader, dataset(kind), workers, **more)
 
     net, given = Net(), {"args": options, "train_dataset": dataset(kind)}
+    given["eval_dataset"] = data.Map(data.SHORT)  # evaluated if the arguments say so
     trainer: Any
     if own or loader != "torch" and not exact:
         trainer = (ExactOwnLoader if exact else OwnLoader)(make, net, **given)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -51,12 +53,14 @@ def _loss(net: torch.nn.Module, batch: Any) -> torch.Tensor:
 
 
 class DataModule(pl.LightningDataModule):
-    def __init__(self, loader: Any) -> None:
+    """It makes a new loader whenever it is asked."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
         super().__init__()
-        self.loader = loader
+        self.make = make
 
     def train_dataloader(self) -> Any:
-        return self.loader
+        return self.make()
 
 
 def _loaders(run: Run, loader: str, workers: int, kind: str, **options: Any) -> Any:
@@ -101,7 +105,7 @@ def train(
     more = {"remember": 2} if loader.startswith("ours") and save == "exception" else {}
     if persistent and workers:
         more["persistent_workers"] = True
-    train_loader = _loaders(run, loader, workers, kind, **more)
+    make = partial(_loaders, run, loader, workers, kind, **more)
     val_loader = data.loader(loader, data.Map(), workers, shuffle=False) if validation else None
     net = Module(run, dropout, estimated)
     killed = run.phase == "killed"
@@ -120,8 +124,8 @@ def train(
         enable_model_summary=False,
         **{"max_epochs": data.EPOCHS, "enable_progress_bar": False, **options},
     )
-    data_of = {"datamodule": DataModule(train_loader)} if module else {}
-    data_of = data_of or {"train_dataloaders": train_loader, "val_dataloaders": val_loader}
+    data_of = {"datamodule": DataModule(make)} if module else {}
+    data_of = data_of or {"train_dataloaders": make(), "val_dataloaders": val_loader}
     path = next(run.folder.glob("*.ckpt")) if run.resumes else None
     try:
         trainer.fit(net, ckpt_path=path, **data_of)

@@ -34,6 +34,8 @@ _CASES: dict[str, Options] = {
     "iterable-style with length": {**_MIDDLE_AND_END, "kind": "sized stream"},
     "iterable-style with a state": {**_MIDDLE_AND_END, "kind": "stateful stream"},
     "gradient accumulation, an uneven end": {"checkpoint": [16, 20], "accumulate": 3},
+    "`eval_steps=4`": {"checkpoint": [12, 13], "eval_strategy": "steps", "eval_steps": 4},
+    "saved before an evaluation": {"checkpoint": 20, "eval_strategy": "epoch"},
     "`prepare_loader`, a sampler of one's own": {**_MIDDLE_AND_END, "own": True, "no": _OTHERS},
     "two processes": _TWO,
     "two processes, iterable-style": {**_TWO, "kind": "stream", "no": _OWN},

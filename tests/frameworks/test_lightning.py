@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .data import BATCHES
 from .harness import Server
 from .table import Options, Table
 
@@ -29,6 +31,7 @@ _DDP = {"ranks": 2, "strategy": "ddp"}
 _OWN = {**_DDP, "kind": "own sampler", "use_distributed_sampler": False}
 _VALIDATION = {"dropout": 0.5, "validation": True}
 
+_RELOADS = {"module": True, "reload_dataloaders_every_n_epochs": 1}
 _ACCUMULATES = {"save": "exception", "accumulate_grad_batches": 2}
 
 #: the table's rows
@@ -52,6 +55,8 @@ _CASES: dict[str, Options] = {
     "`limit_train_batches=7`, in mid-epoch": {"checkpoint": 10, "limit_train_batches": 7},
     "`limit_train_batches=7`, after its end": {"checkpoint": 14, "limit_train_batches": 7, **_END},
     "LightningDataModule": {"checkpoint": 13, "module": True},
+    "`reload_dataloaders_every_n_epochs=1`": {"checkpoint": [13, 20], **_RELOADS},
+    "reloaded, after an epoch's end": {"checkpoint": 20, **_RELOADS, **_END},
     "persistent workers": {"checkpoint": 13, "persistent": True},
     "an exception in a step": {"checkpoint": 13, "save": "exception"},
     "an exception, without length": {"checkpoint": 13, "save": "exception", "kind": "stream"},
@@ -101,6 +106,16 @@ def test_the_progress_bar_of_a_resumed_run_ends_at_100_percent(
     shown = (tmp_path / "killed" / "resumed-0.log").read_text()
     assert re.search(r"Epoch 1:\s+40%.* 4/10 ", shown)
     assert re.search(r"Epoch 1:\s*100%.* 10/10 ", shown)
+
+
+def test_loaders_that_are_made_anew_have_other_orders_in_each_epoch(
+    server: Server, tmp_path: Path
+) -> None:
+    options = {**_LOADERS["`ResumeLoaders`"], "workers": 0, **_RELOADS}
+    assert server.compare("train", tmp_path, 13, **options) == "exact"
+    rows = (tmp_path / "whole" / "whole-0.jsonl").read_text().splitlines()
+    ids = [json.loads(row)["ids"] for row in rows]
+    assert len({str(ids[at : at + BATCHES]) for at in range(0, 3 * BATCHES, BATCHES)}) == 3
 
 
 # --- what is refused, and warned of --------------------------------------------------------------

@@ -45,7 +45,9 @@ def program(page: Path, opening: str = "```python") -> str:
     )
 
 
-def run(page: Path, folder: Path, opening: str = "```python") -> subprocess.CompletedProcess[str]:
+def run(
+    page: Path, folder: Path, opening: str = "```python", limit_s: float = _LIMIT_S
+) -> subprocess.CompletedProcess[str]:
     """Run a page's blocks in a fresh process."""
     script = folder / "page.py"
     script.write_text(program(page, opening))
@@ -55,7 +57,7 @@ def run(page: Path, folder: Path, opening: str = "```python") -> subprocess.Comp
         env={**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"},
         capture_output=True,
         text=True,
-        timeout=_LIMIT_S,
+        timeout=limit_s,
     )
 
 

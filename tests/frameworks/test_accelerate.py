@@ -34,18 +34,20 @@ _LOADERS: dict[str, Options] = {
 }
 
 
-_ACCELERATES = ["ours alone", "torch", "torchdata"]
+#: both processes write torchdata's states into one file: who is the last is chance
+_TWO_PROCESSES = {"ranks": 2, "no": ["torchdata"]}
+_OURS = {"no": ["ours alone", "torch", "torchdata"]}
 
 
 def _dispatch(**config: Any) -> Options:
-    return {"ranks": 2, "config": {"dispatch_batches": True, **config}}
+    return {**_TWO_PROCESSES, "config": {"dispatch_batches": True, **config}}
 
 
 _MIDDLE_AND_END = {"checkpoint": [13, 20]}
 #: two processes with 4 batches each in an epoch, of 6 samples
-_TWO = {"ranks": 2, "checkpoint": [6, 8], "batch_size": 6, "per_epoch": 4}
+_TWO = {**_TWO_PROCESSES, "checkpoint": [6, 8], "batch_size": 6, "per_epoch": 4}
 _FIVES = {**_TWO, "batch_size": 5}
-_HALVES = {"ranks": 2, "checkpoint": [7, 10], "per_epoch": 5}
+_HALVES = {**_TWO_PROCESSES, "checkpoint": [7, 10], "per_epoch": 5}
 
 #: the table's rows
 _CASES: dict[str, Options] = {
@@ -68,7 +70,7 @@ _CASES: dict[str, Options] = {
     "`drop_last=True`": {**_TWO, "checkpoint": [4, 6], "per_epoch": 3, "drop_last": True},
     "a sampler of one's own": {**_TWO, "sampler": "own sampler"},
     "a batch sampler of one's own": {**_HALVES, "sampler": "batches"},
-    '`shard="auto"`': {**_TWO, "shard": "auto", "no": _ACCELERATES},
+    '`shard="auto"`': {**_TWO, "shard": "auto", **_OURS},
     "`dispatch_batches=True`": {**_HALVES, **_dispatch()},
     "`dispatch_batches=True`, an uneven end": {
         **_dispatch(split_batches=False),

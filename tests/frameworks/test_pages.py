@@ -10,12 +10,13 @@ from test_docs import ROOT, run
 PAGES = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
 
 
-_CORE = {"ray": [pytest.mark.core]}
+#: Ray takes a minute to start twice, and four on a busy machine
+_MARKS = {"ray": [pytest.mark.core, pytest.mark.timeout(600)]}
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=_CORE.get(page.stem, []), id=page.stem) for page in PAGES]
+    "page", [pytest.param(page, marks=_MARKS.get(page.stem, []), id=page.stem) for page in PAGES]
 )
 def test_the_recipes_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    done = run(page, tmp_path, opening="```python no-run")
+    done = run(page, tmp_path, opening="```python no-run", limit_s=500)
     assert done.returncode == 0, done.stderr

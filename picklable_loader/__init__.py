@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from .datasets.packed_list import PackedList
     from .datasets.shuffle import ShuffleBuffer
     from .errors import LoaderError
+    from .fetching.worker.feedback import send_feedback
     from .loader.iterator import LoaderIterator
     from .loader.loader import DataLoader
     from .loader.progress import progress
@@ -38,6 +39,7 @@ __all__ = [
     "progress",
     "register_order",
     "save",
+    "send_feedback",
     "to_json",
 ]
 
@@ -59,6 +61,7 @@ _MODULES = {
     "progress": "loader.progress",
     "register_order": "orders.torch_samplers",
     "save": "saving.files.checkpoint",
+    "send_feedback": "fetching.worker.feedback",
     "to_json": "saving.states.state_json",
 }
 

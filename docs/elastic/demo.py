@@ -8,6 +8,7 @@ samples and the loss of each step, and writes docs/elastic/ranks.png.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -39,8 +40,12 @@ def train(folder: Path, world: int, kill_at: int | None, restarts: int = 0) -> b
     script = [str(HERE / "train.py"), f"--folder={folder}", f"--kill-at={kill_at or -1}"]
     words = [sys.executable, "-m", *runner, f"--max-restarts={restarts}", *script]
     log = folder / f"torchrun-{world}.log"
+    # With torchrun's own store, gloo hung in init_process_group after 5 of 10 restarts (torch
+    # 2.13, a busy machine), past its timeout; with a store of the ranks' own after none of 16.
+    own_store = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     with log.open("w") as output:
-        return subprocess.run(words, stdout=output, stderr=output).returncode == 0
+        done = subprocess.run(words, stdout=output, stderr=output, env=own_store)
+    return done.returncode == 0
 
 
 def read(folder: Path) -> dict[tuple[int, int], Read]:

@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--kill-at", type=int, default=-1, help="step at which rank 1 is killed")
     options = parser.parse_args()
-    # After a restart gloo may wait for a dead rank, by default for 30 minutes.
+    # gloo waits for a dead rank, by default for 30 minutes.
     dist.init_process_group("gloo", timeout=timedelta(seconds=45))
     rank, world = dist.get_rank(), dist.get_world_size()
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])

@@ -35,6 +35,8 @@ class Policy:
     most_deaths: int = 3
     #: draw only when the consumer asks (num_workers=0)
     lazy: bool = False
+    #: so do workers (prefetch_budget=1, and a custom sampler)
+    on_demand: bool = False
 
 
 #: reasons to grow, each by its bound in bytes: a slow head, and whatever else lets a worker idle

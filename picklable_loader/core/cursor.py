@@ -56,6 +56,10 @@ class Cursor(NamedTuple):
     #: ``"workers"`` or ``"persistent_workers"``: later epochs draw as torch does with these; None:
     #: as with ``num_workers=0``, or nobody can notice
     draws_as: str | None = None
+    #: of a sampler that listens: the budget, the first step that it has not heard of, and feedback
+    #: that it has not received, ``{"budget": 2, "heard": 7, "notes": [[6, [0.5]]]}``; None: it
+    #: does not listen
+    feedback: dict[str, Any] | None = None
 
 
 class Saved(NamedTuple):

@@ -7,10 +7,11 @@ are not frozen, which would take 0.4 µs more each. Example: ``Arrived(step=3)``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
+from .feedback import Note
 from .streams import StreamPosition
 from .task import Task
 
@@ -38,6 +39,18 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Flushed:
+    """What was drawn and is not delivered is given up, and the sampler is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The consumer says something about the batch that was delivered last, to the sampler."""
+
+    note: Note
+
+
+@dataclass(frozen=True, slots=True)
 class Budgeted:
     """From now on the window may hold this many tasks, and this many bytes of batches."""
 
@@ -46,6 +59,8 @@ class Budgeted:
     bytes: int | None = None
     #: the window may grow by itself to so many tasks; 0: it does not
     most: int = 0
+    #: tasks are drawn only while the consumer waits
+    on_demand: bool = False
 
 
 @dataclass(slots=True)
@@ -61,6 +76,8 @@ class Answered:
     idled: bool = False
     #: nanoseconds that it has cost its worker; 0 where nobody counts
     cost_ns: int = 0
+    #: what its worker says about it, to the sampler and the consumer
+    notes: Sequence[Note] = ()
 
 
 class Arrived(Answered):
@@ -129,7 +146,9 @@ class Interrupted:
     handed_over: int
 
 
-Event = Union[Started, Wanted, Skipped, Budgeted, Answered, Left, LastMark, Died, Interrupted]
+Event = Union[
+    Started, Wanted, Skipped, Flushed, Told, Budgeted, Answered, Left, LastMark, Died, Interrupted
+]
 
 
 # --- instructions --------------------------------------------------------------------------------

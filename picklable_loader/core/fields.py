@@ -43,8 +43,10 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "rank": (list,),
         "fits": (dict,),
         "program": (dict,),
+        "feedback": (dict,),
         "checksum": (str,),
     },
+    "feedback": {"budget": (int,), "heard": (int,), "notes": (list,)},
     "program": {
         "torch": (str,), "numpy": (str,), "python": (str,), "cuda": (list,), "rank": (list,),
     },
@@ -92,6 +94,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "checksum": (str,),
         "sampler": (dict,),
         "between": (dict,),
+        "events": (list,),
         "universe": (dict,),
         "iterator_state": _FORM,
         "sampler_state": _FORM,
@@ -146,6 +149,7 @@ def check_records(state: Mapping[str, Any]) -> None:
         if name != "workers":
             check_fields(state[name], name, f"{name}.")
     check_fields(state.get("program", {}), "program", "program.")
+    check_fields(state.get("feedback", {}), "feedback", "feedback.")
     check_attributes(state["sampler"].get("attributes", {}), "sampler.attributes")
     for worker, states in state["workers"].items():
         if type(states) is not dict:

@@ -47,6 +47,20 @@ class RandomAccess(Protocol):
         """The indices at ascending positions below the length; moves where ``take`` goes on."""
 
 
+@runtime_checkable
+class Listener(Protocol):
+    """An order whose sampler may be told something while it is drawn from."""
+
+    #: the sampler receives feedback, as far as is known before it is opened
+    listens: bool
+
+    def receive(self, step: int, notes: Sequence[bytes]) -> None:
+        """Give the sampler what was said about a delivered step; raises what it raises."""
+
+    def put_back(self, batches: list[Any]) -> bool:
+        """Offer the sampler the batches that it gave last; False: it takes nothing back."""
+
+
 class Section(Sequence[Any]):
     """Indices at some positions of an order, which are made when a slice is asked for."""
 

@@ -10,7 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, cast
 
-from .order import Order, RandomAccess, Section
+from .order import Listener, Order, RandomAccess, Section
 from .shard import ALONE, Shard
 from .streams import StreamPosition
 from .task import Task
@@ -98,6 +98,16 @@ class Plan:
         return not self.order.seekable
 
     @property
+    def listens(self) -> bool:
+        """The sampler receives feedback."""
+        return not self.order.seekable and isinstance(self.order, Listener) and self.order.listens
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that share the order."""
+        return self.grouping.shard.world
+
+    @property
     def draws_ahead(self) -> bool:
         """Tasks of a stream may be drawn before those of others whose turn is earlier."""
         return self.streams > 0 and self._most_aside > 0
@@ -114,6 +124,34 @@ class Plan:
         for task in sorted([*tasks, *self.backlog], key=_step):
             queues.setdefault(task.stream, deque()).append(task)
         self._queues = queues
+
+    def put_back(self, tasks: Sequence[Task]) -> bool:
+        """Undo the draws of all these tasks, in order of their steps, and of the backlog.
+
+        Returns:
+            Whether the order takes them back: a custom sampler need not.
+
+        Raises:
+            Exception: the sampler's; nothing has changed.
+        """
+        tasks = sorted([*tasks, *self.backlog], key=_step)
+        if not tasks:
+            return True
+        if self.order.seekable and tasks[0].step + len(tasks) != self.next_step:
+            self.give_back(tasks)  # later steps were delivered before them
+            return True
+        if isinstance(self.order, Listener) and not self.order.seekable:
+            if not self.order.put_back([task.indices for task in tasks]):
+                return False
+        self._queues = {}
+        self.next_step, self.position = tasks[0].step, tasks[0].position
+        self._ended = False
+        self.seek()
+        return True
+
+    def receive(self, step: int, notes: Sequence[bytes]) -> None:
+        """Give the sampler what was said about a delivered step; raises what it raises."""
+        cast(Listener, self.order).receive(step, notes)
 
     def restart(self, tasks: Iterable[Task], places: Sequence[StreamPosition]) -> None:
         """Go on after an interruption.

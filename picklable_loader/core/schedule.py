@@ -19,6 +19,7 @@ from typing import Any
 from ..errors import InvalidTransition
 from .budget import Budget, Policy
 from .deliveries import Deliveries, Delivery
+from .dispatch import Dispatch
 from .events import (
     Answered,
     Arrived,
@@ -33,6 +34,7 @@ from .events import (
     Failed,
     Fault,
     Finish,
+    Flushed,
     Instruction,
     Interrupted,
     LastMark,
@@ -40,11 +42,12 @@ from .events import (
     Pass,
     Raise,
     Retract,
-    Send,
     Skipped,
     Started,
+    Told,
     Wanted,
 )
+from .feedback import Feedback
 from .phases import Phase
 from .placement import Placement
 from .plan import Plan
@@ -66,6 +69,7 @@ class Schedule:
         delivered: batches of the epoch that were delivered before.
         places: the position of each stream, if streams serve the tasks and have states.
         remember: how many deliveries a state may be behind, from 1.
+        feedback: of a state, what a sampler that listens is to receive; None: there is none.
     """
 
     def __init__(
@@ -75,9 +79,11 @@ class Schedule:
         delivered: int = 0,
         places: Sequence[StreamPosition] = (),
         remember: int = 1,
+        feedback: Feedback | None = None,
     ) -> None:
         self.plan = plan
         self.policy = policy
+        self.feedback = feedback or Feedback(plan)
         self.deliveries = Deliveries(remember)
         #: the last events, for the reader of a bug report
         self._past: deque[Event] = deque(maxlen=_REMEMBERED)
@@ -98,6 +104,7 @@ class Schedule:
         self._streamed = bool(places)
         remember = type(plan) is Plan
         self._places = StreamPositions(places, self._placement, self._window, remember)
+        self._dispatch = Dispatch(self._window, self._placement, self._places)
         #: no task is ever held: no stream may move, and no worker has died
         self._sends_at_once = not self._placement.moving
         #: tasks are drawn in order of their steps; otherwise each for the worker with fewest
@@ -178,12 +185,27 @@ class Schedule:
 
     def _started(self, event: Started, out: list[Instruction]) -> None:
         self._places.begin(event.marks)
+        self.feedback.look(self.policy, self.delivered)
         self._refill(out)
+        self.feedback.look(self.policy, self.delivered)  # it may just have been opened
 
     def _wanted(self, event: Wanted, out: list[Instruction]) -> None:
         self._wanting = True
         self._refill(out)
+        if not self.delivered:
+            self.feedback.look(self.policy, self.delivered)
         self._serve(out)
+
+    def _told(self, event: Told, out: list[Instruction]) -> None:
+        self.feedback.add(self.delivered - 1, (event.note,))
+
+    def _flushed(self, event: Flushed, out: list[Instruction]) -> None:
+        self._fault = self.feedback.hear(self.delivered) or self._fault
+        if self.plan.put_back(self._window.tasks()):
+            out.extend(map(Drop, self._window.give_up()))
+            self.deliveries.forget()
+            self._exhausted = False
+            self._refill(out)
 
     def _answered(self, event: Answered, out: list[Instruction]) -> None:
         entry, forgotten = self._window.answer(event)
@@ -197,6 +219,7 @@ class Schedule:
         if forgotten:
             out.append(Drop(event.step))
         more = type(event) is Ended or self.policy.bytes is not None or not self._in_turn
+        more |= forgotten
         if type(event) is Arrived:
             if event.bytes > self._budget.largest:
                 self._budget.note(event.bytes)
@@ -204,14 +227,15 @@ class Schedule:
         if more:  # than before the answer may be drawn now
             self._refill(out)
         elif self._window.held:
-            self._hand_out(out)
+            self._dispatch.hand_out(out)
         self._serve(out)
 
     def _died(self, event: Died, out: list[Instruction]) -> None:
         self._sends_at_once = False
         self._window.lose(event, self.policy.most_deaths)
         self._places.died(event.worker)
-        self._hand_out(out)
+        self._dispatch.hand_out(out)
+        self._refill(out)
         self._serve(out)
         out.extend(self._places.asks(event.worker))
 
@@ -229,11 +253,13 @@ class Schedule:
     def _budgeted(self, event: Budgeted, out: list[Instruction]) -> None:
         if self.policy.lazy:
             return  # one at a time, when the consumer asks
-        self.policy = replace(self.policy, budget=event.tasks, most=event.most, bytes=event.bytes)
+        policy = replace(self.policy, budget=event.tasks, most=event.most, bytes=event.bytes)
+        self.policy = replace(policy, on_demand=event.on_demand)
         self._budget = Budget(self.policy, self._budget.largest)
         self._refill(out)
 
     def _skipped(self, event: Skipped, out: list[Instruction]) -> None:
+        self._fault = self.feedback.hear(self.delivered) or self._fault
         passed, here = self._window.skip(event)
         out.extend(map(Drop, here))
         if not self._exhausted:
@@ -248,6 +274,7 @@ class Schedule:
             self._window.take_back(self._drawn)
         if (last := self.deliveries.take_back(event.handed_over)) is not None:
             self.delivered = last.delivered
+            self.feedback.retract(last.task.step)
             self._places.put_back(last.task.stream, last.place)
             self._window.take_back(last.task)
             out.append(Retract(last.task.step))
@@ -273,6 +300,8 @@ class Schedule:
                 return
             out.append(Pass(step))
         head = next(iter(window.entries.values()), None)
+        if window.redraws:
+            return
         if head is None or entry is not None:
             self._wanting = False
             fault, self._fault = self._fault, None
@@ -292,25 +321,31 @@ class Schedule:
         self.deliveries.add(Delivery(self.delivered, task, place, kind is not Emptied))
         answer = self._window.take(entry, Wanted)
         self.delivered += 1
+        if answer.notes:
+            self.feedback.add(task.step, answer.notes)
         if self._streamed:
             self._places.deliver(task, answer.mark)
         return answer
 
     def _refill(self, out: list[Instruction]) -> None:
         """Draw tasks up to the budget and hand them out."""
-        if self.policy.lazy and not self._wanting:
+        plan, policy, window, budget = self.plan, self.policy, self._window, self._budget
+        on_demand = policy.lazy or policy.on_demand or self.feedback.listening
+        if on_demand and not self._wanting:
             return
-        window, budget = self._window, self._budget
+        self._fault = self.feedback.hear(self.delivered) or self._fault
         while len(window.entries) < budget.tasks and self._may_draw():
             try:
                 # In one line: no signal is handled before the task is noted.
-                self._drawn = self.plan.draw() if self._in_turn else self._draw_out_of_turn()
+                self._drawn = (
+                    plan.draw() if self._in_turn else self._dispatch.draw(plan, budget.tasks)
+                )
             except StopIteration:
-                streams = self.plan.repeat(self.delivered + len(window.entries))
+                streams = plan.repeat(self.delivered + len(window.entries))
                 self._exhausted = not streams
                 self._places.grow(streams)
             except Exception as error:
-                if not self.plan.custom:
+                if not plan.custom:
                     raise  # a signal handler's
                 self._fault = error  # the user's sampler; what was drawn before comes first
             else:
@@ -319,53 +354,14 @@ class Schedule:
                 window.add(task, held=not self._sends_at_once)
                 self._drawn = None
                 if self._sends_at_once:
-                    stream = task.stream
-                    out.append(Send(None if stream is None else self._placement.of(stream), task))
+                    out.append(self._dispatch.at_once(task))
         if window.held:
-            self._hand_out(out)
-
-    def _draw_out_of_turn(self) -> Task | None:
-        """A task for the worker that has fewest; None: each has its share of the window.
-
-        So a slow worker takes its share and no more, and the others go on.
-        """
-        while steps := self.plan.next_steps():
-            owed, stuck = self._window.owed(), self._window.stuck()
-            stream = self._placement.least_busy(steps, owed, stuck, self.budget)
-            task = None if stream is None else self.plan.draw_from(stream)
-            if stream is None or task is not None:
-                return task
-        raise StopIteration
-
-    def _hand_out(self, out: list[Instruction]) -> None:
-        """Send the tasks that are held, each to its stream's worker, which may be a new one."""
-        if self._places.awaited is not None:
-            return
-        full: set[int] = set()
-        for entry in self._window.held_back():
-            stream = entry.task.stream
-            if stream is None:
-                self._send(entry, out)
-            elif stream not in full:
-                place = self._places.open_again(stream)
-                if place is not None or self._placement.has_room(stream):
-                    self._send(entry, out, place)
-                else:
-                    full.add(stream)
-
-    def _send(
-        self, entry: Entry, out: list[Instruction], place: StreamPosition | None = None
-    ) -> None:
-        task = entry.task
-        self._window.send(entry)
-        if self._placement.moving:
-            self._placement.sent(task.stream or 0)
-        worker = None if task.stream is None else self._placement.of(task.stream)
-        out.append(Send(worker, task, place))
+            self._dispatch.hand_out(out)
 
     def _may_draw(self) -> bool:
         """There may be more tasks, and the bound in bytes leaves room for one."""
-        if self._exhausted or self._fault or self._places.awaited is not None:
+        over = self._exhausted or self._fault or self._places.awaited is not None
+        if over or self._window.redraws:
             return False
         limit = self.plan.limit
         if limit is not None and self.delivered + len(self._window.entries) >= limit:
@@ -387,7 +383,9 @@ class Schedule:
 _HANDLERS: dict[type[Any], Callable[[Schedule, Any, list[Instruction]], None]] = {
     Started: Schedule._started,
     Wanted: Schedule._wanted,
+    Told: Schedule._told,
     Skipped: Schedule._skipped,
+    Flushed: Schedule._flushed,
     Budgeted: Schedule._budgeted,
     Arrived: Schedule._answered,
     Failed: Schedule._answered,

@@ -80,6 +80,8 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         state["draws_as"] = cursor.draws_as
     if cursor.rank is not None:
         state["rank"] = list(cursor.rank)
+    if cursor.feedback is not None:
+        state["feedback"] = {**cursor.feedback}
     return state
 
 
@@ -120,6 +122,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         num_streams=state.get("num_streams"),
         batches=state.get("batches"),
         rank=_rank(state),
+        feedback=_feedback(state),
     )
     if cursor.num_streams is not None and cursor.rank is None:
         raise DamagedStateError("num_streams", "absent in a state of all ranks", cursor.num_streams)
@@ -213,6 +216,26 @@ def _rank(state: Mapping[str, Any]) -> tuple[int, int] | None:
     if not 0 <= rank < world:
         raise DamagedStateError("rank", "a rank below the number of ranks", form)
     return rank, world
+
+
+def _feedback(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    form = state.get("feedback")
+    if form is None:
+        return None
+    if type(form) is not dict or type(form.get("notes")) is not list:
+        raise DamagedStateError("feedback", "budget, heard and notes", form)
+    budget, step = _count(form, "budget"), _count(state, "step")
+    if not 0 < budget <= _LONGEST_WINDOW:
+        raise DamagedStateError("feedback.budget", f"from 1 to {_LONGEST_WINDOW}", budget)
+    steps = []
+    for entry in form["notes"]:
+        kinds = [type(part) for part in entry] if type(entry) is list else []
+        if kinds != [int, list] or not 0 <= entry[0] < step:
+            raise DamagedStateError("feedback.notes", f"steps below {step}, with notes", entry)
+        steps.append(entry[0])
+    if steps != sorted(set(steps)):
+        raise DamagedStateError("feedback.notes", "each step once, ascending", steps)
+    return {"budget": budget, "heard": _count(form, "heard"), "notes": form["notes"]}
 
 
 # --- the streams ---------------------------------------------------------------------------------

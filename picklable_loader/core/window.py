@@ -42,6 +42,8 @@ class Window:
         self._ready: list[int] = []
         #: tasks sent and not answered: entries (SENT) or forgotten
         self.under_way = 0
+        #: steps that were given up, until the next task is drawn
+        self._given_up: set[int] = set()
         #: entries that are HELD
         self.held = 0
         #: bytes that the batches that have arrived take together
@@ -56,6 +58,11 @@ class Window:
     def ready(self) -> int:
         """Batches that wait for delivery."""
         return len(self._ready)
+
+    @property
+    def redraws(self) -> bool:
+        """A worker has a task that was given up: its step is not to be drawn again yet."""
+        return bool(self._given_up) and not self._given_up.isdisjoint(self._forgotten)
 
     def tasks(self) -> tuple[Task, ...]:
         """The tasks, in order of their steps."""
@@ -123,6 +130,8 @@ class Window:
             self.entries = dict(sorted(entries.items()))
         self.held += held
         self.under_way += not held
+        if self._given_up:
+            self._given_up = set()
 
     def send(self, entry: Entry) -> None:
         """A task is given to a worker."""
@@ -183,6 +192,11 @@ class Window:
             if was is Phase.SENT:
                 self._forgotten[step] = entry
         return len(steps), here
+
+    def give_up(self) -> list[int]:
+        """Give up all tasks, which are to be drawn again; the steps of those that are here."""
+        self._given_up = set(self.entries)
+        return self.skip(Skipped(len(self.entries)))[1]
 
     def lose(self, event: Died, most_deaths: int) -> None:
         """A worker has died: its tasks are to be done again, unless too many workers die of one."""

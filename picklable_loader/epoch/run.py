@@ -31,6 +31,7 @@ from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode, encode_state
 from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, worker_states
+from .feedback import restored_feedback, saved_feedback
 from .spec import Spec
 
 
@@ -205,6 +206,7 @@ class Run:
             workers=as_text(self.worker_states) if self.worker_states else {},
             announced=self.announced,
             draws_as=self.draws_as if shows_draws(self._source, self.spec) else None,
+            feedback=saved_feedback(self.schedule, step, live),
         )
 
     def _undone(self, behind: int) -> list[Delivery]:
@@ -377,7 +379,10 @@ class Run:
                 again = map(plan.again, map(self._as_drawn, place.since))
                 place.since = [task for task in again if task is not None]
             plan.seek()
-        return Schedule(plan, policy, step, places, spec.options.remember)
+        feedback = restored_feedback(cursor, self.order, plan)
+        if feedback is not None and cursor is not None and cursor.feedback is not None:
+            policy = replace(policy, budget=cursor.feedback["budget"], most=0)
+        return Schedule(plan, policy, step, places, spec.options.remember, feedback)
 
     def _as_drawn(self, task: Task) -> Task:
         """A task of a state, with its indices as the sampler gave them."""

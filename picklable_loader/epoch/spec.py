@@ -275,10 +275,12 @@ class Spec:
             return Policy(lazy=True)
         wish = options.prefetch_budget or workers * (self.prefetch_factor or 1)
         budget, most = self.budget_for(wish)
+        on_demand = options.prefetch_budget == 1 and not self.known
         return Policy(
             workers=workers,
             budget=budget,
             most=most,
+            on_demand=on_demand,
             bytes=count_bytes(options.prefetch_bytes),
             in_order=self.in_order,
             most_deaths=options.max_task_deaths,

@@ -32,8 +32,8 @@ from .agreement import agreed, compare_first
 from .display.timeline import Timeline, draw, timeline
 from .internals import Owner
 from .pickling import state_here
-from .pickling_iterator import PicklableIterator
 from .pin_memory import pin
+from .sampler_access import SamplerAccess
 from .setup import engine_of, spec_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T", covariant=True)
 
 
-class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
+class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
     """One pass over a loader's data.
 
     It can be pickled at any moment, with workers running; it does not notice. What is unpickled
@@ -327,7 +327,7 @@ class LoaderIterator(PicklableIterator[_T], Iterator[_T]):
     def _hand_over(self, answer: Answer) -> _T:
         if answer.kind is not Arrived:
             answer.reraise()
-        payload = answer.payload
+        payload, self._notes = answer.payload, answer.notes
         if type(payload) is Thinned:
             payload, bad = payload
             self._driver.skipped(answer.step, bad)

@@ -12,20 +12,29 @@ The iterator may be ahead of what was delivered: the snapshot holds the tasks in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from ..core.seeds import order_seed
 from ..datasets.protocol import is_stateful
-from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, LoaderError, StateError
+from ..errors import (
+    SYMPTOMS,
+    CannotSaveError,
+    DamagedStateError,
+    LoaderError,
+    StateError,
+    UsageError,
+)
 from ..rng.generators import RNGS, GeneratorStates, capture_all
 from ..rng.source import Setting, Source
 from ..saving.pickles.picklers import refusal
 from ..saving.states.checksum import checksum
+from ..saving.states.notes import objects_of
 from ..saving.states.plain import alike, decode, encode_any, encode_state
 from .attributes import Frozen, changed, freeze, thaw
-from .replay import Record, Replay, next_items
+from .replay import Event, Record, Replay, next_items, receiver_of, taker_of
 from .unknown import check_known, once_only
 
 _T = TypeVar("_T")
@@ -93,6 +102,51 @@ class CustomOrder:
             self._moves.append(not alike(before, self._moved_to))
         return taken
 
+    @property
+    def listens(self) -> bool:
+        """The sampler, or its iterator, receives feedback; the latter is known once it is open."""
+        return receiver_of(self._iterator, self._sampler) is not None
+
+    def receive(self, step: int, notes: Sequence[bytes]) -> None:
+        """Give the sampler what was said about a delivered step; raises what it raises.
+
+        Raises:
+            UsageError: it does not listen.
+        """
+        receiver = receiver_of(self.iterator(), self._sampler)
+        if receiver is None:
+            raise UsageError(
+                f"{type(self._sampler).__qualname__} has no method receive(step, objs)"
+            )
+        self._give(
+            receiver.receive, Event(self.record.taken, step, [*notes]), step, objects_of(notes)
+        )
+
+    def put_back(self, batches: list[Any]) -> bool:
+        """Offer the sampler the batches that it gave last; False: it takes nothing back."""
+        taker = taker_of(self.iterator(), self._sampler)
+        if taker is None:
+            return False
+        self._give(taker.put_back, Event(self.record.taken, None, batches), copy.deepcopy(batches))
+        self.record.ended = False
+        return True
+
+    def iterator(self) -> Iterator[Any]:
+        """The live iterator of the sampler, which is opened or restored where it is not yet."""
+        if self._saved is not None:
+            self._restore(self._saved)
+        if self._iterator is None:
+            self.open()
+        assert self._iterator is not None
+        return self._iterator
+
+    def _give(self, act: Callable[..., object], event: Event, *arguments: Any) -> None:
+        self.record.heard(event)  # first: the sampler may raise when it has taken some of it
+        logged = len(self.record.log or ())
+        self._draw(lambda _: act(*arguments), None)
+        if logged != len(self.record.log or ()):
+            self.record.log = None  # a replay could not tell these draws from those of `take`
+
     def seek(self, position: int) -> None:
         raise NotImplementedError("a custom sampler's order cannot be sought in")
 
@@ -131,7 +185,7 @@ class CustomOrder:
 
     def again(self, sampler: Any, source: Source) -> Replay | None:
         """The epoch from its beginning, by a copy of the sampler; None if that cannot be had."""
-        if self.record.log is None:
+        if self.record.log is None or self.record.events:
             return None
         thaw(sampler, source.origin)
         world = _universe(self._setting)
@@ -200,6 +254,8 @@ class CustomOrder:
             raise once_only(self._sampler)
         state["log"] = self.record.log_as_text()
         state["checksum"] = self.record.checksum
+        if self.record.events:
+            state["events"] = self.record.events_as_plain(live)
         state["sampler"] = changed(before, origin, now if live else before)
         if self.record.between:
             state["between"] = dict(self.record.between)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,14 +14,29 @@ import torch
 from ..errors import OrderMismatch
 from ..rng.generators import RNGS, GeneratorStates
 from ..saving.states.checksum import BEGINNING, checksum
+from ..saving.states.notes import notes_as_plain, notes_from_plain, objects_of
+from ..saving.states.plain import decode, encode_state
 from .attributes import Frozen, thaw
 
 #: A sampler that draws from a global generator at every batch, while the program draws from it in
 #: between, can be replayed only with the generator's state at each of these draws.
 _LOG_LIMIT = 1024
 _END = object()
+#: bytes of feedback that are recorded for a replay
+_MOST_HEARD = 1 << 20
 #: torch itself calls iter(sampler) twice in an epoch, where it starts workers
 _MOST_OPENS = 8
+
+
+class Event(NamedTuple):
+    """Something that a sampler was given in mid-epoch."""
+
+    #: indices that it had given by then
+    taken: int
+    #: the step that the notes are about; None: batches were put back
+    step: int | None
+    #: the notes, or the batches
+    given: list[Any]
 
 
 @dataclass
@@ -42,12 +58,14 @@ class Record:
     before: Frozen = field(default_factory=dict)
     #: those that others have changed between the last iter() and the first index
     between: Frozen = field(default_factory=dict)
+    #: feedback that it has received, and batches that it has taken back
+    events: list[Event] = field(default_factory=list)
 
     @classmethod
     def from_plain(cls, saved: dict[str, Any]) -> Record:
         """Raises one of SYMPTOMS if it is damaged."""
         opens, taken, ended = saved["opens"], saved["taken"], saved["ended"]
-        attributes = saved.get("sampler", {}), saved.get("between", {})
+        before, between = dict(saved.get("sampler", {})), dict(saved.get("between", {}))
         GeneratorStates.from_text(saved.get("universe", {}))
         if not 0 < opens <= _MOST_OPENS or taken < 0:
             raise ValueError(f"no iterator is opened {opens} times, or gives {taken} indices")
@@ -59,7 +77,8 @@ class Record:
         found = saved.get("checksum")
         if found is not None and len(bytes.fromhex(found)) != 8:
             raise ValueError("a checksum is 16 hexadecimal digits")
-        return cls(opens, taken, ended, found, log, *map(dict, attributes))
+        events = [_event(*form) for form in saved.get("events", ())]
+        return cls(opens, taken, ended, found, log, before, between, events)
 
     def note(self, opens: int, taken: int, states: dict[str, Any]) -> None:
         """The sampler found these states when so much was done."""
@@ -68,11 +87,45 @@ class Record:
             if len(self.log) > _LOG_LIMIT:
                 self.log = None
 
+    def heard(self, event: Event) -> None:
+        """The sampler was given that, and nobody can draw from a global generator meanwhile."""
+        self.events.append(event)
+        notes = [note for each in self.events if each.step is not None for note in each.given]
+        if sum(map(len, notes)) > _MOST_HEARD:
+            self.log = None
+
+    def events_as_plain(self, live: bool) -> list[list[Any]]:
+        """The events, for a state; CannotSaveError if one has what no state can hold."""
+        return [
+            (
+                [taken, step, encode_state(given, "a batch that was put back: ", live)]
+                if step is None
+                else [taken, step, notes_as_plain(given, live)]
+            )
+            for taken, step, given in self.events
+        ]
+
     def log_as_text(self) -> list[list[Any]]:
         return [
             [opens, taken, {name: RNGS[name].to_text(state) for name, state in states.items()}]
             for opens, taken, states in self.log or ()
         ]
+
+
+def _event(taken: int, step: int | None, form: Any) -> Event:
+    if type(taken) is not int or type(step) not in (int, type(None)):
+        raise TypeError("an event has whole numbers")
+    return Event(taken, step, decode(form) if step is None else notes_from_plain(form))
+
+
+def receiver_of(*candidates: Any) -> Any:
+    """The first that receives feedback: a sampler's iterator, or the sampler; None: none does."""
+    return next((each for each in candidates if callable(getattr(each, "receive", None))), None)
+
+
+def taker_of(*candidates: Any) -> Any:
+    """The first that takes batches back; None: none does."""
+    return next((each for each in candidates if callable(getattr(each, "put_back", None))), None)
 
 
 class Replay:
@@ -100,9 +153,11 @@ class Replay:
         self._world, self._beyond = world, beyond
         self._found = {(opens, taken): states for opens, taken, states in record.log or ()}
         self._taken = 0
+        self._events = deque(record.events)
         #: of the indices that were given so far, up to those that are recorded
         self.checksum = BEGINNING
-        self._stops = sorted(taken for opens, taken in self._found if opens == record.opens)
+        stops = {taken for opens, taken in self._found if opens == record.opens}
+        self._stops = sorted(stops | {event.taken for event in record.events})
         thaw(sampler, record.before)
         self.iterator: Iterator[Any] = iter(())
         for opens in range(record.opens):
@@ -130,6 +185,7 @@ class Replay:
     def complete(self) -> None:
         """Do all that was recorded and is not done yet; OrderMismatch: see `take`."""
         self.take(max(0, self._record.taken - self._taken))
+        self._give()
         if self._record.ended and self._taken == self._record.taken:
             self._find(self._record.opens, self._taken)
             with self._world:
@@ -152,10 +208,21 @@ class Replay:
         if self._taken >= total:
             with self._beyond:
                 return list(next_items(self.iterator, count))
+        self._give()
         self._find(self._record.opens, self._taken)
         stop = min([total, *(stop for stop in self._stops if stop > self._taken)])
         with self._world:
             return list(next_items(self.iterator, min(count, stop - self._taken)))
+
+    def _give(self) -> None:
+        """Give the sampler what it was given at this moment."""
+        while self._events and self._events[0].taken <= self._taken:
+            _, step, given = self._events.popleft()
+            with self._world:
+                if step is None:
+                    taker_of(self.iterator, self._sampler).put_back(given)
+                else:
+                    receiver_of(self.iterator, self._sampler).receive(step, objects_of(given))
 
     def _compare(self, some: list[Any]) -> None:
         """Compare the indices so far with those recorded, as soon as there are as many."""

@@ -70,8 +70,7 @@ def test_a_rank_that_is_killed_comes_back_within_torchrun_and_changes_nothing(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     demo = runpy.run_path(str(ELASTIC / "demo.py"))
     assert demo["train"](tmp_path / "whole", 2, None)
-    # gloo may fail to connect right after a restart: torchrun restarts the ranks again
-    assert demo["train"](tmp_path / "killed", 2, kill_at=13, restarts=4)
+    assert demo["train"](tmp_path / "killed", 2, kill_at=13, restarts=1)
     whole, killed = (demo["read"](tmp_path / name) for name in ("whole", "killed"))
     assert {batch.step for batch in killed.values()} == {*range(40)}
     assert demo["by_step"](killed) == demo["by_step"](whole)  # losses as well, to the last bit

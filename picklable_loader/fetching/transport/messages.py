@@ -10,13 +10,14 @@ from __future__ import annotations
 import pickle
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
 from torch._utils import ExceptionWrapper
 
 from ...core.events import Answered, Arrived, Emptied, Ended, Failed, LastMark
+from ...core.feedback import Note
 from ...core.streams import StreamPosition
 from ...core.task import Task
 from .arena import Arena, ArenaFull, Region
@@ -76,6 +77,8 @@ class Answer:
     idle_ns: int = 0
     #: False: the worker could not start, and fetches nothing
     started: bool = True
+    #: feedback that people's code has sent with the batch
+    notes: Sequence[Note] = ()
 
     def event(self) -> Answered | LastMark:
         """The event for the schedule."""
@@ -83,7 +86,7 @@ class Answer:
         if self.kind is not Arrived:
             return self.kind(self.step, self.mark)
         idled = self.idle_ns > self.busy_ns // _IDLE_PART
-        return Arrived(self.step, self.mark, self.bytes, idled, self.busy_ns)
+        return Arrived(self.step, self.mark, self.bytes, idled, self.busy_ns, self.notes)
 
     def reraise(self) -> NoReturn:
         """Raise what fetching the batch has raised."""
@@ -141,7 +144,8 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
         mark = pickle.PickleBuffer(mark)
     kind, states = answer.kind, answer.states
     try:
-        aside, count, weight, rest = _encode((answer.payload, states, mark), arena)
+        content = answer.payload, states, mark, *answer.notes
+        aside, count, weight, rest = _encode(content, arena)
     except Exception:
         kind = Failed
         aside, count, weight, rest = _encode((_failure(answer), states, mark), arena)
@@ -171,7 +175,7 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
                 rest = memoryview(open_region(Region(*_REGION.unpack(rest))))
             for at in range(0, count * _REGION.size, _REGION.size):
                 buffers.append(open_region(Region(*_REGION.unpack_from(rest, at))))
-        payload, states, mark = pickle.loads(rest[count * _REGION.size :], buffers=buffers)
+        payload, states, mark, *notes = pickle.loads(rest[count * _REGION.size :], buffers=buffers)
         if isinstance(mark, memoryview):  # it lives for long, and its region should not
             mark = bytes(mark)
     except (ConnectionError, FileNotFoundError, EOFError):
@@ -181,7 +185,10 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
         if isinstance(error, OSError) and lacks_descriptors(error):
             failure = explained(error, f"the batch of step {step} is here and cannot be opened")
         return Answer(run, step, worker, Failed, failure, None, None, *figures)
-    return Answer(run, step, worker, _KINDS[kind], payload, states, mark, *figures)
+    answer = Answer(run, step, worker, _KINDS[kind], payload, states, mark, *figures)
+    if notes:
+        answer.notes = notes
+    return answer
 
 
 def task_of(message: bytes) -> tuple[int, int] | None:

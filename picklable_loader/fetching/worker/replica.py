@@ -31,6 +31,7 @@ from ...rng.current import set_current
 from ...rng.generators import restore_all
 from ..transport.messages import Answer, EpochStart
 from .baseline import FirstBaseline
+from .feedback import sending
 from .fetch import Fetcher, Job, StreamEnded, hooks_of, make_fetcher
 from .on_error import NothingLeft
 from .stream_state import Cadence, Marker
@@ -175,7 +176,8 @@ class Replica:
         assert self._fetcher is not None, "the worker could not begin"
         whose = run, task.step, self._config.worker
         try:  # no local variable holds an error: its traceback would hold this frame, and that it
-            batch = self._fetcher.fetch(task)
+            with sending() as notes:
+                batch = self._fetcher.fetch(task)
         except StreamEnded:
             return Answer(*whose, Ended, None, None, self.mark(over=True))
         except NothingLeft as none:
@@ -188,7 +190,7 @@ class Replica:
             wrapped = None if here else ExceptionWrapper(where=self._config.where)
             return Answer(*whose, Failed, wrapped or error, None, mark)
         mark = None if self._marker is None else self._mark_if_due(began_ns)
-        return Answer(*whose, Arrived, batch, None, mark)
+        return Answer(*whose, Arrived, batch, None, mark, notes=notes)
 
     def _mark_if_due(self, began_ns: int, failed: bool = False) -> Any:
         """The stream's mark, if one is due after a batch that was begun then.
@@ -220,7 +222,8 @@ class Replica:
     def _fetch_again(self, task: Task, position: StreamPosition) -> None:
         assert self._fetcher is not None
         try:
-            self._fetcher.fetch(task)
+            with sending():  # it was delivered, and so was its feedback
+                self._fetcher.fetch(task)
         except StreamEnded:
             raise self._refusal(
                 f"it ended before batch {position.given}, which it had given when it was saved"

@@ -1,0 +1,73 @@
+"""Gives the tasks that are held to workers: each to that of its stream, which may be a new one."""
+
+from __future__ import annotations
+
+from .events import Instruction, Send
+from .placement import Placement
+from .plan import Plan
+from .positions import StreamPositions
+from .streams import StreamPlan, StreamPosition
+from .task import Task
+from .window import Entry, Window
+
+
+class Dispatch:
+    """Chooses the worker of each task.
+
+    Args:
+        window: the tasks that were drawn and are not delivered.
+        placement: which worker reads each stream.
+        places: the positions of the streams.
+    """
+
+    def __init__(self, window: Window, placement: Placement, places: StreamPositions) -> None:
+        self._window = window
+        self._placement = placement
+        self._places = places
+
+    def draw(self, plan: Plan | StreamPlan, budget: int) -> Task | None:
+        """A task for the worker that has fewest; None: each has its share of the window.
+
+        So a slow worker takes its share and no more, and the others go on.
+
+        Raises:
+            StopIteration: there is no more task.
+        """
+        while steps := plan.next_steps():
+            owed, stuck = self._window.owed(), self._window.stuck()
+            stream = self._placement.least_busy(steps, owed, stuck, budget)
+            task = None if stream is None else plan.draw_from(stream)
+            if stream is None or task is not None:
+                return task
+        raise StopIteration
+
+    def at_once(self, task: Task) -> Send:
+        """The instruction for a task that was never held."""
+        stream = task.stream
+        return Send(None if stream is None else self._placement.of(stream), task)
+
+    def hand_out(self, out: list[Instruction]) -> None:
+        """Send the tasks that are held, as far as their workers have room."""
+        if self._places.awaited is not None:
+            return
+        full: set[int] = set()
+        for entry in self._window.held_back():
+            stream = entry.task.stream
+            if stream is None:
+                self._send(entry, out)
+            elif stream not in full:
+                place = self._places.open_again(stream)
+                if place is not None or self._placement.has_room(stream):
+                    self._send(entry, out, place)
+                else:
+                    full.add(stream)
+
+    def _send(
+        self, entry: Entry, out: list[Instruction], place: StreamPosition | None = None
+    ) -> None:
+        task = entry.task
+        self._window.send(entry)
+        if self._placement.moving:
+            self._placement.sent(task.stream or 0)
+        worker = None if task.stream is None else self._placement.of(task.stream)
+        out.append(Send(worker, task, place))

@@ -1,0 +1,62 @@
+"""``send_feedback()``: objects that people's code attaches to the batch that is being fetched."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any
+
+from ...errors import UsageError
+from ...saving.states.notes import note_of
+
+
+class _Here(threading.local):
+    """The notes of the batch that this thread fetches; None: it fetches none."""
+
+    notes: list[bytes] | None = None
+
+
+_here = _Here()
+#: those of the batch begun last, for threads that a dataset has started
+_latest: list[bytes] | None = None
+
+
+def send_feedback(obj: Any) -> None:
+    """Attach a small object to the batch that is being fetched.
+
+    Call it in a dataset, a stream or a ``collate_fn``, in a worker or with ``num_workers=0``. When
+    the batch is delivered, the program finds the object in ``it.feedback``. A sampler whose
+    iterator has ``receive(step, objs)`` receives it before it is asked for the next batch.
+
+    A batch that raises, or has no sample, takes no feedback with it.
+
+    Args:
+        obj: what pickle takes, at most 1 MiB; it is copied at once.
+
+    Raises:
+        UsageError: no batch is being fetched here; or the object cannot be pickled, or is larger.
+    """
+    notes = _latest if _here.notes is None else _here.notes
+    if notes is None:
+        raise UsageError("send_feedback() needs a batch, and none is being fetched here")
+    notes.append(note_of(obj, "send_feedback()"))
+
+
+class sending:
+    """A context in which a batch is fetched; gives the list that its feedback goes to."""
+
+    def __enter__(self) -> list[bytes]:
+        global _latest
+        self._before = _here.notes
+        notes: list[bytes] = []
+        _here.notes = _latest = notes
+        return notes
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        global _latest
+        _here.notes = _latest = self._before

@@ -1,0 +1,320 @@
+"""Feedback to a sampler, and flush: what it sees depends on deliveries and on the budget alone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from picklable_loader.core.budget import Policy
+from picklable_loader.core.events import (
+    Arrived,
+    Budgeted,
+    Deliver,
+    Died,
+    Drop,
+    Emptied,
+    Fault,
+    Finish,
+    Flushed,
+    Interrupted,
+    Pass,
+    Retract,
+    Send,
+    Skipped,
+    Started,
+    Told,
+    Wanted,
+)
+from picklable_loader.core.feedback import Feedback
+from picklable_loader.core.plan import Grouping, Plan, Unit
+from picklable_loader.core.schedule import Schedule
+from picklable_loader.core.shard import Shard
+from picklable_loader.errors import UsageError
+
+
+class Attentive:
+    """An order whose next index depends on everything that happened before, and on its moment."""
+
+    seekable = False
+    listens = True
+
+    def __init__(self, length: int, takes_back: bool) -> None:
+        self.left = length
+        self.takes_back = takes_back
+        self.log: list[Any] = []
+
+    def take(self, count: int) -> list[int]:
+        count = min(count, self.left)
+        self.left -= count
+        items = [crc32(repr((self.log, at)).encode()) for at in range(count)]
+        if items:  # an iterator that has ended is not asked again
+            self.log.append(items)
+        return items
+
+    def receive(self, step: int, notes: Sequence[bytes]) -> None:
+        self.log.append((step, [*notes]))
+
+    def put_back(self, batches: list[Any]) -> bool:
+        if self.takes_back:
+            self.log.append(("back", batches))
+            self.left += sum(map(len, batches))
+        return self.takes_back
+
+    def length(self) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What a consumer does after each step; it does the same again after a resume."""
+
+    tells: frozenset[int] = frozenset()
+    flushes: frozenset[int] = frozenset()
+    skips: frozenset[int] = frozenset()
+    empty: frozenset[int] = frozenset()
+
+
+@dataclass
+class Pass_:
+    """A consumer, and workers that answer in the order of ``luck``, or die."""
+
+    schedule: Schedule
+    habits: Habits
+    luck: list[int] = field(default_factory=list)
+    under_way: list[tuple[int, Any]] = field(default_factory=list)
+    #: the batches that the consumer has got, by step
+    got: dict[int, Any] = field(default_factory=dict)
+    arrived: dict[int, Any] = field(default_factory=dict)
+    over: bool = False
+
+    def handle(self, event: Any) -> int | None:
+        """Carry out what an event leads to; the step that is delivered."""
+        delivered = None
+        for instruction in self.schedule.handle(event):
+            match instruction:
+                case Send(_, task):
+                    self.under_way.append((task.step, task.indices))
+                case Deliver(step):
+                    delivered = step
+                case Pass(step) | Drop(step):
+                    del self.arrived[step]
+                case Finish():
+                    self.over = True
+                case Fault(error):
+                    raise error
+                case Retract():
+                    pass
+                case _:
+                    raise AssertionError(instruction)
+        self.schedule.validate()
+        return delivered
+
+    def chance(self) -> int:
+        return self.luck.pop() if self.luck else 0
+
+    def work(self) -> int | None:
+        """A worker answers, or dies; or the consumer is interrupted."""
+        luck = self.chance()
+        if luck == 13:
+            lost = [step for step, _ in self.under_way[:2]]
+            del self.under_way[:2]
+            return self.handle(Died(0, lost, lost[0] if lost else None))
+        step, indices = self.under_way.pop(luck % len(self.under_way))
+        self.arrived[step] = indices
+        if step in self.habits.empty:
+            return self.handle(Emptied(step))
+        return self.handle(Arrived(step, notes=[repr(indices).encode()]))
+
+    def next(self) -> None:
+        before = self.schedule.delivered
+        step = self.handle(Wanted())
+        while step is None and not self.over:
+            step = self.work()
+        if self.over:
+            return
+        assert step is not None
+        if self.chance() == 13:  # an interruption, before the consumer has the batch
+            self.handle(Interrupted(before))
+            self.under_way.clear()
+            self.arrived.clear()
+            self.handle(Started())
+            return self.next()
+        self.got[step] = self.arrived.pop(step)
+        self.after(step)
+
+    def after(self, step: int) -> None:
+        if step in self.habits.tells:
+            self.handle(Told(f"told {step}".encode()))
+        if step in self.habits.flushes:
+            self.handle(Flushed())
+        if step in self.habits.skips:
+            self.handle(Skipped(1))
+
+    def run(self, batches: int | None = None) -> Pass_:
+        for _ in range(1000 if batches is None else batches):
+            if self.over:
+                break
+            self.next()
+        return self
+
+    def resumed(self, behind: int, policy: Policy, luck: list[int]) -> Pass_:
+        """Another consumer, which goes on from a state; the rest is as after a crash."""
+        old = self.schedule
+        undone = old.deliveries.last(behind)
+        step = undone[-1].delivered if undone else old.delivered
+        plan: Any = old.plan
+        pending = [*(each.task for each in undone), *old.window(), *plan.backlog]
+        order = copy.deepcopy(plan.order)
+        again = Plan(order, plan.grouping, plan.next_step, plan.position, pending)
+        feedback = Feedback(again, old.feedback.heard, old.feedback.below(step))
+        schedule = Schedule(again, policy, step, (), 3, feedback)
+        got = {at: batch for at, batch in self.got.items() if at < step}
+        passing = Pass_(schedule, self.habits, luck, got=got)
+        passing.handle(Started())
+        return passing
+
+
+def begun(
+    policy: Policy, habits: Habits, length: int, back: bool, luck: Sequence[int] = ()
+) -> Pass_:
+    plan = Plan(Attentive(length, back), Grouping(Unit.SAMPLE_OF_BATCH, 2))
+    passing = Pass_(Schedule(plan, policy, remember=3), habits, [*luck])
+    passing.handle(Started())
+    return passing
+
+
+def seen(passing: Pass_) -> Any:
+    """All that the sampler has seen, and all that the consumer has got."""
+    plan: Any = passing.schedule.plan
+    return plan.order.log, passing.got
+
+
+STEPS = st.frozensets(st.integers(0, 12))
+HABITS = st.builds(Habits, STEPS, STEPS, STEPS, STEPS)
+#: lists that Hypothesis makes are short, and mostly zeros: too little happens under these
+LUCK = st.integers(0, 2**32).map(lambda seed: Random(seed).choices(range(14), k=80))
+LENGTH = st.integers(0, 24)
+ENDLESS = 10**9
+
+
+@settings(max_examples=1000, deadline=None)
+@given(HABITS, LENGTH, st.booleans(), st.integers(1, 4), st.integers(1, 6), LUCK)
+def test_a_sampler_sees_the_same_whoever_works(
+    habits: Habits, length: int, back: bool, workers: int, budget: int, luck: list[int]
+) -> None:
+    alone = Policy(lazy=True, budget=budget, most_deaths=ENDLESS)
+    several = Policy(workers=workers, budget=budget, most_deaths=ENDLESS)
+    expected = begun(alone, habits, length, back).run()
+    found = begun(several, habits, length, back, luck).run()
+    assert seen(found) == seen(expected)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(
+    HABITS, LENGTH, st.booleans(), st.integers(1, 6), LUCK, LUCK, st.integers(0, 13),
+    st.integers(0, 3), st.integers(1, 3),
+)  # fmt: skip
+def test_a_state_goes_on_with_what_the_sampler_would_have_seen(
+    habits: Habits,
+    length: int,
+    back: bool,
+    budget: int,
+    luck: list[int],
+    more: list[int],
+    batches: int,
+    behind: int,
+    workers: int,
+) -> None:
+    policy = Policy(workers=2, budget=budget, most_deaths=ENDLESS)
+    expected = begun(policy, habits, length, back).run()
+    killed = begun(policy, habits, length, back, luck).run(batches)
+    behind = min(behind, len(killed.schedule.deliveries))
+    other = Policy(workers=workers, budget=budget, most_deaths=ENDLESS)
+    assert seen(killed.resumed(behind, other, more).run()) == seen(expected)
+
+
+def test_with_a_budget_of_one_a_batch_is_drawn_with_all_feedback_of_those_before() -> None:
+    habits = Habits(tells=frozenset(range(9)))
+    log, got = seen(begun(Policy(workers=2), habits, 6, back=False).run())
+    notes = [repr(got[step]).encode() for step in range(3)]
+    rows = [(step, [notes[step], f"told {step}".encode()]) for step in range(3)]
+    assert log == [got[0], rows[0], got[1], rows[1], got[2], rows[2]]
+
+
+def test_a_budget_of_three_lets_the_sampler_be_two_batches_ahead() -> None:
+    log, got = seen(begun(Policy(workers=2, budget=3), Habits(), 8, back=False).run(2))
+    assert log == [*log[:3], (0, [repr(got[0]).encode()]), log[4]]
+
+
+def test_flush_gives_up_what_was_drawn_and_the_sampler_is_asked_again() -> None:
+    passing = begun(Policy(workers=2, budget=3), Habits(flushes=frozenset({0})), 8, back=True)
+    log, got = seen(passing.run())
+    offered = log[4]
+    assert offered == ("back", log[1:3])
+    assert sorted(got) == [0, 1, 2, 3]
+    assert not any(batch in log[1:3] for batch in got.values())
+
+
+def test_without_put_back_flush_gives_nothing_up() -> None:
+    with_flush = begun(Policy(workers=2, budget=3), Habits(flushes=frozenset({0})), 8, False)
+    without = begun(Policy(workers=2, budget=3), Habits(), 8, False)
+    assert seen(with_flush.run())[1] == seen(without.run())[1]
+
+
+def test_a_step_that_was_given_up_is_not_drawn_again_while_a_worker_has_it() -> None:
+    passing = begun(Policy(workers=2, budget=3), Habits(), 8, back=True)
+    passing.next()
+    assert passing.under_way, "workers have later steps"
+    passing.handle(Flushed())
+    waiting, passing.under_way = passing.under_way, []
+    assert passing.handle(Wanted()) is None and not passing.under_way and not passing.over
+    passing.under_way = waiting
+    assert len(passing.run().got) == 4
+
+
+def test_what_receive_raises_reaches_the_consumer_and_the_pass_goes_on() -> None:
+    passing = begun(Policy(workers=1), Habits(), 6, back=False)
+    order: Any = passing.schedule.plan.order  # type: ignore[union-attr]
+    passing.next()
+
+    def refuse(step: int, notes: Sequence[bytes]) -> None:
+        order.receive = Attentive.receive.__get__(order)
+        raise ZeroDivisionError(step)
+
+    order.receive = refuse
+    with pytest.raises(ZeroDivisionError):
+        passing.next()
+    assert len(passing.run().got) == 3
+    assert (0, [repr(passing.got[0]).encode()]) not in order.log  # it counts as received
+
+
+def test_a_larger_budget_from_the_program_counts_from_the_next_batch() -> None:
+    passing = begun(Policy(workers=2), Habits(), 12, back=False)
+    passing.next()
+    passing.handle(Budgeted(3))
+    passing.next()
+    assert len(passing.schedule.window()) == 2
+
+
+@pytest.mark.parametrize(
+    "policy, shard, named",
+    [
+        (Policy(bytes=100), Shard(), "prefetch_bytes="),
+        (Policy(in_order=False), Shard(), "in_order=False"),
+        (Policy(), Shard(0, 2), "shard="),
+    ],
+)
+def test_a_listener_is_refused_where_more_than_the_budget_decides(
+    policy: Policy, shard: Shard, named: str
+) -> None:
+    plan = Plan(Attentive(8, False), Grouping(Unit.SAMPLE_OF_BATCH, 2, shard=shard))
+    with pytest.raises(UsageError, match=named):
+        Schedule(plan, policy).handle(Started())

@@ -1,0 +1,156 @@
+"""Law 1 with a sampler that listens: whole, saved and resumed passes see the same feedback."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from zoo.listeners import LISTENERS, Batches, Generated, Picklable, Sending, Stateful
+
+from picklable_loader import DataLoader, from_json, to_json
+from picklable_loader.errors import RestartWarning
+
+from .observe import expected_warnings
+
+#: after these steps the program flushes, or skips a batch
+FLUSHES, SKIPS = (3, 7), (5,)
+#: the last one is that of the last batch
+STEPS = (0, 1, 3, 4, 6, 7, 9, 11)
+BUDGETS = [(0, 1), (1, 1), (2, 1), (1, 3), (2, 3), (4, 3)]
+
+
+def loader_of(kind: Any, num_workers: int, budget: int, **options: Any) -> DataLoader[Any]:
+    if kind is Batches:
+        options = {"batch_sampler": kind(), **options}
+    else:
+        options = {"batch_size": 4, "sampler": kind(), **options}
+    if num_workers:
+        options["prefetch_budget"] = budget
+    data = options.pop("dataset", None) or Sending()
+    return DataLoader(data, num_workers=num_workers, seed=5, **options)
+
+
+def train(iterator: Any, steps: int = -1) -> list[Any]:
+    """What a training sees: batches, with what was said about them; it says their noise."""
+    seen: list[Any] = []
+    while steps < 0 or iterator.step < steps:
+        batch = next(iterator, None)
+        if batch is None:
+            break
+        assert iterator.feedback == [int(index) for index in batch[:, 0]]
+        seen.append((iterator.step, batch.tolist()))
+        iterator.tell(batch[:, 1].sum().item())
+        if iterator.step in FLUSHES:
+            iterator.flush()
+        if iterator.step in SKIPS:
+            iterator.skip(1)
+    return seen
+
+
+@cache
+def whole(kind: Any, budget: int) -> list[Any]:
+    """An uninterrupted epoch; with one worker, whatever the number of workers in a test."""
+    return train(iter(loader_of(kind, 1, budget)))
+
+
+@pytest.mark.parametrize("num_workers, budget", BUDGETS)
+@pytest.mark.parametrize("kind", LISTENERS)
+def test_a_sampler_sees_the_same_under_any_number_of_workers(
+    kind: Any, num_workers: int, budget: int
+) -> None:
+    assert train(iter(loader_of(kind, num_workers, budget))) == whole(kind, budget)
+
+
+def by_state(iterator: Any, make: Callable[[], DataLoader[Any]]) -> Any:
+    loader = make()
+    loader.load_state_dict(copy.deepcopy(iterator.state_dict()))
+    return iter(loader)
+
+
+def by_json(iterator: Any, make: Callable[[], DataLoader[Any]]) -> Any:
+    loader = make()
+    loader.load_state_dict(from_json(to_json(iterator.state_dict())))
+    return iter(loader)
+
+
+def by_pickle(iterator: Any, make: Callable[[], DataLoader[Any]]) -> Any:
+    return pickle.loads(pickle.dumps(iterator))
+
+
+def by_state_of_a_resumed_one(iterator: Any, make: Callable[[], DataLoader[Any]]) -> Any:
+    """Saved again before the first batch, and after a look at the sampler."""
+    again = by_state(iterator, make)
+    again.get_sampler_iter()
+    return by_json(again, make)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("door", [by_state, by_json, by_pickle, by_state_of_a_resumed_one])
+@pytest.mark.parametrize("num_workers, budget", BUDGETS)
+@pytest.mark.parametrize("kind", LISTENERS)
+def test_a_resume_goes_on_with_the_same_draws(
+    kind: Any, num_workers: int, budget: int, door: Any, step: int
+) -> None:
+    iterator = iter(loader_of(kind, num_workers, budget))
+    seen = train(iterator, step)
+    with expected_warnings():  # of an empty pass, at the end
+        again = door(iterator, lambda: loader_of(kind, num_workers, budget))
+        assert seen + train(again) == whole(kind, budget)
+
+
+@pytest.mark.parametrize(
+    "saved_by, loaded_by", [((2, 3), (0, 1)), ((2, 3), (4, 6)), ((0, 1), (2, 3))]
+)
+@pytest.mark.parametrize("kind", [Picklable, Stateful])
+def test_a_state_brings_its_budget_along(
+    kind: Any, saved_by: tuple[int, int], loaded_by: tuple[int, int]
+) -> None:
+    iterator = iter(loader_of(kind, *saved_by))
+    seen = train(iterator, 4)
+    again = by_state(iterator, lambda: loader_of(kind, *loaded_by))
+    assert seen + train(again) == whole(kind, saved_by[1])
+    assert again.loader.prefetch_budget != 3 or loaded_by != (4, 6)
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_a_state_behind_brings_no_feedback_twice(behind: int) -> None:
+    """The program trains on the last batches again, and says the same about them again."""
+
+    def make() -> DataLoader[Any]:
+        return loader_of(Stateful, 2, 3, remember=2)
+
+    iterator = iter(make())
+    for _ in range(2):
+        iterator.tell(next(iterator)[:, 1].sum().item())
+    loader = make()
+    loader.load_state_dict(iterator.state_dict(behind=behind))
+    seen = whole(Stateful, 3)
+    assert train(iter(loader)) == seen[2 - behind :]
+
+
+@pytest.mark.parametrize("kind", [Stateful, Generated])
+def test_the_death_of_a_worker_changes_nothing(kind: Any, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    deadly = int(whole(kind, 3)[4][1][1][0])
+    loader = loader_of(kind, 2, 3, dataset=Sending(deadly, str(flag)))
+    with pytest.warns(RestartWarning):
+        assert train(iter(loader)) == whole(kind, 3)
+    assert not flag.exists(), "a worker has died"
+
+
+@pytest.mark.parametrize("kind", [Picklable, Stateful, Generated])
+def test_without_a_seed_a_pickle_has_the_feedback_too(kind: Any) -> None:
+    torch.manual_seed(4)
+    loader = DataLoader(Sending(), 4, sampler=kind(), num_workers=2, prefetch_budget=3)
+    iterator = iter(loader)
+    train(iterator, 4)
+    again = pickle.loads(pickle.dumps(iterator))
+    assert train(again) == train(iterator)

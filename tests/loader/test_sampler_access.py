@@ -1,0 +1,301 @@
+"""Feedback, flush and the live iterator, as a program uses them; and what it is told of mistakes."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, Sampler, get_worker_info
+from zoo.listeners import Picklable, Sending, SendingStream, Stateful
+
+from picklable_loader import DataLoader, send_feedback
+from picklable_loader.errors import CannotSaveError, UsageError
+
+
+class Counting(Sending):
+    count = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+def make(num_workers: int = 0, sampler: Any = None, **options: Any) -> DataLoader[Any]:
+    given = {"batch_size": 4, "sampler": sampler or Stateful(), "seed": 5, **options}
+    return DataLoader(Sending(), num_workers=num_workers, **given)
+
+
+# --- the live iterator ---------------------------------------------------------------------------
+
+
+def test_the_iterator_is_ahead_by_what_was_drawn_and_not_delivered() -> None:
+    iterator = iter(make(2, prefetch_budget=3))
+    next(iterator)
+    assert (iterator.step, iterator.drawn) == (1, 3)
+    assert iterator.get_sampler_iter().given == 12  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_budget_of_one_draws_nothing_before_it_is_asked(num_workers: int) -> None:
+    class Silent(Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            for self.given in range(1, 13):
+                yield self.given
+
+    budget = {"prefetch_budget": 1} if num_workers else {}
+    sampler = Silent()
+    iterator = iter(make(num_workers, sampler, **budget))
+    for step in range(3):
+        assert iterator.drawn == iterator.step == step
+        next(iterator)
+        assert sampler.given == 4 * (step + 1)
+
+
+def test_a_changed_sampler_counts_at_once_after_flush() -> None:
+    iterator = iter(make(2, prefetch_budget=3))
+    next(iterator)
+    weights: Any = iterator.get_sampler_iter()
+    weights.weights[33] = 1000.0
+    assert iterator.flush() == 2
+    assert iterator.drawn == iterator.step == 1
+    assert 33 in next(iterator)[:, 0]
+
+
+def test_the_live_iterator_of_a_resumed_pass_has_its_saved_state() -> None:
+    iterator = iter(make(2, prefetch_budget=3))
+    next(iterator), next(iterator)
+    again = make(2, prefetch_budget=3)
+    again.load_state_dict(iterator.state_dict())
+    found: Any = iter(again).get_sampler_iter()
+    live: Any = iterator.get_sampler_iter()
+    assert found.weights == live.weights and found.given == live.given
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": range(40)}])
+def test_an_order_that_is_computed_has_no_iterator(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="a class of your own"):
+        iter(DataLoader(Sending(), 4, **options)).get_sampler_iter()
+
+
+# --- flush ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": range(40)}])
+def test_flush_of_torchs_order_loses_nothing_and_changes_nothing(
+    num_workers: int, options: dict[str, Any]
+) -> None:
+    options = {**options, "num_workers": num_workers}
+    whole = [batch.tolist() for batch in DataLoader(Sending(), 4, seed=3, **options)]
+    iterator, seen = iter(DataLoader(Sending(), 4, seed=3, **options)), []
+    for batch in iterator:
+        seen.append(batch.tolist())
+        iterator.flush()
+    assert seen == whole
+    with pytest.raises(UsageError, match="needs an epoch under way"):
+        iterator.flush()
+
+
+def test_flush_asks_an_order_again_whose_batch_size_was_changed() -> None:
+    loader = DataLoader(Sending(), 4, shuffle=True, seed=3, num_workers=2, prefetch_budget=3)
+    iterator = iter(loader)
+    first = next(iterator)
+    assert loader.batch_sampler is not None
+    loader.batch_sampler.batch_size = 6  # type: ignore[attr-defined]
+    assert iterator.flush() == 3
+    rest = [*iterator]
+    assert [len(batch) for batch in rest] == [6] * 6
+    assert sorted(torch.cat([first, *rest])[:, 0].tolist()) == list(range(40))
+
+
+@pytest.mark.parametrize(
+    "loader, needed",
+    [
+        (lambda: DataLoader(SendingStream(), 2), "a map-style dataset"),
+        (lambda: DataLoader(Counting(), 2), "a dataset without a state of its own"),
+        (lambda: make(seeding="worker"), 'another seeding than "worker"'),
+        (lambda: DataLoader(Sending(), 4, num_workers=2, in_order=False), "in_order=True"),
+    ],
+)
+def test_flush_is_refused_where_batches_cannot_be_undone(loader: Any, needed: str) -> None:
+    with pytest.raises(UsageError, match=f"flush\\(\\) needs ({needed})"):
+        iter(loader()).flush()
+
+
+def test_what_put_back_raises_gives_nothing_up() -> None:
+    class Stubborn(Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(20))
+
+        def put_back(self, batches: list[Any]) -> None:
+            raise ZeroDivisionError(len(batches))
+
+    iterator = iter(make(2, Stubborn(), prefetch_budget=3))
+    seen = [next(iterator)]
+    with pytest.raises(ZeroDivisionError, match="3"):
+        iterator.flush()
+    assert torch.cat([*seen, *iterator])[:, 0].tolist() == list(range(20))
+
+
+# --- feedback ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_feedback_of_a_stream_comes_with_its_batch(num_workers: int) -> None:
+    iterator = iter(DataLoader(SendingStream(), 3, num_workers=num_workers))
+    for step, _ in enumerate(iterator):
+        assert iterator.feedback == [f"number {3 * step + at}" for at in range(3)]
+
+
+class Remarks(Dataset[int]):
+    """Feedback that is large, odd, or of a thread."""
+
+    def __init__(self, remark: Any) -> None:
+        self.remark = remark
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        if self.remark == "thread":
+            helper = threading.Thread(target=send_feedback, args=("from a thread",))
+            helper.start()
+            helper.join()
+        elif index == 1:
+            send_feedback(self.remark)
+        return index
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    "remark, said",
+    [
+        (bytes(2**20), "a bytes of 1,048,5.. bytes"),
+        (lambda: 0, "a function, which cannot be pickled"),
+    ],
+    ids=["large", "lambda"],
+)
+def test_bad_feedback_is_an_error_of_its_sample_and_the_pass_goes_on(
+    num_workers: int, remark: Any, said: str
+) -> None:
+    iterator = iter(DataLoader(Remarks(remark), 1, num_workers=num_workers))
+    assert next(iterator).tolist() == [0]
+    with pytest.raises(UsageError, match=said):
+        next(iterator)
+    assert next(iterator).tolist() == [2]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_thread_of_the_dataset_may_send_feedback(num_workers: int) -> None:
+    iterator = iter(DataLoader(Remarks("thread"), 3, num_workers=num_workers))
+    next(iterator)
+    assert iterator.feedback == ["from a thread"] * 3
+
+
+def collate_with_a_remark(samples: list[int]) -> list[int]:
+    send_feedback({"worker": get_worker_info() is not None})
+    return samples
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_collate_fn_may_send_feedback(num_workers: int) -> None:
+    loader = DataLoader(range(4), 2, num_workers=num_workers, collate_fn=collate_with_a_remark)
+    iterator = iter(loader)
+    next(iterator)
+    assert iterator.feedback == [{"worker": num_workers > 0}]
+
+
+def test_a_batch_without_samples_takes_no_feedback_along() -> None:
+    class Bad(Sending):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            sample = super().__getitem__(index)
+            if index < 4:
+                raise ValueError(index)
+            return sample
+
+    with pytest.warns(UserWarning, match="skipped"):
+        iterator = iter(DataLoader(Bad(), 4, on_error="skip"))
+        next(iterator)
+    assert iterator.feedback == [4, 5, 6, 7]
+
+
+def test_send_feedback_outside_of_a_loader_says_so() -> None:
+    with pytest.raises(UsageError, match="none is being fetched here"):
+        Sending()[3]
+
+
+def test_tell_needs_a_batch_a_listener_and_an_epoch() -> None:
+    iterator = iter(make(2))
+    with pytest.raises(UsageError, match="none was delivered"):
+        iterator.tell(1)
+    next(iterator)
+    with pytest.raises(UsageError, match="tell.. was given a function, which cannot be pickled"):
+        iterator.tell(lambda: 0)
+    for _ in iterator:
+        pass
+    with pytest.raises(UsageError, match="this one is over, or closed"):
+        iterator.tell(1)
+    silent = iter(DataLoader(Sending(), 4, shuffle=True))
+    next(silent)
+    with pytest.raises(UsageError, match="RandomSampler, or its iterator, a method receive"):
+        silent.tell(1)
+
+
+def test_what_was_told_is_copied_and_may_be_changed_afterwards() -> None:
+    iterator, losses = iter(make(2)), [1.0]
+    next(iterator)
+    iterator.tell(losses)
+    losses[0] = 2.0
+    live: Any = iterator.get_sampler_iter()
+    live.receive = lambda step, objs: live.heard.append([step, *objs])
+    next(iterator)
+    assert live.heard[-1][-1] == [1.0]
+
+
+def test_what_receive_raises_comes_with_the_next_batch_and_the_pass_goes_on() -> None:
+    class Fragile(Stateful):
+        pass
+
+    iterator = iter(make(2, Fragile(), prefetch_budget=2))
+    batches = [next(iterator)]
+    iterator.tell("no number")
+    with pytest.raises(TypeError):
+        [batches.append(batch) for batch in iterator]  # type: ignore[func-returns-value]
+    batches += [*iterator]
+    assert len(batches) == 11
+
+
+def test_feedback_that_no_state_can_hold_is_named_when_it_is_saved() -> None:
+    iterator = iter(make(2))
+    next(iterator)
+    iterator.tell(complex)
+    with pytest.raises(CannotSaveError, match="feedback"):
+        iterator.state_dict()
+    pickle.dumps(iterator)
+
+
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        ({"prefetch_bytes": "1 MB"}, "prefetch_bytes="),
+        ({"in_order": False}, "in_order=False"),
+        ({"shard": (0, 2)}, "shard="),
+    ],
+)
+def test_a_listener_is_refused_where_more_than_the_budget_decides(
+    options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(UsageError, match=f"cannot be combined with {named}"):
+        next(iter(make(2, Picklable(), **options)))
+
+
+def test_the_budget_of_a_listener_does_not_grow() -> None:
+    iterator = iter(make(2))
+    for _ in iterator:
+        assert iterator.prefetch_budget == 4 if not iterator.finished else True

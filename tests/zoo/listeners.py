@@ -1,0 +1,128 @@
+"""Samplers that receive feedback, saved in each of the three ways; picklable by reference."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset, Sampler
+
+from picklable_loader import send_feedback
+
+SAMPLES = 40
+#: indices in an epoch
+GIVEN = 44
+
+
+class Sending(Dataset[torch.Tensor]):
+    """Each sample has noise, and says which number it has.
+
+    Args:
+        deadly: a worker dies of this one, if a file says so.
+        flag: the file, which is removed then.
+    """
+
+    def __init__(self, deadly: int = -1, flag: str = "") -> None:
+        self.deadly, self.flag = deadly, flag
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == self.deadly and os.path.exists(self.flag):
+            os.remove(self.flag)
+            os.kill(os.getpid(), signal.SIGKILL)
+        send_feedback(index)
+        return torch.tensor([index, torch.rand(1).item()])
+
+
+class SendingStream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        for number in range(12):
+            send_feedback(f"number {number}")
+            yield number
+
+
+class Weights:
+    """The iterator: the heaviest sample comes next, and what it hears moves the weights."""
+
+    def __init__(self) -> None:
+        self.weights = [0.0] * SAMPLES
+        self.given = 0
+        #: what it has received, and been offered
+        self.heard: list[Any] = []
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.given == GIVEN:
+            raise StopIteration
+        self.given += 1
+        index = max(range(SAMPLES), key=self.weights.__getitem__)
+        self.weights[index] -= 3 + index % 3
+        return index
+
+    def receive(self, step: int, objs: list[Any]) -> None:
+        self.heard.append([step, *objs])
+        for obj in objs:
+            self.weights[int(abs(obj) * 1000 + step) % SAMPLES] += 2
+
+    def put_back(self, batches: list[list[int]]) -> None:
+        self.heard.append(["back", *batches])
+        for batch in batches:
+            self.given -= len(batch)
+            for index in batch:
+                self.weights[index] += 5
+
+
+class StatefulWeights(Weights):
+    def state_dict(self) -> dict[str, Any]:
+        return copy.deepcopy(self.__dict__)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(copy.deepcopy(state))
+
+
+class Picklable(Sampler[int]):
+    """A pickle has the iterator; a state replays it."""
+
+    made: type[Weights] = Weights
+
+    def __iter__(self) -> Iterator[int]:
+        return self.made()
+
+
+class Stateful(Picklable):
+    """The iterator has a ``state_dict``."""
+
+    made = StatefulWeights
+
+
+class Generated(Weights, Sampler[int]):
+    """The iterator is a generator, and the sampler listens in its stead: always a replay."""
+
+    def __iter__(self) -> Iterator[int]:
+        Weights.__init__(self)
+        while self.given < GIVEN:
+            yield next(self)
+
+
+class Batches(Sampler[list[int]]):
+    """A batch sampler whose iterator takes whole batches back."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return _BatchesOf()
+
+
+class _BatchesOf(StatefulWeights):
+    def __next__(self) -> list[int]:  # type: ignore[override]
+        first = super().__next__()
+        return [first, *(super(_BatchesOf, self).__next__() for _ in range(self.given % 3))]
+
+
+LISTENERS = [Picklable, Stateful, Generated, Batches]

@@ -1,4 +1,4 @@
-"""How a program reaches the sampler while its iterator is at work: feedback, flush, the iterator."""
+"""How a program reaches the sampler in mid-epoch: feedback, flush, the live iterator."""
 
 from __future__ import annotations
 
@@ -122,16 +122,14 @@ class SamplerAccess(PicklableIterator[_T]):
                 raise UsageError("tell() needs a batch: none was delivered in this epoch yet")
             note = note_of(obj, "tell()")
             run.has_moved = True
-            self._driver.tell(Told(note))
+            run.schedule.handle(Told(note))
 
     def _live(self, what: str) -> Run:
         """The run under way; starts it where that was not done yet."""
         self.start()
         run = self._position.run
         if run is None or self._driver.run is None:
-            raise UsageError(
-                f"{what} needs an epoch under way; this one is over, or closed"
-            )
+            raise UsageError(f"{what} needs an epoch under way; this one is over, or closed")
         return run
 
 

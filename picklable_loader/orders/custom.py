@@ -13,6 +13,7 @@ The iterator may be ahead of what was delivered: the snapshot holds the tasks in
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -25,17 +26,14 @@ from ..errors import (
     DamagedStateError,
     LoaderError,
     StateError,
-    UsageError,
 )
 from ..rng.generators import RNGS, GeneratorStates, capture_all
 from ..rng.source import Setting, Source
-from ..saving.pickles.picklers import refusal
 from ..saving.states.checksum import checksum
-from ..saving.states.notes import objects_of
 from ..saving.states.plain import alike, decode, encode_any, encode_state
 from .attributes import Frozen, changed, freeze, thaw
-from .replay import Event, Record, Replay, next_items, receiver_of, taker_of
-from .unknown import check_known, once_only
+from .replay import Event, Record, Replay, give, next_items, receiver_of, taker_of
+from .unknown import check_known, once_only, pickles
 
 _T = TypeVar("_T")
 
@@ -72,6 +70,8 @@ class CustomOrder:
         self._left: dict[str, Any] = {}
         #: global generators of which a replay knows the state to begin with
         self._logged: set[str] = set()
+        #: what the sampler is to receive
+        self._heard: deque[Event] = deque()
         self._pickles: bool | None = None
 
     def open(self) -> None:
@@ -95,7 +95,10 @@ class CustomOrder:
             self._note_between()
         if self.record.ended:
             return []
-        before = self._own_state() if len(self._moves) < _PROOFS else None
+        before = None
+        if len(self._moves) < _PROOFS and self._stateful() is not None:
+            self._pass_on()  # what it receives changes its state as well
+            before = self._own_state()
         taken = self._draw(self._next, count)
         if before is not None and taken:
             self._moved_to = self._own_state()
@@ -108,26 +111,18 @@ class CustomOrder:
         return receiver_of(self._iterator, self._sampler) is not None
 
     def receive(self, step: int, notes: Sequence[bytes]) -> None:
-        """Give the sampler what was said about a delivered step; raises what it raises.
-
-        Raises:
-            UsageError: it does not listen.
-        """
-        receiver = receiver_of(self.iterator(), self._sampler)
-        if receiver is None:
-            raise UsageError(
-                f"{type(self._sampler).__qualname__} has no method receive(step, objs)"
-            )
-        self._give(
-            receiver.receive, Event(self.record.taken, step, [*notes]), step, objects_of(notes)
-        )
+        """Have the sampler receive what was said about a step, at the next take at the latest."""
+        self._heard.append(Event(self.record.taken, step, [*notes]))
+        if self.record.ended:  # there is no next take
+            self._pass_on()
 
     def put_back(self, batches: list[Any]) -> bool:
         """Offer the sampler the batches that it gave last; False: it takes nothing back."""
         taker = taker_of(self.iterator(), self._sampler)
         if taker is None:
             return False
-        self._give(taker.put_back, Event(self.record.taken, None, batches), copy.deepcopy(batches))
+        self._heard.append(Event(self.record.taken, None, copy.deepcopy(batches)))
+        self._pass_on()
         self.record.ended = False
         return True
 
@@ -137,15 +132,17 @@ class CustomOrder:
             self._restore(self._saved)
         if self._iterator is None:
             self.open()
+        self._pass_on()
         assert self._iterator is not None
         return self._iterator
 
-    def _give(self, act: Callable[..., object], event: Event, *arguments: Any) -> None:
-        self.record.heard(event)  # first: the sampler may raise when it has taken some of it
-        logged = len(self.record.log or ())
-        self._draw(lambda _: act(*arguments), None)
-        if logged != len(self.record.log or ()):
-            self.record.log = None  # a replay could not tell these draws from those of `take`
+    def _pass_on(self) -> None:
+        """Have the sampler receive all that it has not received yet."""
+        if self._heard:
+            logged = len(self.record.log or ())
+            self._draw(self._next, 0)
+            if logged != len(self.record.log or ()):
+                self.record.log = None  # a replay could not tell these draws from those of `take`
 
     def seek(self, position: int) -> None:
         raise NotImplementedError("a custom sampler's order cannot be sought in")
@@ -157,6 +154,7 @@ class CustomOrder:
             return None
 
     def state(self, live: bool) -> dict[str, Any] | None:
+        self._pass_on()
         if self._saved is not None:
             saved = dict(self._saved)
             return saved if live else {k: v for k, v in saved.items() if k != "iterator"}
@@ -171,7 +169,7 @@ class CustomOrder:
             self._add_own_state(state, live)
             return state
         if self._pickles is None and live:
-            self._pickles = _pickles(self._iterator, self._sampler)
+            self._pickles = pickles(self._iterator, self._sampler)
         if live and self._pickles:
             state["iterator"] = self._iterator
             self._add_universe(state)
@@ -336,6 +334,11 @@ class CustomOrder:
     def _next(self, count: int) -> list[Any]:
         taken: list[Any] = []
         assert self._iterator is not None
+        while self._heard:
+            self.record.heard(event := self._heard.popleft())  # the sampler may raise in its middle
+            give(event, self._iterator, self._sampler)
+        if not count:
+            return taken
         try:
             for item in next_items(self._iterator, count):
                 taken.append(item)
@@ -390,11 +393,3 @@ def _read(saved: dict[str, Any]) -> Record:
         raise
     except SYMPTOMS as error:
         raise DamagedStateError("order", "what a custom sampler's order saves", error) from error
-
-
-def _pickles(iterator: Any, sampler: Any) -> bool:
-    if type(iterator).__module__ in ("builtins", "itertools"):
-        return False  # generators cannot be, and a list's iterator would take the list along
-    # What is pickled with the loader anyway is not looked into.
-    known = [sampler, *getattr(sampler, "__dict__", {}).values()]
-    return refusal("pickle", iterator, lambda _: None, known) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..errors import OrderMismatch
+from ..errors import OrderMismatch, UsageError
 from ..rng.generators import RNGS, GeneratorStates
 from ..saving.states.checksum import BEGINNING, checksum
 from ..saving.states.notes import notes_as_plain, notes_from_plain, objects_of
@@ -60,6 +61,8 @@ class Record:
     between: Frozen = field(default_factory=dict)
     #: feedback that it has received, and batches that it has taken back
     events: list[Event] = field(default_factory=list)
+    #: memory that these take, or so
+    heard_bytes: int = 0
 
     @classmethod
     def from_plain(cls, saved: dict[str, Any]) -> Record:
@@ -78,7 +81,8 @@ class Record:
         if found is not None and len(bytes.fromhex(found)) != 8:
             raise ValueError("a checksum is 16 hexadecimal digits")
         events = [_event(*form) for form in saved.get("events", ())]
-        return cls(opens, taken, ended, found, log, before, between, events)
+        heard = sum(len(note) for event in events for note in event.given)
+        return cls(opens, taken, ended, found, log, before, between, events, heard)
 
     def note(self, opens: int, taken: int, states: dict[str, Any]) -> None:
         """The sampler found these states when so much was done."""
@@ -88,11 +92,14 @@ class Record:
                 self.log = None
 
     def heard(self, event: Event) -> None:
-        """The sampler was given that, and nobody can draw from a global generator meanwhile."""
+        """The sampler was given that; too much of it makes a replay impossible."""
+        if self.log is None:
+            return
         self.events.append(event)
-        notes = [note for each in self.events if each.step is not None for note in each.given]
-        if sum(map(len, notes)) > _MOST_HEARD:
+        self.heard_bytes += sum(map(len, event.given))
+        if self.heard_bytes > _MOST_HEARD:
             self.log = None
+            self.events.clear()
 
     def events_as_plain(self, live: bool) -> list[list[Any]]:
         """The events, for a state; CannotSaveError if one has what no state can hold."""
@@ -126,6 +133,22 @@ def receiver_of(*candidates: Any) -> Any:
 def taker_of(*candidates: Any) -> Any:
     """The first that takes batches back; None: none does."""
     return next((each for each in candidates if callable(getattr(each, "put_back", None))), None)
+
+
+def give(event: Event, *candidates: Any) -> None:
+    """Give a sampler, or its iterator, what an event says; raises what it raises.
+
+    Raises:
+        UsageError: neither takes it.
+    """
+    taker = receiver_of(*candidates) if event.step is not None else taker_of(*candidates)
+    if taker is None:
+        method = "put_back(batches)" if event.step is None else "receive(step, objs)"
+        raise UsageError(f"{type(candidates[-1]).__qualname__} has no method {method} any more")
+    if event.step is None:
+        taker.put_back(copy.deepcopy(event.given))
+    else:
+        taker.receive(event.step, objects_of(event.given))
 
 
 class Replay:
@@ -208,8 +231,8 @@ class Replay:
         if self._taken >= total:
             with self._beyond:
                 return list(next_items(self.iterator, count))
-        self._give()
         self._find(self._record.opens, self._taken)
+        self._give()
         stop = min([total, *(stop for stop in self._stops if stop > self._taken)])
         with self._world:
             return list(next_items(self.iterator, min(count, stop - self._taken)))
@@ -217,12 +240,8 @@ class Replay:
     def _give(self) -> None:
         """Give the sampler what it was given at this moment."""
         while self._events and self._events[0].taken <= self._taken:
-            _, step, given = self._events.popleft()
             with self._world:
-                if step is None:
-                    taker_of(self.iterator, self._sampler).put_back(given)
-                else:
-                    receiver_of(self.iterator, self._sampler).receive(step, objects_of(given))
+                give(self._events.popleft(), self.iterator, self._sampler)
 
     def _compare(self, some: list[Any]) -> None:
         """Compare the indices so far with those recorded, as soon as there are as many."""

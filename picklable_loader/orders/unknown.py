@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..errors import CannotSaveError, LoaderWarning, stack_level
 from ..saving.pickles.by_reference import dumps
+from ..saving.pickles.picklers import refusal
 from ..saving.states.plain import alike
 
 #: what a sampler may refer to and is none of its own state
@@ -132,3 +133,11 @@ def _warn(what: str) -> None:
         LoaderWarning,
         stacklevel=stack_level(),
     )
+
+
+def pickles(iterator: Any, sampler: Any) -> bool:
+    """Pickle takes a sampler's iterator; the sampler itself is not looked into."""
+    if type(iterator).__module__ in ("builtins", "itertools"):
+        return False  # generators cannot be, and a list's iterator would take the list along
+    known = [sampler, *getattr(sampler, "__dict__", {}).values()]
+    return refusal("pickle", iterator, lambda _: None, known) is None

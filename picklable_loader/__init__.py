@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .orders.torch_samplers import register_order
     from .rng.current import current_seed
     from .saving.files.checkpoint import load, save
+    from .saving.files.on_signal import save_on_signal
     from .saving.pickles.explain import explain
     from .saving.states.merge import merge_states
     from .saving.states.state_json import from_json, to_json
@@ -39,6 +40,7 @@ __all__ = [
     "progress",
     "register_order",
     "save",
+    "save_on_signal",
     "send_feedback",
     "to_json",
 ]
@@ -61,6 +63,7 @@ _MODULES = {
     "progress": "loader.progress",
     "register_order": "orders.torch_samplers",
     "save": "saving.files.checkpoint",
+    "save_on_signal": "saving.files.on_signal",
     "send_feedback": "fetching.worker.feedback",
     "to_json": "saving.states.state_json",
 }

@@ -93,6 +93,7 @@ def test_the_public_names_are_these() -> None:
         "progress",
         "register_order",
         "save",
+        "save_on_signal",
         "send_feedback",
         "to_json",
     ]

@@ -1,0 +1,120 @@
+"""``save_on_signal``: the checkpoint of a job that is about to be preempted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from types import FrameType, TracebackType
+from typing import Any
+
+from ...errors import UsageError
+from .checkpoint import save
+
+_DEFAULT = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
+)
+
+
+class save_on_signal:
+    """A context in which a signal has a checkpoint written, between two steps of a training.
+
+    Call it at the end of each step. Once a signal has come, the call writes the checkpoint and
+    returns True::
+
+        with save_on_signal("checkpoint.pt", make_checkpoint) as stop:
+            for batch in loader:
+                train(batch)
+                if stop():
+                    break
+
+    The checkpoint is written once. More signals change nothing, also while it is written. A signal
+    that comes after the last call is served when the context ends, unless it ends by an exception:
+    a step may then be half done. Afterwards the earlier handlers are back.
+
+    Args:
+        path: of the file; see `save`.
+        make_checkpoint: gives what is saved, for example a dict of states.
+        signals: that ask for a checkpoint. Clusters send SIGTERM before they kill a job, or what
+            the job has asked for: ``sbatch --signal=USR1@60``.
+
+    Attributes:
+        received: the signal that came first, ``signal.SIGTERM`` for example; None: none has come.
+        saved: the checkpoint is written.
+
+    Raises:
+        UsageError: this is not the main thread, which alone may handle signals.
+        ValueError, TypeError, OSError: Python's, for a signal that cannot be handled.
+    """
+
+    __module__ = "picklable_loader"
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        make_checkpoint: Callable[[], Any],
+        signals: Iterable[int] = _DEFAULT,
+    ) -> None:
+        self._path = path
+        self._make = make_checkpoint
+        self._signals = tuple(map(signal.Signals, signals))
+        self._before: dict[signal.Signals, Any] = {}
+        self.received: signal.Signals | None = None
+        self.saved = False
+
+    def __enter__(self) -> save_on_signal:
+        if threading.current_thread() is not threading.main_thread():
+            raise UsageError(
+                "save_on_signal() has to be entered in the main thread, which alone may handle "
+                "signals in Python: enter it there, and call it from the training thread"
+            )
+        try:
+            for number in self._signals:
+                self._before[number] = signal.signal(number, self._note)
+        except BaseException:
+            self._put_back()
+            raise
+        return self
+
+    def __call__(self) -> bool:
+        """Between two steps: write the checkpoint if a signal has come.
+
+        Returns:
+            Whether a signal has come, and the training should end.
+
+        Raises:
+            Exception: what ``make_checkpoint`` or `save` raises; the next call tries again.
+        """
+        if self.received is None:
+            return False
+        self.save()
+        return True
+
+    def save(self) -> None:
+        """Write the checkpoint, unless that was done: for ranks that agree on when."""
+        if not self.saved:
+            save(self._make(), self._path)
+            self.saved = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self()
+        finally:
+            self._put_back()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received = signal.Signals(number)
+
+    def _put_back(self) -> None:
+        for number, handler in self._before.items():
+            # None: it was not installed by Python, which cannot put it back
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._before = {}

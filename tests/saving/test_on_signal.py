@@ -1,0 +1,162 @@
+"""save_on_signal: a checkpoint between two steps, written once, whatever else comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from picklable_loader import DataLoader, load, save_on_signal
+from picklable_loader.errors import UsageError
+
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+
+
+@pytest.fixture(autouse=True)
+def handlers_are_put_back() -> Iterator[None]:
+    before = [signal.getsignal(each) for each in SIGNALS]
+    yield
+    assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def come(number: int = signal.SIGTERM) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_preempted_epoch_goes_on_with_the_next_batch(
+    number: signal.Signals, num_workers: int, tmp_path: Path
+) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(range(20), 2, shuffle=True, seed=1, num_workers=num_workers)
+
+    loader, seen = make(), []
+    with save_on_signal(tmp_path / "file", lambda: loader.state_dict()) as stop:
+        for step, batch in enumerate(loader):
+            if step == 3:
+                come(number)  # within a step: the handler only notes it
+            assert not (tmp_path / "file").exists()
+            seen += batch.tolist()
+            if stop():
+                break
+    assert stop.received is number and step == 3
+    again = make()
+    again.load_state_dict(load(tmp_path / "file", weights_only=True))
+    assert seen + torch.cat([*again]).tolist() == torch.cat([*make()]).tolist()
+
+
+def test_without_a_signal_nothing_is_written(tmp_path: Path) -> None:
+    with save_on_signal(tmp_path / "file", dict) as stop:
+        assert not stop()
+    assert stop.received is None and not stop.saved and not (tmp_path / "file").exists()
+
+
+def test_signals_while_it_is_written_change_nothing(tmp_path: Path) -> None:
+    class Slow:
+        """Signals come in the midst of its pickle."""
+
+        made = 0
+
+        def __reduce__(self) -> Any:
+            Slow.made += 1
+            for each in SIGNALS:
+                come(each)
+            return dict, ()
+
+    with save_on_signal(tmp_path / "file", Slow) as stop:
+        come()
+        assert stop() and stop()
+    assert Slow.made == 1 and load(tmp_path / "file") == {}
+
+
+def test_a_signal_after_the_last_step_is_served_at_the_end(tmp_path: Path) -> None:
+    with save_on_signal(tmp_path / "file", lambda: {"done": True}) as stop:
+        assert not stop()
+        come()
+    assert load(tmp_path / "file") == {"done": True}
+
+
+def test_after_an_exception_nothing_is_written_as_a_step_may_be_half_done(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), save_on_signal(tmp_path / "file", dict):
+        come()
+        raise ZeroDivisionError
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_checkpoint_that_cannot_be_made_is_tried_again(tmp_path: Path) -> None:
+    tries = iter([ZeroDivisionError(), {"done": True}])
+
+    def make() -> Any:
+        found = next(tries)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    with save_on_signal(tmp_path / "file", make) as stop:
+        come()
+        with pytest.raises(ZeroDivisionError):
+            stop()
+        assert stop()
+    assert load(tmp_path / "file") == {"done": True}
+
+
+def test_another_thread_and_a_signal_that_cannot_be_handled_are_refused(tmp_path: Path) -> None:
+    caught: list[Exception] = []
+
+    def enter() -> None:
+        try:
+            with save_on_signal(tmp_path / "file", dict):
+                pass
+        except UsageError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(caught[0])
+    with pytest.raises(OSError), save_on_signal("file", dict, [signal.SIGTERM, signal.SIGKILL]):
+        pass
+
+
+SCRIPT = """
+import os, signal, sys
+from picklable_loader import DataLoader, load, save_on_signal
+path = sys.argv[1]
+loader = DataLoader(range(40), 2, shuffle=True, seed=1, num_workers=2)
+if os.path.exists(path):
+    loader.load_state_dict(load(path, weights_only=True))
+with save_on_signal(path, lambda: loader.state_dict()) as stop:
+    for batch in loader:
+        print(*batch.tolist(), flush=True)
+        if stop():
+            break
+        if "wait" in sys.argv:
+            sys.stdin.readline()
+"""
+
+
+def test_a_signal_to_the_whole_job_reaches_workers_too_and_loses_nothing(tmp_path: Path) -> None:
+    """A cluster sends SIGTERM to all processes of a job."""
+    words = [sys.executable, "-c", SCRIPT, str(tmp_path / "file")]
+    whole = subprocess.run([*words, ""], capture_output=True, text=True, timeout=60).stdout
+    job = subprocess.Popen(
+        [*words, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    assert job.stdin is not None and job.stdout is not None
+    first = job.stdout.readline()
+    os.killpg(job.pid, signal.SIGTERM)
+    rest, _ = job.communicate("\n" * 40, timeout=60)
+    assert job.returncode == 0 and (tmp_path / "file").exists()
+    seen = first + rest
+    after = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
+    assert 0 < seen.count("\n") < 20 and seen + after == whole

@@ -230,8 +230,9 @@ def test_send_feedback_outside_of_a_loader_says_so() -> None:
         Sending()[3]
 
 
-def test_tell_needs_a_batch_a_listener_and_an_epoch() -> None:
-    iterator = iter(make(2))
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
+def test_tell_needs_a_batch_a_listener_and_an_epoch(options: dict[str, Any]) -> None:
+    iterator = iter(make(2, **options))
     with pytest.raises(UsageError, match="none was delivered"):
         iterator.tell(1)
     next(iterator)

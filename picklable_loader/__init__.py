@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .datasets.shuffle import ShuffleBuffer
     from .errors import LoaderError
     from .fetching.worker.feedback import send_feedback
+    from .fetching.worker.hooks import WorkerStart
     from .loader.iterator import LoaderIterator
     from .loader.loader import DataLoader
     from .loader.progress import progress
@@ -31,6 +32,7 @@ __all__ = [
     "PackedList",
     "ShuffleBuffer",
     "ShuffleSampler",
+    "WorkerStart",
     "__version__",
     "current_seed",
     "explain",
@@ -55,6 +57,7 @@ _MODULES = {
     "PackedList": "datasets.packed_list",
     "ShuffleBuffer": "datasets.shuffle",
     "ShuffleSampler": "orders.shuffle_sampler",
+    "WorkerStart": "fetching.worker.hooks",
     "current_seed": "rng.current",
     "explain": "saving.pickles.explain",
     "from_json": "saving.states.state_json",

@@ -84,6 +84,7 @@ def test_the_public_names_are_these() -> None:
         "PackedList",
         "ShuffleBuffer",
         "ShuffleSampler",
+        "WorkerStart",
         "__version__",
         "current_seed",
         "explain",

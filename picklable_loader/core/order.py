@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -56,6 +56,9 @@ class Listener(Protocol):
 
     def receive(self, step: int, notes: Sequence[bytes]) -> None:
         """Give the sampler what was said about a delivered step; raises what it raises."""
+
+    def iterator(self) -> Iterator[Any]:
+        """The live iterator of the sampler, which is opened where it is not yet."""
 
     def put_back(self, batches: list[Any]) -> bool:
         """Offer the sampler the batches that it gave last; False: it takes nothing back."""

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from ..core.checks import check_choice, check_count, whole_number
 from ..core.shard import Tail
+from ..fetching.worker.hooks import WorkerStart
 from ..fetching.worker.on_error import OnError
 from ..saving.pickles.codecs import Codec
 from ..saving.pickles.picklers import STOCK, check_installed
@@ -53,6 +54,8 @@ class Options:
     shard_tail: Tail = "pad"
     remember: int = 1
     with_state: bool = False
+    worker_init_fn_arg: Callable[[WorkerStart], Any] | None = None
+    worker_exit_fn: Callable[[int], object] | None = None
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Options:
@@ -123,6 +126,12 @@ class Options:
         object.__setattr__(self, "shard", check_shard(self.shard))
         check_choice("shard_tail", self.shard_tail, get_args(Tail))
         self._check_seeding()
+        self._check_hooks()
+
+    def _check_hooks(self) -> None:
+        for name in ("worker_init_fn_arg", "worker_exit_fn"):
+            if not callable(found := getattr(self, name)) and found is not None:
+                raise TypeError(f"{name} should be a callable or None, got {found!r}")
         hooks: Iterable[Any] = self.seed_hooks
         for hook in hooks:
             if not callable(hook):
@@ -155,7 +164,7 @@ _FIXED = ("seed", "num_streams")
 #: no worker is started with them
 _OF_THE_MAIN_PROCESS = (
     *("at_epoch_end", "codec", "pickle_dataset", "pickle_mapped"),
-    *("remember", "with_state"),
+    *("remember", "with_state", "worker_init_fn_arg"),
 )
 
 

@@ -263,7 +263,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             places = run.openings(new_workers=False).values()
             self._replay = replayed(places, None if every == "auto" else every or NEVER)
         self._collates = id(self.loader.collate_fn)
-        self._driver.start(run, partial(engine_of, self.loader), self._turn, skip)
+        self._driver.start(run, partial(engine_of, self.loader, self._driver), self._turn, skip)
 
     def close(self) -> None:
         """Retire the workers; ``next`` raises StopIteration from now on.

@@ -27,6 +27,7 @@ from ..epoch.options import (
 )
 from ..epoch.turns import Batch
 from ..epoch.warnings import dropped_state, rebuilt_by_accelerate
+from ..fetching.worker.hooks import WorkerStart
 from ..fetching.worker.on_error import OnError
 from ..orders.shuffle_sampler import ShuffleSampler
 from ..saving.pickles.size import weigh
@@ -143,6 +144,11 @@ class DataLoader(Picklable[_T]):
             indices, and to the state of its stream.
         with_state: ``next`` gives ``(batch, state)``: the state with which the next batch is the
             first. For queues and threads, which do not know how many batches they hold.
+        worker_init_fn_arg: called in the main process for each worker that is started, also in
+            place of a dead one, with a `WorkerStart`. The worker calls
+            ``worker_init_fn(worker_id, result)``; unless it is forked, the result is pickled.
+        worker_exit_fn: called in a worker, with its number, when the loader has it end. It has 5
+            seconds; a failure is a warning on the worker's stderr.
 
     Each argument is an attribute as well. An option of ours that is set later counts from the next
     ``iter``. ``seed`` and ``num_streams`` cannot be set later, nor can options that workers were
@@ -201,11 +207,14 @@ class DataLoader(Picklable[_T]):
         shard_tail: Tail = "pad",
         remember: int = 1,
         with_state: bool = False,
+        worker_init_fn_arg: Callable[[WorkerStart], Any] | None = None,
+        worker_exit_fn: Callable[[int], object] | None = None,
     ) -> None:
+        given = locals()
         if shuffle == "indexed":
             # Torch refuses shuffle=True beside a sampler, or with streams, in its own words.
-            given = sampler is not None or batch_sampler is not None
-            shuffle = given or isinstance(dataset, IterableDataset)
+            ordered = sampler is not None or batch_sampler is not None
+            shuffle = ordered or isinstance(dataset, IterableDataset)
             sampler = sampler if shuffle else ShuffleSampler(cast(Any, dataset), None, generator)
         super().__init__(
             dataset,
@@ -228,29 +237,8 @@ class DataLoader(Picklable[_T]):
         )
         if prefetch_budget is None and prefetch_factor is None:
             prefetch_budget = "auto"
-        options = Options(
-            seed=seed,
-            seeding=seeding,
-            schedule=schedule,
-            seed_hooks=tuple(seed_hooks),
-            seed_dataset=seed_dataset,
-            at_epoch_end=at_epoch_end,
-            transport=transport,
-            prefetch_budget=prefetch_budget,
-            prefetch_bytes=prefetch_bytes,
-            num_streams=num_streams,
-            snapshot_every_n_steps=snapshot_every_n_steps,
-            max_task_deaths=max_task_deaths,
-            on_timeout=on_timeout,
-            on_error=on_error,
-            codec=codec,
-            pickle_dataset=pickle_dataset,
-            pickle_mapped=pickle_mapped,
-            shard=shard,
-            shard_tail=shard_tail,
-            remember=remember,
-            with_state=with_state,
-        )
+        wished = {**given, "seed_hooks": tuple(seed_hooks), "prefetch_budget": prefetch_budget}
+        options = Options(**{name: wished[name] for name in OPTIONS})
         if seed is not None and generator is not None:
             raise ValueError("generator option is mutually exclusive with seed")
         # Torch keeps every argument as an attribute, from which trainers build loaders anew.

@@ -56,15 +56,14 @@ class SamplerAccess(PicklableIterator[_T]):
         """
         with self._turn.jumps("get_sampler_iter()"):
             run = self._live("get_sampler_iter()")
-            order: Any = run.order
+            order = run.order
             if order is None or not isinstance(order, Listener):
                 raise UsageError(
                     f"get_sampler_iter() needs a sampler of a class of your own: the order of "
                     f"{_named(run)} is computed, and has no iterator"
                 )
             run.has_moved = True  # the program may change it
-            iterator: Iterator[Any] = order.iterator()  # type: ignore[attr-defined]
-            return iterator
+            return order.iterator()
 
     def flush(self) -> int:
         """Give up what was drawn and not delivered, and ask the sampler again.

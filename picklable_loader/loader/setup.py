@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch.multiprocessing
+from torch.utils.data import IterDataPipe, MapDataPipe
 
+from ..core.order import Listener
 from ..core.plan import Unit
 from ..datasets.packed_list import large_lists
+from ..epoch.driver import Driver
 from ..epoch.ranks import shard_of
 from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Batch
 from ..epoch.unsaved import parts_of, spared, tell_of_unseeded
 from ..epoch.warnings import large_list
+from ..errors import UsageError
 from ..fetching.engine.engine import Engine, Setup, make_engine
 from ..fetching.engine.processes import FaultPolicy
 from ..fetching.worker.collate import may_draw
 from ..fetching.worker.fetch import NEVER, Job
+from ..fetching.worker.hooks import WorkerStart, argument
 from ..saving.pickles.parts import Packing
 from .internals import Owner
 from .pin_memory import warn_about_pinning
@@ -66,12 +73,43 @@ def job_of(loader: Owner[Any], spec: Spec) -> Job:
         world=spec.shard.world,
         stride=1 if spec.grouping.unit is Unit.BATCH else spec.shard.world,
         draws=draws,
+        exit_fn=options.worker_exit_fn,
         seed_dataset=options.seed_dataset if looks or callable(options.seed_dataset) else "off",
         spared=spared(spec, parts_of(spec, loader.collate_fn)) if looks else frozenset(),
     )
 
 
-def engine_of(loader: Owner[Any], run: Run) -> Engine:
+def _init_arg(loader: Owner[Any], run: Run, driver: Driver) -> Callable[[int], Any] | None:
+    """Makes the second argument of ``worker_init_fn``; None: it has none."""
+    make, dataset = run.spec.options.worker_init_fn_arg, run.spec.dataset
+    if make is None:
+        return None
+    if loader.worker_init_fn is None:
+        raise UsageError("worker_init_fn_arg needs worker_init_fn, which is given its result")
+    if isinstance(dataset, IterDataPipe | MapDataPipe):
+        raise UsageError("worker_init_fn_arg cannot be combined with DataPipes: make a Dataset")
+    # The driver has the engine, which has this.
+    return partial(_arg_of, make, weakref.ref(driver), weakref.ref(run))
+
+
+def _arg_of(
+    make: Callable[[WorkerStart], Any],
+    driver: weakref.ref[Driver],
+    first: weakref.ref[Run],
+    worker: int,
+) -> Any:
+    at_work = driver()
+    run = (at_work and at_work.run) or first()  # a worker may be replaced in a later pass
+    assert run is not None, "an engine is made for a run"
+    live = run.order.iterator() if isinstance(run.order, Listener) else None
+    spec = run.spec
+    start = WorkerStart(
+        *(spec.dataset, live, spec.workers, worker, run.worker_seed, run.epoch, *spec.rank)
+    )
+    return argument(make, start)
+
+
+def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
     """The engine for a loader's passes, from this run on; see `make_engine`."""
     if loader.pin_memory:
         warn_about_pinning(loader.pin_memory_device)
@@ -91,6 +129,7 @@ def engine_of(loader: Owner[Any], run: Run) -> Engine:
         ),
         context=loader.multiprocessing_context,
         init=loader.worker_init_fn,
+        init_arg=_init_arg(loader, run, driver),
         prefetch_factor=spec.prefetch_factor,
         transport=options.transport,
         codec=options.codec,

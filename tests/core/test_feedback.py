@@ -68,6 +68,9 @@ class Attentive:
             self.left += sum(map(len, batches))
         return self.takes_back
 
+    def iterator(self) -> Any:
+        raise NotImplementedError
+
     def length(self) -> None:
         return None
 

@@ -43,6 +43,8 @@ OTHER: dict[str, Any] = {
     "shard_tail": "drop",
     "remember": 2,
     "with_state": True,
+    "worker_init_fn_arg": str,
+    "worker_exit_fn": abs,
 }
 
 
@@ -89,6 +91,7 @@ def test_the_bench_command_measures_a_loader_with_all_of_its_options() -> None:
 FIXED = ["seed", "num_streams"]
 OF_THE_MAIN_PROCESS = [
     *("at_epoch_end", "codec", "pickle_dataset", "pickle_mapped", "remember", "with_state"),
+    "worker_init_fn_arg",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Feedback, flush and the live iterator, as a program uses them; and what it is told of mistakes."""
+"""Feedback, flush and the live iterator, as a program uses them, and the errors of misuse."""
 
 from __future__ import annotations
 

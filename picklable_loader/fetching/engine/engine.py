@@ -20,6 +20,7 @@ from ...saving.pickles.parts import tried
 from ...saving.pickles.picklers import STOCK, refusal
 from ..pool.new_processes import is_importable
 from ..pool.pool import Pool
+from ..pool.shutdown import ASKED_S, EXIT_S
 from ..transport.channels import Lines
 from ..transport.messages import Answer, EpochStart
 from ..transport.payload import Payload
@@ -104,7 +105,9 @@ class Setup:
     fault_policy: FaultPolicy
     #: how workers are started
     context: Any
-    init: Callable[[int], object] | None
+    init: Callable[..., object] | None
+    #: makes what the latter is given in addition, in the main process, for a worker's number
+    init_arg: Callable[[int], Any] | None
     prefetch_factor: int | None
     transport: str
     codec: Any
@@ -153,7 +156,8 @@ def _inline_engine(setup: Setup) -> Engine:
     elif not setup.sharded:
         datapipes.shard(setup.job.dataset)
     epoch = None, setup.announced, given
-    config = WorkerConfig(0, 1, setup.worker_seed, init, *epoch, True, setup.copies)
+    arg = (setup.init_arg(0),) if init is not None and setup.init_arg is not None else ()
+    config = WorkerConfig(0, 1, setup.worker_seed, init, arg, *epoch, True, setup.copies)
     return InlineEngine(setup.job, config, setup.world, setup.dataset_saved, setup.origin)
 
 
@@ -169,11 +173,15 @@ def _pool_engine(setup: Setup) -> Engine:
         given, init = _payload(setup.job, init, setup.codec), None
     epoch = setup.shared_seed, setup.announced, setup.streams or None
     configs = [
-        WorkerConfig(worker, setup.workers, setup.worker_seed, init, *epoch, copies=setup.copies)
+        WorkerConfig(
+            worker, setup.workers, setup.worker_seed, init, (), *epoch, copies=setup.copies
+        )
         for worker in range(setup.workers)
     ]
     stacks = setup.fault_policy.on_timeout == "restart"
-    pool = Pool(context, given, configs, _lines(setup.transport, setup.pinned), stacks=stacks)
+    seconds = ASKED_S if setup.job.exit_fn is None else EXIT_S
+    lines = _lines(setup.transport, setup.pinned)
+    pool = Pool(context, given, configs, lines, stacks, setup.init_arg, seconds)
     return PoolEngine(pool, configs, setup.fault_policy)
 
 

@@ -6,10 +6,12 @@ import os
 import pickle
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 from ..transport.channels import Lines
 from ..transport.fork_safety import guard
@@ -20,7 +22,7 @@ from ..worker.process import deaf, work
 from ..worker.replica import WorkerConfig
 from .exit import Death
 from .new_processes import hidden, preload
-from .shutdown import Lifeline, remove_shared_memory, retire
+from .shutdown import ASKED_S, Lifeline, remove_shared_memory, retire
 from .stack_dumps import Stacks
 
 #: seconds from a worker's end of file to its exit code
@@ -30,7 +32,8 @@ _DYING_S = 10.0
 class Pool:
     """Worker processes that answer requests; the pool closes their lines in the end.
 
-    With ``stacks`` it asks those that are stuck for their stacks.
+    With ``stacks`` it asks those that are stuck for their stacks. ``init_arg`` makes what
+    ``worker_init_fn`` is given in addition, for the worker of that number.
 
     Raises:
         TypeError, AttributeError, pickle.PicklingError: the job cannot be pickled, under a start
@@ -44,7 +47,10 @@ class Pool:
         configs: Sequence[WorkerConfig],
         lines: Lines,
         stacks: bool = False,
+        init_arg: Callable[[int], Any] | None = None,
+        seconds_to_end: float = ASKED_S,
     ) -> None:
+        self._init_arg = init_arg
         self._context, self._job, self._configs = context, job, list(configs)
         self._processes: list[BaseProcess] = []
         #: for requests and answers
@@ -53,7 +59,8 @@ class Pool:
         self._stacks = Stacks(context) if stacks else None
         ends = self._lifeline, lines, self._stacks, job
         #: retires the workers when the pool is gone, at the latest when the interpreter ends
-        self.retire = weakref.finalize(self, _retire, os.getpid(), ends, self._processes)
+        owner, processes = os.getpid(), self._processes
+        self.retire = weakref.finalize(self, _retire, owner, ends, processes, seconds_to_end)
         with hidden(context):
             preload(context)
         try:
@@ -119,6 +126,8 @@ class Pool:
         self.lines.watch([process.sentinel for process in self._processes])
 
     def _start(self, config: WorkerConfig) -> BaseProcess:
+        if self._init_arg is not None:
+            config = replace(config, init_arg=(self._init_arg(config.worker),))
         # A fork while an end is half open, or half closed, would give a worker a copy that it does
         # not know of.
         with guard, deaf(), hidden(self._context):
@@ -141,13 +150,14 @@ def _retire(
     owner: int,
     ends: tuple[Lifeline, Lines, Stacks | None, Job | Payload],
     processes: list[BaseProcess],
+    seconds: float,
 ) -> None:
     if os.getpid() != owner:  # a forked copy: neither line nor children are its own
         return
     lifeline, lines, stacks, job = ends
     try:
         lines.hang_up()
-        retire(processes)
+        retire(processes, seconds)
         remove_shared_memory([process.pid for process in processes if process.exitcode])
     finally:  # also if a second Ctrl-C comes while they are awaited: the system kills them
         processes.clear()

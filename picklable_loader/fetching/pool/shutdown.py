@@ -15,14 +15,16 @@ import torch.multiprocessing
 from ..transport.fork_safety import guard, loaders_ends
 
 #: seconds that workers have to finish the batch at hand, once asked
-_ASKED_S = 0.3
+ASKED_S = 0.3
+#: those that they have with a worker_exit_fn, which may close files
+EXIT_S = 5.0
 #: seconds that they have to die of SIGTERM; with the above, less than anybody notices
 _TERMINATED_S = 0.2
 
 
-def retire(processes: Sequence[BaseProcess]) -> None:
+def retire(processes: Sequence[BaseProcess], seconds: float = ASKED_S) -> None:
     """Wait for processes that were asked to end, then use force; all are gone afterwards."""
-    _join(processes, _ASKED_S)
+    _join(processes, seconds)
     for process in processes:
         if process.is_alive():
             process.terminate()

@@ -61,6 +61,8 @@ class Job:
     stride: int = 1
     #: random numbers may be drawn while a batch is made; else nobody needs a seed
     draws: bool = True
+    #: called in a worker, with its number, when it ends in good order
+    exit_fn: Callable[[int], object] | None = None
 
     @property
     def streamed(self) -> bool:

@@ -11,7 +11,7 @@ import select
 import signal
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from ...errors import CannotLoadError
 from ..transport.channels import WorkersEnd
 from ..transport.payload import Payload
 from .fetch import Job
+from .hooks import end
 from .loop import refuse, serve
 from .replica import WorkerConfig
 
@@ -64,7 +65,10 @@ def work(line: WorkersEnd, job: Job | Payload, config: WorkerConfig, life: Any, 
                 refuse(line.open(), config.worker, refusal)
                 return
             config = replace(config, worker_init_fn=init)
-        serve(line.open(), todo, config)
+        with suppress(EOFError):  # nobody wants what was being sent
+            serve(line.open(), todo, config)
+        if todo.exit_fn is not None:
+            end(todo.exit_fn, config.worker)
     except (EOFError, KeyboardInterrupt):
         pass  # nobody listens any more; and a dataset may raise that itself, as under torch
 

@@ -46,6 +46,8 @@ class WorkerConfig:
     #: what torch seeds the worker's generators from, together with its number
     base_seed: int
     worker_init_fn: Any = None
+    #: what it is given in addition, if anything is
+    init_arg: tuple[Any, ...] = ()
     #: DataPipes: the seed that all workers share, for the first epoch
     shared_seed: int | None = None
     #: the epoch that was set on the dataset before the worker was given its copy
@@ -118,7 +120,7 @@ class Replica:
             for hook in hooks_of(self._job):
                 hook(seed)
         if self._config.worker_init_fn is not None:
-            self._config.worker_init_fn(self._number)
+            self._config.worker_init_fn(self._number, *self._config.init_arg)
         job = self._job
         if job.lives_on and job.iterable:
             self._origin = FirstBaseline(job.dataset, job.by_value)

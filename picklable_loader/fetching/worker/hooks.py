@@ -1,0 +1,64 @@
+"""What people run when a worker starts, and when it ends (pytorch issue 13023)."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import LoaderWarning, UsageError
+
+
+@dataclass(frozen=True)
+class WorkerStart:
+    """A worker that is about to start, as ``worker_init_fn_arg`` sees it in the main process.
+
+    Attributes:
+        dataset: the main process's own.
+        sampler_iter: the live iterator of a sampler of your own; None with torch's samplers, whose
+            order is computed, and with iterable-style data.
+        num_workers: how many workers there are.
+        worker_id: the number of this one, from 0.
+        base_seed: the worker's seed is this plus its number.
+        epoch: number of the epoch at hand, from 0.
+        rank: of this process, from 0.
+        world_size: number of ranks.
+    """
+
+    __module__ = "picklable_loader"
+
+    dataset: Any
+    sampler_iter: Iterator[Any] | None
+    num_workers: int
+    worker_id: int
+    base_seed: int
+    epoch: int
+    rank: int
+    world_size: int
+
+
+def argument(make: Callable[[WorkerStart], Any], start: WorkerStart) -> Any:
+    """What ``worker_init_fn`` is given in addition; UsageError if it cannot be made."""
+    try:
+        return make(start)
+    except Exception as error:
+        raise UsageError(
+            f"worker_init_fn_arg has raised {type(error).__name__}: {error}, in the main process, "
+            f"for worker {start.worker_id}. The worker was not started; the iterator can go on"
+        ) from error
+
+
+def end(worker_exit_fn: Callable[[int], object], worker: int) -> None:
+    """Call it in a worker that ends; a failure is a warning, which the worker prints."""
+    try:
+        worker_exit_fn(worker)
+    except Exception:
+        warnings.warn(
+            f"worker_exit_fn has failed in DataLoader worker {worker} (pid {os.getpid()}):\n"
+            f"{traceback.format_exc()}",
+            LoaderWarning,
+            stacklevel=2,
+        )

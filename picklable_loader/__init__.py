@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .datasets.converters import DtypeConverter, KeyBasedDtypeConverter
     from .datasets.interleave import Interleave
     from .datasets.packed_list import PackedList
     from .datasets.shuffle import ShuffleBuffer
@@ -26,7 +27,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DataLoader",
+    "DtypeConverter",
     "Interleave",
+    "KeyBasedDtypeConverter",
     "LoaderError",
     "LoaderIterator",
     "PackedList",
@@ -51,6 +54,8 @@ __all__ = [
 #: package for its own part of it, and has no use for the rest.
 _MODULES = {
     "DataLoader": "loader.loader",
+    "DtypeConverter": "datasets.converters",
+    "KeyBasedDtypeConverter": "datasets.converters",
     "Interleave": "datasets.interleave",
     "LoaderError": "errors",
     "LoaderIterator": "loader.iterator",

@@ -78,7 +78,9 @@ def run(program: str) -> Any:
 def test_the_public_names_are_these() -> None:
     assert picklable_loader.__all__ == [
         "DataLoader",
+        "DtypeConverter",
         "Interleave",
+        "KeyBasedDtypeConverter",
         "LoaderError",
         "LoaderIterator",
         "PackedList",

@@ -56,6 +56,7 @@ class Options:
     with_state: bool = False
     worker_init_fn_arg: Callable[[WorkerStart], Any] | None = None
     worker_exit_fn: Callable[[int], object] | None = None
+    convert: Callable[[Any], Any] | None = None
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Options:
@@ -129,7 +130,7 @@ class Options:
         self._check_hooks()
 
     def _check_hooks(self) -> None:
-        for name in ("worker_init_fn_arg", "worker_exit_fn"):
+        for name in ("worker_init_fn_arg", "worker_exit_fn", "convert"):
             if not callable(found := getattr(self, name)) and found is not None:
                 raise TypeError(f"{name} should be a callable or None, got {found!r}")
         hooks: Iterable[Any] = self.seed_hooks

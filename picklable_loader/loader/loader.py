@@ -149,6 +149,8 @@ class DataLoader(Picklable[_T]):
             ``worker_init_fn(worker_id, result)``; unless it is forked, the result is pickled.
         worker_exit_fn: called in a worker, with its number, when the loader has it end. It has 5
             seconds; a failure is a warning on the worker's stderr.
+        convert: is given each batch where it is made, after collate_fn, and gives the one that is
+            sent: a `DtypeConverter`, for example.
 
     Each argument is an attribute as well. An option of ours that is set later counts from the next
     ``iter``. ``seed`` and ``num_streams`` cannot be set later, nor can options that workers were
@@ -209,6 +211,7 @@ class DataLoader(Picklable[_T]):
         with_state: bool = False,
         worker_init_fn_arg: Callable[[WorkerStart], Any] | None = None,
         worker_exit_fn: Callable[[int], object] | None = None,
+        convert: Callable[[Any], Any] | None = None,
     ) -> None:
         given = locals()
         if shuffle == "indexed":

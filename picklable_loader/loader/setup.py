@@ -53,6 +53,7 @@ def job_of(loader: Owner[Any], spec: Spec) -> Job:
     """The job that workers do for each task of a loader."""
     options, every = spec.options, spec.options.snapshot_every_n_steps
     others = spec.hooked or loader.worker_init_fn is not None or callable(options.on_error)
+    others = others or options.convert is not None
     draws = bool(others) or may_draw(spec.dataset, loader.collate_fn)
     looks = draws and spec.seeds_generators
     return Job(
@@ -74,6 +75,7 @@ def job_of(loader: Owner[Any], spec: Spec) -> Job:
         stride=1 if spec.grouping.unit is Unit.BATCH else spec.shard.world,
         draws=draws,
         exit_fn=options.worker_exit_fn,
+        convert=options.convert,
         seed_dataset=options.seed_dataset if looks or callable(options.seed_dataset) else "off",
         spared=spared(spec, parts_of(spec, loader.collate_fn)) if looks else frozenset(),
     )

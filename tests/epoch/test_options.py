@@ -45,6 +45,7 @@ OTHER: dict[str, Any] = {
     "with_state": True,
     "worker_init_fn_arg": str,
     "worker_exit_fn": abs,
+    "convert": list,
 }
 
 

@@ -63,6 +63,8 @@ class Job:
     draws: bool = True
     #: called in a worker, with its number, when it ends in good order
     exit_fn: Callable[[int], object] | None = None
+    #: is given each batch, and gives the one that is sent
+    convert: Callable[[Any], Any] | None = None
 
     @property
     def streamed(self) -> bool:

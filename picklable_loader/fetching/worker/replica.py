@@ -33,7 +33,7 @@ from ..transport.messages import Answer, EpochStart
 from .baseline import FirstBaseline
 from .feedback import sending
 from .fetch import Fetcher, Job, StreamEnded, hooks_of, make_fetcher
-from .on_error import NothingLeft
+from .on_error import NothingLeft, Thinned
 from .stream_state import Cadence, Marker
 
 
@@ -179,7 +179,7 @@ class Replica:
         whose = run, task.step, self._config.worker
         try:  # no local variable holds an error: its traceback would hold this frame, and that it
             with sending() as notes:
-                batch = self._fetcher.fetch(task)
+                batch = self._fetched(task)
         except StreamEnded:
             return Answer(*whose, Ended, None, None, self.mark(over=True))
         except NothingLeft as none:
@@ -193,6 +193,15 @@ class Replica:
             return Answer(*whose, Failed, wrapped or error, None, mark)
         mark = None if self._marker is None else self._mark_if_due(began_ns)
         return Answer(*whose, Arrived, batch, None, mark, notes=notes)
+
+    def _fetched(self, task: Task) -> Any:
+        assert self._fetcher is not None
+        batch, convert = self._fetcher.fetch(task), self._job.convert
+        if convert is None:
+            return batch
+        if type(batch) is Thinned:
+            return Thinned(convert(batch.batch), batch.skipped)
+        return convert(batch)
 
     def _mark_if_due(self, began_ns: int, failed: bool = False) -> Any:
         """The stream's mark, if one is due after a batch that was begun then.

@@ -59,8 +59,6 @@ class Budgeted:
     bytes: int | None = None
     #: the window may grow by itself to so many tasks; 0: it does not
     most: int = 0
-    #: tasks are drawn only while the consumer waits
-    on_demand: bool = False
 
 
 @dataclass(slots=True)

@@ -254,7 +254,7 @@ class Schedule:
         if self.policy.lazy:
             return  # one at a time, when the consumer asks
         policy = replace(self.policy, budget=event.tasks, most=event.most, bytes=event.bytes)
-        self.policy = replace(policy, on_demand=event.on_demand)
+        self.policy = replace(policy, on_demand=event.tasks == 1 and self.plan.custom)
         self._budget = Budget(self.policy, self._budget.largest)
         self._refill(out)
 
@@ -336,10 +336,7 @@ class Schedule:
         self._fault = self.feedback.hear(self.delivered) or self._fault
         while len(window.entries) < budget.tasks and self._may_draw():
             try:
-                # In one line: no signal is handled before the task is noted.
-                self._drawn = (
-                    plan.draw() if self._in_turn else self._dispatch.draw(plan, budget.tasks)
-                )
+                self._drawn = self._draw()  # in one line: no signal comes before it is noted
             except StopIteration:
                 streams = plan.repeat(self.delivered + len(window.entries))
                 self._exhausted = not streams
@@ -357,6 +354,10 @@ class Schedule:
                     out.append(self._dispatch.at_once(task))
         if window.held:
             self._dispatch.hand_out(out)
+
+    def _draw(self) -> Task | None:
+        plan = self.plan
+        return plan.draw() if self._in_turn else self._dispatch.draw(plan, self.budget)
 
     def _may_draw(self) -> bool:
         """There may be more tasks, and the bound in bytes leaves room for one."""

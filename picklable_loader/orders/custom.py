@@ -138,11 +138,14 @@ class CustomOrder:
 
     def _pass_on(self) -> None:
         """Have the sampler receive all that it has not received yet."""
-        if self._heard:
-            logged = len(self.record.log or ())
-            self._draw(self._next, 0)
-            if logged != len(self.record.log or ()):
-                self.record.log = None  # a replay could not tell these draws from those of `take`
+        if not self._heard:
+            return
+        if self._saved is not None:
+            self._restore(self._saved)
+        logged = len(self.record.log or ())
+        self._draw(self._next, 0)
+        if logged != len(self.record.log or ()):
+            self.record.log = None  # a replay could not tell these draws from those of `take`
 
     def seek(self, position: int) -> None:
         raise NotImplementedError("a custom sampler's order cannot be sought in")

@@ -121,11 +121,11 @@ def test_a_second_ctrl_c_while_workers_are_awaited_loses_no_batch(
 ) -> None:
     """The button is pressed again, as nothing seems to happen while a worker ends its sample."""
 
-    def pressed(_: Any) -> None:
+    def pressed(*_: Any) -> None:
         monkeypatch.setattr("picklable_loader.fetching.pool.pool.retire", pressed_again)
         raise KeyboardInterrupt
 
-    def pressed_again(_: Any) -> None:
+    def pressed_again(*_: Any) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 

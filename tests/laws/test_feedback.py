@@ -21,7 +21,7 @@ from .observe import expected_warnings
 #: after these steps the program flushes, or skips a batch
 FLUSHES, SKIPS = (3, 7), (5,)
 #: the last one is that of the last batch
-STEPS = (0, 1, 3, 4, 6, 7, 9, 11)
+STEPS = (0, 1, 3, 4, 6, 7, 9, 10, 11)
 BUDGETS = [(0, 1), (1, 1), (2, 1), (1, 3), (2, 3), (4, 3)]
 
 

@@ -41,8 +41,11 @@ def test_the_iterator_is_ahead_by_what_was_drawn_and_not_delivered() -> None:
     assert iterator.get_sampler_iter().given == 12  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("set_later", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_budget_of_one_draws_nothing_before_it_is_asked(num_workers: int) -> None:
+def test_a_budget_of_one_draws_nothing_before_it_is_asked(
+    num_workers: int, set_later: bool
+) -> None:
     class Silent(Sampler[int]):
         def __iter__(self) -> Iterator[int]:
             for self.given in range(1, 13):
@@ -51,6 +54,8 @@ def test_a_budget_of_one_draws_nothing_before_it_is_asked(num_workers: int) -> N
     budget = {"prefetch_budget": 1} if num_workers else {}
     sampler = Silent()
     iterator = iter(make(num_workers, sampler, **budget))
+    if set_later:
+        iterator.prefetch_budget = 1
     for step in range(3):
         assert iterator.drawn == iterator.step == step
         next(iterator)

@@ -127,6 +127,9 @@ def _converted_array(value: Any, dtype: str, path: str, check: bool) -> Any:
     if check and value.dtype.kind == "c" and not dtype.startswith("complex") and value.size:
         raise _misfit(path, value.flat[0].item(), dtype)
     with np.errstate(over="ignore", invalid="ignore"):
+        if value.size and value.dtype.kind in "iuf":
+            low, high = value.min().item(), value.max().item()
+            check = check and not _in_range(low, high, dtype, value.dtype.kind == "f")
         result = value.astype(dtype)
         if not check or result.dtype == value.dtype:
             return result
@@ -142,7 +145,31 @@ def _converted_array(value: Any, dtype: str, path: str, check: bool) -> Any:
     return result
 
 
+def _in_range(lowest: Any, highest: Any, dtype: str, floats: bool) -> bool:
+    """All values between two fit, without a look at each; NaN is in no range.
+
+    Args:
+        lowest, highest: the two.
+        dtype: the new type.
+        floats: the values may have fractions.
+    """
+    kind: torch.dtype = getattr(torch, dtype)
+    if kind.is_floating_point:
+        info = torch.finfo(kind)
+        # Whole numbers up to 2 / eps are exact: 2,048 of a float16.
+        most = info.max if floats else 2 / info.eps
+        return bool(-most <= lowest and highest <= most)
+    if floats or kind.is_complex or kind is torch.bool:
+        return False
+    return bool(torch.iinfo(kind).min <= lowest and highest <= torch.iinfo(kind).max)
+
+
 def _check_tensor(value: torch.Tensor, result: torch.Tensor, path: str) -> None:
+    name = str(result.dtype).removeprefix("torch.")
+    if value.numel() and not value.is_complex() and value.dtype is not torch.bool:
+        low, high = (each.item() for each in value.aminmax())
+        if _in_range(low, high, name, value.is_floating_point()):
+            return
     floats = value.is_floating_point(), result.is_floating_point()
     if all(floats):
         wrong = result.isinf() & ~value.isinf()
@@ -154,7 +181,7 @@ def _check_tensor(value: torch.Tensor, result: torch.Tensor, path: str) -> None:
             wrong |= result.isinf()
     if wrong.any():
         first = value[wrong].flatten()[0].item()
-        raise _misfit(path, first, str(result.dtype).removeprefix("torch."))
+        raise _misfit(path, first, name)
 
 
 def _misfit(path: str, value: Any, dtype: str) -> ValueError:

@@ -94,7 +94,8 @@ class DataLoader(Picklable[_T]):
             ``"auto"``: 2 times num_workers, and up to 8 times while workers idle because the next
             batch in order is a slow one and all would take 512 MiB at most; or because of
             anything else, a slow consumer included, and all would take 16 MiB at most (not with
-            a sampler of your own, or a generator that is drawn from again and again). ``None``:
+            a sampler of your own, or a generator that is drawn from again and again). 1: a sampler
+            of your own is drawn from only when ``next`` asks for a batch. ``None``:
             ``prefetch_factor`` times num_workers, or ``"auto"`` if that is not given either.
         prefetch_bytes: no more is fetched while batches that wait for delivery take this much,
             an int or text such as ``"512MiB"``; what workers are at comes on top, at most a batch

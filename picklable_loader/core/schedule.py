@@ -235,7 +235,8 @@ class Schedule:
         self._window.lose(event, self.policy.most_deaths)
         self._places.died(event.worker)
         self._dispatch.hand_out(out)
-        self._refill(out)
+        if self._wanting:  # steps that it had and were given up may be drawn again
+            self._refill(out)
         self._serve(out)
         out.extend(self._places.asks(event.worker))
 

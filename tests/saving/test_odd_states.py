@@ -25,6 +25,7 @@ from laws.observe import expected_warnings, seed_everything, seen
 from test_soundness import KINDS, Wary, bounded, is_peoples, loader_over, unsealed
 from torch.utils.data import IterableDataset
 from zoo import samplers, streams
+from zoo.listeners import Generated, Sending
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
 from picklable_loader.core.fields import FIELDS
@@ -197,6 +198,7 @@ STATES: dict[str, Callable[[], DataLoader[Any]]] = {
     "values of many kinds": loader_over(Holding, snapshot_every_n_steps=1),
     "a window of indices": loader_over(Wary, sampler=samplers.Endless, num_workers=1),
     "a window of batches": loader_over(Wary, batch_sampler=samplers.GroupedInTuples, num_workers=1),
+    "feedback": loader_over(Sending, sampler=Generated),
     "by one worker": loader_over(Wary, shuffle=True, seeding="worker", num_workers=1),
 }
 BY_KIND = pytest.mark.parametrize("kind", STATES)

@@ -46,11 +46,15 @@ def program(page: Path, opening: str = "```python") -> str:
 
 
 def run(
-    page: Path, folder: Path, opening: str = "```python", limit_s: float = _LIMIT_S
+    page: Path,
+    folder: Path,
+    opening: str = "```python",
+    limit_s: float = _LIMIT_S,
+    before: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """Run a page's blocks in a fresh process."""
+    """Run a page's blocks in a fresh process, after some lines of the test's own."""
     script = folder / "page.py"
-    script.write_text(program(page, opening))
+    script.write_text(before + program(page, opening))
     return subprocess.run(
         [sys.executable, str(script)],
         cwd=folder,

@@ -92,11 +92,13 @@ $(READY): requirements.txt setup.cfg Makefile
 	touch $(READY)
 
 # A library that asks for another torch is an error here: torch is named again.
-$(FRAMEWORKS)/ready: requirements-frameworks.txt setup.cfg Makefile
+$(FRAMEWORKS)/ready: requirements-frameworks.txt requirements-apart.txt setup.cfg Makefile
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" \
 		-r requirements-frameworks.txt
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--target $(FRAMEWORKS)/apart -r requirements-apart.txt
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--no-build-isolation --editable .
 	touch $(FRAMEWORKS)/ready

@@ -10,16 +10,10 @@ from test_docs import ROOT, run
 PAGES = sorted((ROOT / "docs" / "frameworks").glob("*.md"))
 
 
-#: The package index has torchvision for CUDA alone. Beside torch's CPU build its operators do not
-#: load, and without their names its import fails. The transforms use none of them.
-_NAMES_OF_OPERATORS = """
-import torch
-operators = torch.library.Library("torchvision", "DEF")
-for name in ("nms", "qnms", "roi_align", "qroi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d"):
-    operators.define(f"{name}(Tensor x) -> Tensor")
-    operators.define(f"_{name}_backward(Tensor x) -> Tensor")
-"""
-_BEFORE = {"recipes": _NAMES_OF_OPERATORS}
+_BEFORE = {
+    "recipes": f"import sys; sys.path.append({str(ROOT / 'tests')!r})\n"
+    "from frameworks.apart import make_importable; make_importable()\n"
+}
 
 #: Ray takes a minute to start twice, and four on a busy machine
 _MARKS = {"ray": [pytest.mark.core, pytest.mark.timeout(600)]}

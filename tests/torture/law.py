@@ -195,7 +195,14 @@ class Training:
         return copied, batches
 
     def _race(self, codec: Codec, iterator: Any, batches: list[Any]) -> list[Any]:
-        """What another thread saves while this one trains."""
+        """What another thread saves while this one trains.
+
+        Raises:
+            Void: this thread changes the sampler between two steps, and a save may come before the
+                change of its step.
+        """
+        if hasattr(getattr(iterator.loader, "sampler", None), "feedback"):
+            raise Void("the training changes the sampler while another thread saves")
         saves: list[Any] = []
         errors: list[Exception] = []
 

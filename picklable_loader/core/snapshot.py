@@ -161,21 +161,14 @@ def check_origin(state: Any) -> None:
 
 
 def _foreign(state: Mapping[str, Any]) -> ForeignStateError:
-    keys = set(state)
-    if "_snapshot" in keys or {"_sampler_iter_yielded", "_num_yielded"} <= keys:
-        snapshot = state.get("_snapshot", {})
-        passed = state.get("_num_yielded")
-        if isinstance(snapshot, Mapping) and "_snapshot_step" in snapshot:  # it had workers
-            counts = snapshot["_snapshot_step"], state.get("_steps_since_snapshot", 0)
-            passed = sum(counts) if set(map(type, counts)) == {int} else None
+    if "_snapshot" in state or "_sampler_iter_yielded" in state:
         return ForeignStateError(
             "torchdata's StatefulDataLoader",
-            "It cannot be converted, since it holds no state of the augmentation. Finish the epoch "
-            "with torchdata, or begin it again and pass over what was seen: "
-            f"`it = iter(loader); it.skip({passed})`.",
+            "load_state_dict of a loader takes one over that has exactly the fields of torchdata "
+            "0.10 or 0.11.",
         )
     return ForeignStateError(
-        f"something with the keys {sorted(map(str, keys))[:8]}",
+        f"something with the keys {sorted(map(str, state))[:8]}",
         "Expected what DataLoader.state_dict() or LoaderIterator.state_dict() returned.",
     )
 

@@ -8,6 +8,7 @@ raises it, as `DamagedStateError` or `StreamError`.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 from ..core.cursor import Cursor, Saved
@@ -25,21 +26,36 @@ from ..orders.torch_samplers import make_order
 from ..rng.generators import RNGS
 from ..rng.source import Setting, Source
 from ..saving.states.plain import decode
+from ..saving.states.torchdata import is_torchdatas
+from ..saving.states.torchdata import read as read_torchdata
 from ..saving.states.tree import check_checksum, copied
 from .fits import fit, own_streams
+from .from_torchdata import taken_over
 from .spec import Spec
 
 #: A sampler that raised has given indices that no batch has; nobody's gives more of them.
 _MOST_ASTRAY = 10**6
 
 
-def accept(spec: Spec, source: Source, state: Any, strict: bool) -> Saved:
-    """The position in what somebody gives as a state; see `DataLoader.load_state_dict`."""
+def accept(
+    spec: Spec, source: Source, state: Any, strict: bool, beginning: Callable[[], Saved]
+) -> Saved:
+    """The position in what somebody gives as a state; see `DataLoader.load_state_dict`.
+
+    An empty one is the ``beginning`` of an epoch; one of torchdata's loader goes on from there.
+    """
+    if isinstance(state, dict) and not state:
+        return beginning()
     if type(state) is OrderedDict:
         state = dict(dict.items(state))
-    check_origin(state)
-    given = copied(state)
-    found = fit(from_plain(given), spec.fingerprint(), strict, spec.rank, spec.length)
+    given: dict[str, Any] = {}
+    if is_torchdatas(state):
+        saved = taken_over(spec, source, read_torchdata(state), beginning())
+    else:
+        check_origin(state)
+        given = copied(state)
+        saved = from_plain(given)
+    found = fit(saved, spec.fingerprint(), strict, spec.rank, spec.length)
     accepted = own_streams(spec, found)
     check(spec, source, accepted)
     check_checksum(given)  # last: the other errors say more

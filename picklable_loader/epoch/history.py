@@ -380,10 +380,9 @@ class History:
         """
         if wish is not None:
             check_choice("at_epoch_end", wish, ("stop", "next"))
-        if isinstance(state, dict) and not state:
-            accepted = self._beginning(spec, 0, live=True)
-        else:
-            accepted = accept(spec, self.source, state, strict)
+        accepted = accept(
+            spec, self.source, state, strict, lambda: self._beginning(spec, 0, live=True)
+        )
         cursor, fits = accepted
         if not spec.iterable:
             prepare(spec.sampler, cursor.sampler, self.source, self.iterated)

@@ -6,7 +6,6 @@ import copy
 import json
 import multiprocessing
 import pickle
-import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -715,21 +714,6 @@ def test_a_newer_state_is_refused_and_says_how_to_read_it() -> None:
 def test_a_foreign_state_is_refused(state: Any) -> None:
     with pytest.raises(ForeignStateError, match="state_dict"):
         make().load_state_dict(state)
-
-
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_state_of_torchdata_is_recognised_and_the_way_out_is_named(num_workers: int) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    theirs = stateful.StatefulDataLoader(list(range(10)), batch_size=2, num_workers=num_workers)
-    iterator = iter(theirs)
-    for _ in range(3):
-        next(iterator)
-    state = theirs.state_dict()
-    list(iterator)  # to its end, where their workers go by themselves
-    with pytest.raises(ForeignStateError, match="torchdata") as raised:
-        make().load_state_dict(state)
-    assert re.search(r"it\.skip\(3\)", str(raised.value))
 
 
 def test_every_refusal_is_a_state_error_and_a_value_error_and_pickles() -> None:

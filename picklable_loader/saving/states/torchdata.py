@@ -1,0 +1,260 @@
+"""The states of torchdata's StatefulDataLoader (0.10 and 0.11), read with all checks.
+
+Nothing of torchdata is imported: a state is a dict, and its exact keys say that it is one. Each
+field is checked by its exact type, and nothing in it is called.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, ForeignStateError
+from .plain import encode_state
+
+#: what people's code gives
+_ANY = object
+
+#: By record, its keys. A value is of one of the types, or is a record of that name.
+_ITERATION: dict[str, Any] = {
+    "_sampler_iter_state": _ANY,
+    "_index_sampler_state": _ANY,
+    "_sampler_iter_yielded": int,
+    "_IterableDataset_len_called": int | None,
+    "_shared_seed": int | None,
+}
+_STREAM = {"dataset_state": _ANY, "fetcher_state": dict | None}
+_RECORDS: dict[str, dict[str, Any]] = {
+    "of one process": {
+        **_ITERATION,
+        **_STREAM,
+        "_num_yielded": int,
+        "_iterator_finished": bool,
+    },
+    "of workers": {
+        "_snapshot": "snapshot",
+        "_steps_since_snapshot": int,
+        "_iterator_finished": bool,
+    },
+    "snapshot": {
+        "_snapshot_step": int,
+        "_last_yielded_worker_id": int,
+        "_main_snapshot": "main",
+        "_worker_snapshots": dict,
+    },
+    "main": {**_ITERATION, "_num_workers": int, "_base_seed": int},
+    "worker": {**_STREAM, "worker_id": int},
+    "fetcher": {"fetcher_ended": bool, "dataset_iter_state": _ANY},
+    "batches": {"samples_yielded": int, "sampler_state": _ANY, "sampler_iter_state": _ANY},
+    "random": {"yielded": int, "generator": torch.Tensor},
+    "yielded": {"yielded": int},
+}
+#: what a sampler that has no state does not give to its BatchSampler
+_MAY_LACK = {"sampler_state", "sampler_iter_state"}
+#: above all numbers of batches; seeds may be larger
+_MOST = 2**53
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """What the dataset has saved, in a worker or in the main process."""
+
+    #: plain forms of what ``state_dict`` of the dataset and of its iterator gave; None: nothing
+    dataset: Any
+    iterator: Any
+    #: its iteration has come to its end
+    ended: bool
+
+
+@dataclass(frozen=True)
+class TorchdataState:
+    """A state of torchdata's loader."""
+
+    #: batches that were delivered, and tasks that the sampler had given, at the snapshot
+    delivered: int
+    drawn: int
+    #: batches that were delivered after it
+    since: int
+    #: the epoch is over
+    finished: bool
+    #: 0: the batches were made in the main process
+    workers: int
+    #: that gave the newest batch
+    last_worker: int
+    #: from which workers were seeded; 0: there are none
+    base_seed: int
+    #: it is of a DataPipe
+    of_datapipe: bool
+    #: the dataset is iterable-style
+    iterable: bool
+    #: torchdata 0.10 has written it, as far as can be seen
+    of_0_10: bool
+    #: samples that torchdata's BatchSampler has gathered; None: there was none
+    samples: int | None
+    #: what the sampler and its iterator have saved, as they gave it; None: nothing
+    sampler: Any
+    sampler_iterator: Any
+    streams: tuple[StreamState, ...]
+
+
+def is_torchdatas(state: Any) -> bool:
+    """It has exactly the keys of a state of torchdata's loader."""
+    return is_record(state, "of one process") or is_record(state, "of workers")
+
+
+def is_record(value: Any, kind: str) -> bool:
+    """A value is a dict with exactly the keys of a kind of record."""
+    if type(value) is not dict or not set(map(type, value)) <= {str}:
+        return False
+    keys = _RECORDS[kind].keys()
+    return keys - _MAY_LACK <= value.keys() <= keys
+
+
+def read(state: dict[str, Any]) -> TorchdataState:
+    """The state, of which `is_torchdatas` is true.
+
+    Raises:
+        DamagedStateError: a field has a type or a value that torchdata never writes.
+        ForeignStateError: people's ``state_dict`` has given something that no state of ours holds.
+    """
+    if "_snapshot" not in state:
+        _check(state, "of one process", "")
+        main, delivered = state, state["_num_yielded"]
+        streams: tuple[StreamState, ...] = (_stream(state, ""),)
+        workers = last = since = base_seed = 0
+    else:
+        _check(state, "of workers", "")
+        snapshot, since = state["_snapshot"], state["_steps_since_snapshot"]
+        delivered, last = snapshot["_snapshot_step"], snapshot["_last_yielded_worker_id"]
+        main, streams = snapshot["_main_snapshot"], _workers(snapshot)
+        workers, base_seed = main["_num_workers"], main["_base_seed"]
+    first = state if not workers else snapshot["_worker_snapshots"]["worker_0"]
+    index, iterator = main["_index_sampler_state"], main["_sampler_iter_state"]
+    samples, of_0_10 = None, iterator is None and is_record(index, "batches")
+    if of_0_10 or (index is None and is_record(iterator, "batches")):
+        batches = index if of_0_10 else iterator
+        _check(batches, "batches", "samples_yielded")
+        samples = batches["samples_yielded"]
+        index, iterator = batches.get("sampler_state"), batches.get("sampler_iter_state")
+    return TorchdataState(
+        delivered=delivered,
+        drawn=main["_sampler_iter_yielded"],
+        since=since,
+        finished=state["_iterator_finished"],
+        workers=workers,
+        last_worker=last,
+        base_seed=base_seed,
+        of_datapipe=main["_shared_seed"] is not None,
+        iterable=first["fetcher_state"] is not None,
+        of_0_10=of_0_10,
+        samples=samples,
+        sampler=index,
+        sampler_iterator=iterator,
+        streams=streams,
+    )
+
+
+def _workers(snapshot: dict[str, Any]) -> tuple[StreamState, ...]:
+    count, path = snapshot["_main_snapshot"]["_num_workers"], "_snapshot._worker_snapshots"
+    records, last = snapshot["_worker_snapshots"], snapshot["_last_yielded_worker_id"]
+    if not 0 < count == len(records) or [*records] != [f"worker_{at}" for at in range(count)]:
+        raise DamagedStateError(path, f"{count} workers, in order", [*records])
+    if last >= count:
+        raise DamagedStateError("_snapshot._last_yielded_worker_id", f"below {count}", last)
+    for at, (name, record) in enumerate(records.items()):
+        _check(record, "worker", f"{path}.{name}")
+        if record["worker_id"] != at:
+            raise DamagedStateError(f"{path}.{name}.worker_id", str(at), record["worker_id"])
+    if len({record["fetcher_state"] is None for record in records.values()}) > 1:
+        raise DamagedStateError(path, "fetcher_state in all, or in none", [*records])
+    return tuple(_stream(record, f"{path}.{name}.") for name, record in records.items())
+
+
+def _stream(record: dict[str, Any], path: str) -> StreamState:
+    dataset = form_of(record["dataset_state"], f"{path}dataset_state")
+    fetcher, path = record["fetcher_state"], f"{path}fetcher_state"
+    if fetcher is None:
+        return StreamState(dataset, None, False)
+    _check(fetcher, "fetcher", path)
+    iterator = form_of(fetcher["dataset_iter_state"], f"{path}.dataset_iter_state")
+    return StreamState(dataset, iterator, fetcher["fetcher_ended"])
+
+
+def random_sampler(state: TorchdataState) -> tuple[int, torch.Generator] | None:
+    """Indices that torchdata's RandomSampler has given, and a generator as it was before them.
+
+    None: the sampler was another one.
+    """
+    record = state.sampler_iterator
+    if state.sampler is not None or not is_record(record, "random"):
+        return None
+    _check(record, "random", "sampler_iter_state")
+    generator, found = torch.Generator(), record["generator"]
+    try:
+        generator.set_state(found.detach())
+    except SYMPTOMS:
+        field = "sampler_iter_state.generator"
+        raise DamagedStateError(field, "the state of a generator", found) from None
+    return record["yielded"], generator
+
+
+def form_of(value: Any, path: str) -> Any:
+    """The plain form of what people's ``state_dict`` gave, as a state of ours has it.
+
+    Raises:
+        ForeignStateError: it holds an object of a class that has no plain form.
+    """
+    _check_size(value, path)
+    try:
+        return encode_state(value, path)
+    except CannotSaveError as error:
+        advice = "Have its state_dict return numbers, text, containers, arrays or tensors"
+        raise refused(f"{error.what} cannot be taken over: {error.reason}", advice) from None
+
+
+def refused(reason: str, advice: str) -> ForeignStateError:
+    """The error of a state that cannot be taken over, or not exactly."""
+    return ForeignStateError("torchdata's StatefulDataLoader", f"{reason}. {advice}.")
+
+
+def _check(record: Any, kind: str, path: str) -> None:
+    """Raise DamagedStateError unless a value is a record of its kind."""
+    if not is_record(record, kind):
+        raise DamagedStateError(path, f"a dict with {[*_RECORDS[kind]]}", record)
+    for name, types in _RECORDS[kind].items():
+        value, field = record.get(name), f"{path}.{name}".lstrip(".")
+        if isinstance(types, str):
+            _check(value, types, field)
+        elif types is not _ANY and type(value) not in getattr(types, "__args__", (types,)):
+            expected = getattr(types, "__name__", str(types))
+            raise DamagedStateError(field, f"of type {expected}", value)
+        elif types is not _ANY and type(value) is int and "seed" not in name:
+            if not 0 <= value < _MOST:
+                raise DamagedStateError(field, "a whole number from 0", value)
+
+
+_DICTS = {dict, OrderedDict, Counter, defaultdict}
+_CONTAINERS = {*_DICTS, list, tuple, set, frozenset, deque}
+#: parts of parts that are there several times: a program's constants are, a few lists are
+_MOST_AGAIN = 10**5
+
+
+def _check_size(value: Any, path: str) -> None:
+    """Raise DamagedStateError if a copy of a value would be far larger than the value.
+
+    Forty lists of two, each within the next, would be a million million values.
+    """
+    seen: set[int] = set()
+    waiting, again = [value], 0
+    while waiting:
+        part = waiting.pop()
+        if type(part) not in _CONTAINERS:
+            continue
+        again += 1 + len(part) if id(part) in seen else 0
+        if again > _MOST_AGAIN:
+            raise DamagedStateError(path, "a value whose parts are in few places each", value)
+        seen.add(id(part))
+        waiting += [*part, *part.values()] if type(part) in _DICTS else part

@@ -1,0 +1,642 @@
+"""Checkpoints of torchdata's StatefulDataLoader, loaded by ours: it goes on as torchdata does."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch.utils.data import (
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    get_worker_info,
+)
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import ForeignStateError, StateError, StateMismatch
+
+stateful = pytest.importorskip("torchdata.stateful_dataloader")
+td_samplers = pytest.importorskip("torchdata.stateful_dataloader.sampler")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
+    pytest.mark.filterwarnings("ignore:.*delivers nothing"),
+]
+
+
+def generator(seed: int = 5) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# --- samplers and data that have states ----------------------------------------------------------
+
+
+class DrawsSampler(Sampler[int]):
+    """The sampler of torchdata's README: its state is that of the sampler."""
+
+    def __init__(self, high: int = 9, limit: int = 10) -> None:
+        self.high, self.limit, self.i = high, limit, 0
+        self.g = generator(1)
+
+    def __iter__(self) -> Iterator[int]:
+        while self.i < self.limit:
+            self.i += 1
+            yield int(torch.randint(high=self.high, size=(1,), generator=self.g))
+        self.i = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"i": self.i, "rng": self.g.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.i = state["i"]
+        self.g.set_state(state["rng"])
+
+
+class Countdown:
+    """An iterator that has a state."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items, self.at = items, 0
+
+    def __iter__(self) -> Countdown:
+        return self
+
+    def __next__(self) -> Any:
+        if self.at == len(self.items):
+            raise StopIteration
+        self.at += 1
+        return self.items[-self.at]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class OpensCountdown(Sampler[Any]):
+    """The iterator of this sampler has a state; itself has none."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return Countdown(self.items)
+
+
+class Counting(Dataset[Any]):
+    """A map-style dataset with a state: how often it was read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.reads += 1
+        return index, self.reads
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"reads": self.reads}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.reads = state["reads"]
+
+
+class Permuted(IterableDataset[Any]):
+    """The iterable-style dataset of torchdata's README: its own state says where it is."""
+
+    def __init__(self, high: int = 13) -> None:
+        self.high, self.i = high, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        order = torch.randperm(self.high, generator=generator(0))
+        if info is not None:
+            order = order[info.id :: info.num_workers]
+        for index in range(self.i, len(order)):
+            self.i += 1
+            yield order[index]
+        self.i = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"i": self.i}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.i = state["i"]
+
+
+class Streams(IterableDataset[Any]):
+    """Its iterator has a state, and streams are of very unequal lengths."""
+
+    def __init__(self, *lengths: int) -> None:
+        self.lengths = lengths
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        if info is None or info.num_workers == 1:
+            return Countdown(list(range(max(self.lengths))))
+        return Countdown([100 * info.id + n for n in range(self.lengths[info.id])])
+
+
+class StatefulStreams(Streams):
+    """The dataset counts its epochs, beside its iterator."""
+
+    epochs = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epochs += 1
+        inner = super().__iter__()
+        inner.items = [1000 * self.epochs + n for n in inner.items]
+        return inner
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epochs": self.epochs - 1}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epochs = state["epochs"]
+
+
+# --- loaders -------------------------------------------------------------------------------------
+
+DATA = list(range(10))
+
+
+def random_sampler(ours: bool, *args: Any, **kwargs: Any) -> Any:
+    return (RandomSampler if ours else td_samplers.RandomSampler)(*args, **kwargs)
+
+
+def distributed(ours: bool) -> Any:
+    kind = DistributedSampler if ours else td_samplers.StatefulDistributedSampler
+    return kind(DATA, 2, 1, seed=3)
+
+
+#: by name: the arguments of a loader, ours or torchdata's
+CASES: dict[str, Callable[[bool], dict[str, Any]]] = {
+    "in sequence": lambda ours: {"dataset": DATA, "batch_size": 3},
+    "shuffled": lambda ours: {"dataset": DATA, "batch_size": 3, "shuffle": True},
+    "shuffled, drop_last": lambda ours: {
+        "dataset": DATA, "batch_size": 3, "shuffle": True, "drop_last": True
+    },
+    "shuffled by a generator": lambda ours: {
+        "dataset": DATA, "batch_size": 3, "shuffle": True, "generator": generator()
+    },
+    "samples in sequence": lambda ours: {"dataset": DATA, "batch_size": None},
+    "samples shuffled": lambda ours: {"dataset": DATA, "batch_size": None, "shuffle": True},
+    "a RandomSampler's generator": lambda ours: {
+        "dataset": DATA,
+        "batch_size": 3,
+        "sampler": random_sampler(ours, DATA, generator=generator()),
+    },
+    "replacement": lambda ours: {
+        "dataset": DATA,
+        "batch_size": 9,
+        "sampler": random_sampler(ours, DATA, True, 40, generator=generator()),
+    },
+    "more samples than data": lambda ours: {
+        "dataset": DATA,
+        "batch_size": 6,
+        "sampler": random_sampler(ours, DATA, False, 26, generator=generator()),
+    },
+    "DistributedSampler": lambda ours: {
+        "dataset": DATA, "batch_size": 2, "sampler": DistributedSampler(DATA, 2, 1, seed=3)
+    },
+    "StatefulDistributedSampler": lambda ours: {
+        "dataset": DATA, "batch_size": 2, "sampler": distributed(False)
+    },
+    "StatefulDistributedSampler, and torch's here": lambda ours: {
+        "dataset": DATA, "batch_size": 2, "sampler": distributed(ours)
+    },
+    "a sampler with a state": lambda ours: {
+        "dataset": DATA, "batch_size": 3, "sampler": DrawsSampler()
+    },
+    "an iterator of a sampler with a state": lambda ours: {
+        "dataset": DATA, "batch_size": 3, "sampler": OpensCountdown(DATA)
+    },
+    "a batch sampler with a state": lambda ours: {
+        "dataset": DATA, "batch_sampler": OpensCountdown([[1, 2], [3], [4, 5, 6], [7], [8]])
+    },
+    "torch's batch sampler": lambda ours: {
+        "dataset": DATA,
+        "batch_sampler": torch.utils.data.BatchSampler(range(10), 3, False),
+    },
+    "a dataset with a state": lambda ours: {"dataset": Counting(), "batch_size": 2},
+    "a dataset with a state, shuffled": lambda ours: {
+        "dataset": Counting(), "batch_size": 2, "shuffle": True
+    },
+    "a stream": lambda ours: {"dataset": Permuted(), "batch_size": 2},
+    "samples of a stream": lambda ours: {"dataset": Permuted(), "batch_size": None},
+    "samples of unequal streams": lambda ours: {"dataset": Streams(1, 9), "batch_size": None},
+    "a stream's iterator": lambda ours: {"dataset": Streams(8, 9), "batch_size": 2},
+    "streams of unequal lengths": lambda ours: {"dataset": Streams(1, 9), "batch_size": 2},
+    "streams, the last ends first": lambda ours: {"dataset": Streams(9, 1), "batch_size": 2},
+    "streams and their dataset": lambda ours: {"dataset": StatefulStreams(5, 4), "batch_size": 2},
+}  # fmt: skip
+
+
+def plain(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.tolist()
+    return [plain(part) for part in batch] if isinstance(batch, list | tuple) else batch
+
+
+def theirs(case: str, workers: int, **more: Any) -> Any:
+    torch.manual_seed(7)
+    return stateful.StatefulDataLoader(**CASES[case](False), num_workers=workers, **more)
+
+
+def ours(case: str, workers: int, **more: Any) -> Any:
+    torch.manual_seed(99)  # another seed: the order is the state's
+    return DataLoader(**CASES[case](True), num_workers=workers, **more)
+
+
+class Recorded(NamedTuple):
+    """An epoch of torchdata's loader."""
+
+    batches: list[Any]
+    #: before each batch, and after the last
+    states: list[dict[str, Any]]
+    #: after StopIteration
+    at_end: dict[str, Any]
+    #: the next epoch
+    following: list[Any]
+
+
+def record(case: str, workers: int, **more: Any) -> Recorded:
+    loader = theirs(case, workers, **more)
+    states, batches = [copy.deepcopy(loader.state_dict())], []
+    for batch in loader:
+        batches.append(plain(batch))
+        states.append(copy.deepcopy(loader.state_dict()))
+    at_end = copy.deepcopy(loader.state_dict())
+    return Recorded(batches, states, at_end, [plain(batch) for batch in loader])
+
+
+recorded = cache(record)
+
+
+def the_rest(loader: Any, state: dict[str, Any]) -> list[Any]:
+    loader.load_state_dict(copy.deepcopy(state))
+    return [plain(batch) for batch in loader]
+
+
+@pytest.fixture(autouse=True)
+def _no_descriptors_of_theirs() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+#: Torchdata itself begins anew if it is resumed after the last batch of a sampler, or of a worker's
+#: stream, whose own state has begun anew by then.
+TORCHDATA_REPEATS = {("a stream", 2), ("a sampler with a state", 0), ("a sampler with a state", 2)}
+#: Resumed from a state of an epoch's end, it passes over one epoch of these samplers.
+TORCHDATA_PASSES_OVER = {
+    ("StatefulDistributedSampler", 0),
+    ("StatefulDistributedSampler, and torch's here", 0),
+    ("a sampler with a state", 2),
+}
+#: by case, workers and step: why it is refused
+REFUSED = {("samples of unequal streams", 2, step): "some have ended" for step in range(3, 12)}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_ours_goes_on_where_torchdata_goes_on(case: str, workers: int) -> None:
+    batches, states, at_end, following = recorded(case, workers)
+    for step, state in enumerate(states):
+        if (case, workers) not in TORCHDATA_REPEATS:
+            assert the_rest(theirs(case, workers), state) == batches[step:], step
+        if (case, workers, step) in REFUSED:
+            with pytest.raises(ForeignStateError, match=REFUSED[case, workers, step]):
+                the_rest(ours(case, workers), state)
+        else:
+            assert the_rest(ours(case, workers), state) == batches[step:], step
+    if (case, workers) not in TORCHDATA_PASSES_OVER:
+        following = the_rest(theirs(case, workers), at_end)
+    assert the_rest(ours(case, workers), at_end) == following
+
+
+@pytest.mark.parametrize(("there", "here"), [(0, 2), (2, 0), (2, 3)])
+@pytest.mark.parametrize("case", CASES)
+def test_any_number_of_workers_goes_on_with_the_streams_of_the_state(
+    case: str, there: int, here: int
+) -> None:
+    batches, states, _, _ = recorded(case, there)
+    assert the_rest(ours(case, here), states[2]) == batches[2:]
+
+
+#: a state of theirs is older than the newest batch, and these have no order to go on in
+NOT_OF_NOW = {
+    "StatefulDistributedSampler": "sampler StatefulDistributedSampler",
+    "a sampler with a state": "sampler DrawsSampler",
+    "an iterator of a sampler with a state": "sampler OpensCountdown",
+    "a batch sampler with a state": "sampler OpensCountdown",
+    "a dataset with a state": "dataset",
+    "a dataset with a state, shuffled": "dataset",
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*is resumed by replay")  # of the batches since the beginning
+@pytest.mark.parametrize("case", CASES)
+def test_batches_since_the_last_snapshot_are_passed_over(case: str) -> None:
+    batches, states, _, _ = recorded(case, 2, snapshot_every_n_steps=3)
+    assert max(state["_steps_since_snapshot"] for state in states) == 2
+    for step, state in enumerate(states):
+        since = state["_steps_since_snapshot"]
+        if not since:
+            continue
+        if case in NOT_OF_NOW:
+            with pytest.raises(ForeignStateError, match=f"{NOT_OF_NOW[case]} {since} batches ago"):
+                the_rest(ours(case, 2), state)
+        elif (case, 2, state["_snapshot"]["_snapshot_step"]) not in REFUSED:
+            assert the_rest(ours(case, 2), state) == batches[step:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_states_that_are_saved_after_that_are_ours_and_exact(case: str, workers: int) -> None:
+    batches, states, _, _ = recorded(case, workers)
+    first = ours(case, workers)
+    first.load_state_dict(states[1])
+    at_once = first.state_dict()
+    iterator = iter(first)
+    assert plain(next(iterator)) == batches[1]
+    later, pickled = iterator.state_dict(), pickle.dumps(iterator)
+    iterator.close()
+    assert {"format", "version"} <= at_once.keys() & later.keys()
+    assert the_rest(ours(case, workers), at_once) == batches[1:]
+    assert the_rest(ours(case, 0), later) == batches[2:]
+    assert [plain(batch) for batch in pickle.loads(pickled)] == batches[2:]
+
+
+@pytest.mark.parametrize("case", ["a RandomSampler's generator", "replacement"])
+def test_later_epochs_are_drawn_from_the_samplers_generator_as_torchdata_draws_them(
+    case: str,
+) -> None:
+    _, states, _, following = recorded(case, 0)
+    loader = ours(case, 0)
+    the_rest(loader, states[2])
+    assert [plain(batch) for batch in loader] == following
+
+
+@pytest.mark.parametrize("case", ["a stream", "streams and their dataset", "a stream's iterator"])
+def test_living_workers_go_on_with_what_the_epoch_has_left_them(case: str) -> None:
+    _, _, at_end, following = recorded(case, 2, persistent_workers=True)
+    loader = ours(case, 2, persistent_workers=True, at_epoch_end="next")
+    if case != "a stream's iterator":
+        with pytest.raises(ForeignStateError, match="'_iterator_finished' to False") as raised:
+            loader.load_state_dict(at_end)
+        assert 'at_epoch_end="next"' in str(raised.value)
+        at_end = {**at_end, "_iterator_finished": False}
+    assert the_rest(loader, at_end) == following
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_streaming_dataset_of_hugging_face_goes_on(workers: int) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def arguments() -> Any:
+        data = datasets.Dataset.from_dict({"x": list(range(12))}).to_iterable_dataset(num_shards=2)
+        return {"dataset": data, "batch_size": 2, "num_workers": workers}
+
+    loader, states, batches = stateful.StatefulDataLoader(**arguments()), [], []
+    for batch in loader:
+        batches.append(batch["x"].tolist())
+        states.append(copy.deepcopy(loader.state_dict()))
+    for step, state in enumerate(states, 1):
+        resumed = DataLoader(**arguments())
+        resumed.load_state_dict(state)
+        assert [batch["x"].tolist() for batch in resumed] == batches[step:], step
+
+
+def test_set_epoch_before_the_load_says_which_epoch_the_state_is_of() -> None:
+    def sampler() -> Any:
+        return DistributedSampler(DATA, 2, 0, seed=3)
+
+    there = stateful.StatefulDataLoader(DATA, 2, sampler=sampler())
+    there.sampler.set_epoch(4)
+    iterator = iter(there)
+    next(iterator)
+    state = there.state_dict()
+    expected = [plain(batch) for batch in iterator]
+    here: DataLoader[Any] = DataLoader(DATA, 2, sampler=sampler())
+    here.set_epoch(4)
+    here.load_state_dict(state)
+    here.set_epoch(4)
+    it = iter(here)
+    assert it.epoch == 4 and [plain(batch) for batch in it] == expected
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+class Square(Sampler[int]):
+    """A sampler of nobody's, without a state."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([n * n % 10 for n in range(10)])
+
+
+class Plain(IterableDataset[Any]):
+    """An iterable-style dataset without a state."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(20))
+
+
+def sampled(there: Any, here: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    here = there if here is None else here
+    return {"dataset": DATA, "sampler": there}, {"dataset": DATA, "sampler": here}
+
+
+#: by reason: the arguments of torchdata's loader, those of ours, and the error
+REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any], type[StateError], str]] = {
+    "a RandomSampler of torch's": (
+        *sampled(RandomSampler(DATA)),
+        ForeignStateError,
+        r"no random state for the order of RandomSampler.*it\.skip\(2\)",
+    ),
+    "a sampler without a state": (
+        *sampled(Square()),
+        ForeignStateError,
+        r"no state of the sampler Square.*it\.skip\(2\)",
+    ),
+    "a stream without a state": (
+        {"dataset": Plain()},
+        {"dataset": Plain()},
+        ForeignStateError,
+        r"no state of the dataset Plain in stream 0.*it\.skip\(2\)",
+    ),
+    "a weighted sampler": (
+        *sampled(torch.utils.data.WeightedRandomSampler([1.0] * 10, 10)),
+        ForeignStateError,
+        "no random state for the order of WeightedRandomSampler",
+    ),
+    "a datapipe": (
+        {"dataset": torch.utils.data.datapipes.iter.IterableWrapper(range(9))},
+        {"dataset": torch.utils.data.datapipes.iter.IterableWrapper(range(9))},
+        ForeignStateError,
+        "of a DataPipe",
+    ),
+    "shuffled there and not here": (
+        {"dataset": DATA, "shuffle": True},
+        {"dataset": DATA},
+        StateMismatch,
+        "sampler: expected 'SequentialSampler'.*found 'RandomSampler'",
+    ),
+    "shuffled here and not there": (
+        {"dataset": DATA},
+        {"dataset": DATA, "shuffle": True},
+        ForeignStateError,
+        "no random state",
+    ),
+    "a state of a sampler that has none here": (
+        *sampled(DrawsSampler(), Square()),
+        StateMismatch,
+        "sampler: expected 'Square, without state_dict'",
+    ),
+    "a state of a dataset that has none here": (
+        {"dataset": Permuted()},
+        {"dataset": Plain()},
+        StateMismatch,
+        "dataset: expected 'Plain, without state_dict'",
+    ),
+    "streams": (
+        {"dataset": Permuted()},
+        {"dataset": DATA},
+        StateMismatch,
+        "found 'iterable-style'",
+    ),
+    "no streams": ({"dataset": DATA}, {"dataset": Permuted()}, StateMismatch, "found 'map-style'"),
+    "other batches": (
+        {"dataset": DATA, "batch_size": 3},
+        {"dataset": DATA, "batch_size": 2},
+        StateMismatch,
+        "batch_size: expected 2.*found 3",
+    ),
+    "other batches of a stream": (
+        {"dataset": Permuted(), "batch_size": 3},
+        {"dataset": Permuted(), "batch_size": 2},
+        StateMismatch,
+        "batch_size: expected 2.*found 3",
+    ),
+    "no batches here": (
+        {"dataset": DATA, "batch_size": 3},
+        {"dataset": DATA, "batch_size": None},
+        StateMismatch,
+        "batches_from: expected 'sample'.*found 'sample of a batch'",
+    ),
+    "less data": (
+        {"dataset": DATA, "batch_size": 3},
+        {"dataset": DATA[:5], "batch_size": 3},
+        StateMismatch,
+        "sampler_length: expected 5.*found 6",
+    ),
+    "ranks that share": (
+        {"dataset": DATA},
+        {"dataset": DATA, "shard": (0, 2), "seed": 1},
+        ForeignStateError,
+        "state of one rank",
+    ),
+    'seeding="worker"': (
+        {"dataset": DATA, "num_workers": 2},
+        {"dataset": DATA, "num_workers": 2, "seeding": "worker"},
+        ForeignStateError,
+        "no states of the workers' generators",
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_what_cannot_be_taken_over_is_refused_with_the_reason(reason: str) -> None:
+    there, here, error, text = REFUSALS[reason]
+    iterator = iter(loader := stateful.StatefulDataLoader(**there))
+    next(iterator), next(iterator)
+    state = copy.deepcopy(loader.state_dict())
+    for _ in iterator:  # to its end, where their workers go by themselves
+        pass
+    resumed = DataLoader(**here)
+    with pytest.raises(error, match=text):
+        resumed.load_state_dict(state)
+    torch.manual_seed(1)
+    again, fresh = [plain(batch) for batch in resumed], DataLoader(**here)
+    torch.manual_seed(1)
+    assert again == [plain(batch) for batch in fresh]  # nothing was loaded
+
+
+def test_a_state_that_holds_an_object_names_it() -> None:
+    state = copy.deepcopy(recorded("a stream", 0).states[2])
+    state["dataset_state"] = {"i": [1, object()]}
+    with pytest.raises(ForeignStateError, match=r"dataset_state\['i'\]\[1\].*builtins.object"):
+        ours("a stream", 0).load_state_dict(state)
+
+
+def test_a_batch_size_that_differs_is_bridged_where_the_position_has_a_meaning() -> None:
+    state = recorded("shuffled", 0).states[2]
+    torch.manual_seed(7)
+    order = [n for batch in recorded("shuffled", 0).batches for n in batch]
+    loader: DataLoader[Any] = DataLoader(DATA, batch_size=2, shuffle=True)
+    loader.load_state_dict(state, strict=False)
+    assert [n for batch in loader for n in batch.tolist()] == order[6:]
+
+
+# --- torchdata 0.10, of which states are in a file -----------------------------------------------
+
+OF_0_10 = Path(__file__).with_name("torchdata_0.10.1.pt")
+CASES_0_10 = (
+    "in sequence", "shuffled", "shuffled, drop_last", "samples shuffled", "replacement",
+    "a RandomSampler's generator", "more samples than data", "DistributedSampler",
+    "a sampler with a state", "an iterator of a sampler with a state", "a dataset with a state",
+    "a stream", "a stream's iterator", "streams of unequal lengths",
+)  # fmt: skip
+
+
+def write_states() -> None:
+    """Make the file, where torchdata 0.10.1 is installed; each generator is in it once."""
+    known: dict[bytes, torch.Tensor] = {}
+
+    def shared(part: Any) -> Any:
+        if isinstance(part, torch.Tensor):
+            return known.setdefault(bytes(part.tolist()), part)
+        if isinstance(part, dict):
+            return {name: shared(each) for name, each in part.items()}
+        return [shared(each) for each in part] if isinstance(part, list) else part
+
+    cells = {}
+    for case in CASES_0_10:
+        for workers in (0, 2):
+            found = record(case, workers)
+            cells[f"{case}-{workers}"] = shared([*found])
+    torch.save(cells, OF_0_10)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("case", CASES_0_10)
+def test_states_of_torchdata_0_10_go_on(case: str, workers: int) -> None:
+    cells = torch.load(OF_0_10, weights_only=True)
+    batches, states, at_end, following = cells[f"{case}-{workers}"]
+    for step, state in enumerate(states):
+        assert the_rest(ours(case, workers), state) == batches[step:], step
+    if case != "samples shuffled":  # which does not show its version
+        assert the_rest(ours(case, workers), at_end) == following
+
+
+def test_a_shared_generator_of_torchdata_0_10_is_refused() -> None:
+    cells = torch.load(OF_0_10, weights_only=True)
+    state = cells["a RandomSampler's generator-0"][1][2]
+    with pytest.raises(ForeignStateError, match="before the base seed was drawn"):
+        ours("shuffled by a generator", 0).load_state_dict(state)
+
+
+if __name__ == "__main__":
+    write_states()

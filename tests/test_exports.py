@@ -163,6 +163,13 @@ def test_the_package_says_that_it_is_typed_and_ships_the_mark() -> None:
     assert "Typing :: Typed" in config["metadata"]["classifiers"]
 
 
+@pytest.mark.parametrize(
+    ("name", "module"), [("converters", "datasets.converters"), ("cpp", "integrations.cpp")]
+)
+def test_a_module_has_a_short_name(name: str, module: str) -> None:
+    assert getattr(picklable_loader, name) is importlib.import_module(f"picklable_loader.{module}")
+
+
 # --- importing -----------------------------------------------------------------------------------
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ..errors import UsageError
 
 
 class _Here(threading.local):
-    """The seed that this thread fetches with."""
+    """The seed that this thread fetches with, and those of the samples of a whole batch."""
 
     seed: int | None = None
+    samples: Callable[[], list[int]] | None = None
 
 
 _here = _Here()
@@ -39,6 +42,21 @@ def current_seed() -> int:
     if seed is None:
         raise UsageError("current_seed() is known only while a batch is being fetched")
     return seed
+
+
+def sample_seeds() -> list[int] | None:
+    """With ``seeding="sample"``, within ``__getitems__``: the seed of each of its samples."""
+    return None if _here.samples is None else _here.samples()
+
+
+@contextmanager
+def with_sample_seeds(seeds: Callable[[], list[int]]) -> Iterator[None]:
+    """Within it, `sample_seeds` returns what ``seeds()`` does."""
+    _here.samples = seeds
+    try:
+        yield
+    finally:
+        _here.samples = None
 
 
 def fetching() -> bool:

@@ -93,9 +93,7 @@ class MapFetcher:
             return job.collate_fn(job.dataset[task.indices])
         bulk = getattr(job.dataset, "__getitems__", None)
         if bulk:
-            if per_sample:
-                seeder.before_sample(task.first)
-            samples = bulk(task.indices)
+            samples = self._at_once(bulk, task)
         elif per_sample:
             samples = []
             for position, index in zip(count(task.first, job.stride), task.indices):
@@ -106,6 +104,13 @@ class MapFetcher:
         if per_sample:
             seeder.before_collate(task.first)
         return job.collate_fn(samples)
+
+    def _at_once(self, bulk: Callable[[Any], Any], task: Task) -> Any:
+        if not self._per_sample:
+            return bulk(task.indices)
+        first, stride = task.first, self._job.stride
+        with self._seeder.for_samples(range(first, first + len(task.indices) * stride, stride)):
+            return bulk(task.indices)
 
 
 class LenientMapFetcher(MapFetcher):
@@ -126,10 +131,8 @@ class LenientMapFetcher(MapFetcher):
 
     def _in_bulk(self, bulk: Callable[[Any], Any], task: Task, gathering: Gathering) -> None:
         """Gather all samples in one call; if it raises, singly, where the dataset can do that."""
-        if self._per_sample:
-            self._seeder.before_sample(task.first)
         try:
-            gathering.samples = bulk(task.indices)
+            gathering.samples = self._at_once(bulk, task)
         except Exception:
             if not hasattr(self._job.dataset, "__getitem__"):
                 raise

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from ...core.seeds import batch_seed, sample_seed, stream_seed
 from ...core.task import Task
-from ...rng.current import set_current
+from ...rng.current import set_current, with_sample_seeds
 from ...rng.generators import seed_all
 
 
@@ -30,6 +31,11 @@ class Seeder:
     def before_sample(self, position: int) -> None:
         """Before the sample at that position in the order is fetched (``seeding="sample"``)."""
         self._seed(sample_seed(self.base_seed, position))
+
+    def for_samples(self, positions: range) -> AbstractContextManager[None]:
+        """While one call fetches samples at these positions (``seeding="sample"``)."""
+        self.before_sample(positions[0])
+        return with_sample_seeds(lambda: [sample_seed(self.base_seed, at) for at in positions])
 
     def before_collate(self, position: int) -> None:
         """Before samples are collated, of which the first has that position in the order."""

@@ -1,0 +1,256 @@
+"""Builds an extension and imports it: one call of the compiler, and a folder of libraries.
+
+torch.utils.cpp_extension.load is not used: its folders do not name the version of torch, it does
+not notice a changed header, and a build that is killed leaves a lock that all later loads wait for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from ...errors import LoaderError
+
+_HEADERS = Path(__file__).parent / "include"
+_TORCH = Path(torch.__file__).parent
+_STANDARD = "-std=c++20"
+_FLAGS = ["-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-shared"]
+_LIBRARIES = ["-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10"]
+#: of a compiler's messages, the most characters that an error has
+_MOST_TEXT = 4000
+
+
+@dataclass(eq=False, repr=False)
+class BuildError(LoaderError, RuntimeError):
+    """An extension cannot be built.
+
+    Attributes:
+        name: the extension.
+        reason: what was expected, and what was found.
+        advice: the way out.
+    """
+
+    name: str
+    reason: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"the extension {self.name} cannot be built: {self.reason}\n{self.advice}."
+
+
+def include() -> str:
+    """The folder of ``picklable_loader/torch_data.h``, for ``include_dirs`` of a ``setup.py``."""
+    return str(_HEADERS)
+
+
+def load(
+    name: str,
+    sources: Iterable[str | os.PathLike[str]],
+    module: str | None = None,
+    extra_cflags: Sequence[str] = (),
+    extra_ldflags: Sequence[str] = (),
+    build_directory: str | os.PathLike[str] | None = None,
+    verbose: bool = False,
+) -> ModuleType:
+    """Build an extension if there is none yet of these sources, and import it.
+
+    A library fits one version of torch and Python, one set of flags, and the content of its
+    sources and of the headers that they include. For any other it is built again. One that fits is
+    imported without a compiler.
+
+    Args:
+        name: the module's name; the sources have ``PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)``.
+        sources: C++ files.
+        module: the caller's ``__name__``. Bound classes become classes of that module, and
+            pickles and new processes find them there. None: pickles name the library's file, which
+            only this machine has.
+        extra_cflags: for the compiler, for example ``["-O3"]``.
+        extra_ldflags: for the linker, for example ``["-ljpeg"]``.
+        build_directory: where libraries are; None: ``~/.cache/picklable_loader/cpp``.
+        verbose: print the compiler's command and messages.
+
+    Returns:
+        The imported extension.
+
+    Raises:
+        BuildError: there is no compiler, it is too old, or the sources have errors.
+    """
+    files = [Path(source).resolve() for source in sources]
+    flags = [*_FLAGS, _STANDARD, *extra_cflags]
+    build = _Build(name, files, flags, list(extra_ldflags), _folder(build_directory) / name)
+    library = build.found() or build.made(verbose)
+    extension = imported(name, library)
+    for cls in vars(extension).values():
+        if "_built_by" in getattr(cls, "__dict__", {}):
+            if module is None:
+                cls._library = str(library)
+            else:
+                cls.__module__ = module
+                setattr(sys.modules[module], cls.__name__, cls)
+    return extension
+
+
+def imported(name: str, library: Path) -> ModuleType:
+    """The extension in a library's file; once it is imported, the same again."""
+    already = _IMPORTED.get(library)
+    if already is None:
+        spec = spec_from_file_location(
+            name, library, loader=ExtensionFileLoader(name, str(library))
+        )
+        assert spec is not None and spec.loader is not None
+        already = module_from_spec(spec)
+        spec.loader.exec_module(already)
+        _IMPORTED[library] = already
+    return already
+
+
+_IMPORTED: dict[Path, ModuleType] = {}
+
+
+def _folder(chosen: str | os.PathLike[str] | None) -> Path:
+    if chosen is not None:
+        return Path(chosen).resolve()
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "picklable_loader" / "cpp"
+
+
+@dataclass(frozen=True)
+class _Build:
+    """One extension, from its sources to its library."""
+
+    name: str
+    sources: list[Path]
+    cflags: list[str]
+    ldflags: list[str]
+    folder: Path
+
+    def found(self) -> Path | None:
+        """The library, if there is one whose sources and headers are as they are now."""
+        try:
+            headers = json.loads(self._headers.read_text())
+            library = self._library(headers)
+        except (OSError, ValueError):
+            return None
+        return library if library.exists() else None
+
+    def made(self, verbose: bool) -> Path:
+        """The library, built by this process, or by another one that was sooner."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _locked(self.folder / "lock"):
+            return self.found() or self._compiled(verbose)
+
+    def _compiled(self, verbose: bool) -> Path:
+        compiler = _compiler(self.name)
+        made = self.folder / f"{self._key}.part.so"
+        dependencies = made.with_suffix(".d")
+        command = [
+            *compiler,
+            *self.cflags,
+            f"-DTORCH_EXTENSION_NAME={self.name}",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+            f"-I{_HEADERS}",
+            *[f"-isystem{path}" for path in _system_headers()],
+            *map(str, self.sources),
+            *["-MMD", "-MF", str(dependencies)],
+            *["-o", str(made), f"-L{_TORCH / 'lib'}", f"-Wl,-rpath,{_TORCH / 'lib'}"],
+            *[*_LIBRARIES, *self.ldflags],
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if verbose:
+            print(shlex.join(command), done.stderr, sep="\n")
+        if done.returncode:
+            raise BuildError(
+                self.name,
+                f"{compiler[0]} ended with {done.returncode}:\n{done.stderr[:_MOST_TEXT]}",
+                "The errors are those of the sources; load(..., verbose=True) prints all of them",
+            )
+        headers = _dependencies(dependencies.read_text())
+        library = self._library(headers)
+        os.replace(made, library)
+        dependencies.unlink()
+        self._headers.write_text(json.dumps(headers))
+        return library
+
+    @property
+    def _key(self) -> str:
+        """Of what the sources do not say."""
+        parts = [
+            *[torch.__version__, str(torch.version.git_version)],  # nightlies share versions
+            *[str(sysconfig.get_config_var("SOABI")), str(_TORCH)],
+            *[self.name, *map(str, self.sources), *self.cflags, "", *self.ldflags],
+        ]
+        return _digest("\0".join(parts).encode())
+
+    @property
+    def _headers(self) -> Path:
+        return self.folder / f"{self._key}.json"
+
+    def _library(self, headers: list[str]) -> Path:
+        """Its name has the content: a process that has loaded one can load a newer one, too."""
+        content = b"".join(_digest(Path(path).read_bytes()).encode() for path in headers)
+        return self.folder / f"{self._key}-{_digest(content)}.so"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """A lock that ends with its process, however that ends."""
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _dependencies(rules: str) -> list[str]:
+    """The files of ``-MMD``: sources, and headers that are not the system's (or torch's)."""
+    words = shlex.split(rules.replace("\\\n", " "))
+    return sorted({str(Path(word).resolve()) for word in words if not word.endswith(":")})
+
+
+def _system_headers() -> list[str]:
+    found = _TORCH / "include"
+    api = found / "torch" / "csrc" / "api" / "include"
+    return [str(found), str(api), sysconfig.get_paths()["include"]]
+
+
+def _compiler(name: str) -> list[str]:
+    """The command of a compiler that knows the standard."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    candidates: list[list[str]] = [chosen] if chosen else [["c++"], ["g++"], ["clang++"]]
+    found = next((each for each in candidates if shutil.which(each[0])), None)
+    if found is None:
+        raise BuildError(
+            name,
+            f"expected a C++ compiler, found none of {', '.join(each[0] for each in candidates)}",
+            "Install one (apt install g++), or set CXX to its path",
+        )
+    probe = [*found, _STANDARD, "-fsyntax-only", "-x", "c++", "-"]
+    program = "#include <concepts>\nstatic_assert(std::same_as<int, int>);\n"
+    done = subprocess.run(probe, input=program, capture_output=True, text=True, check=False)
+    if done.returncode:
+        version = subprocess.run([*found, "--version"], capture_output=True, text=True, check=False)
+        raise BuildError(
+            name,
+            f"expected a compiler for C++20, found {version.stdout.partition(chr(10))[0]!r}: "
+            f"{done.stderr[:_MOST_TEXT]}",
+            "Install g++ 11 or clang 14, or later, and set CXX to its path",
+        )
+    return found

@@ -1,0 +1,119 @@
+// What a call from Python gives the code that it runs: seeds, a generator, the worker's number.
+#pragma once
+
+// pybind11 then throws where Python objects are touched without the GIL; bound.py explains it.
+#ifndef PYBIND11_ASSERT_GIL_HELD_INCREF_DECREF
+#define PYBIND11_ASSERT_GIL_HELD_INCREF_DECREF
+#endif
+
+#include <torch/data.h>
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace picklable_loader {
+namespace py = pybind11;
+
+// The functions in Python that this header calls.
+inline py::module_ in_python() {
+  return py::module_::import("picklable_loader.integrations.cpp.bound");
+}
+
+namespace detail {
+
+// One call from Python on this thread. Its seed is read when it is first asked for: reading takes
+// the GIL, and most calls draw from torch's global generator, which the loader has seeded.
+struct Running {
+  std::optional<uint64_t> seed;
+  std::optional<at::Generator> generator;
+  // with seeding="sample", the seed of each sample of the batch
+  std::vector<uint64_t> samples;
+};
+
+inline thread_local Running* running = nullptr;
+// the index whose get() has thrown last on this thread
+inline thread_local int64_t failed_index = -1;
+
+inline Running& here() {
+  TORCH_CHECK(
+      running,
+      "current_seed() and generator() are known on the thread that called into the dataset. "
+      "Call them there, and give the seeds to threads of your own");
+  return *running;
+}
+
+// Calls function() without the GIL, or with it, as the class was bound.
+template <typename Function>
+auto run(bool hold_gil, Function function, std::vector<uint64_t> samples = {}) {
+  struct Scope {
+    Running now;
+    Running* before = std::exchange(running, &now);
+    ~Scope() { running = before; }
+  } scope;
+  scope.now.samples = std::move(samples);
+  std::optional<py::gil_scoped_release> released;
+  if (!hold_gil)
+    released.emplace();
+  return function();
+}
+
+// Seeds what a sample draws from, as the loader does before each sample (seeding="sample").
+inline void seed_sample(uint64_t seed) {
+  running->seed = seed;
+  running->generator.reset();
+  auto global = at::detail::getDefaultCPUGenerator();
+  std::lock_guard<std::mutex> lock(global.mutex());
+  global.set_current_seed(seed);
+}
+
+} // namespace detail
+
+// The seed of the batch (or sample) that is being made, for generators of your own. Outside of
+// picklable_loader's loader it is drawn from torch's global generator.
+inline uint64_t current_seed() {
+  auto& call = detail::here();
+  if (!call.seed) {
+    py::gil_scoped_acquire gil;
+    call.seed = in_python().attr("seed")().cast<uint64_t>();
+  }
+  return *call.seed;
+}
+
+// The seed of the batch's k-th sample, for a get_batch of your own. With seeding="sample" it
+// depends on the sample's position in the epoch only, not on the batch.
+inline uint64_t current_seed(size_t k) {
+  auto& call = detail::here();
+  if (k < call.samples.size())
+    return call.samples[k];
+  uint64_t mixed = current_seed() + (k + 1) * 0x9e3779b97f4a7c15; // splitmix64
+  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
+  return (mixed ^ (mixed >> 31)) >> 2;
+}
+
+// A generator with that seed, which no other thread draws from: torch::rand({2}, generator()).
+inline at::Generator generator() {
+  auto& call = detail::here();
+  if (!call.generator)
+    call.generator = at::detail::createCPUGenerator(current_seed());
+  return *call.generator;
+}
+
+inline at::Generator generator(size_t k) {
+  return at::detail::createCPUGenerator(current_seed(k));
+}
+
+// {id, number of workers} of torch.utils.data.get_worker_info(), {0, 1} in the main process. Each
+// worker has the whole stream, and gives its share of it.
+inline std::pair<int64_t, int64_t> worker() {
+  py::gil_scoped_acquire gil;
+  return in_python().attr("worker")().cast<std::pair<int64_t, int64_t>>();
+}
+
+} // namespace picklable_loader

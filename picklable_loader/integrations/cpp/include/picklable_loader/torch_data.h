@@ -1,0 +1,296 @@
+// Datasets, samplers and transforms of torch::data as picklable Python objects, one line for each:
+//
+//   PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+//     picklable_loader::bind_dataset<Tiles>(m, "Tiles", picklable_loader::init<torch::Tensor>());
+//   }
+//
+// docs/cpp.md shows how to use it. This header has what needs the C++ types; bound.py completes
+// the classes: pickling, states, iteration, and errors in words.
+#pragma once
+
+#if __cplusplus < 202002L
+#error "picklable_loader/torch_data.h needs C++20: compile with -std=c++20"
+#endif
+
+#include <picklable_loader/running.h>
+#include <picklable_loader/values.h>
+
+#include <torch/version.h>
+
+#include <concepts>
+#include <tuple>
+#include <type_traits>
+
+namespace picklable_loader {
+
+namespace detail {
+
+template <typename T>
+concept Stateful = requires(const T& from, T& to, OutputArchive& out, InputArchive& in) {
+  from.save(out);
+  to.load(in);
+};
+
+template <typename T>
+constexpr bool is_vector = false;
+template <typename Item>
+constexpr bool is_vector<std::vector<Item>> = true;
+
+// Its get_batch is torch's loop over get().
+template <typename T>
+concept BySample = requires { typename T::ExampleType; } && requires {
+  requires std::same_as<
+      decltype(&T::get_batch),
+      std::vector<typename T::ExampleType> (
+          torch::data::datasets::Dataset<typename T::SelfType, typename T::ExampleType>::*)(
+          at::ArrayRef<size_t>)>;
+};
+
+// Refers to a Python object, which nobody may touch without the GIL.
+template <typename Argument>
+constexpr bool is_python = std::is_base_of_v<py::handle, std::decay_t<Argument>>;
+
+template <typename Function>
+struct Signature : Signature<decltype(&Function::operator())> {};
+template <typename Class, typename Result, typename... Args>
+struct Signature<Result (Class::*)(Args...) const> {
+  static constexpr bool takes_python = (is_python<Args> || ...);
+};
+template <typename Result, typename... Args>
+struct Signature<Result (*)(Args...)> {
+  static constexpr bool takes_python = (is_python<Args> || ...);
+};
+
+template <typename Init, typename... Extra>
+struct Constructor {
+  Init init;
+  std::tuple<Extra...> extra;
+  bool takes_python;
+
+  template <typename T>
+  void add_to(py::class_<T>& bound) {
+    std::apply([&](auto&... each) { bound.def(std::move(init), each...); }, extra);
+  }
+};
+
+} // namespace detail
+
+// A constructor with arguments of these types, each with its py::arg.
+template <typename... Args, typename... Extra>
+auto init(Extra... extra) {
+  using Init = decltype(py::init<Args...>());
+  return detail::Constructor<Init, Extra...>{
+      py::init<Args...>(), {std::move(extra)...}, (detail::is_python<Args> || ...)};
+}
+
+// A function in place of a constructor; it returns the object, or a pointer to it.
+template <typename Function, typename... Extra>
+auto make(Function function, Extra... extra) {
+  using Init = decltype(py::init(std::move(function)));
+  return detail::Constructor<Init, Extra...>{
+      py::init(std::move(function)),
+      {std::move(extra)...},
+      detail::Signature<Function>::takes_python};
+}
+
+// Among the constructors: the class has Python objects, so it is called with the GIL.
+struct hold_gil {
+  static constexpr bool takes_python = false;
+  template <typename T>
+  void add_to(py::class_<T>&) {}
+};
+
+// The py::class_ of a bound class, for more `.def`.
+template <typename T>
+class Bound : public py::class_<T> {
+ public:
+  template <typename... Inits>
+  Bound(py::module_& m, const char* name, Inits... inits)
+      // other extensions may bind the same class, such as Stack<>
+      : py::class_<T>(m, name, py::dynamic_attr(), py::module_local()),
+        holds_gil((std::is_same_v<Inits, hold_gil> || ...)) {
+    in_python().attr("check_binding")(
+        name, TORCH_VERSION, (inits.takes_python || ...) && !holds_gil);
+    (inits.add_to(*this), ...);
+    if constexpr (detail::Stateful<T>)
+      state(&detail::saved<T>, &detail::load<T>);
+    if constexpr (requires(T& object) { object.set_epoch(size_t{}); })
+      this->def("set_epoch", [](T& object, size_t epoch) { object.set_epoch(epoch); });
+    this->def_static("_failed_index", [] { return detail::failed_index; });
+  }
+
+  // What save() and load() do for other classes. `get(const T&)` returns a dict, list, number,
+  // string, tensor or what pybind11 makes such of; `set(T&, ...)` takes it.
+  template <typename Get, typename Set>
+  Bound& state(Get get, Set set) {
+    // assigned, as `def` would only add an overload to those of save() and load()
+    this->attr("_get_state") = py::cpp_function(get, py::is_method(*this));
+    this->attr("_set_state") = py::cpp_function(set, py::is_method(*this));
+    return *this;
+  }
+
+  Bound& complete(const char* kind) {
+    in_python().attr("complete")(*this, kind);
+    return *this;
+  }
+
+  const bool holds_gil;
+};
+
+namespace detail {
+
+inline size_t checked(int64_t index, std::optional<size_t> size) {
+  const auto length = static_cast<int64_t>(size.value_or(0));
+  const int64_t found = index < 0 ? index + length : index;
+  if (found < 0 || (size && found >= length))
+    throw py::index_error(
+        "index " + std::to_string(index) + " is out of range: the dataset has " +
+        (size ? std::to_string(length) : "an unknown number of") + " samples");
+  return found;
+}
+
+template <typename T>
+void def_get(Bound<T>& bound, auto size, auto get) {
+  bound.def("_get", [size, get, hold = bound.holds_gil](T& object, int64_t index) {
+    const size_t found = checked(index, size(object));
+    return run(hold, [&] { return get(object, found); });
+  });
+}
+
+template <typename T>
+void def_len(Bound<T>& bound, auto size) {
+  bound.def("__len__", [size](T& object) {
+    const std::optional<size_t> length = size(object);
+    if (!length)
+      throw py::type_error("size() is unknown, so there is no len()");
+    return *length;
+  });
+}
+
+// The samples of a batch, one after the other; with seeding="sample" each under its own seed.
+template <typename T, typename Get>
+auto get_each(T& object, const std::vector<size_t>& indices, Get get) {
+  std::vector<decltype(get(object, size_t{}))> batch;
+  batch.reserve(indices.size());
+  for (size_t k = 0; k < indices.size(); ++k) {
+    if (!running->samples.empty())
+      seed_sample(running->samples[k]);
+    try {
+      batch.push_back(get(object, indices[k]));
+    } catch (...) {
+      failed_index = static_cast<int64_t>(indices[k]);
+      throw;
+    }
+  }
+  return batch;
+}
+
+template <typename T>
+void def_get_batch(Bound<T>& bound, auto size, auto get_batch) {
+  bound.def("_get_batch", [=, hold = bound.holds_gil](
+                              T& object, std::vector<int64_t> asked, std::vector<uint64_t> seeds) {
+    const std::optional<size_t> length = size(object);
+    std::vector<size_t> indices(asked.size());
+    for (size_t k = 0; k < asked.size(); ++k)
+      indices[k] = checked(asked[k], length);
+    failed_index = -1;
+    return run(hold, [&] { return get_batch(object, indices); }, std::move(seeds));
+  });
+}
+
+} // namespace detail
+
+// A map-style dataset: Dataset, BatchDataset, MapDataset, SharedBatchDataset. If a batch is a
+// vector, its items are the samples; other batches are whole, and pass through every collate_fn.
+template <typename T, typename... Inits>
+Bound<T> bind_dataset(py::module_& m, const char* name, Inits... inits) {
+  using Request = typename T::BatchRequestType;
+  static_assert(
+      std::is_constructible_v<Request, std::vector<size_t>&>,
+      "bind_dataset is for datasets that are asked for indices; bind_stream for a number");
+  Bound<T> bound(m, name, std::move(inits)...);
+  auto size = [](T& object) { return object.size(); };
+  auto get_batch = [](T& object, std::vector<size_t>& indices) {
+    return object.get_batch(Request(indices));
+  };
+  detail::def_len(bound, size);
+  if constexpr (detail::BySample<T>) {
+    auto get = [](T& object, size_t index) { return object.get(index); };
+    detail::def_get(bound, size, get);
+    detail::def_get_batch(bound, size, [get](T& object, std::vector<size_t>& indices) {
+      return detail::get_each(object, indices, get);
+    });
+  } else {
+    detail::def_get_batch(bound, size, get_batch);
+    if constexpr (detail::is_vector<typename T::BatchType>)
+      detail::def_get(bound, size, [get_batch](T& object, size_t index) {
+        std::vector<size_t> indices{index};
+        return std::move(get_batch(object, indices).at(0));
+      });
+  }
+  bound.complete(detail::is_vector<typename T::BatchType> ? "dataset" : "batch dataset");
+  return bound;
+}
+
+// A ChunkDataReader, as a map-style dataset whose samples are chunks.
+template <typename Reader, typename... Inits>
+Bound<Reader> bind_chunks(py::module_& m, const char* name, Inits... inits) {
+  Bound<Reader> bound(m, name, std::move(inits)...);
+  auto size = [](Reader& reader) { return std::optional<size_t>(reader.chunk_count()); };
+  auto read = [](Reader& reader, size_t index) { return reader.read_chunk(index); };
+  bound.def("_reset", [](Reader& reader) { reader.reset(); });
+  detail::def_len(bound, size);
+  detail::def_get(bound, size, read);
+  detail::def_get_batch(bound, size, [read](Reader& reader, std::vector<size_t>& indices) {
+    return detail::get_each(reader, indices, read);
+  });
+  bound.complete("chunks");
+  return bound;
+}
+
+// A sampler: `sampler=Order(100)`, or `batch_sampler=Order(100).batches(32)`.
+template <typename T, typename... Inits>
+Bound<T> bind_sampler(py::module_& m, const char* name, Inits... inits) {
+  Bound<T> bound(m, name, std::move(inits)...);
+  const bool hold = bound.holds_gil;
+  bound.def("_reset", [hold](T& object) { detail::run(hold, [&] { object.reset(std::nullopt); }); });
+  bound.def("_next", [hold](T& object, size_t count) {
+    return detail::run(hold, [&] { return object.next(count); });
+  });
+  bound.complete("sampler");
+  return bound;
+}
+
+// An iterable-style dataset: StatefulDataset, or a StreamDataset, which ends with an empty batch.
+template <typename T, typename... Inits>
+Bound<T> bind_stream(py::module_& m, const char* name, Inits... inits) {
+  static_assert(
+      std::is_same_v<typename T::BatchRequestType, size_t>,
+      "bind_stream is for datasets that are asked for a number of samples");
+  Bound<T> bound(m, name, std::move(inits)...);
+  const bool hold = bound.holds_gil;
+  detail::def_len(bound, [](T& object) { return object.size(); });
+  bound.def("_reset", [hold](T& object) {
+    if constexpr (requires { object.reset(); })
+      detail::run(hold, [&] { object.reset(); });
+  });
+  bound.def("_next", [hold](T& object, size_t count) {
+    return detail::run(hold, [&] { return std::optional(object.get_batch(count)); });
+  });
+  bound.complete("stream");
+  return bound;
+}
+
+// A BatchTransform, such as Stack<>, as a collate_fn.
+template <typename T, typename... Inits>
+Bound<T> bind_collate(py::module_& m, const char* name, Inits... inits) {
+  using Samples = typename T::InputBatchType;
+  Bound<T> bound(m, name, std::move(inits)...);
+  bound.def("_collate", [hold = bound.holds_gil](T& object, Samples samples) {
+    return detail::run(hold, [&] { return object.apply_batch(std::move(samples)); });
+  });
+  bound.complete("collate");
+  return bound;
+}
+
+} // namespace picklable_loader

@@ -1,0 +1,275 @@
+// One extension for all tests: it takes most of a minute to build.
+#include <picklable_loader/torch_data.h>
+
+#include <pybind11/functional.h>
+
+#include <csignal>
+#include <numeric>
+#include <random>
+
+namespace data = torch::data;
+namespace pl = picklable_loader;
+using data::Example;
+
+namespace {
+
+// Rows of numbers with noise from torch's global generator and from ours.
+struct Rows : data::datasets::Dataset<Rows> {
+  Rows(torch::Tensor values, double noise) : values(std::move(values)), noise(noise) {}
+  Example<> get(size_t index) override {
+    TORCH_CHECK_VALUE(values[index].item<double>() >= 0, "a negative value");
+    if (values[index].item<double>() == 666)
+      std::raise(SIGSEGV);
+    auto global = torch::rand({2}, torch::kFloat64);
+    auto ours = torch::rand({2}, pl::generator(), torch::kFloat64);
+    return {values[index] + noise * torch::cat({global, ours}), torch::tensor(int64_t(index))};
+  }
+  std::optional<size_t> size() const override { return values.size(0); }
+  torch::Tensor values;
+  double noise;
+};
+
+// Makes its batch at once, in one loop, with a generator of its own for each sample.
+struct Loops : data::datasets::BatchDataset<Loops, Example<>> {
+  explicit Loops(torch::Tensor values) : values(values.contiguous()) {}
+  Example<> get_batch(at::ArrayRef<size_t> indices) override {
+    const int64_t count = indices.size();
+    auto out = torch::empty({count, 2}, torch::kFloat64), which = torch::empty({count}, torch::kInt64);
+    auto* numbers = out.data_ptr<double>();
+    for (int64_t k = 0; k < count; ++k) {
+      std::mt19937 engine(pl::current_seed(k));
+      numbers[2 * k] = values.const_data_ptr<double>()[indices[k]];
+      numbers[2 * k + 1] = std::uniform_real_distribution<>()(engine);
+      which.data_ptr<int64_t>()[k] = indices[k];
+    }
+    return {out, which};
+  }
+  std::optional<size_t> size() const override { return values.size(0); }
+  torch::Tensor values;
+};
+
+using Stacked = data::datasets::MapDataset<Rows, data::transforms::Stack<>>;
+using Shared = data::datasets::SharedBatchDataset<Rows>;
+
+struct Sample {
+  torch::Tensor image;
+  int64_t label;
+  std::string name;
+};
+
+struct Samples : data::datasets::Dataset<Samples, Sample> {
+  explicit Samples(int64_t length) : length(length) {}
+  Sample get(size_t index) override {
+    return {torch::full({2}, double(index)), int64_t(index % 3), "sample " + std::to_string(index)};
+  }
+  std::optional<size_t> size() const override { return length; }
+  int64_t length;
+};
+
+struct Unknown {};
+
+struct Unnamed : data::datasets::Dataset<Unnamed, Unknown> {
+  Unknown get(size_t) override { return {}; }
+  std::optional<size_t> size() const override { return std::nullopt; }
+};
+
+// Remembers in a Python object, so it is called with the GIL.
+struct Calls : data::datasets::Dataset<Calls, data::TensorExample> {
+  explicit Calls(py::function function) : function(std::move(function)) {}
+  data::TensorExample get(size_t index) override {
+    return torch::tensor(function(index).cast<double>());
+  }
+  std::optional<size_t> size() const override { return 10; }
+  py::function function;
+};
+
+// A permutation by a generator of its own, which goes on from epoch to epoch.
+struct Shuffled : data::samplers::Sampler<> {
+  Shuffled(int64_t length, int64_t seed) : length(length), engine(seed) {}
+  void reset(std::optional<size_t>) override {
+    order.resize(length);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), engine);
+    at = 0;
+  }
+  std::optional<std::vector<size_t>> next(size_t count) override {
+    if (at >= order.size())
+      return std::nullopt;
+    const size_t end = std::min(at + count, order.size());
+    std::vector<size_t> taken(order.begin() + at, order.begin() + end);
+    at = end;
+    return taken;
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    std::ostringstream text;
+    text << engine;
+    archive.write("engine", c10::IValue(text.str()));
+    archive.write("at", c10::IValue(int64_t(at)));
+    archive.write("order", c10::IValue(std::vector<int64_t>(order.begin(), order.end())));
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    c10::IValue value;
+    archive.read("engine", value);
+    std::istringstream(value.toStringRef()) >> engine;
+    archive.read("at", value);
+    at = value.toInt();
+    archive.read("order", value);
+    auto read = value.toIntVector();
+    order.assign(read.begin(), read.end());
+  }
+  int64_t length;
+  std::mt19937_64 engine;
+  std::vector<size_t> order;
+  size_t at = 0;
+};
+
+// As it is often written: the order is not saved.
+struct Forgetful : Shuffled {
+  using Shuffled::Shuffled;
+  void save(torch::serialize::OutputArchive& archive) const override {
+    archive.write("at", c10::IValue(int64_t(at)));
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    c10::IValue value;
+    archive.read("at", value);
+    at = value.toInt();
+  }
+};
+
+// Numbers with noise; each worker gives its share. Its state has every kind of entry.
+template <typename Self>
+struct Numbers : data::datasets::StatefulDataset<Self, std::vector<data::TensorExample>> {
+  explicit Numbers(int64_t length) : length(length) {}
+  void reset() override {
+    std::tie(at, step) = pl::worker();
+    recent.clear();
+  }
+  std::optional<std::vector<data::TensorExample>> get_batch(size_t count) override {
+    std::vector<data::TensorExample> batch;
+    for (; batch.size() < count && at < length; at += step) {
+      recent.assign(1, torch::rand({}) + at);
+      batch.emplace_back(recent[0].clone());
+    }
+    return batch.empty() ? std::nullopt : std::optional(batch);
+  }
+  std::optional<size_t> size() const override { return std::nullopt; }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    torch::serialize::OutputArchive inner;
+    inner.write("at", torch::tensor(at));
+    archive.write("position", inner);
+    archive.write("step", c10::IValue(step));
+    archive.write("recent", c10::IValue(recent));
+    archive.write("flags", c10::IValue(c10::List<bool>({true, false})));
+    archive.write("names", c10::IValue(std::vector<std::string>{}));
+    archive.write("rates", c10::IValue(std::vector<double>{0.5}));
+    archive.write("rate", c10::IValue(0.25));
+    archive.write("open", c10::IValue(true));
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    torch::serialize::InputArchive inner;
+    torch::Tensor tensor;
+    archive.read("position", inner);
+    inner.read("at", tensor);
+    at = tensor.item<int64_t>();
+    c10::IValue value;
+    archive.read("step", value);
+    step = value.toInt();
+    archive.read("recent", value);
+    recent = value.toTensorVector();
+    archive.read("flags", value);
+    TORCH_CHECK(value.toBoolList().get(0));
+    archive.read("names", value);
+    TORCH_CHECK(value.toList().empty());
+    archive.read("rates", value);
+    TORCH_CHECK(value.toDoubleVector()[0] == 0.5);
+    archive.read("rate", value);
+    TORCH_CHECK(value.toDouble() == 0.25);
+    archive.read("open", value);
+    TORCH_CHECK(value.toBool());
+  }
+  int64_t length, at = 0, step = 1;
+  std::vector<torch::Tensor> recent;
+};
+
+struct Stream : Numbers<Stream> {
+  using Numbers::Numbers;
+};
+
+// Has no save and load; its position is what `.state` says. It ends with an empty batch.
+struct Counter : data::datasets::StreamDataset<Counter> {
+  explicit Counter(int64_t length) : length(length) {}
+  void reset() { at = 0; }
+  std::vector<Example<>> get_batch(size_t count) override {
+    std::vector<Example<>> batch;
+    for (; batch.size() < count && at < length; ++at)
+      batch.emplace_back(torch::tensor(at), torch::rand({}));
+    return batch;
+  }
+  std::optional<size_t> size() const override { return length; }
+  int64_t length, at = 0;
+};
+
+// The same, and nobody says how to save it.
+struct Opaque : Counter {
+  using Counter::Counter;
+};
+
+struct Chunks : data::datasets::ChunkDataReader<Example<>> {
+  Chunks(int64_t count, int64_t length) : count(count), length(length) {}
+  std::vector<Example<>> read_chunk(size_t index) override {
+    TORCH_CHECK(is_reset, "reset() comes first");
+    std::vector<Example<>> chunk;
+    for (int64_t row = 0; row < length; ++row)
+      chunk.emplace_back(torch::tensor(int64_t(index)), torch::rand({}));
+    return chunk;
+  }
+  size_t chunk_count() override { return count; }
+  void reset() override { is_reset = true; }
+  int64_t count, length;
+  bool is_reset = false;
+};
+
+} // namespace
+
+PICKLABLE_LOADER_FIELDS(Sample, image, label, name)
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
+  namespace samplers = data::samplers;
+  auto length = pl::init<int64_t>(py::arg("length"));
+  pl::bind_dataset<Rows>(
+      m, "Rows", pl::init<torch::Tensor, double>(py::arg("values"), py::arg("noise") = 1.0),
+      pl::make([](int64_t length) { return Rows(torch::randn({length}).abs(), 1); }, py::arg("length")));
+  pl::bind_dataset<Stacked>(m, "Stacked", pl::make([](torch::Tensor values) {
+                              return Rows(values, 1).map(data::transforms::Stack<>());
+                            }));
+  pl::bind_dataset<Shared>(m, "Shared", pl::make([](torch::Tensor values) {
+                             return data::datasets::make_shared_dataset<Rows>(values, 1.0);
+                           }));
+  pl::bind_dataset<Loops>(m, "Loops", pl::init<torch::Tensor>(py::arg("values")));
+  pl::bind_dataset<Samples>(m, "Samples", length);
+  pl::bind_dataset<Unnamed>(m, "Unnamed", pl::init<>());
+  pl::bind_dataset<Calls>(m, "Calls", pl::init<py::function>(), pl::hold_gil());
+  m.def("bind_without_the_gil", [m]() mutable {
+    pl::bind_dataset<Calls>(m, "Calls2", pl::init<py::function>());
+  });
+
+  pl::bind_collate<data::transforms::Stack<>>(m, "Stack", pl::init<>());
+
+  pl::bind_sampler<Shuffled>(m, "Shuffled", pl::init<int64_t, int64_t>(py::arg("length"), py::arg("seed") = 1))
+      .def("__len__", [](Shuffled& sampler) { return sampler.length; });
+  pl::bind_sampler<Forgetful>(m, "Forgetful", pl::init<int64_t, int64_t>(py::arg("length"), py::arg("seed") = 1));
+  pl::bind_sampler<samplers::RandomSampler>(m, "RandomSampler", pl::init<int64_t>(py::arg("size")));
+  pl::bind_sampler<samplers::SequentialSampler>(m, "SequentialSampler", pl::init<size_t>(py::arg("size")));
+  pl::bind_sampler<samplers::DistributedRandomSampler>(
+      m, "DistributedRandomSampler",
+      pl::init<size_t, size_t, size_t, bool>(
+          py::arg("size"), py::arg("num_replicas") = 1, py::arg("rank") = 0, py::arg("allow_duplicates") = true));
+
+  pl::bind_stream<Stream>(m, "Stream", length);
+  pl::bind_stream<Counter>(m, "Counter", length)
+      .state(
+          [](const Counter& counter) { return counter.at; },
+          [](Counter& counter, int64_t at) { counter.at = at; });
+  pl::bind_stream<Opaque>(m, "Opaque", length);
+  pl::bind_chunks<Chunks>(m, "Chunks", pl::init<int64_t, int64_t>(py::arg("count"), py::arg("length")));
+}

@@ -1,0 +1,176 @@
+"""Law 1 for datasets and samplers in C++: from any step on, a save goes on as the original did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from laws.cases import Case
+from laws.codecs import PICKLES, STATES, Codec
+from laws.observe import epochs, expected_warnings, seed_everything, seen, seen_next
+from zoo.datasets import Noisy
+
+from picklable_loader import from_json, to_json
+from picklable_loader.testing import ResumeError, verify_resume
+
+JSON = Codec(
+    "JSON",
+    lambda it: to_json(it.state_dict()),
+    lambda data, make: STATES[0].load(from_json(data), make),
+)
+EPOCHS = 3
+WHOLE: dict[str, Any] = {"batch_size": None}
+
+
+def rows(parts: Any) -> Any:
+    return parts.Rows(parts.values())
+
+
+def dataset(
+    make: Callable[[Any], Any], batching: dict[str, Any] | None = None, **arguments: Any
+) -> Callable[[Any], Case]:
+    """Cases over a dataset; every argument may be a function of the extension's module."""
+
+    def case(parts: Any) -> Case:
+        def given() -> dict[str, Any]:
+            return {
+                name: value(parts) if callable(value) else value
+                for name, value in arguments.items()
+            }
+
+        return Case("", given, lambda: make(parts), batching=batching or {"batch_size": 3})
+
+    return case
+
+
+def sampler(make: Callable[[Any], Any], **arguments: Any) -> Callable[[Any], Case]:
+    return dataset(rows, sampler=make, **arguments)
+
+
+def batch_sampler(make: Callable[[Any], Any]) -> Callable[[Any], Case]:
+    return dataset(rows, batch_sampler=make)
+
+
+CASES = {
+    "dataset": dataset(rows, shuffle=True),
+    "dataset, collated in C++": dataset(rows, shuffle=True, collate_fn=lambda p: p.Stack()),
+    "dataset, seeds of samples": dataset(rows, shuffle=True, seed=5, seeding="sample"),
+    "dataset, subclass in Python": dataset(lambda p: p.InPython(10), shuffle=True),
+    "dataset of structs": dataset(lambda p: p.Samples(10), shuffle=True),
+    "dataset, shared": dataset(lambda p: p.Shared(p.values()), seed=3),
+    "whole batch": dataset(lambda p: p.Loops(p.values()), shuffle=True),
+    "whole batch, mapped": dataset(lambda p: p.Stacked(p.values()), shuffle=True),
+    "sampler": sampler(lambda p: p.Shuffled(10)),
+    "sampler, torch's": sampler(lambda p: p.RandomSampler(10)),
+    "sampler, torch's, seed": sampler(lambda p: p.RandomSampler(10), seed=3),
+    "sampler, distributed": dataset(
+        lambda p: p.Rows(torch.arange(20.0)),
+        sampler=lambda p: p.DistributedRandomSampler(20, num_replicas=2, rank=1),
+    ),
+    "batch sampler": batch_sampler(lambda p: p.Shuffled(10).batches(3)),
+    "batch sampler, drop_last": batch_sampler(lambda p: p.RandomSampler(10).batches(3, True)),
+    "sampler over Python": dataset(lambda p: Noisy(10), sampler=lambda p: p.Shuffled(10)),
+    "stream": dataset(lambda p: p.Stream(10), seed=3),
+    "stream of batches": dataset(
+        lambda p: p.Counter(10).batches(3), WHOLE, collate_fn=lambda p: p.Stack()
+    ),
+    "stream without a state": dataset(lambda p: p.Opaque(10), seed=3),
+    "chunks": dataset(lambda p: p.Chunks(9, 4), shuffle=True),
+    "chunks as batches": dataset(
+        lambda p: p.Chunks(5, 4), WHOLE, shuffle=True, collate_fn=lambda p: p.Stack()
+    ),
+}
+
+#: one of each kind
+KINDS = ["dataset", "whole batch", "sampler", "batch sampler", "stream", "chunks"]
+
+
+def saved_at_every_step(
+    case: Case, num_workers: int, codecs: list[Codec], **more: Any
+) -> tuple[list[list[Any]], list[tuple[Codec, int, int, Any]]]:
+    """The epochs of a run that saves itself, and its saves, each with its epoch and step."""
+    seed_everything(1)
+    loader, passes, saves = case.make(num_workers, **more), list[Any](), list[Any]()
+    for epoch in range(EPOCHS):
+        iterator, batches = iter(loader), list[Any]()
+        for step in range(1000):
+            if epoch < EPOCHS - 1:
+                saves += [(codec, epoch, step, codec.save(iterator)) for codec in codecs]
+            try:
+                batches.append(seen_next(iterator))
+            except StopIteration:
+                break
+        passes.append(batches)
+    return passes, saves
+
+
+def assert_goes_on(
+    case: Case, codec: Codec, saved: Any, expected: list[list[Any]], step: int, **more: Any
+) -> None:
+    """``expected``: the epochs from the saved one on."""
+    seed_everything(99)
+    iterator = codec.load(saved, lambda: case.make(**more))
+    with expected_warnings():
+        assert seen(iterator) == expected[0][step:], (codec, step)
+    if codec not in (*STATES, JSON):
+        assert epochs(case, iterator.loader, len(expected) - 1) == expected[1:], (codec, step)
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("name", CASES)
+def test_every_save_goes_on_exactly(name: str, parts: Any) -> None:
+    case = CASES[name](parts)
+    seed_everything(1)
+    expected = epochs(case, case.make(), EPOCHS)
+    assert all(expected) and (expected[0] != expected[1] or "shared" in name)
+    found, saves = saved_at_every_step(case, 0, [*PICKLES, *STATES, JSON])
+    assert found == expected, "saving has disturbed the run"
+    for codec, epoch, step, saved in saves:
+        assert_goes_on(case, codec, saved, expected[epoch:], step)
+
+
+@pytest.mark.parametrize("name", [*KINDS, "dataset, seeds of samples", "stream without a state"])
+def test_saves_made_with_workers_go_on_with_them_and_without(name: str, parts: Any) -> None:
+    case = CASES[name](parts)
+    expected, saves = saved_at_every_step(case, 2, [PICKLES[0], STATES[0]])
+    if "stream" not in name:  # which has a stream for each worker
+        seed_everything(1)
+        assert epochs(case, case.make(), EPOCHS) == expected
+    for number, (codec, epoch, step, saved) in enumerate(saves):
+        if codec is PICKLES[0]:
+            assert_goes_on(case, codec, saved, expected[epoch : epoch + 1], step)
+        else:
+            assert_goes_on(case, codec, saved, expected[epoch:], step, num_workers=number % 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("dataset", "spawn"), *[(name, "forkserver") for name in KINDS]]
+)
+def test_saves_made_under_other_start_methods_go_on(name: str, method: str, parts: Any) -> None:
+    case = CASES[name](parts)
+    seed_everything(1)
+    expected = epochs(case, case.make(1), 1)[0]
+    seed_everything(1)
+    iterator = iter(case.make(1, multiprocessing_context=method))
+    for step, batch in enumerate(expected):
+        for codec in (PICKLES[0], STATES[0]):
+            again = codec.load(codec.save(iterator), case.make)
+            again.loader.num_workers, again.loader.multiprocessing_context = 0, None
+            assert seen(again) == expected[step:]
+        assert seen_next(iterator) == batch
+    assert seen(iterator) == []
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("name", CASES)
+def test_verify_resume_finds_nothing(name: str, parts: Any) -> None:
+    verify_resume(CASES[name](parts).make, num_workers=(0,), fresh_process=name == "dataset")
+
+
+@pytest.mark.inline
+def test_verify_resume_finds_a_sampler_that_forgets_its_order(parts: Any) -> None:
+    case = sampler(lambda p: p.Forgetful(10))(parts)
+    with pytest.raises(ResumeError, match="sampler"):
+        verify_resume(case.make, num_workers=(0,), fresh_process=False)

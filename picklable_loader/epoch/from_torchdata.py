@@ -50,9 +50,6 @@ def taken_over(spec: Spec, source: Source, given: TorchdataState, beginning: Sav
     fits |= _grouping(spec, given)
     if not spec.iterable:
         changes = _position(spec, given, fits["batch_size"])
-        length = spec.length if spec.known else None
-        if length is not None and changes["position"] > length:
-            fits["sampler_length"] = changes["position"]  # at least
         of_order = _of_known if spec.known else _of_custom
         changes |= of_order(spec, source, given, changes)
     if given.finished:
@@ -104,13 +101,22 @@ def _again(given: TorchdataState) -> str:
 
 def _grouping(spec: Spec, given: TorchdataState) -> dict[str, Any]:
     """The part of the fingerprint that the state shows: how torchdata's loader made its batches."""
-    if given.samples is None:  # or they are those of a batch sampler of torch's, which has no state
+    size, drawn, samples = spec.grouping.batch_size, given.drawn, given.samples
+    length = spec.length if spec.known else None
+    if samples is None:  # there was no BatchSampler of torchdata's
+        found = given.sampler_iterator if given.sampler is None else given.sampler
+        if found is not None and spec.grouping.unit is Unit.SAMPLE_OF_BATCH:
+            raise DamagedStateError("_sampler_iter_state", "that of a BatchSampler", found)
         return {"batches_from": Unit.SAMPLE.value} if spec.iterable else {}
-    found: dict[str, Any] = {"batches_from": Unit.SAMPLE_OF_BATCH.value}
-    size, drawn = spec.grouping.batch_size, given.drawn
-    if drawn and not given.finished and not (drawn - 1) * size < given.samples <= drawn * size:
-        found["batch_size"] = -(-given.samples // drawn)
-    return found
+    fits: dict[str, Any] = {"batches_from": Unit.SAMPLE_OF_BATCH.value}
+    last = (drawn - 1) * size < samples < drawn * size and samples == (length or samples)
+    if samples != drawn * size and not last and not given.finished:
+        if not drawn:
+            raise DamagedStateError("samples_yielded", "0, as there was no batch", samples)
+        fits["batch_size"] = -(-samples // drawn)
+    elif length is not None and samples > length:
+        fits["sampler_length"] = samples  # at least
+    return fits
 
 
 def _position(spec: Spec, given: TorchdataState, size: int) -> dict[str, Any]:
@@ -202,12 +208,12 @@ def _of_custom(
     if own is not None and not is_stateful(spec.sampler):
         raise _unlike("sampler", f"{name}, without state_dict", "one that has a state")
     state = {} if own is None else {"state": form_of(own, "state_dict() of the sampler")}
-    if given.finished:
-        if isinstance(spec.sampler, DistributedSampler):
-            state = {}  # torchdata's own would pass over its next epoch
-        return {"sampler": state}
-    if own is None and iterator is None:
+    if given.finished and isinstance(spec.sampler, DistributedSampler):
+        return {"sampler": {}}  # torchdata's own would pass over its next epoch
+    if own is None and (is_stateful(spec.sampler) or (iterator is None and not given.finished)):
         raise refused(f"It has no state of the sampler {name}", _again(given))
+    if given.finished:
+        return {"sampler": state}
     if given.since:
         raise refused(
             f"It has the state of the sampler {name} {given.since} batches ago",
@@ -237,7 +243,11 @@ def _next_streams(spec: Spec, given: TorchdataState) -> tuple[StreamPosition, ..
     New workers have new copies of it. Hugging Face's states are of one iteration.
     """
     marks = _marks(spec, given)
-    if given.workers and not spec.lives_on or not any(marks) or is_hugging_face(spec.dataset):
+    if given.workers and not spec.lives_on or is_hugging_face(spec.dataset):
+        return ()
+    if not any(marks):
+        if spec.stateful:
+            raise refused("It has no state of the dataset", _again(given))
         return ()
     if any(not each.ended and each.dataset is not None for each in given.streams if given.workers):
         raise refused(

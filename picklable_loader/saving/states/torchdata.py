@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, ForeignStateError
-from .plain import encode_state
+from ...errors import SYMPTOMS, DamagedStateError, ForeignStateError
+from .arrays import NotPlain
+from .plain import encode
 
 #: what people's code gives
 _ANY = object
@@ -209,10 +210,10 @@ def form_of(value: Any, path: str) -> Any:
     """
     _check_size(value, path)
     try:
-        return encode_state(value, path)
-    except CannotSaveError as error:
+        return encode(value)
+    except NotPlain as found:
         advice = "Have its state_dict return numbers, text, containers, arrays or tensors"
-        raise refused(f"{error.what} cannot be taken over: {error.reason}", advice) from None
+        raise refused(f"{path} cannot be taken over: it holds {found}", advice) from None
 
 
 def refused(reason: str, advice: str) -> ForeignStateError:

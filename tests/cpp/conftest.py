@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+    if not any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))):
         missing = pytest.mark.skip(reason="no C++ compiler: apt install g++ runs these tests")
         for item in items:
             if item.path.parent == Path(__file__).parent:

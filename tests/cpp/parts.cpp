@@ -17,8 +17,12 @@ namespace {
 struct Rows : data::datasets::Dataset<Rows> {
   Rows(torch::Tensor values, double noise) : values(std::move(values)), noise(noise) {}
   Example<> get(size_t index) override {
-    TORCH_CHECK_VALUE(values[index].item<double>() >= 0, "a negative value");
-    if (values[index].item<double>() == 666)
+    const double value = values[index].item<double>();
+    TORCH_CHECK_VALUE(value >= 0, "a negative value");
+    TORCH_CHECK(value < 1000, "a great value");
+    if (value == 777)
+      throw 777;
+    if (value == 666)
       std::raise(SIGSEGV);
     auto global = torch::rand({2}, torch::kFloat64);
     auto ours = torch::rand({2}, pl::generator(), torch::kFloat64);
@@ -81,6 +85,15 @@ struct Calls : data::datasets::Dataset<Calls, data::TensorExample> {
   }
   std::optional<size_t> size() const override { return 10; }
   py::function function;
+};
+
+// Nobody sees that it has a Python object: no constructor takes one.
+struct Sneaky : Calls {
+  Sneaky() : Calls(py::module_::import("math").attr("sqrt")) {}
+  data::TensorExample get(size_t index) override {
+    auto mine = function;
+    return torch::tensor(mine(index).cast<double>());
+  }
 };
 
 // A permutation by a generator of its own, which goes on from epoch to epoch.
@@ -249,6 +262,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
   pl::bind_dataset<Samples>(m, "Samples", length);
   pl::bind_dataset<Unnamed>(m, "Unnamed", pl::init<>());
   pl::bind_dataset<Calls>(m, "Calls", pl::init<py::function>(), pl::hold_gil());
+  pl::bind_dataset<Sneaky>(m, "Sneaky", pl::init<>());
   m.def("bind_without_the_gil", [m]() mutable {
     pl::bind_dataset<Calls>(m, "Calls2", pl::init<py::function>());
   });

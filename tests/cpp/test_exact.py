@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 from laws.cases import Case
 from laws.codecs import PICKLES, STATES, Codec
 from laws.observe import epochs, expected_warnings, seed_everything, seen, seen_next
+from torch.utils.data import DataLoader as TorchsLoader
 from zoo.datasets import Noisy
 
-from picklable_loader import from_json, to_json
+from picklable_loader import DataLoader, from_json, to_json
 from picklable_loader.testing import ResumeError, verify_resume
 
 JSON = Codec(
@@ -85,6 +87,7 @@ CASES = {
 
 #: one of each kind
 KINDS = ["dataset", "whole batch", "sampler", "batch sampler", "stream", "chunks"]
+MORE = ["dataset, seeds of samples", "stream of batches", "stream without a state"]
 
 
 def saved_at_every_step(
@@ -131,7 +134,7 @@ def test_every_save_goes_on_exactly(name: str, parts: Any) -> None:
         assert_goes_on(case, codec, saved, expected[epoch:], step)
 
 
-@pytest.mark.parametrize("name", [*KINDS, "dataset, seeds of samples", "stream without a state"])
+@pytest.mark.parametrize("name", [*KINDS, *MORE])
 def test_saves_made_with_workers_go_on_with_them_and_without(name: str, parts: Any) -> None:
     case = CASES[name](parts)
     expected, saves = saved_at_every_step(case, 2, [PICKLES[0], STATES[0]])
@@ -145,15 +148,16 @@ def test_saves_made_with_workers_go_on_with_them_and_without(name: str, parts: A
             assert_goes_on(case, codec, saved, expected[epoch:], step, num_workers=number % 4)
 
 
-@pytest.mark.parametrize(
-    ("name", "method"), [("dataset", "spawn"), *[(name, "forkserver") for name in KINDS]]
-)
-def test_saves_made_under_other_start_methods_go_on(name: str, method: str, parts: Any) -> None:
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(("method", "num_workers"), [("spawn", 1), ("forkserver", 2)])
+def test_saves_made_under_other_start_methods_go_on(
+    name: str, method: str, num_workers: int, parts: Any
+) -> None:
     case = CASES[name](parts)
     seed_everything(1)
-    expected = epochs(case, case.make(1), 1)[0]
+    expected = epochs(case, case.make(num_workers), 1)[0]
     seed_everything(1)
-    iterator = iter(case.make(1, multiprocessing_context=method))
+    iterator = iter(case.make(num_workers, multiprocessing_context=method))
     for step, batch in enumerate(expected):
         for codec in (PICKLES[0], STATES[0]):
             again = codec.load(codec.save(iterator), case.make)
@@ -174,3 +178,19 @@ def test_verify_resume_finds_a_sampler_that_forgets_its_order(parts: Any) -> Non
     case = sampler(lambda p: p.Forgetful(10))(parts)
     with pytest.raises(ResumeError, match="sampler"):
         verify_resume(case.make, num_workers=(0,), fresh_process=False)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_torchs_loader_gives_the_same_batches(num_workers: int, parts: Any) -> None:
+    def batches(loader: Any, **arguments: Any) -> str:
+        torch.manual_seed(7)
+        dataset = parts.Rows(parts.values(), noise=0)
+        return str(list(loader(dataset, num_workers=num_workers, **arguments)))
+
+    for arguments in (
+        {"batch_size": 3, "shuffle": True},
+        {"batch_size": 3, "sampler": parts.RandomSampler(10)},
+        {"batch_sampler": parts.Shuffled(10).batches(4), "collate_fn": parts.Stack()},
+    ):
+        ours = copy.deepcopy(arguments)
+        assert batches(TorchsLoader, **arguments) == batches(DataLoader, **ours)

@@ -217,8 +217,8 @@ def _explained(error: Exception, dataset: Any, asked: Any) -> Exception:
         )
     if "PyGILState_Check" in text:
         return UsageError(f"{name} uses Python objects without the GIL: bind it with hold_gil()")
-    if not isinstance(error, LoaderError) and hasattr(error, "add_note"):  # Python 3.11
-        error.add_note(f"{name} was asked for {reprlib.repr(asked)}")
+    if len(error.args) == 1 and not isinstance(error, LoaderError):  # add_note is Python 3.11's
+        error.args = (f"{text} ({name} was asked for {reprlib.repr(asked)})",)
     return error
 
 

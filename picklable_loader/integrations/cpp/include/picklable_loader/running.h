@@ -37,7 +37,7 @@ struct Running {
 };
 
 inline thread_local Running* running = nullptr;
-// the index whose get() has thrown last on this thread
+// the index whose get() has thrown on this thread, until bound.py asks for it
 inline thread_local int64_t failed_index = -1;
 
 inline Running& here() {

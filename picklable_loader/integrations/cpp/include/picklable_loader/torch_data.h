@@ -107,16 +107,14 @@ class Bound : public py::class_<T> {
   template <typename... Inits>
   Bound(py::module_& m, const char* name, Inits... inits)
       // other extensions may bind the same class, such as Stack<>
-      : py::class_<T>(m, name, py::dynamic_attr(), py::module_local()),
+      : py::class_<T>(m, checked(name, inits...), py::dynamic_attr(), py::module_local()),
         holds_gil((std::is_same_v<Inits, hold_gil> || ...)) {
-    in_python().attr("check_binding")(
-        name, TORCH_VERSION, (inits.takes_python || ...) && !holds_gil);
     (inits.add_to(*this), ...);
     if constexpr (detail::Stateful<T>)
       state(&detail::saved<T>, &detail::load<T>);
     if constexpr (requires(T& object) { object.set_epoch(size_t{}); })
       this->def("set_epoch", [](T& object, size_t epoch) { object.set_epoch(epoch); });
-    this->def_static("_failed_index", [] { return detail::failed_index; });
+    this->def_static("_failed_index", [] { return std::exchange(detail::failed_index, -1); });
   }
 
   // What save() and load() do for other classes. `get(const T&)` returns a dict, list, number,
@@ -135,6 +133,15 @@ class Bound : public py::class_<T> {
   }
 
   const bool holds_gil;
+
+ private:
+  template <typename... Inits>
+  static const char* checked(const char* name, const Inits&... inits) {
+    const bool holds_gil = (std::is_same_v<Inits, hold_gil> || ...);
+    const bool takes_python = (inits.takes_python || ...);
+    in_python().attr("check_binding")(name, TORCH_VERSION, takes_python && !holds_gil);
+    return name;
+  }
 };
 
 namespace detail {
@@ -193,7 +200,6 @@ void def_get_batch(Bound<T>& bound, auto size, auto get_batch) {
     std::vector<size_t> indices(asked.size());
     for (size_t k = 0; k < asked.size(); ++k)
       indices[k] = checked(asked[k], length);
-    failed_index = -1;
     return run(hold, [&] { return get_batch(object, indices); }, std::move(seeds));
   });
 }

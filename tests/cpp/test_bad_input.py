@@ -1,0 +1,158 @@
+"""Each mistake is an error with a name, the object's name, and the way out."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import (
+    CannotLoadError,
+    CannotSaveError,
+    SkippedWarning,
+    StateMismatch,
+    UsageError,
+    WorkerDied,
+)
+
+BAD = [([-1.0], ValueError, "negative"), ([2e3], RuntimeError, "great"), ([777], RuntimeError, "")]
+
+
+def rows(parts: Any, *added: float) -> Any:
+    return parts.Rows(torch.tensor([0.0, 1, 2, *added]), noise=0)
+
+
+# --- what C++ throws -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(("value", "error", "text"), BAD)
+def test_an_exception_of_cpp_is_the_right_one_of_python_and_names_the_sample(
+    value: list[float], error: type[Exception], text: str, num_workers: int, parts: Any
+) -> None:
+    loader = DataLoader(rows(parts, *value), batch_size=2, num_workers=num_workers)
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(error, match=rf"(?s){text}.*\(Rows was asked for 3\)"):
+        next(iterator)
+
+
+@pytest.mark.inline
+def test_a_bad_sample_is_skipped_as_in_python(parts: Any) -> None:
+    loader = DataLoader(rows(parts, -1, 3), batch_size=4, on_error="skip", collate_fn=parts.Stack())
+    with pytest.warns(SkippedWarning, match="index 3: ValueError: a negative value"):
+        assert [which.tolist() for _, which in loader] == [[0, 1, 2], [4]]
+
+
+def test_a_segmentation_fault_is_the_death_of_a_worker(parts: Any) -> None:
+    iterator = iter(DataLoader(rows(parts, 666), batch_size=2, num_workers=1))
+    next(iterator)
+    with pytest.warns(UserWarning), pytest.raises(WorkerDied) as died:
+        next(iterator)
+    assert died.value.step == 1 and list(died.value.indices) == [2, 3]
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("index", [10, -11, 2**40])
+def test_an_index_out_of_range_is_an_index_error(index: int, parts: Any) -> None:
+    for dataset in (parts.Rows(parts.values()), parts.Loops(parts.values()), parts.Chunks(10, 2)):
+        with pytest.raises(IndexError, match=rf"index {index} is out of range.*10 samples"):
+            dataset.__getitems__([0, index])
+    with pytest.raises(IndexError, match=rf"index {index} is out of range"):
+        parts.Rows(parts.values())[index]
+
+
+@pytest.mark.inline
+def test_an_error_names_no_sample_of_an_earlier_error(parts: Any) -> None:
+    dataset = rows(parts, -1)
+    for indices, asked in (([0, 3], "3"), ([0, 50], r"\[0, 50\]")):
+        with pytest.raises((ValueError, IndexError), match=rf"was asked for {asked}\)"):
+            dataset.__getitems__(indices)
+
+
+# --- what was bound --------------------------------------------------------------------------
+
+
+@pytest.mark.inline
+def test_a_type_that_was_not_bound_is_named(parts: Any) -> None:
+    with pytest.raises(UsageError, match="Unnamed returns a C.. type .*PICKLABLE_LOADER_FIELDS"):
+        parts.Unnamed()[0]
+
+
+@pytest.mark.inline
+def test_a_python_object_in_a_constructor_needs_hold_gil(parts: Any) -> None:
+    with pytest.raises(UsageError, match=r"constructor of Calls2 takes a Python object.*hold_gil"):
+        parts.extension.bind_without_the_gil()
+    assert parts.Calls(lambda index: index * 2)[4] == 8
+
+
+@pytest.mark.inline
+def test_a_python_object_that_is_used_without_the_gil_is_found(parts: Any) -> None:
+    with pytest.raises(UsageError, match=r"Sneaky uses Python objects without the GIL.*hold_gil"):
+        parts.Sneaky()[4]
+
+
+@pytest.mark.inline
+def test_an_extension_of_another_torch_is_refused(
+    monkeypatch: pytest.MonkeyPatch, parts: Any
+) -> None:
+    built_for = torch.__version__.partition("+")[0]
+    monkeypatch.setattr(torch, "__version__", "2.99.0+cpu")
+    with pytest.raises(CannotLoadError, match=rf"built for torch {built_for}.*this is torch 2.99"):
+        parts.extension.bind_without_the_gil()
+
+
+@pytest.mark.inline
+def test_a_subclass_that_does_not_call_the_constructor_is_named(parts: Any) -> None:
+    bare = parts.Samples.__new__(parts.Samples)
+    with pytest.raises(CannotSaveError, match="Samples"):
+        pickle.dumps(bare)
+
+
+@pytest.mark.inline
+def test_a_pickle_of_other_arguments_is_refused(parts: Any) -> None:
+    samples = parts.Samples(10)
+    samples.__dict__["_built"]["kwargs"] = {"size": 3}
+    with pytest.raises(CannotLoadError, match="(?s)Samples.*does not take the arguments"):
+        pickle.loads(pickle.dumps(samples))
+
+
+# --- states ----------------------------------------------------------------------------------
+
+STATES: dict[str, Any] = {
+    "an entry is missing": {"at": 1},
+    "an entry is of another type": {"at": "one", "engine": "1 2", "order": ("int", [1])},
+    "an entry is of another kind": {"at": 1, "engine": 3, "order": torch.ones(3)},
+    "a name is code": {"at:\n  import os #": 1},
+    "it is no dict": [1],
+}
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_a_state_of_another_version_is_refused_and_changes_nothing(state: Any, parts: Any) -> None:
+    sampler, same = parts.Shuffled(10), parts.Shuffled(10)
+    with pytest.raises(StateMismatch, match="state of Shuffled"):
+        sampler.load_state_dict({"source": state})
+    assert list(sampler) == list(same)
+
+
+@pytest.mark.inline
+def test_a_loaders_state_of_another_version_is_refused(
+    monkeypatch: pytest.MonkeyPatch, parts: Any
+) -> None:
+    def iterator() -> Any:
+        return iter(DataLoader(range(10), batch_size=2, sampler=parts.Shuffled(10)))
+
+    with monkeypatch.context() as old:
+        old.setattr(parts.Shuffled, "_get_state", lambda self: {"at": 1})
+        begun = iterator()
+        next(begun)
+        state = begun.state_dict()
+    resumed = iterator()
+    with pytest.raises(StateMismatch, match="(?s)Shuffled.*another version"):
+        resumed.load_state_dict(state)
+        next(resumed)

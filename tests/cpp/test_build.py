@@ -1,0 +1,170 @@
+"""cpp.load: when it builds, what it imports without a compiler, and its errors."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import picklable_loader
+from picklable_loader import cpp
+from picklable_loader.errors import CannotLoadError
+from picklable_loader.integrations.cpp import BuildError
+
+SOURCE = """
+#include <Python.h>
+#include "number.h"
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "tiny", nullptr, 0, nullptr};
+#define JOINED(name) PyInit_##name
+#define INIT(name) JOINED(name)
+PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() {
+  PyObject* made = PyModule_Create(&module);
+  PyModule_AddIntConstant(made, "number", NUMBER);
+  return made;
+}
+"""
+
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """It has an extension that is compiled in half a second; libraries go below ``builds``."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.cpp").write_text(SOURCE)
+    Path("number.h").write_text("#define NUMBER 1\n")
+    return tmp_path
+
+
+def load(**options: Any) -> Any:
+    return cpp.load("tiny", ["tiny.cpp"], build_directory="builds", **options)
+
+
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+
+
+def fake_compiler(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    path = Path("fake-c++").resolve()
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+
+
+def test_a_library_is_imported_without_a_compiler_and_soon(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load().number == 1
+    without_compiler(monkeypatch)
+    began = time.process_time()
+    again = load()
+    assert time.process_time() - began < 0.05
+    assert again is load()
+
+
+def test_a_changed_header_or_flag_gives_a_new_library(folder: Path) -> None:
+    first = load()
+    (folder / "number.h").write_text("#define NUMBER 2\n")
+    assert (first.number, load().number) == (1, 2)
+    (folder / "number.h").write_text("#ifndef NUMBER\n#define NUMBER 3\n#endif\n")
+    assert (load().number, load(extra_cflags=["-DNUMBER=4"]).number) == (3, 4)
+
+
+def test_another_torch_has_a_library_of_its_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load()
+    without_compiler(monkeypatch)
+    monkeypatch.setattr(torch, "__version__", "2.99.0+cpu")
+    with pytest.raises(BuildError, match="expected a C.. compiler"):
+        load()
+
+
+def test_without_a_compiler_the_error_says_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_compiler(monkeypatch)
+    with pytest.raises(BuildError, match="(?s)tiny cannot be built.*found none of c.*apt install"):
+        load()
+    monkeypatch.setenv("CXX", "/nowhere/c++")
+    with pytest.raises(BuildError, match="found none of /nowhere"):
+        load()
+
+
+def test_a_compiler_that_is_too_old_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = '[ "$1" = --version ] && echo "g++ 4.8" && exit; echo "no -std=c++20" >&2; exit 1'
+    fake_compiler(monkeypatch, old)
+    with pytest.raises(BuildError, match=r"(?s)C\+\+20, found 'g\+\+ 4.8'.*Install g\+\+ 11"):
+        load()
+
+
+def test_errors_of_the_sources_are_in_the_error(folder: Path) -> None:
+    (folder / "number.h").write_text("#error no number\n")
+    with pytest.raises(BuildError, match="(?s)tiny cannot be built.*no number"):
+        load()
+
+
+def test_a_killed_build_hangs_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo("begun")
+    with monkeypatch.context() as patch:
+        fake_compiler(patch, 'case "$*" in *fsyntax*) exit;; esac; echo > begun; exec cat begun')
+        program = "from test_build import load; load()"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])}
+        building = subprocess.Popen(
+            [sys.executable, "-c", program], env=environment, start_new_session=True
+        )
+        Path("begun").read_text()  # the compiler runs, under the lock
+        os.killpg(building.pid, signal.SIGKILL)
+        building.wait()
+    assert load().number == 1
+
+
+def test_two_processes_build_it_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = shutil.which("c++")
+    fake_compiler(
+        monkeypatch, f'case "$*" in *fsyntax*) ;; *) echo >> runs;; esac; exec {real} "$@"'
+    )
+    program = "from test_build import load; assert load().number == 1"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])}
+    both = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(2)]
+    assert [each.wait() for each in both] == [0, 0]
+    assert Path("runs").read_text() == "\n"
+
+
+# --- where pickles find the classes ----------------------------------------------------------
+
+
+def test_without_a_module_pickles_name_the_library(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts.Samples, "__module__", parts.extension.__name__)
+    monkeypatch.setattr(parts.Samples, "_library", parts.extension.__file__, raising=False)
+    program = "import pickle, sys; print(len(pickle.load(sys.stdin.buffer)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(parts.Samples(10)),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == b"10\n"
+    monkeypatch.setattr(parts.Samples, "_library", "/nowhere/parts.so")
+    with pytest.raises(CannotLoadError, match="(?s)a Samples.*library /nowhere/parts.so.*module="):
+        pickle.loads(pickle.dumps(parts.Samples(10)))
+
+
+def test_the_headers_are_part_of_the_package() -> None:
+    header = Path(cpp.include(), "picklable_loader", "torch_data.h")
+    assert header.is_file()
+    assert header.is_relative_to(Path(picklable_loader.__file__).parent)

@@ -1,0 +1,122 @@
+"""Bound classes are ordinary Python objects: pickling, len, indices, loops, torch's loaders."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import dill
+import numpy as np
+import pytest
+import torch
+from laws.codecs import by_torch
+from torch.utils.data import IterableDataset, default_collate
+
+from picklable_loader import DataLoader
+from picklable_loader.integrations.cpp import Whole
+
+pytestmark = pytest.mark.inline
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "pickle": lambda thing: pickle.loads(pickle.dumps(thing)),
+    "cloudpickle": lambda thing: cloudpickle.loads(cloudpickle.dumps(thing)),
+    "dill": lambda thing: dill.loads(dill.dumps(thing)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "torch.save": by_torch,
+}
+
+
+def seeded(take: Callable[[], Any]) -> str:
+    torch.manual_seed(4)
+    return str(take())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_gives_what_the_original_gives(way: str, parts: Any) -> None:
+    copied = WAYS[way]
+    for dataset in (parts.Rows(parts.values()), parts.InPython(5), parts.Shared(parts.values())):
+        dataset.remark = "mine"
+        again = copied(dataset)
+        assert (type(again), again.remark, len(again)) == (type(dataset), "mine", len(dataset))
+        assert seeded(lambda: again[3]) == seeded(lambda: dataset[3])
+    stack = copied(parts.Stack())
+    assert torch.equal(stack([(torch.ones(2), torch.ones(1))])[0], torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("way", sorted({*WAYS} - {"copy"}))
+def test_a_copy_of_a_sampler_is_at_the_same_place(way: str, parts: Any) -> None:
+    sampler = parts.Shuffled(10, seed=6)
+    iterator = iter(sampler)
+    first = [next(iterator) for _ in range(4)]
+    again = WAYS[way](iterator)
+    rest = list(again)
+    assert rest == list(iterator) and sorted(first + rest) == list(range(10))
+
+
+def test_what_a_constructor_draws_is_the_same_in_a_copy(parts: Any) -> None:
+    torch.manual_seed(0)
+    dataset = parts.Rows(length=5)
+    before = torch.get_rng_state()
+    again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(dataset))))
+    assert torch.equal(torch.get_rng_state(), before), "the program's generator has moved"
+    assert seeded(lambda: again[2]) == seeded(lambda: dataset[2])
+
+
+def test_a_pickle_is_small_and_has_no_code(parts: Any) -> None:
+    assert len(pickle.dumps(parts.Samples(10))) < 120
+    state = iter(parts.Stream(10)).state_dict()
+    assert state["source"]["position"]["at"].item() == 0
+    assert b"torchscript" not in pickle.dumps(parts.RandomSampler(10)).lower()
+
+
+def test_a_dataset_is_a_sequence(parts: Any) -> None:
+    samples = parts.Samples(3)
+    assert len(samples) == 3
+    assert [sample["name"] for sample in samples] == ["sample 0", "sample 1", "sample 2"]
+    assert [samples[i]["label"] for i in (-1, np.int64(1), torch.tensor(0))] == [2, 1, 0]
+    assert default_collate(samples.__getitems__([0, 2]))["label"].tolist() == [0, 2]
+
+
+def test_a_dataset_of_unknown_size_has_no_len(parts: Any) -> None:
+    with pytest.raises(TypeError, match="size"):
+        len(parts.Unnamed())
+
+
+def test_a_batch_that_is_whole_passes_through_the_default_collate(parts: Any) -> None:
+    (whole,) = parts.Loops(parts.values()).__getitems__([4, 2])
+    assert isinstance(whole, Whole)
+    numbers, which = default_collate([whole])
+    assert which.tolist() == [4, 2] and numbers[:, 0].tolist() == [4, 2]
+
+
+def test_a_stream_is_iterable_style_and_each_pass_begins_anew(parts: Any) -> None:
+    stream = parts.Counter(4)
+    assert isinstance(stream, IterableDataset)
+    assert [[int(number) for number, _ in stream] for _ in range(2)] == [[0, 1, 2, 3]] * 2
+    batches = [[int(number) for number, _ in batch] for batch in stream.batches(3)]
+    assert batches == [[0, 1, 2], [3]]
+    assert [len(batch) for batch in stream.batches(3, drop_last=True)] == [3]
+
+
+def test_a_sampler_has_one_position_and_says_so(parts: Any) -> None:
+    sampler = parts.Shuffled(5)
+    old, new = iter(sampler), iter(sampler)
+    next(old), next(new)
+    with pytest.raises(RuntimeError, match="another iterator of this Shuffled has begun since"):
+        next(old)
+
+
+def test_random_numbers_of_samples_do_not_depend_on_the_batch(parts: Any) -> None:
+    """In a whole batch as well: seeding="sample" hands over the samples' seeds."""
+    for make in (parts.Rows, parts.Loops):
+        small, large = (
+            torch.cat([batch[0] for batch in loader])
+            for loader in (
+                DataLoader(make(parts.values()), size, shuffle=True, seed=3, seeding="sample")
+                for size in (2, 5)
+            )
+        )
+        assert torch.equal(small, large) and len(small.unique()) > 10

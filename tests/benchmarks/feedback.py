@@ -1,0 +1,106 @@
+"""What feedback costs a batch: where nothing is said, from the dataset, from the training loop."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils.data import Dataset, Sampler
+
+from .workload import SIDES, Figure, Side, Workload, few
+
+__all__ = ["WORKLOADS"]
+
+_TURNS = 15
+#: µs; a difference below is noise, and the chart's axis has no number below 0
+_LEAST = 0.1
+
+
+class _Numbers(Dataset[int]):
+    def __init__(self, sends: Callable[[Any], None] | None = None) -> None:
+        self.sends = sends
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> int:
+        if self.sends is not None and index % 8 == 0:  # once in a batch
+            self.sends(0.5)
+        return index
+
+
+class _Silent(Sampler[int]):
+    """Draws for ever."""
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __next__(self) -> int:
+        self.at = (self.at + 1) % 1000
+        return self.at
+
+
+class _Listens(_Silent):
+    heard = 0
+
+    def receive(self, step: int, objs: list[Any]) -> None:
+        self.heard += 1
+
+
+def _passes(side: Side) -> list[tuple[Any, bool]]:
+    """Endless iterators, each with whether the training loop says something about each batch."""
+    from picklable_loader import send_feedback
+
+    def iterator(sampler: Any, sends: Callable[[Any], None] | None = None) -> Any:
+        return iter(side.make(_Numbers(sends), batch_size=8, sampler=sampler, seed=1))
+
+    return [
+        (iterator(_Silent()), False),
+        (iterator(_Listens()), False),
+        (iterator(_Listens(), send_feedback), False),
+        (iterator(_Listens()), True),
+    ]
+
+
+def feedback(side: Side, quick: bool) -> tuple[float, ...]:
+    """Microseconds of processor time a batch, beyond those of a sampler that does not listen.
+
+    The passes take turns, and each figure is the median of the differences within a turn.
+    """
+    passes, batches = _passes(side), few(2000, quick)
+    more: list[list[float]] = [[], [], []]
+    for _ in range(_TURNS):
+        taken = []
+        for iterator, tells in passes:
+            begin = time.process_time()
+            for _ in range(batches):
+                next(iterator)
+                if tells:
+                    iterator.tell(0.5)
+            taken.append((time.process_time() - begin) / batches * 1e6)
+        for found, each in zip(more, taken[1:], strict=True):
+            found.append(each - taken[0])
+    return tuple(max(_LEAST, statistics.median(each)) for each in more)
+
+
+def _figure(title: str, limit: float) -> Figure:
+    return Figure(title, "µs more", more=False, limit=limit, of_torch=False)
+
+
+WORKLOADS = (
+    Workload(
+        "feedback",
+        feedback,
+        (
+            _figure("a sampler that listens, nothing said", 1),
+            _figure("feedback from the dataset, a number a batch", 10),
+            _figure("feedback from the training loop, a number a batch", 10),
+        ),
+        SIDES[2:],
+    ),
+)

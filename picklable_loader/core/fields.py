@@ -83,7 +83,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
     "order in chunks": {
         "seed": (int,), "generator": (str,), "chunks": (int,),
     },
-    "order of ranks": {"epoch": (int,), "seed": (int,)},
+    "order of ranks": {"epoch": (int,), "seed": (int,), "shift": (int,)},
     "order of a permutation": {"key": (int,)},
     "order of DataPipes": {"shared_seed": (int,)},
     "order of a custom sampler": {

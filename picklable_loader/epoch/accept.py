@@ -55,7 +55,7 @@ def accept(
         check_origin(state)
         given = copied(state)
         saved = from_plain(given)
-    found = fit(saved, spec.fingerprint(), strict, spec.rank, spec.length)
+    found = fit(saved, spec, strict)
     accepted = own_streams(spec, found)
     check(spec, source, accepted)
     check_checksum(given)  # last: the other errors say more

@@ -11,9 +11,9 @@ from typing import Any
 from ..core.checks import whole_number
 from ..core.cursor import Cursor
 from ..core.order import Order
-from ..core.plan import Plan
+from ..core.plan import Plan, Unit
 from ..core.seeds import base_seed
-from ..core.snapshot import from_plain
+from ..core.snapshot import from_plain, spacing
 from ..core.task import Task
 from ..datasets.protocol import tell_epoch
 from ..errors import CannotSaveError, OrderMismatch, UsageError
@@ -51,6 +51,7 @@ def batch_at(
     """
     _check_repeatable(spec)
     step, (cursor, order) = whole_number("step", step), _at_hand(spec, history)
+    first, shift = _recut(spec, history)
     epoch = cursor.epoch if epoch is None else whole_number("epoch", epoch)
     if epoch < 0:
         raise ValueError(f"epoch should be from 0, got epoch={epoch}")
@@ -62,10 +63,17 @@ def batch_at(
                 f"or any one with DataLoader(..., seed=)"
             )
         cursor, order = Cursor(epoch, base_seed=base_seed(seed, epoch)), None
+        first = shift = 0
+    if 0 <= step < first:
+        raise UsageError(
+            f"step {step} of epoch {epoch} was before step {first}, at which this loader went on "
+            "from a state of another batch size or number of ranks. Its batches are those from "
+            f"step {first} on"
+        )
     before = set_current(None)
     try:
         with world():
-            task = _task(spec, history.source, owner, cursor, order, step)
+            task = _task(spec, history.source, owner, cursor, order, step, shift)
             job = _of_epoch(job, history.announced, epoch)
             batch = make_fetcher(job, cursor.base_seed or 0).fetch(task)
     except NothingLeft as none:
@@ -84,8 +92,35 @@ def _of_epoch(job: Job, announced: int | None, epoch: int) -> Job:
     return replace(job, dataset=dataset)
 
 
+def _recut(spec: Spec, history: History) -> tuple[int, int]:
+    """How the epoch at hand is cut into steps, after a state of other steps.
+
+    Returns:
+        The first step that is cut so, and the samples by which each step begins later. An example
+        is a state of 4 ranks, step 1, batches of 2. On 3 ranks step 1 begins at sample 8, and not
+        at 6: this gives ``(1, 2)``.
+    """
+    position, samples = history.position, spacing(spec.fingerprint())
+    if position is None or samples is None or spec.grouping.unit is Unit.BATCH:
+        return 0, 0
+    start = position.start
+    cursor = position.run.resumed_from if position.run else start and start.cursor
+    if cursor is None:
+        return 0, 0
+    length, shift = spec.length(cursor), cursor.position - cursor.next_step * samples
+    if not shift or (length is not None and cursor.position >= length):
+        return 0, 0  # the epoch's last step may have fewer samples
+    return cursor.step, shift
+
+
 def _task(
-    spec: Spec, source: Source, owner: object, cursor: Cursor, live: Order | None, step: int
+    spec: Spec,
+    source: Source,
+    owner: object,
+    cursor: Cursor,
+    live: Order | None,
+    step: int,
+    shift: int,
 ) -> Task:
     sampler, alike = spec.sampler, None
     elsewhere = cursor.order is None and spec.options.seed is not None
@@ -96,11 +131,8 @@ def _task(
         sampler = _copied((owner, spec.dataset), sampler)
         order = _custom_order(sampler, setting, cursor, live)
         alike = freeze(sampler, spec.dataset)
-    plan = Plan(order, spec.grouping)
     try:
-        if step < 0 or plan.advance(step) != step:
-            raise StopIteration
-        task = plan.draw()
+        task = _drawn(spec, order, step, shift)
         if isinstance(order, Replay):
             order.complete()  # so that all is compared
     except StopIteration:
@@ -113,6 +145,22 @@ def _task(
             f"changes itself from epoch to epoch, so that only the epoch at hand is"
         )
     return task
+
+
+def _drawn(spec: Spec, order: Order, step: int, shift: int) -> Task:
+    """The task of a step; StopIteration: there is none."""
+    if step < 0:
+        raise StopIteration
+    plan = Plan(order, spec.grouping)
+    if shift:
+        position = step * (spacing(spec.fingerprint()) or 1) + shift
+        plan = Plan(order, spec.grouping, step, position)
+        plan.seek()
+        if not order.seekable:
+            order.take(position)
+    elif plan.advance(step) != step:
+        raise StopIteration
+    return plan.draw()
 
 
 def _custom_order(sampler: Any, setting: Setting, cursor: Cursor, live: Order | None) -> Order:

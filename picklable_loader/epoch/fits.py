@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,27 +14,20 @@ from ..core.plan import Grouping, Unit, batches_in
 from ..core.shard import Shard, StreamShare
 from ..core.snapshot import differences, spacing
 from ..errors import Difference, StateMismatch
+from ..orders.torch_samplers import reshared
 from .spec import Spec
 
 #: What may differ under strict=False: the position in the order still has a meaning.
 _BRIDGED = {"drop_last", "seeding", "seed", "num_workers"}
 
 
-def fit(
-    saved: Saved,
-    expected: Mapping[str, Any],
-    strict: bool,
-    rank: tuple[int, int],
-    length: int | None = None,
-) -> Saved:
+def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
     """Check a state against a loader's fingerprint.
 
     Args:
         saved: the state.
-        expected: the fingerprint.
+        spec: how the loader is set up.
         strict: False bridges differences where the position still has a meaning.
-        rank: this process's, and the number of ranks.
-        length: of the sampler; None if it has none.
 
     Returns:
         A position that fits.
@@ -41,9 +35,11 @@ def fit(
     Raises:
         StateMismatch: see `DataLoader.load_state_dict`.
     """
+    expected = spec.fingerprint()
+    saved = _reshared(saved, spec, expected)
     cursor, found = saved
     shared = "world_size" in expected
-    cursor = _of_this_rank(cursor, strict, rank, shared)
+    cursor = _of_this_rank(cursor, strict, spec.rank, shared)
     unlike = differences(expected, found)
     if not unlike:
         return Saved(cursor, found)
@@ -55,7 +51,7 @@ def fit(
         lenient = strict and all(_is_bridged(each, saved, expected, False) for each in left)
         raise StateMismatch(left, _advice(left, lenient, by_batch))
     if spacing(expected) != spacing(found) and not cursor.streams:
-        steps = _steps(cursor.position, length, expected)
+        steps = _steps(cursor.position, spec.length(cursor), expected)
         cursor = cursor._replace(step=steps, next_step=steps)
     if any(each.name in ("seeding", "num_workers") for each in unlike):
         cursor = cursor._replace(workers={})
@@ -63,6 +59,43 @@ def fit(
     if expected["seed"] is None and "world_size" in expected:
         fits["seed"] = found.get("seed")  # ranks that have not agreed on one take the state's
     return Saved(cursor, fits)
+
+
+def _reshared(saved: Saved, spec: Spec, expected: dict[str, Any]) -> Saved:
+    """A DistributedSampler's state as one of this number of ranks; any other state as it is.
+
+    All of its ranks had taken as many indices of one permutation, so that each of any number of
+    ranks can go on from there, with batches of any size. A state that holds more than that is left
+    as it is: batches drawn and not delivered, states of a dataset or of workers' generators.
+    """
+    cursor, found = saved
+    was = _DISTRIBUTED.fullmatch(str(found.get("sampler")))
+    whole = not cursor.window and not cursor.streams and expected["seeding"] != "worker"
+    if was is None or not spec.is_distributed or not whole:
+        return saved
+    sampler, replicas = spec.sampler, int(was["replicas"])
+    size = expected["dataset_length"]
+    lengths = (size // replicas, -(-size // replicas)) if replicas and size else ()
+    if (
+        replicas == sampler.num_replicas
+        or found["sampler"] != f"{was['kind']}(num_replicas={replicas}, shuffle={sampler.shuffle})"
+        or len(sampler.dataset) != size
+        or found.get("sampler_length") not in lengths
+        or cursor.position > found["sampler_length"]
+        or (cursor.position and cursor.order is None)
+    ):
+        return saved
+    if cursor.order is not None:
+        order, position = reshared(sampler, replicas, cursor.order, cursor.position)
+        cursor = cursor._replace(order=order, position=position)
+        steps = _steps(position, spec.length(cursor), expected)
+        cursor = cursor._replace(step=steps, next_step=steps)
+    taken = ("sampler", "sampler_length", "batch_size")
+    return Saved(cursor, {**found, **{name: expected[name] for name in taken}})
+
+
+#: a DistributedSampler in a fingerprint
+_DISTRIBUTED = re.compile(r"(?P<kind>[^(]+)\(num_replicas=(?P<replicas>[0-9]{1,9}), shuffle=\w+\)")
 
 
 def own_streams(spec: Spec, saved: Saved) -> Saved:
@@ -203,9 +236,13 @@ _OF_SO_MANY = (
 
 
 _OF_A_DISTRIBUTED_SAMPLER = (
-    "A DistributedSampler's state is for as many ranks as there were: go on with these; or begin "
-    "the next epoch without this state, by set_epoch(). One state for any number of ranks: pass "
-    'shard="auto" to the loader, in place of a DistributedSampler.'
+    "A DistributedSampler's state is for ranks that have one with the same dataset and shuffle=. "
+    "Their number may be another one: num_replicas=1 for one process, for example."
+)
+_CUT_FOR_A_DISTRIBUTED_SAMPLER = (
+    "This state is for as many ranks as there were: it holds batches that came out of order "
+    '(in_order=False), a state of the dataset, or generators of workers (seeding="worker"). Load '
+    "it on as many ranks, or begin the next epoch by set_epoch()."
 )
 
 
@@ -240,10 +277,13 @@ def _advice(left: list[Difference], lenient: bool, by_batch: bool) -> str:
         if left[0].expected is None:
             return _NOT_SHARED
         return _BY_BATCH if by_batch else _OF_SO_MANY
-    for each in left:  # for example "DistributedSampler(num_replicas=4, shuffle=True)"
-        (was, replicas, _), now = str(each.found).partition(","), str(each.expected)
-        if each.name == "sampler" and replicas and not now.startswith(was + replicas):
+    for each in left:
+        was = _DISTRIBUTED.fullmatch(str(each.found)) if each.name == "sampler" else None
+        now = was and _DISTRIBUTED.fullmatch(str(each.expected))
+        if was and not now:
             return _OF_A_DISTRIBUTED_SAMPLER
+        if was and now and was["replicas"] != now["replicas"]:
+            return _CUT_FOR_A_DISTRIBUTED_SAMPLER
     if names == {"sampler_checksum"}:
         return (
             "The sampler has other indices or weights than when the state was saved. Make them "

@@ -102,7 +102,7 @@ def _again(given: TorchdataState) -> str:
 def _grouping(spec: Spec, given: TorchdataState) -> dict[str, Any]:
     """The part of the fingerprint that the state shows: how torchdata's loader made its batches."""
     size, drawn, samples = spec.grouping.batch_size, given.drawn, given.samples
-    length = spec.length if spec.known else None
+    length = spec.length() if spec.known else None
     if samples is None:  # there was no BatchSampler of torchdata's
         found = given.sampler_iterator if given.sampler is None else given.sampler
         if found is not None and spec.grouping.unit is Unit.SAMPLE_OF_BATCH:
@@ -127,7 +127,7 @@ def _position(spec: Spec, given: TorchdataState, size: int) -> dict[str, Any]:
             "delivered: a batch has raised, or they came out of order (in_order=False)",
             _again(given),
         )
-    length = sys.maxsize if spec.length is None else spec.length
+    length = sys.maxsize if (length := spec.length()) is None else length
     samples = min(given.drawn * size, length) if given.samples is None else given.samples
     position = max(samples, min(samples + given.since * size, length))
     return {"step": given.drawn + given.since, "position": position}

@@ -311,7 +311,7 @@ class History:
         assert position.start is not None
         cursor, fits = position.start
         if spec.shared:
-            found = fit(position.start, spec.fingerprint(), True, spec.rank, spec.length)
+            found = fit(position.start, spec, True)
             position.start = own_streams(spec, found)
             cursor = position.start.cursor
         else:

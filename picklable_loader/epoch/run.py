@@ -84,7 +84,7 @@ class Run:
     ) -> None:
         self.spec = spec
         self._source = source
-        self._cursor = cursor
+        self.resumed_from = cursor
         self.draws_as = draws_as if cursor is None else cursor.draws_as
         self._lives_on = self.draws_as == "persistent_workers"
         self._kept = kept
@@ -123,7 +123,7 @@ class Run:
             shared_seeds: the loader's.
             carried: the streams, if the epoch before has left the dataset in another state.
         """
-        cursor, kept, spec = self._cursor, self._kept, self.spec
+        cursor, kept, spec = self.resumed_from, self._kept, self.spec
         rejoin(self._source)
         self.shared_seed = self._shared_seed(cursor, shared_seeds)
         #: None: iterable-style data

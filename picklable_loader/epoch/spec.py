@@ -21,7 +21,13 @@ from ..core.plan import Grouping, Plan, Unit
 from ..core.shard import ALONE, Shard, StreamShare
 from ..datasets.protocol import is_stateful, stream_length_of, stream_lengths, tell_epoch
 from ..orders.attributes import Frozen, freeze, memory
-from ..orders.torch_samplers import data_of, describe, draws_at_once, is_known
+from ..orders.torch_samplers import (
+    data_of,
+    describe,
+    draws_at_once,
+    is_known,
+    shortened,
+)
 from ..rng.generators import RNGS
 from ..rng.process_rank import rank_and_world
 from ..rng.source import Source
@@ -153,10 +159,17 @@ class Spec:
         """Streams of several ranks, of which all are to have as many batches."""
         return self.iterable and self.shard.world > 1 and self.shard.tail != "uneven"
 
+    def length(self, cursor: Cursor | None = None) -> int | None:
+        """Indices of an epoch, that of a cursor or a new one; None if the sampler has no length."""
+        if self.iterable:
+            return None
+        short = shortened(self.sampler, cursor.order) if cursor and self.is_distributed else None
+        return length_of(self.sampler) if short is None else short
+
     @property
-    def length(self) -> int | None:
-        """Indices that the sampler gives in an epoch; None if it has no length."""
-        return None if self.iterable else length_of(self.sampler)
+    def is_distributed(self) -> bool:
+        """Torch's DistributedSampler shares the data out."""
+        return isinstance(self.sampler, DistributedSampler) and self.known
 
     @property
     def shared(self) -> bool:
@@ -336,7 +349,7 @@ class Spec:
         """Batches that a position leaves to be delivered; None where the sampler has no length."""
         if cursor.batches is not None:
             return max(0, cursor.batches - cursor.step)
-        length = self.length
+        length = self.length(cursor)
         if length is None:
             return None
         order = SequenceOrder(lambda: range(length))

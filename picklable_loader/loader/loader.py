@@ -353,8 +353,9 @@ class DataLoader(Picklable[_T]):
             IndexError: the epoch has no such step.
             ValueError, TypeError: ``epoch`` is negative, or no whole number.
             UsageError: the batch is not a function of step and epoch: iterable-style data,
-                ``seeding="worker"``, or an epoch whose random numbers are not known. Or there is
-                no batch, as all of its samples are skipped.
+                ``seeding="worker"``, or an epoch whose random numbers are not known. Or the step
+                was before a resume with another batch size or number of ranks. Or there is no
+                batch, as all of its samples are skipped.
         """
         with self._pl.turn.rests():
             spec, history = spec_of(self), self._pl.history

@@ -99,7 +99,11 @@ class WeightedOrder(ChunkedOrder):
 
 
 class DistributedOrder:
-    """DistributedSampler: every ``num_replicas``-th index of a permutation that ranks share."""
+    """DistributedSampler: every ``num_replicas``-th index of a permutation that ranks share.
+
+    After a state of another number of ranks it begins up to ``num_replicas - 1`` indices later, so
+    that the ranks go on where those had been: see `reshared`.
+    """
 
     seekable = True
     fields = "order of ranks"
@@ -109,8 +113,11 @@ class DistributedOrder:
         self._setting = setting
         #: the sampler's seed and epoch at the first index, where torch's reads them
         self._start: dict[str, int] | None = None
-        if setting.saved is not None:
-            self._start = {name: number(setting.saved, name) for name in ("epoch", "seed")}
+        saved = setting.saved
+        #: indices of the permutation before the first one of rank 0
+        self._shift = 0 if saved is None else _shift(saved, sampler.num_replicas)
+        if saved is not None:
+            self._start = {name: number(saved, name) for name in ("epoch", "seed")}
             if not -(2**63) <= sum(self._start.values()) < 2**64:  # it seeds a generator
                 raise DamagedStateError("order", "an epoch and a seed", self._start)
         self._permutation: torch.Tensor | None = None
@@ -124,9 +131,9 @@ class DistributedOrder:
         if self._start is None:
             self.open()
         size = len(sampler.dataset)  # type: ignore[arg-type]
-        stop = min(self._position + count, sampler.num_samples)
-        replicas = sampler.num_replicas
-        places = torch.arange(self._position, stop, device="cpu") * replicas + sampler.rank
+        stop = min(self._position + count, _length(sampler, self._shift))
+        first = sampler.rank + self._shift
+        places = torch.arange(self._position, stop, device="cpu") * sampler.num_replicas + first
         self._position = max(self._position, stop)
         # Padding repeats the permutation from its beginning.
         places %= size
@@ -146,14 +153,55 @@ class DistributedOrder:
         self._position = position
 
     def length(self) -> int | None:
-        return int(self.sampler.num_samples)
+        return _length(self.sampler, self._shift)
 
     def state(self, live: bool) -> dict[str, int]:
         if self._start is not None:
-            return dict(self._start)
+            return {**self._start, "shift": self._shift} if self._shift else dict(self._start)
         setting, sampler = self._setting, self.sampler
         epoch = setting.epoch if setting.elsewhere else sampler.epoch
         return {"epoch": int(epoch), "seed": int(sampler.seed)}  # numpy's numbers are no JSON
+
+
+def _length(sampler: DistributedSampler[Any], shift: int) -> int:
+    if not shift:
+        return int(sampler.num_samples)
+    left, replicas = len(sampler.dataset) - shift, sampler.num_replicas  # type: ignore[arg-type]
+    return max(0, left // replicas if sampler.drop_last else -(-left // replicas))
+
+
+def _shift(order: dict[str, Any], replicas: int) -> int:
+    shift = number(order, "shift") if "shift" in order else 0
+    if not 0 <= shift < replicas:
+        raise DamagedStateError("order.shift", f"from 0 to {replicas - 1}", shift)
+    return shift
+
+
+def shortened(sampler: Any, order: dict[str, Any] | None) -> int | None:
+    """Indices that a sampler gives in an epoch that was `reshared`; None: as many as ever."""
+    return _length(sampler, order["shift"]) if order and "shift" in order else None
+
+
+def reshared(
+    sampler: DistributedSampler[Any], replicas: int, order: dict[str, Any], position: int
+) -> tuple[dict[str, Any], int]:
+    """Where a rank goes on from a state of another number of ranks, of which none is repeated.
+
+    Args:
+        sampler: this rank's.
+        replicas: number of ranks when the state was saved, for example 4.
+        order: the order's saved state.
+        position: indices that each of them had taken, for example 5.
+
+    Returns:
+        The order's state, and its position. In the example all ranks had taken 20 indices. Each of
+        3 ranks goes on at its position 6, in an order that begins 2 indices later.
+    """
+    passed = position * replicas + _shift(order, replicas)
+    size = len(sampler.dataset)  # type: ignore[arg-type]
+    position, shift = divmod(min(passed, size), sampler.num_replicas)  # beyond it is padding
+    found = {name: value for name, value in order.items() if name != "shift"}
+    return ({**found, "shift": shift} if shift else found), position
 
 
 def _random(sampler: RandomSampler, setting: Setting) -> Order:

@@ -403,24 +403,26 @@ def test_a_state_of_a_loader_on_its_own_restores_ranks() -> None:
     assert sorted(before + sum(map(indices, ranks), [])) == [*range(N)]
 
 
-def test_a_state_of_a_distributed_sampler_restores_as_many_ranks_and_names_the_way_to_others() -> (
-    None
-):
-    def made(rank: int, world: int, **options: Any) -> Any:
-        return DataLoader(
-            Named(), 2, seed=1, sampler=DistributedSampler(Named(), world, rank, **options)
-        )
-
-    iterator = iter(made(1, 4))
+@both
+def test_each_step_after_a_resume_on_other_ranks_can_be_had_again(order: str) -> None:
+    iterator = iter(loader(order, 0, 4, num_workers=0))
     take(iterator, 1)
-    state = iterator.state_dict()
-    for rank in range(4):
-        made(rank, 4).load_state_dict(state)
-    for other in made(1, 2), DataLoader(Named(), 2, seed=1, shard=(1, 2)):
-        with pytest.raises(StateMismatch, match=r'as many ranks.* pass shard="auto"'):
-            other.load_state_dict(state)
-    with pytest.raises(StateMismatch, match="Build the loader as it was"):
-        made(1, 4, shuffle=False).load_state_dict(state)
+    resumed = loader(order, 1, 3)
+    try:
+        resumed.load_state_dict(iterator.state_dict())
+    except StateMismatch:  # whole batches are not shared anew in mid-epoch
+        assert "batch" in order
+        return
+    again = iter(resumed)
+    first = again.step
+    for step, batch in enumerate(again, first):
+        try:
+            assert resumed.batch_at(step) == batch
+        except UsageError as error:
+            assert "how the epoch began is not known" in str(error)
+    if order in KNOWN and order != "without batches":
+        with pytest.raises(UsageError, match=f"was before step {first}"):
+            resumed.batch_at(0)
 
 
 def test_a_rank_without_a_share_of_the_last_step_begins_no_epoch_before_the_others() -> None:

@@ -70,9 +70,14 @@ def tasks_claimed(state: Mapping[str, Any]) -> int:
 def batches_left(state: Mapping[str, Any]) -> int | None:
     """Batches that a state, or a pickled iterator's, leaves; None if it does not say."""
     cursor, fits = from_plain(state, live=True)
-    if type(fits.get("sampler_length")) is not int or cursor.streams:
+    if type(fits.get("sampler_length")) is not int or cursor.streams or _is_reshared(cursor):
         return None
     return _plan(cursor, fits).remaining()
+
+
+def _is_reshared(cursor: Cursor) -> bool:
+    """A DistributedSampler went on from another number of ranks: its epoch may be shorter."""
+    return cursor.order is not None and "shift" in cursor.order
 
 
 def _refuse_inexact(cursor: Cursor, fits: Mapping[str, Any]) -> None:
@@ -84,6 +89,8 @@ def _refuse_inexact(cursor: Cursor, fits: Mapping[str, Any]) -> None:
         reason = f"its sampler, {fits.get('sampler')}, has to be drawn from"
     elif fits.get("batches_from") == Unit.BATCH.value:
         reason = "its batches may be of any size, which only the sampler knows"
+    elif _is_reshared(cursor):
+        reason = "its epoch began on another number of ranks, and only the sampler knows its end"
     else:
         return
     raise UsageError(

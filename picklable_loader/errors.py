@@ -125,7 +125,7 @@ class DamagedStateError(StateError):
     Attributes:
         field: path of the field within the state.
         expected: what belongs there, in words.
-        found: what stands there.
+        found: the value that is there.
         advice: what to do.
     """
 
@@ -165,7 +165,7 @@ class ForeignStateError(StateError):
     """The state was written by something else.
 
     Attributes:
-        origin: what wrote it, as far as can be told.
+        origin: what wrote it, as far as is known.
         advice: what to do.
     """
 
@@ -236,7 +236,7 @@ class StreamError(LoaderError, RuntimeError):
 
 @dataclass(eq=False, repr=False)
 class WorkerDied(LoaderError, RuntimeError):
-    """Workers die of a task, again and again. The iterator stands before its batch.
+    """Workers die of a task, again and again. The iterator is before its batch.
 
     Attributes:
         step: number of the batch within the epoch; None: they die before they are at any.
@@ -266,7 +266,7 @@ class WorkerDied(LoaderError, RuntimeError):
             skip = "but not go past it, as the stream has to be read in order."
         return (
             f"{len(self.exitcodes)} workers died of step {self.step} ({asked}):\n{causes}\n"
-            f"The iterator stands before that batch: it can be pickled, {skip}"
+            f"The iterator is before that batch: it can be pickled, {skip}"
         )
 
 
@@ -369,7 +369,7 @@ class RestartWarning(LoaderWarning):
 
 
 class SkippedWarning(LoaderWarning):
-    """A batch is delivered without its bad samples, or passed over; told once an epoch."""
+    """A batch is delivered without its bad samples, or passed over; it comes once an epoch."""
 
 
 _REPR = reprlib.Repr()  # whatever its size, and however deep it is

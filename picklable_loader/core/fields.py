@@ -158,7 +158,7 @@ def check_records(state: Mapping[str, Any]) -> None:
     for stream, place in enumerate(state.get("streams", ())):
         path = f"streams[{stream}]"
         if type(place) is not dict:
-            raise DamagedStateError(path, "where a stream stands", place)
+            raise DamagedStateError(path, "the position of a stream", place)
         check_fields(place, "stream", f"{path}.")
         mark = place.get("mark") or {}
         check_fields(mark, "mark", f"{path}.mark.")

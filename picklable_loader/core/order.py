@@ -49,7 +49,7 @@ class RandomAccess(Protocol):
 
 @runtime_checkable
 class Listener(Protocol):
-    """An order whose sampler may be told something while it is drawn from."""
+    """An order whose sampler may get feedback while it is drawn from."""
 
     #: the sampler receives feedback, as far as is known before it is opened
     listens: bool

@@ -254,7 +254,7 @@ def _places(
         field = f"streams[{stream}]"
         kinds = {"ended": bool, "since": list}
         if type(form) is not dict or any(type(form.get(n)) is not kinds[n] for n in kinds):
-            raise DamagedStateError(field, "where a stream stands", form)
+            raise DamagedStateError(field, "the position of a stream", form)
         counts = {f"{field}.{name}": form.get(name) for name in ("given", "marked")}
         given, marked = (_count(counts, name) for name in counts)
         since = list(_unpacked(form["since"], samples, next_step))

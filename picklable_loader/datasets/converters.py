@@ -52,7 +52,7 @@ class DtypeConverter:
 
 
 class KeyBasedDtypeConverter:
-    """Converts what stands under given keys of dicts, at any depth; all else stays as it is.
+    """Converts the values of given keys of dicts, at any depth; all else stays as it is.
 
     Args:
         dtypes: by key, the new type: ``{"image": "float16", "label": torch.int32}``.

@@ -48,7 +48,7 @@ def save(dataset: Any, iterator: Any) -> dict[str, Any]:
 
     Returns:
         What `iterate` goes on from: ``"dataset"``, ``"iterator"``, either, or neither where nobody
-        has a state. A dataset that is its own iterator stands under ``"iterator"``.
+        has a state. A dataset that is its own iterator is under ``"iterator"``.
     """
     parts = {"iterator": iterator}
     if dataset is not iterator and not isinstance(iterator, _Iteration):

@@ -62,7 +62,7 @@ class Wrapper(IterableDataset[Any]):
         """Decide the random choices of the iterations that begin from now on.
 
         Args:
-            epoch: any whole number. All datasets within are told as well.
+            epoch: any whole number. All datasets within get it as well.
 
         Raises:
             TypeError: it is no whole number.

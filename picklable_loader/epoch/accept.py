@@ -123,7 +123,7 @@ def _check_sampler(spec: Spec, cursor: Cursor) -> None:
     if spec.known and attributes:
         told = attributes.get("epoch")
         if attributes.keys() != {"epoch"} or told[0] != "plain" or type(told[1]) is not int:
-            raise DamagedStateError("sampler.attributes", "an epoch that was told", attributes)
+            raise DamagedStateError("sampler.attributes", "an epoch that was set", attributes)
 
 
 def _order(spec: Spec, source: Source, cursor: Cursor) -> Order:

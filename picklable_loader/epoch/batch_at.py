@@ -182,7 +182,7 @@ def _custom_order(sampler: Any, setting: Setting, cursor: Cursor, live: Order | 
 def _copied(shared: tuple[Any, ...], sampler: Any) -> Any:
     try:
         return copy.deepcopy(sampler, {id(thing): thing for thing in shared})
-    except Exception as error:  # whatever stands in people's samplers
+    except Exception as error:  # of anything in people's samplers
         raise UsageError(
             f"batch_at has to draw from a copy of {type(sampler).__qualname__}, which cannot be "
             f"copied: {error}"

@@ -130,7 +130,7 @@ def _sampler_at_risk(spec: Spec, state: dict[str, Any]) -> bool:
 
 
 def _unsaved(spec: Spec, parts: dict[str, Any], known: set[int]) -> Found:
-    """The generators in parts of a loader that are not seeded, and were not told of already."""
+    """The generators in parts of a loader that are not seeded, and were not named already."""
     seeded = spec.seeds_generators
     out = spared(spec, parts_of(spec, parts.get("collate_fn"))) if seeded else frozenset()
     for path, generator in owned_in(parts, known, whole=seeded):

@@ -112,8 +112,8 @@ def forgotten(dataset: str, before: int, now: int) -> None:
 def skipped(sample: SkippedSample) -> None:
     """The first bad sample of an epoch."""
     warnings.warn(
-        f"skipped, as on_error says: {sample}. This is told once an epoch; stats() of the iterator "
-        "counts all that are skipped",
+        f"skipped, as on_error says: {sample}. This warning comes once an epoch; stats() of the "
+        "iterator counts all that are skipped",
         SkippedWarning,
         stacklevel=stack_level(),
     )

@@ -44,9 +44,9 @@ def _set_bits(bits: np.random.BitGenerator, state: Any) -> None:
 
 
 def _check_place(place: Any, most: int) -> None:
-    """Raise ValueError unless a generator can stand there: numpy reads memory at any place."""
+    """Raise ValueError unless a generator can have this position: numpy reads memory at any."""
     if type(place) is not int or not 0 <= place <= most:
-        raise ValueError(f"a generator stands from 0 to {most}, and not at {place!r}")
+        raise ValueError(f"a generator's position is from 0 to {most}, and not {place!r}")
 
 
 def _numbers(state: Any) -> Any:

@@ -2,7 +2,7 @@
 
 A sampler may change itself while it is iterated (an epoch counter, a list shuffled in place, a
 generator of its own). Replaying it from the start needs its attributes as they were: `freeze`
-takes them as plain values, `thaw` puts them back. What stands inside of other objects and of
+takes them as plain values, `thaw` puts them back. The content of other objects and of
 containers is found by its path, ``"inner.readers.0.rng"``.
 """
 
@@ -239,7 +239,7 @@ class _Visit:
         earlier, form = self.lists.get(path, (None, None))
         if not _equal(earlier, value):
             form = _encode(value)
-            # What stands in another list may change within.
+            # A value in another list may change within.
             flat = form is not None and _is_flat(form[1])
             self.lists[path] = (value.copy(), form) if flat else (None, None)
         return form
@@ -248,7 +248,7 @@ class _Visit:
 def _equal(flat: list[Any] | None, value: list[Any]) -> bool:
     try:
         return flat == value
-    except (ValueError, RuntimeError):  # an array stands there now
+    except (ValueError, RuntimeError):  # it is an array now
         return False
 
 
@@ -296,7 +296,7 @@ def _parts(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _names(owner: dict[Any, Any]) -> dict[str, Any]:
-    """The keys of a dict by names without points: a tab stands for one, as no repr has a tab."""
+    """The keys of a dict by names without points: a tab replaces one, as no repr has a tab."""
     keys = [key for key in dict.__iter__(owner) if type(key) in SCALARS]
     plain = {k: k for k in keys if type(k) is str and "." not in k and k[:1] != "["}
     return plain | {f"[{key!r}]".replace(".", "\t"): key for key in keys if key not in plain}
@@ -327,7 +327,7 @@ def _set(owner: Any, name: str, value: Any) -> None:
         owner[int(name)] = value
     elif isinstance(owner, dict):
         owner[_names(owner)[name] if name[:1] == "[" else name] = value
-    elif not isinstance(owner, tuple):  # what stands in a tuple cannot have changed
+    elif not isinstance(owner, tuple):  # the values of a tuple cannot have changed
         setattr(owner, name.replace("\t", "."), value)
 
 
@@ -347,7 +347,7 @@ def _encode(value: Any) -> list[Any] | None:
 
 
 def _member(found: Any, kind: str, form: Any) -> Enum:
-    """A member of the class that a member which stands there now is of."""
+    """A member of the class of the present member."""
     if not isinstance(found, Enum) or type(found).__qualname__ != kind:
-        raise ValueError(f"a member of {kind} does not stand there")
+        raise ValueError(f"there is no member of {kind}")
     return type(found)(decode(form))

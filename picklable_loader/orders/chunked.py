@@ -199,7 +199,7 @@ class ChunkedOrder:
         if number >= self.chunk_count():
             return False
         start = number * self.chunk_length
-        self._chunk = self._chunk[:0]  # two permutations need not stand in memory at once
+        self._chunk = self._chunk[:0]  # two permutations need not be in memory at once
         chunk = stream.draw(lambda generator: self.draw_chunk(number, generator))
         self._chunk = chunk[: max(0, self.total - start)]
         self._number, self._offset = number, 0

@@ -66,7 +66,7 @@ def form_to_compare(value: Any, sampler: Any, other: Any) -> Any:
 
 
 class _Identity:
-    """An object of which only the identity is known. It is not kept alive, if it can be told."""
+    """An object of which only the identity is known. A weak reference to it, if it has one."""
 
     def __init__(self, value: Any) -> None:
         try:
@@ -83,7 +83,7 @@ class _Identity:
 
 #: kinds that can be compared and not be put back, and what is wrong where they are different
 OPAQUE = {
-    "iterator": "is an iterator, and how far it has come cannot be told",
+    "iterator": "is an iterator, and how far it has come is unknown",
     "members": "holds objects whose order or number has changed",
     "object": "is an object of another class than before",
     "unknown": "has changed, and is of a kind that no state can hold",
@@ -119,7 +119,7 @@ def lost(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> Iterator[tu
     for path, form in before.items():
         kind, found = form[0], now.get(path)
         same = found is not None and alike(form, found)
-        # Of a member's class, only what stands there now is known.
+        # Of a member's class, only its present value is known.
         if kind == "member" and not (found and found[0] == kind and found[1][0] == form[1][0]):
             yield path, "unknown"
         elif kind in OPAQUE and same == (kind == "iterator"):

@@ -39,7 +39,7 @@ class _Recorded:
 
 
 class _Instead:
-    """An ``on_error`` whose samples say which index they stand for."""
+    """An ``on_error`` whose samples say which index they replace."""
 
     def __init__(self, on_error: Callable[[Exception, Any], Any]) -> None:
         self._on_error = on_error

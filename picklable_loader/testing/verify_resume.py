@@ -46,7 +46,7 @@ class Report:
 
     Attributes:
         batches: batches of an uninterrupted epoch.
-        steps: where it was saved; -1 stands for after StopIteration.
+        steps: where it was saved; -1 means after StopIteration.
         resumes: how many resumes were compared.
         seconds: how long it took.
         note: a condition that the program must meet for that; ``""`` if there is none.

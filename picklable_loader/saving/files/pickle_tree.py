@@ -243,7 +243,7 @@ def _stored(pid: Any) -> Any:
         kind = pid[1].name if isinstance(pid[1], Built) else ""
         if type(pid[2]) is str and type(pid[4]) is int:
             return Stored(pid[2], kind.rpartition(".")[2], pid[4])
-    return Built("what stands outside of the pickle", (pid,))
+    return Built("an object outside of the pickle", (pid,))
 
 
 #: calls that make values, by what these are

@@ -20,7 +20,7 @@ _LARGE_BYTES = 1 << 16
 #: objects that are looked at to find them
 _MOST_OBJECTS = 10_000
 
-#: where something stands below a dataset: attributes, indices and keys
+#: the path to something below a dataset: attributes, indices and keys
 Path = tuple[Any, ...]
 
 

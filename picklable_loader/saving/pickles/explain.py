@@ -288,7 +288,7 @@ def _advice(obj: Any, codecs: tuple[str, ...]) -> str:
     """The advice for an object that no codec takes."""
     others = [codec for codec in STOCK if codec not in codecs]
     if any(written(codec, obj, lambda _: None) is not None for codec in others):
-        return 'codec="auto" carries it; or let it stand at the top level of a module'
+        return 'codec="auto" carries it; or move it to the top level of a module'
     if isinstance(obj, _HELD):
         return (
             "open it in worker_init_fn or when it is first needed, and drop it in the "

@@ -124,7 +124,7 @@ def standing_beside(number: int, name: str | None) -> Any:
 
 class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
-        make, arguments = pid  # of a list, a dict or a set that stands beside
+        make, arguments = pid  # of a list, a dict or a set that is saved beside it
         return make(*arguments)
 
 

@@ -87,7 +87,7 @@ class _Scale(pickle.Pickler):
         self.left_out = {name_of(dataset): None}
 
     def persistent_id(self, obj: Any) -> int | None:
-        """None has it pickled; whatever else stands for it."""
+        """None has it pickled; any other value replaces it."""
         self._objects += 1
         if self._objects > _MOST_OBJECTS:
             raise _Enough

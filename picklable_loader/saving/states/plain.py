@@ -134,7 +134,7 @@ def _check_tree(form: Any) -> None:
         if type(part) not in (list, dict):
             continue
         if id(part) in seen:
-            raise ValueError("a part stands in two places")
+            raise ValueError("a part is there twice")
         seen.add(id(part))
         waiting += part.values() if type(part) is dict else part
 

@@ -52,7 +52,7 @@ def copied(state: Any) -> Any:
             raise DamagedStateError(_text(path), f"nested {DEEPEST} levels deep at most", part)
         identity = _identity(part, path) if kind is torch.Tensor else id(part)
         if identity in seen:
-            raise DamagedStateError(_text(path), "a part that stands in one place only", part)
+            raise DamagedStateError(_text(path), "a part that is there once", part)
         seen.add(identity)
         if kind is torch.Tensor:
             owner[key] = part.detach().clone()

@@ -52,7 +52,7 @@ class Subject:
             return TorchDataLoader(**{**arguments, **others})
         if not isinstance(self.loader, DataLoader):
             if arguments.get("prefetch_factor") == _USUAL_FACTOR:
-                del arguments["prefetch_factor"]  # not given, as far as can be told
+                del arguments["prefetch_factor"]  # not given, as far as is known
             return DataLoader(**{**arguments, **others})
         ours = {name: getattr(self.loader, name) for name in _OURS}
         return DataLoader(**{**arguments, **ours, **others})

@@ -143,7 +143,7 @@ def _from_pickles(path: str, size: int, file: BinaryIO) -> Contents:
         rest = size - file.tell()
         notes = {"behind the pickle": f"{rest} bytes that were not looked at"} if rest else {}
         return Contents(path, "pickle", size, found[0].tree, notes, names)
-    # An old torch's; data stand behind the pickles.
+    # An old torch's; data come after the pickles.
     named = {name: each.tree for name, each in zip(_OLD_PARTS, found[1:], strict=True)}
     digest = hashlib.sha256()
     while data := file.read(_PIECE_BYTES):

@@ -57,7 +57,7 @@ class _Comparison:
         self._digests: dict[int, bytes] = {}
 
     def differences(self) -> Iterator[tuple[str, str | None, str | None]]:
-        """The path of each difference, and what stands there in either file."""
+        """The path of each difference, and the values in both files."""
         waiting: list[tuple[Path, Any, Any]] = [(None, self._one.tree, self._other.tree)]
         while waiting:
             path, a, b = waiting.pop()

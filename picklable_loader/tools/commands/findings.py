@@ -1,4 +1,4 @@
-"""Findings: iterators and states in a file's tree, and where each of them stands."""
+"""Findings: iterators and states in a file's tree, and the path to each of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Finding:
 
 
 def find(tree: Any) -> list[Finding]:
-    """All iterators and states in a tree, in the order in which they stand there."""
+    """All iterators and states in a tree, in their order there."""
     found: list[Finding] = []
     inside: set[int] = set()
     rows = _Rows(MOST_TASKS)
@@ -44,7 +44,7 @@ def find(tree: Any) -> list[Finding]:
 
 # --- walking -------------------------------------------------------------------------------------
 
-#: where a part stands: the path of its owner, how it is called there, and at which depth. It is
+#: of a part: the path of its owner, its name there, and its depth. It is
 #: made into text for what is shown only: a tree may be as deep as its file is large.
 Path = tuple[Any, Callable[[], str], int] | None
 

@@ -81,7 +81,7 @@ def _write(content: Any, path: str, kind: str) -> None:
 
 
 class _Mover:
-    """Copies a file's content, with its states moved on; what stands in two places, once."""
+    """Copies a file's content, with its states moved on; a state that is there twice, once."""
 
     def __init__(self, count: int) -> None:
         self.moved: list[dict[str, Any]] = []

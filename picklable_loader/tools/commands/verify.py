@@ -87,7 +87,7 @@ def _show(report: Report, options: argparse.Namespace) -> None:
 
 @contextmanager
 def _folder_at_hand() -> Iterator[None]:
-    """Modules are found there, also by the fresh process, which is told this one's path."""
+    """Modules are found there, also by the fresh process, which gets this one's path."""
     folder = os.getcwd()
     sys.path.insert(0, folder)
     try:

@@ -21,7 +21,7 @@ class Record:
     indices: dict[int, list[int]] = field(default_factory=dict)
     #: the checkpoint's figures, if there was one
     saved: dict[str, Any] = field(default_factory=dict)
-    #: the part of test images told right, from 0 to 1; NaN if the run did not come to its end
+    #: the part of test images that were recognised, from 0 to 1; NaN if the run did not end
     accuracy: float = float("nan")
 
     @classmethod

@@ -64,7 +64,7 @@ def _run(plan: Plan, kind: Kind, role: Role) -> None:
     if process.returncode != (-signal.SIGKILL if role == "killed" else 0):
         raise RunFailed(
             f"the run {kind!r}, {role!r} ended with status {process.returncode}: its messages "
-            "stand above"
+            "are above"
         )
 
 

@@ -7,7 +7,6 @@ docs/migrating.md says what is taken over.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from ..core.plan import Unit
 from ..core.seeds import base_seed
 from ..core.streams import StreamPosition
 from ..datasets.protocol import is_hugging_face, is_stateful
-from ..errors import DamagedStateError, Difference, StateMismatch
+from ..errors import DamagedStateError, Difference, ForeignStateError, StateMismatch
 from ..orders.attributes import changed
 from ..orders.torch_samplers import describe
 from ..rng.generators import generator_to_text
@@ -42,30 +41,28 @@ def taken_over(spec: Spec, source: Source, given: TorchdataState, beginning: Sav
         StateMismatch, DamagedStateError: it is of another loader, or torchdata never writes it.
     """
     _check_kind(spec, given)
-    if given.of_0_10 and not given.drawn and given.samples:  # it has not begun its next epoch
-        given = replace(given, finished=True)
-    cursor, fits = beginning.cursor, dict(beginning.fits)
-    epoch = cursor.announced or 0
-    changes: dict[str, Any] = {}
-    fits |= _grouping(spec, given)
+    cursor, fits = beginning.cursor, {**beginning.fits, **_grouping(spec, given)}
+    epoch, step = cursor.announced or 0, given.delivered + given.since
+    changes: dict[str, Any] = {"position": 0}
     if not spec.iterable:
-        changes = _position(spec, given, fits["batch_size"])
+        step = given.drawn + given.since
+        changes["position"] = _position(spec, given, fits["batch_size"])
         of_order = _of_known if spec.known else _of_custom
-        changes |= of_order(spec, source, given, changes)
+        changes |= of_order(spec, source, given, changes["position"])
     if given.finished:
-        changes |= {"step": 0, "next_step": 0, "position": 0, "streams": _next_streams(spec, given)}
+        step = changes["position"] = 0
+        changes["streams"] = _next_streams(spec, given)
     else:
-        steps = changes.get("step", given.delivered + given.since)
-        seed = base_seed(given.base_seed if source.seed is None else source.seed, epoch)
-        streams = _streams(spec, given) if spec.streamed else ()
-        changes |= {"step": steps, "next_step": steps, "base_seed": seed, "streams": streams}
+        seed = given.base_seed if source.seed is None else source.seed
+        changes["base_seed"] = base_seed(seed, epoch)
+        changes["streams"] = _streams(spec, given) if spec.streamed else ()
     changes["rng"] = {**cursor.rng, **changes.get("rng", {})}
-    return Saved(cursor._replace(epoch=epoch, **changes), fits)
+    return Saved(cursor._replace(epoch=epoch, step=step, next_step=step, **changes), fits)
 
 
 def _check_kind(spec: Spec, given: TorchdataState) -> None:
     if given.of_datapipe:
-        raise refused("It is of a DataPipe, of which it has no state", _again(given))
+        raise refused("It is of a DataPipe, of which it has no state", given.again())
     if spec.shared:
         raise refused(
             "It is the state of one rank, and shard= shares one order between all ranks",
@@ -79,21 +76,17 @@ def _check_kind(spec: Spec, given: TorchdataState) -> None:
     if given.iterable != spec.iterable:
         kinds = {False: "map-style", True: "iterable-style"}
         raise _unlike("dataset", kinds[spec.iterable], kinds[given.iterable])
+    if given.since and (spec.stateful or not spec.known) and not (spec.iterable or given.finished):
+        raise refused(
+            f"It has the state of the sampler, or of the dataset, {given.since} batches ago",
+            "Set its field '_steps_since_snapshot' to 0, load it, and pass over these: "
+            f"`it = iter(loader); it.skip({given.since})`",
+        )
 
 
 def _unlike(name: str, expected: str, found: str) -> StateMismatch:
     advice = "Give this loader the dataset and the sampler that torchdata's had."
     return StateMismatch([Difference(name, expected, found)], advice)
-
-
-def _again(given: TorchdataState) -> str:
-    """What to do where a state says how many batches there were, and nothing else."""
-    streams = f", num_streams={given.workers}" if given.workers and given.iterable else ""
-    return (
-        "Finish the epoch with torchdata. Or begin it again and pass over what was seen: "
-        f"`it = iter(DataLoader(...{streams})); it.skip({given.delivered + given.since})`, which "
-        "is right if sampler and dataset give the same once more"
-    )
 
 
 # --- the order -----------------------------------------------------------------------------------
@@ -102,13 +95,13 @@ def _again(given: TorchdataState) -> str:
 def _grouping(spec: Spec, given: TorchdataState) -> dict[str, Any]:
     """The part of the fingerprint that the state shows: how torchdata's loader made its batches."""
     size, drawn, samples = spec.grouping.batch_size, given.drawn, given.samples
-    length = spec.length() if spec.known else None
     if samples is None:  # there was no BatchSampler of torchdata's
         found = given.sampler_iterator if given.sampler is None else given.sampler
         if found is not None and spec.grouping.unit is Unit.SAMPLE_OF_BATCH:
             raise DamagedStateError("_sampler_iter_state", "that of a BatchSampler", found)
         return {"batches_from": Unit.SAMPLE.value} if spec.iterable else {}
     fits: dict[str, Any] = {"batches_from": Unit.SAMPLE_OF_BATCH.value}
+    length = spec.length() if spec.known else None
     last = (drawn - 1) * size < samples < drawn * size and samples == (length or samples)
     if samples != drawn * size and not last and not given.finished:
         if not drawn:
@@ -119,26 +112,19 @@ def _grouping(spec: Spec, given: TorchdataState) -> dict[str, Any]:
     return fits
 
 
-def _position(spec: Spec, given: TorchdataState, size: int) -> dict[str, Any]:
-    """Step and position of map-style data, in batches of that size."""
+def _position(spec: Spec, given: TorchdataState, size: int) -> int:
+    """The position in map-style data, in batches of that size."""
     if given.workers and given.drawn != given.delivered and not given.finished:
-        raise refused(
-            f"Its sampler has given {given.drawn} batches, of which {given.delivered} were "
-            "delivered: a batch has raised, or they came out of order (in_order=False)",
-            _again(given),
-        )
+        raise _not_in_turn(given)
     length = sys.maxsize if (length := spec.length()) is None else length
     samples = min(given.drawn * size, length) if given.samples is None else given.samples
-    position = max(samples, min(samples + given.since * size, length))
-    return {"step": given.drawn + given.since, "position": position}
+    return max(samples, min(samples + given.since * size, length))
 
 
-def _of_known(
-    spec: Spec, source: Source, given: TorchdataState, changes: dict[str, Any]
-) -> dict[str, Any]:
+def _of_known(spec: Spec, source: Source, given: TorchdataState, position: int) -> dict[str, Any]:
     """Fields of the cursor, for a sampler that has an order of ours."""
     sampler, state, random = spec.sampler, given.sampler, random_sampler(given)
-    if isinstance(sampler, DistributedSampler) and is_record(state, "yielded"):
+    if isinstance(sampler, DistributedSampler) and is_record(state, "distributed"):
         state = None  # of torchdata's own, which gives the same order
     if isinstance(sampler, SequentialSampler | DistributedSampler | list | tuple | range):
         if state is None and given.sampler_iterator is None:
@@ -149,7 +135,7 @@ def _of_known(
         raise refused(
             f"It has no random state for the order of {describe(sampler)}: expected that of "
             "torchdata's own RandomSampler, as shuffle=True makes it",
-            _again(given),
+            given.again(),
         )
     own, loaders = spec.generators.get("sampler"), spec.generators.get("loader")
     yielded, generator = random
@@ -164,11 +150,8 @@ def _of_known(
         _pass_epoch(spec, given, generator)
     elif yielded != (samples := given.drawn if given.samples is None else given.samples):
         raise DamagedStateError("yielded", f"{samples}, as samples_yielded", yielded)
-    length = 32 if sampler.replacement else len(sampler.data_source)
-    order = {
-        "generator": generator_to_text(generator),
-        "chunks": sampler.num_samples // max(1, length) + 1,
-    }
+    chunks = sampler.num_samples // _chunk_length(sampler) + 1
+    order = {"generator": generator_to_text(generator), "chunks": chunks}
     if own is None or source.seed is not None:
         return {"order": order}
     _pass_epoch(spec, given, generator)
@@ -176,59 +159,47 @@ def _of_known(
     return {"order": order, "rng": {name: generator_to_text(generator)}}
 
 
+def _chunk_length(sampler: RandomSampler) -> int:
+    return 32 if sampler.replacement else max(1, len(sampler.data_source))
+
+
 def _pass_epoch(spec: Spec, given: TorchdataState, generator: torch.Generator) -> None:
     """Draw what torchdata draws from its sampler's generator until the next epoch's order."""
-    size, total = len(spec.sampler.data_source), spec.sampler.num_samples
-    replacement, opens_twice = spec.sampler.replacement, given.workers and not spec.lives_on
-
-    def draw(count: int) -> None:
-        if replacement:
+    sampler, length = spec.sampler, _chunk_length(spec.sampler)
+    whole, rest = divmod(sampler.num_samples, length)
+    opens_twice = bool(given.workers) and not spec.lives_on and not given.of_0_10
+    chunks = [length] * whole
+    chunks += [rest] if given.of_0_10 else [length] * (bool(rest) + opens_twice)
+    size = max(1, len(sampler.data_source))
+    for count in chunks:
+        if sampler.replacement:
             torch.randint(size, (count,), generator=generator)
         else:
             torch.randperm(size, generator=generator)
-
-    length = 32 if replacement else size
-    whole, rest = divmod(total, length)
-    for _ in range(whole):
-        draw(length)
-    if given.of_0_10:
-        draw(rest)
-        return
-    for _ in range(bool(rest) + bool(opens_twice)):
-        draw(length)
     if opens_twice and "loader" in spec.generators:
         random_int64(generator)
 
 
-def _of_custom(
-    spec: Spec, source: Source, given: TorchdataState, changes: dict[str, Any]
-) -> dict[str, Any]:
+def _of_custom(spec: Spec, source: Source, given: TorchdataState, position: int) -> dict[str, Any]:
     """Fields of the cursor, for anybody's sampler: the states that it has itself."""
     name, own, iterator = type(spec.sampler).__qualname__, given.sampler, given.sampler_iterator
     if own is not None and not is_stateful(spec.sampler):
         raise _unlike("sampler", f"{name}, without state_dict", "one that has a state")
-    state = {} if own is None else {"state": form_of(own, "state_dict() of the sampler")}
     if given.finished and isinstance(spec.sampler, DistributedSampler):
         return {"sampler": {}}  # torchdata's own would pass over its next epoch
     if own is None and (is_stateful(spec.sampler) or (iterator is None and not given.finished)):
-        raise refused(f"It has no state of the sampler {name}", _again(given))
+        raise refused(f"It has no state of the sampler {name}", given.again())
+    form = None if own is None else form_of(own, "state_dict() of the sampler")
     if given.finished:
-        return {"sampler": state}
-    if given.since:
-        raise refused(
-            f"It has the state of the sampler {name} {given.since} batches ago",
-            "Set its field '_steps_since_snapshot' to 0, load it, and pass over these: "
-            f"`it = iter(loader); it.skip({given.since})`",
-        )
-    size = spec.grouping.batch_size
-    order = {
+        return {"sampler": {} if form is None else {"state": form}}
+    order: dict[str, Any] = {
         "opens": 1,
-        "taken": changes["position"],
-        "ended": given.samples is not None and given.samples % size > 0,
+        "taken": position,
+        "ended": given.samples is not None and given.samples % spec.grouping.batch_size > 0,
         "sampler": changed(spec.attributes(source), source.origin),
     }
-    if own is not None:
-        order["sampler_state"] = state["state"]
+    if form is not None:
+        order["sampler_state"] = form
     if iterator is not None:
         order["iterator_state"] = form_of(iterator, "state_dict() of the sampler's iterator")
     return {"sampler": {}, "order": order}
@@ -237,89 +208,82 @@ def _of_custom(
 # --- streams -------------------------------------------------------------------------------------
 
 
+def _marks(spec: Spec, given: TorchdataState) -> list[dict[str, Any]]:
+    """The streams' states. Hugging Face's datasets save what is their iterators' here."""
+    has_dataset = any("dataset" in mark for mark in given.marks)
+    if has_dataset and not spec.stateful:
+        kind = f"{type(spec.dataset).__qualname__}, without state_dict"
+        raise _unlike("dataset", kind, "one that has a state")
+    if not is_hugging_face(spec.dataset):
+        return [*given.marks]
+    names = {"dataset": "iterator", "iterator": "iterator", "over": "over"}
+    return [{names[name]: value for name, value in mark.items()} for mark in given.marks]
+
+
 def _next_streams(spec: Spec, given: TorchdataState) -> tuple[StreamPosition, ...]:
     """The streams of the next epoch, if the one that is over has left a dataset that has a state.
 
     New workers have new copies of it. Hugging Face's states are of one iteration.
     """
     marks = _marks(spec, given)
-    if given.workers and not spec.lives_on or is_hugging_face(spec.dataset):
+    if (given.workers and not spec.lives_on) or is_hugging_face(spec.dataset):
         return ()
-    if not any(marks):
-        if spec.stateful:
-            raise refused("It has no state of the dataset", _again(given))
-        return ()
-    if any(not each.ended and each.dataset is not None for each in given.streams if given.workers):
+    if spec.stateful and not any(mark.keys() - {"over"} for mark in marks):
+        raise refused("It has no state of the dataset", given.again())
+    if given.workers and any("dataset" in mark and "over" not in mark for mark in marks):
         raise refused(
             "Some of its workers have given their last batch and have not run to their end, which "
             "may change the dataset's state for the next epoch",
             "Set its field '_iterator_finished' to False, and load it with at_epoch_end=\"next\"",
         )
-    return tuple(StreamPosition(mark=mark and {**mark, "over": True}) for mark in marks)
+    return tuple(StreamPosition(mark={**mark, "over": True}) for mark in marks if spec.streamed)
 
 
 def _streams(spec: Spec, given: TorchdataState) -> tuple[StreamPosition, ...]:
     """The positions of the streams in this epoch."""
-    marks, counts = _marks(spec, given), _delivered(spec, given)
-    later = [0] * len(marks)
-    if spec.iterable:
-        running = [at for at, stream in enumerate(given.streams) if not stream.ended]
-        turns = sorted(running, key=lambda at: (at <= given.last_worker, at))
-        if given.since and not turns:
-            raise DamagedStateError("_steps_since_snapshot", "0, as all have ended", given.since)
-        for number, at in enumerate(turns):
-            later[at] = len(range(number, given.since, len(turns)))
-    elif given.since:
-        raise refused(
-            f"It has the states of the dataset {given.since} batches ago",
-            "Save it with snapshot_every_n_steps=1",
-        )
+    marks, counts, later = _marks(spec, given), _delivered(given), [0] * len(given.marks)
+    turns = sorted(_running(given), key=lambda at: (at <= given.last_worker, at))
+    if given.since and not turns:
+        raise DamagedStateError("_steps_since_snapshot", "0, as all have ended", given.since)
+    for number, at in enumerate(turns):
+        later[at] = len(range(number, given.since, len(turns)))
     for at, mark in enumerate(marks):
-        if mark is None and counts[at]:
+        if counts[at] and not mark.keys() - {"over"}:
             whose = f"the dataset {type(spec.dataset).__qualname__} in stream {at}"
-            raise refused(f"It has no state of {whose}", _again(given))
+            raise refused(f"It has no state of {whose}", given.again())
     return tuple(
-        StreamPosition(count + more, stream.ended, mark, count)
-        for count, more, stream, mark in zip(counts, later, given.streams, marks, strict=True)
+        StreamPosition(count + more, "over" in mark, mark or None, count)
+        for count, more, mark in zip(counts, later, marks, strict=True)
     )
 
 
-def _marks(spec: Spec, given: TorchdataState) -> list[dict[str, Any] | None]:
-    marks: list[dict[str, Any] | None] = []
-    for stream in given.streams:
-        mark: dict[str, Any] = {}
-        if stream.dataset is not None:
-            if not spec.stateful:
-                kind = f"{type(spec.dataset).__qualname__}, without state_dict"
-                raise _unlike("dataset", kind, "one that has a state")
-            mark["iterator" if is_hugging_face(spec.dataset) else "dataset"] = stream.dataset
-        if stream.iterator is not None:
-            mark["iterator"] = stream.iterator
-        if mark and stream.ended:
-            mark["over"] = True
-        marks.append(mark or None)
-    return marks
+def _running(given: TorchdataState) -> list[int]:
+    return [at for at, mark in enumerate(given.marks) if "over" not in mark]
 
 
-def _delivered(spec: Spec, given: TorchdataState) -> list[int]:
+def _delivered(given: TorchdataState) -> list[int]:
     """By stream, the batches that were delivered from it by the snapshot.
 
     Torchdata counts them together. Of streams that have ended only the sum matters: the others
     take turns after the one that gave the newest.
     """
-    streams, last, count = len(given.streams), given.last_worker, given.delivered
-    running = [at for at, stream in enumerate(given.streams) if not stream.ended]
+    streams, last, count = len(given.marks), given.last_worker, given.delivered
+    running = _running(given)
     if not count:
         return [0] * streams
-    turns = sum(at <= last for at in running)
-    rounds, rest = divmod(count - turns, max(1, len(running)))
+    rounds, rest = divmod(count - sum(at <= last for at in running), max(1, len(running)))
     counts = [rounds + (at <= last) if at in running else 0 for at in range(streams)]
     if len(running) < streams and rounds >= 0:
-        counts[next(at for at in range(streams) if at not in running)] += count - sum(counts)
+        counts[min({*range(streams)} - {*running})] += count - sum(counts)
     elif rest or rounds < 0 or given.drawn != count:
-        raise refused(
-            f"Its {count} batches, the newest of worker {last}, are not those of {streams} workers "
-            "in turn: some have ended (batch_size=None), or have raised, or in_order=False",
-            _again(given),
-        )
+        raise _not_in_turn(given)
     return counts
+
+
+def _not_in_turn(given: TorchdataState) -> ForeignStateError:
+    return refused(
+        f"{given.drawn} batches were drawn, and {given.delivered} were delivered, the newest by "
+        f"worker {given.last_worker}. These are not those of {given.workers} workers in turn: some "
+        "have ended (batch_size=None), a batch has raised, or in_order=False",
+        given.again(),
+    )

@@ -18,7 +18,6 @@ from .plain import encode
 
 #: what people's code gives
 _ANY = object
-
 #: By record, its keys. A value is of one of the types, or is a record of that name.
 _ITERATION: dict[str, Any] = {
     "_sampler_iter_state": _ANY,
@@ -30,15 +29,10 @@ _ITERATION: dict[str, Any] = {
 _STREAM = {"dataset_state": _ANY, "fetcher_state": dict | None}
 _RECORDS: dict[str, dict[str, Any]] = {
     "of one process": {
-        **_ITERATION,
-        **_STREAM,
-        "_num_yielded": int,
-        "_iterator_finished": bool,
+        **_ITERATION, **_STREAM, "_num_yielded": int, "_iterator_finished": bool
     },
     "of workers": {
-        "_snapshot": "snapshot",
-        "_steps_since_snapshot": int,
-        "_iterator_finished": bool,
+        "_snapshot": "snapshot", "_steps_since_snapshot": int, "_iterator_finished": bool
     },
     "snapshot": {
         "_snapshot_step": int,
@@ -51,23 +45,12 @@ _RECORDS: dict[str, dict[str, Any]] = {
     "fetcher": {"fetcher_ended": bool, "dataset_iter_state": _ANY},
     "batches": {"samples_yielded": int, "sampler_state": _ANY, "sampler_iter_state": _ANY},
     "random": {"yielded": int, "generator": torch.Tensor},
-    "yielded": {"yielded": int},
-}
+    "distributed": {"yielded": int},
+}  # fmt: skip
 #: what a sampler that has no state does not give to its BatchSampler
 _MAY_LACK = {"sampler_state", "sampler_iter_state"}
 #: above all numbers of batches; seeds may be larger
 _MOST = 2**53
-
-
-@dataclass(frozen=True)
-class StreamState:
-    """What the dataset has saved, in a worker or in the main process."""
-
-    #: plain forms of what ``state_dict`` of the dataset and of its iterator gave; None: nothing
-    dataset: Any
-    iterator: Any
-    #: its iteration has come to its end
-    ended: bool
 
 
 @dataclass(frozen=True)
@@ -87,7 +70,7 @@ class TorchdataState:
     last_worker: int
     #: from which workers were seeded; 0: there are none
     base_seed: int
-    #: it is of a DataPipe
+    #: the dataset is a DataPipe
     of_datapipe: bool
     #: the dataset is iterable-style
     iterable: bool
@@ -98,7 +81,17 @@ class TorchdataState:
     #: what the sampler and its iterator have saved, as they gave it; None: nothing
     sampler: Any
     sampler_iterator: Any
-    streams: tuple[StreamState, ...]
+    #: by worker, or of the main process, the state of the dataset; see `saved_streams`
+    marks: tuple[dict[str, Any], ...]
+
+    def again(self) -> str:
+        """What to do where the state says how many batches there were, and nothing else."""
+        streams = f", num_streams={self.workers}" if self.workers and self.iterable else ""
+        return (
+            "Finish the epoch with torchdata. Or begin it again and pass over what was seen: "
+            f"`it = iter(DataLoader(...{streams})); it.skip({self.delivered + self.since})`, which "
+            "is right if sampler and dataset give the same once more"
+        )
 
 
 def is_torchdatas(state: Any) -> bool:
@@ -121,18 +114,14 @@ def read(state: dict[str, Any]) -> TorchdataState:
         DamagedStateError: a field has a type or a value that torchdata never writes.
         ForeignStateError: people's ``state_dict`` has given something that no state of ours holds.
     """
-    if "_snapshot" not in state:
-        _check(state, "of one process", "")
-        main, delivered = state, state["_num_yielded"]
-        streams: tuple[StreamState, ...] = (_stream(state, ""),)
-        workers = last = since = base_seed = 0
-    else:
+    if "_snapshot" in state:
         _check(state, "of workers", "")
         snapshot, since = state["_snapshot"], state["_steps_since_snapshot"]
-        delivered, last = snapshot["_snapshot_step"], snapshot["_last_yielded_worker_id"]
         main, streams = snapshot["_main_snapshot"], _workers(snapshot)
-        workers, base_seed = main["_num_workers"], main["_base_seed"]
-    first = state if not workers else snapshot["_worker_snapshots"]["worker_0"]
+        delivered, last = snapshot["_snapshot_step"], snapshot["_last_yielded_worker_id"]
+    else:
+        _check(state, "of one process", "")
+        main, streams, delivered, last, since = state, {"": state}, state["_num_yielded"], 0, 0
     index, iterator = main["_index_sampler_state"], main["_sampler_iter_state"]
     samples, of_0_10 = None, iterator is None and is_record(index, "batches")
     if of_0_10 or (index is None and is_record(iterator, "batches")):
@@ -140,48 +129,49 @@ def read(state: dict[str, Any]) -> TorchdataState:
         _check(batches, "batches", "samples_yielded")
         samples = batches["samples_yielded"]
         index, iterator = batches.get("sampler_state"), batches.get("sampler_iter_state")
+    drawn = main["_sampler_iter_yielded"]
+    ahead = of_0_10 and samples and not drawn  # 0.10 has the epoch before until the first batch
     return TorchdataState(
         delivered=delivered,
-        drawn=main["_sampler_iter_yielded"],
+        drawn=drawn,
         since=since,
-        finished=state["_iterator_finished"],
-        workers=workers,
+        finished=state["_iterator_finished"] or bool(ahead),
+        workers=main.get("_num_workers", 0),
         last_worker=last,
-        base_seed=base_seed,
+        base_seed=main.get("_base_seed", 0),
         of_datapipe=main["_shared_seed"] is not None,
-        iterable=first["fetcher_state"] is not None,
+        iterable=all(each["fetcher_state"] is not None for each in streams.values()),
         of_0_10=of_0_10,
         samples=samples,
         sampler=index,
         sampler_iterator=iterator,
-        streams=streams,
+        marks=tuple(_mark(each, path) for path, each in streams.items()),
     )
 
 
-def _workers(snapshot: dict[str, Any]) -> tuple[StreamState, ...]:
+def _workers(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """The records of the workers, by their paths."""
     count, path = snapshot["_main_snapshot"]["_num_workers"], "_snapshot._worker_snapshots"
     records, last = snapshot["_worker_snapshots"], snapshot["_last_yielded_worker_id"]
     if not 0 < count == len(records) or [*records] != [f"worker_{at}" for at in range(count)]:
         raise DamagedStateError(path, f"{count} workers, in order", [*records])
     if last >= count:
         raise DamagedStateError("_snapshot._last_yielded_worker_id", f"below {count}", last)
-    for at, (name, record) in enumerate(records.items()):
+    for name, record in records.items():
         _check(record, "worker", f"{path}.{name}")
-        if record["worker_id"] != at:
-            raise DamagedStateError(f"{path}.{name}.worker_id", str(at), record["worker_id"])
     if len({record["fetcher_state"] is None for record in records.values()}) > 1:
         raise DamagedStateError(path, "fetcher_state in all, or in none", [*records])
-    return tuple(_stream(record, f"{path}.{name}.") for name, record in records.items())
+    return {f"{path}.{name}.": record for name, record in records.items()}
 
 
-def _stream(record: dict[str, Any], path: str) -> StreamState:
-    dataset = form_of(record["dataset_state"], f"{path}dataset_state")
-    fetcher, path = record["fetcher_state"], f"{path}fetcher_state"
-    if fetcher is None:
-        return StreamState(dataset, None, False)
-    _check(fetcher, "fetcher", path)
-    iterator = form_of(fetcher["dataset_iter_state"], f"{path}.dataset_iter_state")
-    return StreamState(dataset, iterator, fetcher["fetcher_ended"])
+def _mark(record: dict[str, Any], path: str) -> dict[str, Any]:
+    found = {"dataset": form_of(record["dataset_state"], f"{path}dataset_state")}
+    if (fetcher := record["fetcher_state"]) is not None:
+        _check(fetcher, "fetcher", f"{path}fetcher_state")
+        field = f"{path}fetcher_state.dataset_iter_state"
+        found["iterator"] = form_of(fetcher["dataset_iter_state"], field)
+        found["over"] = fetcher["fetcher_ended"] or None
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def random_sampler(state: TorchdataState) -> tuple[int, torch.Generator] | None:
@@ -229,12 +219,12 @@ def _check(record: Any, kind: str, path: str) -> None:
         value, field = record.get(name), f"{path}.{name}".lstrip(".")
         if isinstance(types, str):
             _check(value, types, field)
-        elif types is not _ANY and type(value) not in getattr(types, "__args__", (types,)):
-            expected = getattr(types, "__name__", str(types))
-            raise DamagedStateError(field, f"of type {expected}", value)
-        elif types is not _ANY and type(value) is int and "seed" not in name:
-            if not 0 <= value < _MOST:
-                raise DamagedStateError(field, "a whole number from 0", value)
+        elif types is _ANY:
+            continue
+        elif type(value) not in getattr(types, "__args__", (types,)):
+            raise DamagedStateError(field, getattr(types, "__name__", str(types)), value)
+        elif type(value) is int and not 0 <= value < _MOST and "seed" not in name:
+            raise DamagedStateError(field, "a whole number from 0", value)
 
 
 _DICTS = {dict, OrderedDict, Counter, defaultdict}

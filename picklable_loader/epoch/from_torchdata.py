@@ -185,21 +185,26 @@ def _of_custom(spec: Spec, source: Source, given: TorchdataState, position: int)
     name, own, iterator = type(spec.sampler).__qualname__, given.sampler, given.sampler_iterator
     if own is not None and not is_stateful(spec.sampler):
         raise _unlike("sampler", f"{name}, without state_dict", "one that has a state")
-    if given.finished and isinstance(spec.sampler, DistributedSampler):
-        return {"sampler": {}}  # torchdata's own would pass over its next epoch
+    passes_over = isinstance(spec.sampler, DistributedSampler)  # torchdata's own, what it has given
+    attributes, state = changed(spec.attributes(source), source.origin), {}
+    if is_stateful(spec.sampler):  # its state has all but what set_epoch has set
+        attributes = {path: form for path, form in attributes.items() if path == "epoch"}
+    if given.finished and passes_over:
+        return {"sampler": {"attributes": attributes}}
     if own is None and (is_stateful(spec.sampler) or (iterator is None and not given.finished)):
         raise refused(f"It has no state of the sampler {name}", given.again())
-    form = None if own is None else form_of(own, "state_dict() of the sampler")
+    if own is not None:
+        state["state"] = form_of(own, "state_dict() of the sampler")
     if given.finished:
-        return {"sampler": {} if form is None else {"state": form}}
+        return {"sampler": {**state, "attributes": attributes}}
+    partial = given.samples is not None and given.samples % spec.grouping.batch_size > 0
     order: dict[str, Any] = {
         "opens": 1,
         "taken": position,
-        "ended": given.samples is not None and given.samples % spec.grouping.batch_size > 0,
-        "sampler": changed(spec.attributes(source), source.origin),
+        "ended": partial and not passes_over,
+        "sampler": attributes,
+        **{f"sampler_{name}": form for name, form in state.items()},
     }
-    if form is not None:
-        order["sampler_state"] = form
     if iterator is not None:
         order["iterator_state"] = form_of(iterator, "state_dict() of the sampler's iterator")
     return {"sampler": {}, "order": order}

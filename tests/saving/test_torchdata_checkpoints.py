@@ -431,22 +431,40 @@ def test_a_streaming_dataset_of_hugging_face_goes_on(workers: int) -> None:
         assert [batch["x"].tolist() for batch in resumed] == batches[step:], step
 
 
-def test_set_epoch_before_the_load_says_which_epoch_the_state_is_of() -> None:
-    def sampler() -> Any:
-        return DistributedSampler(DATA, 2, 0, seed=3)
-
-    there = stateful.StatefulDataLoader(DATA, 2, sampler=sampler())
+@pytest.mark.parametrize("kind", [DistributedSampler, td_samplers.StatefulDistributedSampler])
+def test_set_epoch_before_the_load_says_which_epoch_the_state_is_of(kind: Any) -> None:
+    there = stateful.StatefulDataLoader(DATA, 2, sampler=kind(DATA, 2, 0, seed=3))
     there.sampler.set_epoch(4)
     iterator = iter(there)
     next(iterator)
-    state = there.state_dict()
+    state = copy.deepcopy(there.state_dict())
     expected = [plain(batch) for batch in iterator]
-    here: DataLoader[Any] = DataLoader(DATA, 2, sampler=sampler())
+    here: DataLoader[Any] = DataLoader(DATA, 2, sampler=kind(DATA, 2, 0, seed=3))
     here.set_epoch(4)
     here.load_state_dict(state)
     here.set_epoch(4)
     it = iter(here)
     assert it.epoch == 4 and [plain(batch) for batch in it] == expected
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_loader_that_has_gone_on_takes_a_state_as_a_new_one_does(case: str) -> None:
+    batches, states, at_end, following = recorded(case, 0)
+    loader = ours(case, 0)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    assert the_rest(loader, states[1]) == batches[1:]
+    assert the_rest(loader, states[1]) == batches[1:]
+    fresh = the_rest(ours(case, 0), at_end)
+    assert the_rest(loader, at_end) == fresh
+    iterator.load_state_dict(states[1])
+    assert [plain(batch) for batch in iterator] == batches[1:]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_last_state_of_an_epoch_can_go_straight_on(case: str) -> None:
+    loader = ours(case, 0, at_epoch_end="next")
+    assert the_rest(loader, recorded(case, 0).states[-1])
 
 
 # --- what is refused -----------------------------------------------------------------------------

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import feedback, ranks, saving, sizes, skew, starting, streaming, throughput
+from . import feedback, native, ranks, saving, sizes, skew, starting, streaming, throughput
 from .workload import Workload
 
 __all__ = ["WORKLOADS", "choose"]
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
-    for module in (throughput, skew, saving, feedback, streaming, starting, sizes, ranks)
+    for module in (throughput, skew, saving, feedback, streaming, starting, sizes, ranks, native)
     for workload in module.WORKLOADS
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,13 +12,19 @@ from picklable_loader import cpp
 #: one build for all tests, and for all processes of a test run
 BUILDS = Path(__file__).parents[2] / "build" / "cpp"
 
-extension = cpp.load(
-    "parts_of_tests",
-    [Path(__file__).with_suffix(".cpp")],
-    module=__name__,
-    extra_cflags=["-O1"],
-    build_directory=BUILDS,
-)
+
+def load() -> Any:
+    """Put the bound classes into this module."""
+    return cpp.load(
+        "parts_of_tests",
+        [Path(__file__).with_suffix(".cpp")],
+        module=__name__,
+        extra_cflags=["-O1"],
+        build_directory=BUILDS,
+    )
+
+
+extension = load()
 
 
 def values() -> torch.Tensor:

@@ -17,7 +17,7 @@ import torch
 
 import picklable_loader
 from picklable_loader import cpp
-from picklable_loader.errors import CannotLoadError
+from picklable_loader.errors import CannotLoadError, UsageError
 from picklable_loader.integrations.cpp import BuildError
 
 SOURCE = """
@@ -162,6 +162,14 @@ def test_without_a_module_pickles_name_the_library(
     monkeypatch.setattr(parts.Samples, "_library", "/nowhere/parts.so")
     with pytest.raises(CannotLoadError, match="(?s)a Samples.*library /nowhere/parts.so.*module="):
         pickle.loads(pickle.dumps(parts.Samples(10)))
+
+
+def test_a_class_takes_the_name_of_nothing_else(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "Samples", "mine")
+    with pytest.raises(UsageError, match="cpp.parts has another Samples.*another name"):
+        parts.load()
 
 
 def test_the_headers_are_part_of_the_package() -> None:

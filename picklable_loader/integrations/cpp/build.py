@@ -22,10 +22,11 @@ from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 
-from ...errors import LoaderError
+from ...errors import LoaderError, UsageError
 
 _HEADERS = Path(__file__).parent / "include"
 _TORCH = Path(torch.__file__).parent
@@ -90,20 +91,30 @@ def load(
 
     Raises:
         BuildError: there is no compiler, it is too old, or the sources have errors.
+        UsageError: the module already has something else under the name of a class.
     """
     files = [Path(source).resolve() for source in sources]
     flags = [*_FLAGS, _STANDARD, *extra_cflags]
     build = _Build(name, files, flags, list(extra_ldflags), _folder(build_directory) / name)
     library = build.found() or build.made(verbose)
     extension = imported(name, library)
-    for cls in vars(extension).values():
-        if "_built_by" in getattr(cls, "__dict__", {}):
-            if module is None:
-                cls._library = str(library)
-            else:
-                cls.__module__ = module
-                setattr(sys.modules[module], cls.__name__, cls)
+    for cls in filter(_is_bound, list(vars(extension).values())):
+        if module is None:
+            cls._library = str(library)
+            continue
+        there = vars(sys.modules[module])
+        if not _is_bound(there.setdefault(cls.__name__, cls)):
+            raise UsageError(
+                f"{module} has another {cls.__name__} than the class of the extension {name}, and "
+                "pickles would find that one. Give one of the two another name"
+            )
+        there[cls.__name__] = cls
+        cls.__module__ = module
     return extension
+
+
+def _is_bound(thing: Any) -> bool:
+    return "_built_by" in getattr(thing, "__dict__", ())
 
 
 def imported(name: str, library: Path) -> ModuleType:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,15 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_the_python_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
+def test_the_python_blocks_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = blocks(page, "```cpp")
+    if sources and not shutil.which("c++"):
+        pytest.skip("no C++ compiler: apt install g++ runs this test")
+    for _, source in sources:
+        (tmp_path / source.split()[1]).write_text(source)  # it begins with: // its name
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     done = run(page, tmp_path)
     assert done.returncode == 0, done.stderr
 

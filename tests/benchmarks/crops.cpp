@@ -15,7 +15,7 @@ struct Loops : data::datasets::BatchDataset<Loops, data::Example<>> {
 
   data::Example<> get_batch(at::ArrayRef<size_t> indices) override {
     const int64_t count = indices.size(), pixels = CHANNELS * SIDE * SIDE;
-    auto crops = torch::empty({count, CHANNELS, CROP, CROP}), which = torch::empty({count}, torch::kInt64);
+    auto crops = pl::empty({count, CHANNELS, CROP, CROP}), which = torch::empty({count}, torch::kInt64);
     const auto places = torch::randint(SIDE - CROP + 1, {count, 3}, torch::kInt64);
     const auto* place = places.const_data_ptr<int64_t>();
     float* out = crops.data_ptr<float>();

@@ -38,7 +38,7 @@ struct Loops : data::datasets::BatchDataset<Loops, Example<>> {
   explicit Loops(torch::Tensor values) : values(values.contiguous()) {}
   Example<> get_batch(at::ArrayRef<size_t> indices) override {
     const int64_t count = indices.size();
-    auto out = torch::empty({count, 2}, torch::kFloat64), which = torch::empty({count}, torch::kInt64);
+    auto out = pl::empty({count, 2}, torch::kFloat64), which = torch::empty({count}, torch::kInt64);
     auto* numbers = out.data_ptr<double>();
     for (int64_t k = 0; k < count; ++k) {
       std::mt19937 engine(pl::current_seed(k));

@@ -167,6 +167,15 @@ def test_saves_made_under_other_start_methods_go_on(
     assert seen(iterator) == []
 
 
+def test_batches_that_are_written_into_what_a_worker_sends_are_the_same(parts: Any) -> None:
+    def batches(num_workers: int) -> Any:
+        dataset = parts.Loops(torch.arange(40_000.0, dtype=torch.float64))
+        return [*DataLoader(dataset, batch_size=8000, seed=3, num_workers=num_workers)]
+
+    for one, other in zip(batches(0), batches(2), strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+
+
 @pytest.mark.inline
 @pytest.mark.parametrize("name", CASES)
 def test_verify_resume_finds_nothing(name: str, parts: Any) -> None:

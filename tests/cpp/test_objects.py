@@ -14,8 +14,11 @@ import pytest
 import torch
 from laws.codecs import by_torch
 from torch.utils.data import IterableDataset, default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from picklable_loader import DataLoader
+from picklable_loader.fetching.transport.arena import ArenaFull
+from picklable_loader.fetching.worker.collate import collate_into, empty, may_draw
 from picklable_loader.integrations.cpp import Whole
 
 pytestmark = pytest.mark.inline
@@ -90,6 +93,31 @@ def test_a_batch_that_is_whole_passes_through_the_default_collate(parts: Any) ->
     assert isinstance(whole, Whole)
     numbers, which = default_collate([whole])
     assert which.tolist() == [4, 2] and numbers[:, 0].tolist() == [4, 2]
+
+
+def test_a_loader_of_tensors_needs_no_seeds_yet(parts: Any) -> None:
+    """Though default_collate has learned of whole batches."""
+    assert not may_draw(torch.zeros(3), default_collate)
+    assert may_draw(parts.Loops(parts.values()), default_collate)
+
+
+def test_large_batches_are_made_in_the_memory_that_a_worker_sends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def allocate(length: int) -> Any:
+        asked.append(length)
+        if length > 10**6:
+            raise ArenaFull
+        return np.empty(length, np.uint8)
+
+    monkeypatch.setitem(default_collate_fn_map, torch.Tensor, default_collate_fn_map[torch.Tensor])
+    assert empty([500, 100], torch.int64).shape == (500, 100) and not asked
+    collate_into(allocate)
+    made = [empty(shape, torch.int64) for shape in ((5, 2), (500, 100), (5000, 100))]
+    assert [(each.dtype, each.shape) for each in made][1] == (torch.int64, (500, 100))
+    assert asked == [400_000, 4_000_000]
 
 
 def test_a_stream_is_iterable_style_and_each_pass_begins_anew(parts: Any) -> None:

@@ -27,6 +27,7 @@ from ...errors import (
     StateMismatch,
     UsageError,
 )
+from ...fetching.worker import collate
 from ...rng.current import current_seed, sample_seeds
 from .build import imported
 from .whole import Whole
@@ -46,6 +47,10 @@ def worker() -> tuple[int, int]:
     """The number of this worker, and how many there are."""
     info = get_worker_info()
     return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+#: makes memory for a batch
+empty = collate.empty
 
 
 def check_binding(name: str, torch_version: str, needs_gil: bool) -> None:

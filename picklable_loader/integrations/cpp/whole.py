@@ -25,4 +25,5 @@ def _unwrapped(batch: list[Whole], *, collate_fn_map: Any = None) -> Any:
     return whole.batch
 
 
+_unwrapped.__module__ = collate.__name__  # `may_draw` knows by this that nobody draws
 collate.default_collate_fn_map[Whole] = _unwrapped

@@ -109,6 +109,14 @@ inline at::Generator generator(size_t k) {
   return at::detail::createCPUGenerator(current_seed(k));
 }
 
+// A tensor for a whole batch. A worker makes it in the memory that it sends, and copies nothing.
+inline torch::Tensor empty(at::IntArrayRef sizes, at::ScalarType type = torch::kFloat32) {
+  if (!detail::running)
+    return torch::empty(sizes, type);
+  py::gil_scoped_acquire gil;
+  return in_python().attr("empty")(sizes, type).cast<torch::Tensor>();
+}
+
 // {id, number of workers} of torch.utils.data.get_worker_info(), {0, 1} in the main process. Each
 // worker has the whole stream, and gives its share of it.
 inline std::pair<int64_t, int64_t> worker() {

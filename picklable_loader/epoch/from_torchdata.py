@@ -23,6 +23,7 @@ from ..orders.attributes import changed
 from ..orders.torch_samplers import describe
 from ..rng.generators import generator_to_text
 from ..rng.source import Source, random_int64
+from ..saving.states.plain import alike
 from ..saving.states.torchdata import TorchdataState, form_of, is_record, random_sampler, refused
 from .spec import Spec
 
@@ -87,6 +88,14 @@ def _check_kind(spec: Spec, given: TorchdataState) -> None:
 def _unlike(name: str, expected: str, found: str) -> StateMismatch:
     advice = "Give this loader the dataset and the sampler that torchdata's had."
     return StateMismatch([Difference(name, expected, found)], advice)
+
+
+def _not_at_its_end(whose: str) -> ForeignStateError:
+    return refused(
+        f"The epoch is over, and the state of the {whose} is that of the last batch: it may be "
+        "another one when the next epoch begins",
+        "Set its field '_iterator_finished' to False, and load it with at_epoch_end=\"next\"",
+    )
 
 
 # --- the order -----------------------------------------------------------------------------------
@@ -186,28 +195,30 @@ def _of_custom(spec: Spec, source: Source, given: TorchdataState, position: int)
     if own is not None and not is_stateful(spec.sampler):
         raise _unlike("sampler", f"{name}, without state_dict", "one that has a state")
     passes_over = isinstance(spec.sampler, DistributedSampler)  # torchdata's own, what it has given
-    attributes, state = changed(spec.attributes(source), source.origin), {}
+    attributes = changed(spec.attributes(source), source.origin)
     if is_stateful(spec.sampler):  # its state has all but what set_epoch has set
         attributes = {path: form for path, form in attributes.items() if path == "epoch"}
     if given.finished and passes_over:
         return {"sampler": {"attributes": attributes}}
     if own is None and (is_stateful(spec.sampler) or (iterator is None and not given.finished)):
         raise refused(f"It has no state of the sampler {name}", given.again())
-    if own is not None:
-        state["state"] = form_of(own, "state_dict() of the sampler")
-    if given.finished:
-        return {"sampler": {**state, "attributes": attributes}}
-    partial = given.samples is not None and given.samples % spec.grouping.batch_size > 0
-    order: dict[str, Any] = {
-        "opens": 1,
-        "taken": position,
-        "ended": partial and not passes_over,
-        "sampler": attributes,
-        **{f"sampler_{name}": form for name, form in state.items()},
+    forms = {
+        "sampler_state": form_of(own, "state_dict() of the sampler"),
+        "iterator_state": form_of(iterator, "state_dict() of the sampler's iterator"),
     }
-    if iterator is not None:
-        order["iterator_state"] = form_of(iterator, "state_dict() of the sampler's iterator")
-    return {"sampler": {}, "order": order}
+    forms = {field: form for field, form in forms.items() if form is not None}
+    if len(forms) == 2 and not alike(*forms.values()):  # the sampler is not its own iterator
+        raise refused(
+            f"The sampler {name} and its iterator have states of their own", given.again()
+        )
+    partial = given.samples is not None and given.samples % spec.grouping.batch_size > 0
+    if given.finished:
+        if own is not None and given.workers and not partial:
+            raise _not_at_its_end(f"sampler {name}")
+        state = {} if own is None else {"state": forms["sampler_state"]}
+        return {"sampler": {**state, "attributes": attributes}}
+    order = {"opens": 1, "taken": position, "ended": partial and not passes_over, **forms}
+    return {"sampler": {}, "order": {**order, "sampler": attributes}}
 
 
 # --- streams -------------------------------------------------------------------------------------
@@ -236,11 +247,7 @@ def _next_streams(spec: Spec, given: TorchdataState) -> tuple[StreamPosition, ..
     if spec.stateful and not any(mark.keys() - {"over"} for mark in marks):
         raise refused("It has no state of the dataset", given.again())
     if given.workers and any("dataset" in mark and "over" not in mark for mark in marks):
-        raise refused(
-            "Some of its workers have given their last batch and have not run to their end, which "
-            "may change the dataset's state for the next epoch",
-            "Set its field '_iterator_finished' to False, and load it with at_epoch_end=\"next\"",
-        )
+        raise _not_at_its_end(f"dataset {type(spec.dataset).__qualname__}")
     return tuple(StreamPosition(mark={**mark, "over": True}) for mark in marks if spec.streamed)
 
 

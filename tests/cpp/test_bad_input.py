@@ -67,10 +67,15 @@ def test_an_index_out_of_range_is_an_index_error(index: int, parts: Any) -> None
 
 @pytest.mark.inline
 def test_an_error_names_no_sample_of_an_earlier_error(parts: Any) -> None:
-    dataset = rows(parts, -1)
-    for indices, asked in (([0, 3], "3"), ([0, 50], r"\[0, 50\]")):
-        with pytest.raises((ValueError, IndexError), match=rf"was asked for {asked}\)"):
-            dataset.__getitems__(indices)
+    values = torch.tensor([0.0, 1, 2, -1])
+    for dataset in (parts.Rows(values), parts.Shared(values)):
+        with pytest.raises(ValueError, match=r"was asked for 3\)"):
+            dataset[3]
+        for indices, asked in (([0, 50], r"\[0, 50\]"), ([0, 3], "3"), ([0, 60], r"\[0, 60\]")):
+            with pytest.raises((ValueError, IndexError), match=rf"was asked for {asked}\)"):
+                dataset.__getitems__(indices)
+    with pytest.raises(ValueError, match=r"Stacked was asked for 3\)"):
+        parts.Stacked(values).__getitems__([0, 3])
 
 
 # --- what was bound --------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from laws.cases import Case
 from laws.codecs import PICKLES, STATES, Codec
 from laws.observe import epochs, expected_warnings, seed_everything, seen, seen_next
 from torch.utils.data import DataLoader as TorchsLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 from zoo.datasets import Noisy
 
 from picklable_loader import DataLoader, from_json, to_json
@@ -165,6 +166,19 @@ def test_saves_made_under_other_start_methods_go_on(
             assert seen(again) == expected[step:]
         assert seen_next(iterator) == batch
     assert seen(iterator) == []
+
+
+@pytest.mark.inline
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_torchdatas_loader_resumes_a_sampler(parts: Any) -> None:
+    def loader() -> Any:
+        return StatefulDataLoader(parts.Samples(10), batch_size=3, sampler=parts.Shuffled(10))
+
+    first, second = loader(), loader()
+    iterator = iter(first)
+    next(iterator)
+    second.load_state_dict(first.state_dict())
+    assert str([*second]) == str([*iterator])
 
 
 def test_batches_that_are_written_into_what_a_worker_sends_are_the_same(parts: Any) -> None:

@@ -124,9 +124,22 @@ def test_a_stream_is_iterable_style_and_each_pass_begins_anew(parts: Any) -> Non
     stream = parts.Counter(4)
     assert isinstance(stream, IterableDataset)
     assert [[int(number) for number, _ in stream] for _ in range(2)] == [[0, 1, 2, 3]] * 2
-    batches = [[int(number) for number, _ in batch] for batch in stream.batches(3)]
-    assert batches == [[0, 1, 2], [3]]
-    assert [len(batch) for batch in stream.batches(3, drop_last=True)] == [3]
+    for drop_last, expected in ((False, [[0, 1, 2], [3]]), (True, [[0, 1, 2]])):
+        batches = stream.batches(3, drop_last=drop_last)
+        assert isinstance(batches, IterableDataset) and len(batches) == len(expected)
+        assert [[int(number) for number, _ in batch] for batch in batches] == expected
+
+
+def test_a_batch_sampler_has_the_length_and_the_attributes_of_torchs(parts: Any) -> None:
+    batches = parts.Shuffled(10).batches(4, drop_last=True)
+    assert (len(batches), batches.batch_size, batches.drop_last) == (2, 4, True)
+    assert len(DataLoader(range(10), batch_sampler=parts.Shuffled(10).batches(4))) == 3
+    distributed = parts.DistributedRandomSampler(10).batches(4)
+    orders = []
+    for epoch in (0, 1, 0):
+        distributed.set_epoch(epoch)
+        orders.append([*copy.deepcopy(distributed)])
+    assert orders[0] == orders[2] != orders[1]
 
 
 def test_a_sampler_has_one_position_and_says_so(parts: Any) -> None:
@@ -139,7 +152,7 @@ def test_a_sampler_has_one_position_and_says_so(parts: Any) -> None:
 
 def test_random_numbers_of_samples_do_not_depend_on_the_batch(parts: Any) -> None:
     """In a whole batch as well: seeding="sample" hands over the samples' seeds."""
-    for make in (parts.Rows, parts.Loops):
+    for make in (parts.Rows, parts.Loops, parts.Stacked, parts.Shared):
         small, large = (
             torch.cat([batch[0] for batch in loader])
             for loader in (

@@ -204,8 +204,7 @@ def _getitems(self: Any, indices: Any) -> Any:
     try:
         return self._get_batch(indices, sample_seeds() or [])
     except Exception as error:
-        asked = self._failed_index()
-        raise _explained(error, self, indices if asked < 0 else asked)
+        raise _explained(error, self, indices)
 
 
 def _getitems_at_once(self: Any, indices: Any) -> list[Whole]:
@@ -214,7 +213,7 @@ def _getitems_at_once(self: Any, indices: Any) -> list[Whole]:
 
 def _explained(error: Exception, dataset: Any, asked: Any) -> Exception:
     """An error of C++ that names its sample; in our words where pybind11's are riddles."""
-    name, text = type(dataset).__qualname__, str(error)
+    name, text, failed = type(dataset).__qualname__, str(error), dataset._failed_index()
     if "Unregistered type" in text or "Unable to convert function return value" in text:
         return UsageError(
             f"{name} returns a C++ type that Python does not know ({_first_line(error)}). Name its "
@@ -223,7 +222,8 @@ def _explained(error: Exception, dataset: Any, asked: Any) -> Exception:
     if "PyGILState_Check" in text:
         return UsageError(f"{name} uses Python objects without the GIL: bind it with hold_gil()")
     if len(error.args) == 1 and not isinstance(error, LoaderError):  # add_note is Python 3.11's
-        error.args = (f"{text} ({name} was asked for {reprlib.repr(asked)})",)
+        asked = reprlib.repr(asked if failed < 0 else failed)
+        error.args = (f"{text} ({name} was asked for {asked})",)
     return error
 
 
@@ -248,8 +248,10 @@ class Pass:
     #: for CustomOrder: a replay would begin without what the sampler has in C++
     state_is_position = True
 
-    def __init__(self, source: Any) -> None:
-        self._source = source
+    def __init__(self, source: Any, batch_size: int | None = None, drop_last: bool = False) -> None:
+        is_stream = isinstance(source, IterableDataset)
+        self._source: Any = copy.copy(source) if is_stream else source
+        self._batch_size, self._drop_last = batch_size, drop_last
         self._begun = False  # torch calls iter(sampler) twice when it starts workers
 
     def __iter__(self) -> Iterator[Any]:
@@ -265,18 +267,18 @@ class Pass:
                 f"another iterator of this {type(self._source).__qualname__} has begun since, and "
                 "has moved its only position. Give each loader an object of its own"
             )
-        batch_size, drop_last = vars(self._source).get("_batches", (None, False))
+        count = self._batch_size or 1
         try:
-            taken = self._source._next(batch_size or 1)
+            taken = self._source._next(count)
         except Exception as error:
-            raise _explained(error, self._source, f"the next {batch_size or 1}")
-        if taken is None or not isinstance(taken, list):
-            if taken is None:
-                raise StopIteration
-            return taken  # a whole batch
-        if not taken or (drop_last and len(taken) < batch_size):
+            raise _explained(error, self._source, f"the next {count}")
+        if taken is None:
             raise StopIteration
-        return taken[0] if batch_size is None else taken
+        if not isinstance(taken, list):
+            return taken  # a whole batch
+        if len(taken) < (count if self._drop_last else 1):
+            raise StopIteration
+        return taken[0] if self._batch_size is None else taken
 
     def state_dict(self) -> Any:
         """The position."""
@@ -320,11 +322,30 @@ def _load_state_dict(self: Any, state: dict[str, Any]) -> None:
     _load_state(self, state["source"])
 
 
-def _batches(self: Any, batch_size: int, drop_last: bool = False) -> Any:
-    """A copy in batches: of indices (``batch_sampler=``), of samples (``batch_size=None``)."""
-    other = copy.copy(self)
-    other._batches = (batch_size, drop_last)
-    return other
+class Batches:
+    """A sampler in batches, for ``batch_sampler=``. Attributes are those of torch's, or its own."""
+
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool = False) -> None:
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+
+    def __iter__(self) -> Iterator[Any]:
+        return Pass(self.sampler, self.batch_size, self.drop_last)
+
+    def __len__(self) -> int:
+        count = len(self.sampler)
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(vars(self)["sampler"], name)
+
+
+class StreamBatches(Batches):
+    """A stream in batches, for ``batch_size=None``."""
+
+
+IterableDataset.register(StreamBatches)
 
 
 _EVERY = {"__reduce_ex__": _reduce, "__getstate__": _getstate, "__setstate__": _setstate}
@@ -335,10 +356,13 @@ _METHODS: dict[str, dict[str, Any]] = {
     "batch dataset": {"__getitems__": _getitems_at_once},
     "sampler": {
         "__iter__": lambda self: Pass(self),
-        "batches": _batches,
+        "batches": lambda self, *how, **named: Batches(self, *how, **named),
         "state_dict": _state_dict,
         "load_state_dict": _load_state_dict,
     },
-    "stream": {"__iter__": lambda self: Pass(copy.copy(self)), "batches": _batches},
+    "stream": {
+        "__iter__": lambda self: Pass(self),
+        "batches": lambda self, *how, **named: StreamBatches(self, *how, **named),
+    },
     "collate": {"__call__": _collate},
 }

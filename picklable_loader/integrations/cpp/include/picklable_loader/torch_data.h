@@ -192,6 +192,23 @@ auto get_each(T& object, const std::vector<size_t>& indices, Get get) {
   return batch;
 }
 
+// The batch at these indices. Torch's wrappers are opened, so that each sample within has its seed.
+template <typename T>
+typename T::BatchType get_batch(T& dataset, std::vector<size_t>& indices) {
+  if constexpr (BySample<T>) {
+    return get_each(dataset, indices, [](T& object, size_t index) { return object.get(index); });
+  } else if constexpr (requires { dataset.dataset(), dataset.transform(); }) { // MapDataset
+    using Source = std::remove_cvref_t<decltype(dataset.dataset())>;
+    using Transform = std::remove_cvref_t<decltype(dataset.transform())>;
+    return const_cast<Transform&>(dataset.transform())
+        .apply_batch(get_batch(const_cast<Source&>(dataset.dataset()), indices));
+  } else if constexpr (requires { get_batch(*dataset.operator->(), indices); }) { // Shared...
+    return get_batch(*dataset.operator->(), indices);
+  } else {
+    return dataset.get_batch(typename T::BatchRequestType(indices));
+  }
+}
+
 template <typename T>
 void def_get_batch(Bound<T>& bound, auto size, auto get_batch) {
   bound.def("_get_batch", [=, hold = bound.holds_gil](
@@ -216,24 +233,15 @@ Bound<T> bind_dataset(py::module_& m, const char* name, Inits... inits) {
       "bind_dataset is for datasets that are asked for indices; bind_stream for a number");
   Bound<T> bound(m, name, std::move(inits)...);
   auto size = [](T& object) { return object.size(); };
-  auto get_batch = [](T& object, std::vector<size_t>& indices) {
-    return object.get_batch(Request(indices));
-  };
   detail::def_len(bound, size);
-  if constexpr (detail::BySample<T>) {
-    auto get = [](T& object, size_t index) { return object.get(index); };
-    detail::def_get(bound, size, get);
-    detail::def_get_batch(bound, size, [get](T& object, std::vector<size_t>& indices) {
-      return detail::get_each(object, indices, get);
+  detail::def_get_batch(bound, size, detail::get_batch<T>);
+  if constexpr (detail::is_vector<typename T::BatchType>)
+    detail::def_get(bound, size, [](T& object, size_t index) {
+      if constexpr (detail::BySample<T>)
+        return object.get(index);
+      std::vector<size_t> indices{index};
+      return std::move(detail::get_batch(object, indices).at(0));
     });
-  } else {
-    detail::def_get_batch(bound, size, get_batch);
-    if constexpr (detail::is_vector<typename T::BatchType>)
-      detail::def_get(bound, size, [get_batch](T& object, size_t index) {
-        std::vector<size_t> indices{index};
-        return std::move(get_batch(object, indices).at(0));
-      });
-  }
   bound.complete(detail::is_vector<typename T::BatchType> ? "dataset" : "batch dataset");
   return bound;
 }

@@ -231,10 +231,6 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].strip()
 
 
-def _collate(self: Any, samples: Any) -> Any:
-    return self._collate(samples)
-
-
 # --- samplers and streams --------------------------------------------------------------------
 
 
@@ -364,5 +360,5 @@ _METHODS: dict[str, dict[str, Any]] = {
         "__iter__": lambda self: Pass(self),
         "batches": lambda self, *how, **named: StreamBatches(self, *how, **named),
     },
-    "collate": {"__call__": _collate},
+    "collate": {},
 }

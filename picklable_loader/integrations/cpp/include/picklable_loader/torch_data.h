@@ -300,7 +300,7 @@ template <typename T, typename... Inits>
 Bound<T> bind_collate(py::module_& m, const char* name, Inits... inits) {
   using Samples = typename T::InputBatchType;
   Bound<T> bound(m, name, std::move(inits)...);
-  bound.def("_collate", [hold = bound.holds_gil](T& object, Samples samples) {
+  bound.def("__call__", [hold = bound.holds_gil](T& object, Samples samples) {
     return detail::run(hold, [&] { return object.apply_batch(std::move(samples)); });
   });
   bound.complete("collate");

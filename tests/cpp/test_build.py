@@ -19,6 +19,7 @@ import picklable_loader
 from picklable_loader import cpp
 from picklable_loader.errors import CannotLoadError, UsageError
 from picklable_loader.integrations.cpp import BuildError
+from picklable_loader.integrations.cpp.build import imported
 
 SOURCE = """
 #include <Python.h>
@@ -170,6 +171,15 @@ def test_a_class_takes_the_name_of_nothing_else(
     monkeypatch.setattr(parts, "Samples", "mine")
     with pytest.raises(UsageError, match="cpp.parts has another Samples.*another name"):
         parts.load()
+
+
+def test_two_libraries_of_one_name_are_two_modules(parts: Any, tmp_path: Path) -> None:
+    """As when somebody edits a source in a notebook, and loads again."""
+    other = shutil.copy(parts.extension.__file__, tmp_path / "other.so")
+    again = imported(parts.extension.__name__, other)
+    assert again.__file__ == str(other) and again.Samples is not parts.Samples
+    assert (len(again.Samples(3)), len(parts.Samples(4))) == (3, 4)
+    assert type(pickle.loads(pickle.dumps(again.Samples(3)))) is again.Samples
 
 
 def test_the_headers_are_part_of_the_package() -> None:

@@ -10,7 +10,6 @@ import copy
 import copyreg
 import functools
 import reprlib
-import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,7 +108,7 @@ def _noting(set_epoch: Any) -> Any:
 
 def _reduce(self: Any, protocol: Any) -> Any:
     cls, saved = type(self), self.__getstate__()
-    if "_library" in vars(cls):
+    if vars(cls).get("_library"):
         return _new_of_library, (cls._library, cls.__module__, cls.__qualname__), saved
     return copyreg.__newobj__, (cls,), saved  # type: ignore[attr-defined]
 
@@ -160,8 +159,7 @@ def _constructor_of(cls: Any) -> Any:
 def _new_of_library(library: str, module: str, name: str) -> Any:
     """An instance, without its content, of a class that no module has."""
     try:
-        found: Any = sys.modules.get(module) or imported(module, Path(library))
-        cls = functools.reduce(getattr, name.split("."), found)
+        cls: Any = getattr(imported(module, Path(library)), name)
     except (ImportError, OSError, AttributeError) as error:
         raise CannotLoadError(
             f"a {name}",

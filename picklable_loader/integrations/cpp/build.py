@@ -98,18 +98,17 @@ def load(
     build = _Build(name, files, flags, list(extra_ldflags), _folder(build_directory) / name)
     library = build.found() or build.made(verbose)
     extension = imported(name, library)
-    for cls in filter(_is_bound, list(vars(extension).values())):
-        if module is None:
-            cls._library = str(library)
-            continue
-        there = vars(sys.modules[module])
+    if module is None:
+        return extension
+    there = vars(sys.modules[module])
+    for cls in filter(_is_bound, vars(extension).values()):
         if not _is_bound(there.setdefault(cls.__name__, cls)):
             raise UsageError(
                 f"{module} has another {cls.__name__} than the class of the extension {name}, and "
                 "pickles would find that one. Give one of the two another name"
             )
         there[cls.__name__] = cls
-        cls.__module__ = module
+        cls.__module__, cls._library = module, None
     return extension
 
 
@@ -121,12 +120,15 @@ def imported(name: str, library: Path) -> ModuleType:
     """The extension in a library's file; once it is imported, the same again."""
     already = _IMPORTED.get(library)
     if already is None:
-        spec = spec_from_file_location(
-            name, library, loader=ExtensionFileLoader(name, str(library))
-        )
-        assert spec is not None and spec.loader is not None
+        unique = f"{library.stem}.{name}"  # pybind11 has one module for each name in a process
+        loader = ExtensionFileLoader(unique, str(library))
+        spec = spec_from_file_location(unique, library, loader=loader)
+        assert spec is not None
         already = module_from_spec(spec)
-        spec.loader.exec_module(already)
+        loader.exec_module(already)
+        already.__name__ = name
+        for cls in filter(_is_bound, vars(already).values()):
+            cls.__module__, cls._library = name, str(library)
         _IMPORTED[library] = already
     return already
 

@@ -16,7 +16,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..core.seeds import order_seed
 from ..datasets.protocol import is_stateful
@@ -56,7 +56,7 @@ class CustomOrder:
         self._start = dict(self._universe.states) if self._universe else {}
         #: to be restored at the first take; None once that is done, or where there is nothing
         self._saved = setting.saved
-        self._iterator: Iterator[Any] | None = None
+        self._iterator: Any = None
         #: of the first takes: whether they have changed what state_dict gives
         self._moves: list[bool] = []
         #: what it gave after the newest of these, or after a replay
@@ -135,8 +135,7 @@ class CustomOrder:
         if self._iterator is None:
             self.open()
         self._pass_on()
-        assert self._iterator is not None
-        return self._iterator
+        return cast("Iterator[Any]", self._iterator)
 
     def _pass_on(self) -> None:
         """Have the sampler receive all that it has not received yet."""
@@ -223,11 +222,12 @@ class CustomOrder:
     def _add_own_state(self, state: dict[str, Any], live: bool) -> None:
         self._add_universe(state)
         if is_stateful(self._iterator):
-            stateful: Any = self._iterator
             what = "state_dict() of the sampler's iterator: "
-            state["iterator_state"] = encode_state(stateful.state_dict(), what, live)
-            # Its sampler may count epochs or keep an order beside it.
-            state["sampler"] = changed(self._frozen(), self._source.origin)
+            state["iterator_state"] = encode_state(self._iterator.state_dict(), what, live)
+            # Its sampler may count epochs, of which iter() makes another order.
+            before, now = self.record.before, self._frozen()
+            state["sampler"] = changed(before, self._source.origin, now if live else before)
+            state |= {"between": between} if (between := changed(now, before)) else {}
         else:
             state["sampler_state"] = self._sampler_state(live)
 
@@ -296,13 +296,12 @@ class CustomOrder:
         if "sampler_state" in saved:
             self._sampler.load_state_dict(decode(saved["sampler_state"]))
         thaw(self._sampler, saved.get("sampler", {}))
-        before = self._frozen()
+        self.record.before = self._frozen()
         with self._aside():
             self._iterator = iter(self._sampler)
         if "iterator_state" in saved:
-            thaw(self._sampler, before)  # what iter() has changed was changed when it was saved
-            stateful: Any = self._iterator
-            stateful.load_state_dict(decode(saved["iterator_state"]))
+            thaw(self._sampler, saved.get("between", self.record.before))
+            self._iterator.load_state_dict(decode(saved["iterator_state"]))
         self._moves = [True] * _PROOFS
 
     def _aside(self) -> GeneratorStates:

@@ -46,7 +46,7 @@ def test_a_kept_state_goes_on_as_it_did(case: Golden, version: int) -> None:
     assert seen(iter(loader)) == kept["next"]
 
 
-@pytest.mark.parametrize("case", GOLDEN, ids=str)
+@pytest.mark.parametrize("case", [case for case in GOLDEN if case.written], ids=str)
 def test_todays_states_are_written_as_the_kept_ones(case: Golden) -> None:
     """A change in what is written needs a new version of the format."""
     assert outline(record(case)) == outline(read(case.path(VERSION)))

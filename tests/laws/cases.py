@@ -140,6 +140,7 @@ CUSTOM = [
     sampler("iterator with state_dict", own.StatefulIterator, counts_iters=True),
     sampler("iterator and generator in one state_dict", own.StatefulDrawing),
     sampler("iterator with state_dict, counts epochs", own.StatefulAndCounting, counts_iters=True),
+    sampler("iterator with a position, counts epochs", own.PositionAndCounting, counts_iters=True),
     sampler("set_epoch", own.Told),
     sampler("around a torch sampler", lambda: own.Wrapped(RandomSampler(DATA))),
     sampler(

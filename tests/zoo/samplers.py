@@ -247,6 +247,21 @@ class StatefulAndCounting(CountsEpochs):
         return _StatefulPlaces(list(super().__iter__()))
 
 
+class _Positioned(Walk):
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["place"]
+
+
+class PositionAndCounting(CountsEpochs):
+    """Its iterator's state_dict has the position alone; the order comes of the count."""
+
+    def __iter__(self) -> Iterator[int]:
+        return _Positioned(list(super().__iter__()))
+
+
 class Told(Sized):
     """Goes by the epoch that it was told last, as torch's DistributedSampler does."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -114,6 +115,11 @@ def test_large_batches_are_made_in_the_memory_that_a_worker_sends(
 
     monkeypatch.setitem(default_collate_fn_map, torch.Tensor, default_collate_fn_map[torch.Tensor])
     assert empty([500, 100], torch.int64).shape == (500, 100) and not asked
+    assert empty([], torch.int64).shape == ()
+    monkeypatch.setitem(default_collate_fn_map, torch.Tensor, partial(sum, allocate))  # a user's
+    assert empty([500, 100], torch.int64).shape == (500, 100) and not asked
+    monkeypatch.undo()
+    monkeypatch.setitem(default_collate_fn_map, torch.Tensor, default_collate_fn_map[torch.Tensor])
     collate_into(allocate)
     made = [empty(shape, torch.int64) for shape in ((5, 2), (500, 100), (5000, 100))]
     assert [(each.dtype, each.shape) for each in made][1] == (torch.int64, (500, 100))

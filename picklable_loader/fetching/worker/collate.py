@@ -60,13 +60,20 @@ def may_draw(dataset: Any, collate_fn: Any) -> bool:
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A new tensor, which in a worker lies in the memory that is sent."""
-    # the function of `collate_into`
-    allocate = (*getattr(_table.get(torch.Tensor), "args", ()), None)[0]
+    found = _table.get(torch.Tensor)
+    allocate = found.args[0] if getattr(found, "func", None) is _stack else None
+    with suppress(ArenaFull):
+        return _empty(allocate, tuple(shape), dtype)
+    return _empty(None, tuple(shape), dtype)
+
+
+def _empty(
+    allocate: Callable[[int], Any] | None, shape: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
     length = math.prod(shape) * dtype.itemsize
-    if allocate is not None and length > INLINE_BYTES:
-        with suppress(ArenaFull):
-            return torch.frombuffer(allocate(length), dtype=dtype).view(*shape)
-    return torch.empty(*shape, dtype=dtype)
+    if allocate is None or length <= INLINE_BYTES:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    return torch.frombuffer(allocate(length), dtype=dtype).view(shape)
 
 
 @contextmanager
@@ -98,15 +105,11 @@ def _stack(
 ) -> torch.Tensor:
     """A batch of tensors as one, in the memory that it will be sent in."""
     first = batch[0]
-    length = len(batch) * first.numel() * first.itemsize
-    small = length <= INLINE_BYTES
+    small = len(batch) * first.numel() * first.itemsize <= INLINE_BYTES
     if (allocate is None and not small) or not _is_plain(first):
         return _by_torch(batch, collate_fn_map=collate_fn_map)
     try:
-        if small or allocate is None:
-            out = torch.empty((len(batch), *first.shape), dtype=first.dtype, device="cpu")
-        else:
-            out = torch.frombuffer(allocate(length), dtype=first.dtype).view(-1, *first.shape)
+        out = _empty(allocate, (len(batch), *first.shape), first.dtype)
         return torch.stack(list(batch), 0, out=out)
     except (RuntimeError, TypeError, ArenaFull):  # what cannot be joined is refused in its words
         return _by_torch(batch, collate_fn_map=collate_fn_map)

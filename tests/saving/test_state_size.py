@@ -25,6 +25,7 @@ def most(case: Golden) -> int:
         "replacement": 3 * GENERATOR,
         "shuffles in place": 4 * GENERATOR,
         "stateful iterator": 3 * GENERATOR,
+        "stateful iterator that was opened": 3 * GENERATOR,
         "draws from torch": 4 * GENERATOR,
         "custom batches": 4 * GENERATOR,
         "MySampler": 5 * GENERATOR,  # its own state_dict holds one of torch's, as a tensor

@@ -195,7 +195,7 @@ class Window:
 
     def give_up(self) -> list[int]:
         """Give up all tasks, which are to be drawn again; the steps of those that are here."""
-        self._given_up = set(self.entries)
+        self._given_up = set(self.entries) | (self._given_up & self._forgotten.keys())
         return self.skip(Skipped(len(self.entries)))[1]
 
     def lose(self, event: Died, most_deaths: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from copy import copy
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 #: a torch dtype, a numpy dtype, or the name of one, such as ``"float16"``
 AnyDtype = torch.dtype | np.dtype[Any] | type | str
@@ -107,86 +109,97 @@ class KeyBasedDtypeConverter:
 
 def converted(value: Any, dtype: str, path: str, check: bool) -> Any:
     """A tensor, array or number of numpy's with another type; anything else as it is."""
+    kind: torch.dtype = getattr(torch, dtype)
     if isinstance(value, torch.Tensor):
-        kind = getattr(torch, dtype)
-        if check and value.is_complex() and not kind.is_complex and value.numel():
-            raise _misfit(path, value.flatten()[0].item(), dtype)
-        result = value.to(kind)
-        if check and result.dtype is not value.dtype:
-            _check_tensor(value, result, path)
-        return result
+        if check and value.dtype is not kind:
+            _check(_array_of(value, path), kind, path)
+        return value.to(kind)
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
-        return _converted_array(value, dtype, path, check)
+        if not _in_numpy(kind):
+            raise ValueError(f"{path} is a numpy array, and numpy has no {dtype}: use float16")
+        if check and value.dtype != dtype:
+            _check(np.asarray(value), kind, path)
+        with np.errstate(all="ignore"):
+            return value.astype(dtype)
     return value
 
 
-def _converted_array(value: Any, dtype: str, path: str, check: bool) -> Any:
-    """A numpy array, or number, with another type; its values are checked as a tensor's are."""
-    if dtype == "bfloat16":
-        raise ValueError(f"{path} is a numpy array, and numpy has no bfloat16: use float16")
-    if check and value.dtype.kind == "c" and not dtype.startswith("complex") and value.size:
-        raise _misfit(path, value.flat[0].item(), dtype)
-    with np.errstate(over="ignore", invalid="ignore"):
-        if value.size and value.dtype.kind in "iuf":
-            low, high = value.min().item(), value.max().item()
-            check = check and not _in_range(low, high, dtype, value.dtype.kind == "f")
-        result = value.astype(dtype)
-        if not check or result.dtype == value.dtype:
-            return result
-        if value.dtype.kind == "f" == result.dtype.kind:
-            wrong = np.isinf(result) & ~np.isinf(value)
-        elif result.dtype.kind == "c":
-            return result
-        else:
-            wrong = (result.astype(value.dtype) != value) | np.isinf(np.asarray(result, float))
-    if np.any(wrong):
-        first = np.asarray(value)[wrong].flat[0]
-        raise _misfit(path, first.item(), dtype)
-    return result
+def _array_of(tensor: torch.Tensor, path: str) -> np.ndarray[Any, Any]:
+    """The values of a tensor, in its own memory unless numpy has no such type."""
+    if not _in_numpy(tensor.dtype):
+        tensor = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
+    try:
+        return tensor.numpy(force=True)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"{path} is a tensor whose values cannot be checked ({error}): make it a dense one, or "
+            "pass check=False to the converter"
+        ) from None
 
 
-def _in_range(lowest: Any, highest: Any, dtype: str, floats: bool) -> bool:
+def _check(value: np.ndarray[Any, Any], kind: torch.dtype, path: str) -> None:
+    """Raise unless a type holds each value of an array; see `DtypeConverter`."""
+    if not value.size or value.dtype.kind == "b":
+        return
+    if value.dtype.kind == "c":
+        if not kind.is_complex:
+            raise _misfit(path, value.flat[0].item(), kind)
+    else:
+        if value.dtype == np.float16:  # numpy compares these one at a time
+            value = value.astype(np.float32)
+        if _in_range(value.min().item(), value.max().item(), kind, value.dtype.kind == "f"):
+            return
+    with np.errstate(all="ignore"):
+        wrong = _not_held(value, kind)
+    if wrong.any():
+        raise _misfit(path, value[wrong].flat[0].item(), kind)
+
+
+def _in_range(lowest: Any, highest: Any, kind: torch.dtype, floats: bool) -> bool:
     """All values between two fit, without a look at each; NaN is in no range.
 
     Args:
         lowest, highest: the two.
-        dtype: the new type.
+        kind: the new type.
         floats: the values may have fractions.
     """
-    kind: torch.dtype = getattr(torch, dtype)
-    if kind.is_floating_point:
+    if kind.is_floating_point or kind.is_complex:
         info = torch.finfo(kind)
         # Whole numbers up to 2 / eps are exact: 2,048 of a float16.
         most = info.max if floats else 2 / info.eps
         return bool(-most <= lowest and highest <= most)
-    if floats or kind.is_complex or kind is torch.bool:
+    if floats or kind is torch.bool:
         return False
     return bool(torch.iinfo(kind).min <= lowest and highest <= torch.iinfo(kind).max)
 
 
-def _check_tensor(value: torch.Tensor, result: torch.Tensor, path: str) -> None:
-    name = str(result.dtype).removeprefix("torch.")
-    if value.numel() and not value.is_complex() and value.dtype is not torch.bool:
-        low, high = (each.item() for each in value.aminmax())
-        if _in_range(low, high, name, value.is_floating_point()):
-            return
-    floats = value.is_floating_point(), result.is_floating_point()
-    if all(floats):
-        wrong = result.isinf() & ~value.isinf()
-    elif result.is_complex():
-        return
-    else:
-        wrong = result.to(value.dtype) != value
-        if floats[1]:
-            wrong |= result.isinf()
-    if wrong.any():
-        first = value[wrong].flatten()[0].item()
-        raise _misfit(path, first, name)
+def _not_held(value: np.ndarray[Any, Any], kind: torch.dtype) -> np.ndarray[Any, Any]:
+    """Which values of an array a type does not hold."""
+    if kind is torch.bool:
+        return np.asarray((value != 0) & (value != 1))
+    if not (kind.is_floating_point or kind.is_complex):
+        info = torch.iinfo(kind)
+        # Not `> info.max`: 2**63 - 1 is no float64, and 2**63 is the next one.
+        outside = (value < info.min) | (value >= info.max + 1)
+        return np.asarray(outside | (value != np.trunc(value)))
+    result = _floating(value, kind)
+    if value.dtype.kind in "fc":
+        return np.asarray(np.isfinite(value) & ~np.isfinite(result))
+    numbers, whole = result.real, np.iinfo(value.dtype)
+    inside = (numbers >= whole.min) & (numbers < float(whole.max + 1))
+    return np.asarray(~inside | (np.where(inside, numbers, 0).astype(value.dtype) != value))
 
 
-def _misfit(path: str, value: Any, dtype: str) -> ValueError:
-    kind: Any = getattr(torch, dtype)
-    if dtype == "bool":
+def _floating(value: np.ndarray[Any, Any], kind: torch.dtype) -> np.ndarray[Any, Any]:
+    """Values rounded to a floating or complex type, in the widest of numpy's."""
+    if _in_numpy(kind):
+        return value.astype(_name(kind)).astype(np.complex128 if kind.is_complex else np.float64)
+    wide = torch.complex128 if kind.is_complex else torch.float64
+    return torch.from_numpy(value).to(kind).to(wide).numpy()
+
+
+def _misfit(path: str, value: Any, kind: torch.dtype) -> ValueError:
+    if kind is torch.bool:
         holds = "False and True"
     elif kind.is_floating_point or kind.is_complex:
         largest = torch.finfo(kind).max
@@ -195,21 +208,37 @@ def _misfit(path: str, value: Any, dtype: str) -> ValueError:
         info = torch.iinfo(kind)
         holds = f"whole numbers from {info.min:,} to {info.max:,}"
     return ValueError(
-        f"{path} has the value {value!r}, which {dtype} does not hold: it holds {holds}. Choose a "
-        "larger type, or pass check=False to the converter"
+        f"{path} has the value {value!r}, which {_name(kind)} does not hold: it holds {holds}. "
+        "Choose a larger type, or pass check=False to the converter"
     )
 
 
 def _named(dtype: AnyDtype) -> str:
-    """The name of a type, which torch has."""
+    """The name of a type of numbers that torch has: ``"float32"`` for ``"float"`` as well."""
     name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
     if not isinstance(dtype, str | torch.dtype):
         name = np.dtype(dtype).name
-    if not isinstance(getattr(torch, name, None), torch.dtype):
-        raise ValueError(
-            f"dtype should be a number type of torch's, such as 'int16', got {dtype!r}"
-        )
-    return name
+    kind = getattr(torch, name, None)
+    try:
+        if isinstance(kind, torch.dtype):
+            torch.zeros(1, device="cpu").to(kind)
+            return _name(kind)
+    except RuntimeError:  # "qint8", "bits8"
+        pass
+    raise ValueError(f"dtype should be a number type of torch's, such as 'int16', got {dtype!r}")
+
+
+def _in_numpy(kind: torch.dtype) -> bool:
+    """numpy has the type; it has no bfloat16, no float8 and no complex32."""
+    floating = kind.is_floating_point or kind.is_complex
+    return not floating or kind in (
+        *(torch.float16, torch.float32, torch.float64),
+        *(torch.complex64, torch.complex128),
+    )
+
+
+def _name(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
 
 
 def _mapped(value: Any, convert: Callable[[Any, str], Any], path: str) -> Any:
@@ -222,14 +251,20 @@ def _mapped(value: Any, convert: Callable[[Any, str], Any], path: str) -> Any:
 
 def _rebuilt(value: Any, path: str, act: Callable[[Any, str], Any]) -> Any:
     """A list, tuple or dataclass of new parts; anything else is itself."""
+    if isinstance(value, PackedSequence):  # its other tensors are lengths and orders
+        return value._replace(data=act(value.data, f"{path}.data"))
     if isinstance(value, list | tuple):
         parts = [act(part, f"{path}[{at}]") for at, part in enumerate(value)]
         if hasattr(value, "_fields"):
             return type(value)(*parts)
         return type(value)(parts) if type(value) in (list, tuple) else parts
     if is_dataclass(value) and not isinstance(value, type):
-        names = [each.name for each in fields(value) if each.init]
-        return replace(value, **{n: act(getattr(value, n), f"{path}.{n}") for n in names})
+        # Not dataclasses.replace: __post_init__ would run a second time.
+        result = copy(value)
+        for name in (each.name for each in fields(value) if hasattr(value, each.name)):
+            # A frozen dataclass has no other way.
+            object.__setattr__(result, name, act(getattr(value, name), f"{path}.{name}"))
+        return result
     return value
 
 

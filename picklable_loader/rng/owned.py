@@ -49,8 +49,8 @@ _PARTS: dict[type[Any], tuple[str, ...]] = {
     BuiltinMethodType: ("__self__",),
     CellType: ("cell_contents",),
 }
-#: how many things are looked into, how many of what is in one, and how far from the first
-_MOST_SEEN, _MOST_NEAR, _DEEPEST = 2000, 64, 8
+#: how many things are looked at, and how many of what is in one; the nearest come first
+_MOST_SEEN, _MOST_NEAR = 2000, 64
 _32_BITS = 0xFFFFFFFF
 #: this layer may not import it
 _ITERATOR = ("picklable_loader", "LoaderIterator")
@@ -90,23 +90,23 @@ def owned_in(
         whole: an object that seeds all that it owns is found instead of its generators.
         closed: of these kinds nothing is looked into, either.
     """
-    ahead = deque[tuple[str, Any, int]]()
+    ahead = deque[tuple[str, Any]]()
     # Of this walk, as classes may change; they hash as objects do.
     of_class: Any = cache(_of_class)
     protocol_of: Any = cache(_protocol)
     seen, owners, shut = set(known), known | set(map(id, parts.values())), (*_CLOSED, *closed)
     most = len(known) + _MOST_SEEN
 
-    def look_at(near: Iterable[tuple[str, Any]], path: str, depth: int) -> None:
+    def look_at(near: Iterable[tuple[str, Any]], path: str) -> None:
         for step, thing in near:
             if type(thing) in _ATOMS or id(thing) in seen or len(seen) >= most:
                 continue
             seen.add(id(thing))
-            ahead.append((path + step, thing, depth))
+            ahead.append((path + step, thing))
 
-    look_at(parts.items(), "", 0)
+    look_at(parts.items(), "")
     while ahead:
-        path, thing, depth = ahead.popleft()
+        path, thing = ahead.popleft()
         kind = type(thing)
         by_protocol = whole and protocol_of(kind)
         if issubclass(kind, _GENERATORS) or by_protocol or _goes_on(thing, kind, owners):
@@ -116,9 +116,9 @@ def owned_in(
         if len(seen) >= most:
             continue
         if kind is np.ndarray and thing.dtype.hasobject:
-            look_at((("[...]", each) for each in islice(thing.flat, _MOST_NEAR)), path, depth + 1)
-        elif depth < _DEEPEST and not issubclass(kind, shut):
-            look_at(_inside(thing, kind, of_class), path, depth + 1)
+            look_at((("[...]", each) for each in islice(thing.flat, _MOST_NEAR)), path)
+        elif not issubclass(kind, shut):
+            look_at(_inside(thing, kind, of_class), path)
 
 
 def ids_of_global() -> set[int]:

@@ -158,6 +158,8 @@ class Pass_:
             self.handle(Told(f"told {step}".encode()))
         if step in self.habits.flushes:
             self.handle(Flushed())
+            if step % 2:  # a worker is still busy with what was given up
+                self.handle(Flushed())
         if step in self.habits.skips:
             self.handle(Skipped(1))
 
@@ -281,6 +283,16 @@ def test_a_step_that_was_given_up_is_not_drawn_again_while_a_worker_has_it() -> 
     assert passing.handle(Wanted()) is None and not passing.under_way and not passing.over
     passing.under_way = waiting
     assert len(passing.run().got) == 4
+
+
+def test_a_second_flush_does_not_forget_what_workers_have_of_the_first() -> None:
+    passing = begun(Policy(workers=2, budget=3), Habits(flushes=frozenset({0})), 8, back=True)
+    expected = seen(passing.run())
+    twice = begun(Policy(workers=2, budget=3), Habits(), 8, back=True)
+    twice.next()
+    for _ in range(3):
+        twice.handle(Flushed())
+    assert seen(twice.run())[1] == expected[1]
 
 
 def test_what_receive_raises_reaches_the_consumer_and_the_pass_goes_on() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from torch.nn.utils.rnn import pack_sequence
 
 from picklable_loader import DataLoader, DtypeConverter, KeyBasedDtypeConverter
 from picklable_loader.testing.compare import difference
@@ -105,15 +107,102 @@ def test_what_does_not_fit_is_an_error_that_names_key_value_and_range(
     DtypeConverter(dtype, check=False)(sample) if type(value) is not complex else None
 
 
-@given(st.integers(-(2**63), 2**63 - 1), st.sampled_from(["int8", "int16", "int32", "uint8"]))
-def test_whole_numbers_fit_exactly_where_they_are_in_range(value: int, dtype: str) -> None:
-    info = torch.iinfo(getattr(torch, dtype))
-    for numbers in (torch.tensor([value]), np.array([value])):
-        if info.min <= value <= info.max:
-            assert int(DtypeConverter(dtype)(numbers)[0]) == value
+WHOLE = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+FLOATING = ["float16", "float32", "float64", "bfloat16", "float8_e5m2", "float8_e4m3fn"]
+COMPLEX = ["complex64", "complex128"]
+EDGES = [2**bits + step for bits in (0, 3, 7, 8, 15, 16, 24, 31, 32, 53) for step in (-1, 0, 1)]
+EDGES += [2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
+SOME_WHOLE = st.sampled_from(EDGES + [-edge for edge in EDGES[:-3]]) | st.integers(-(2**63), 2**63)
+SOME_FLOATS = st.floats() | st.sampled_from([0.5, -0.0, 448.0, 480.0, 65504.0, 65520.0, 3.5e38])
+
+
+def held(value: int | float, dtype: str) -> bool:
+    """Whether a type holds a number, decided with Python's numbers, which have no limits."""
+    kind = getattr(torch, dtype)
+    if dtype == "bool":
+        return value in (0, 1)
+    if dtype in WHOLE:
+        info = torch.iinfo(kind)
+        return math.isfinite(value) and value == int(value) and info.min <= value <= info.max
+    result = torch.tensor([value], dtype=of(value)).to(kind).to(torch.complex128).real.item()
+    if isinstance(value, float):
+        return math.isfinite(result) or not math.isfinite(value)
+    return math.isfinite(result) and int(result) == value
+
+
+def of(value: int | float) -> torch.dtype:
+    if isinstance(value, float):
+        return torch.float64
+    return torch.int64 if value < 2**63 else torch.uint64
+
+
+@given(
+    st.tuples(st.sampled_from(WHOLE), SOME_WHOLE)
+    | st.tuples(st.sampled_from(FLOATING), SOME_FLOATS | SOME_WHOLE.map(float)),
+    st.sampled_from(["bool", *WHOLE, *FLOATING, *COMPLEX]),
+    st.booleans(),
+)
+@example(("int64", -1), "uint64", True)
+@example(("uint64", 2**63), "int64", False)
+@example(("int64", 2**63 - 1), "float64", False)
+@example(("float64", 2.0**63), "int64", False)
+@example(("float64", 1e300), "complex64", False)
+@example(("int64", 2**53 + 1), "complex128", True)
+def test_a_value_passes_exactly_if_the_new_type_holds_it(
+    source: tuple[str, Any], dtype: str, beside: bool
+) -> None:
+    name, value = source
+    assume(name in FLOATING or held(value, name))
+    tensor = torch.tensor([value, 1][: 1 + beside], dtype=of(value)).to(getattr(torch, name))
+    if name in FLOATING:
+        value = tensor[0].double().item()
+    samples: list[Any] = [tensor]
+    if {name, dtype}.isdisjoint(FLOATING[3:]):
+        samples.append(tensor.numpy())
+    for sample in samples:
+        if held(value, dtype):
+            DtypeConverter(dtype)(sample)
         else:
-            with pytest.raises(ValueError, match="does not hold"):
-                DtypeConverter(dtype)(numbers)
+            with pytest.raises(ValueError, match=f"{dtype} does not hold"):
+                DtypeConverter(dtype)(sample)
+
+
+@pytest.mark.parametrize("name", ["float", "int", "double", "half"])
+def test_a_type_has_one_name_for_tensors_and_arrays(name: str) -> None:
+    convert = DtypeConverter(name)
+    assert str(convert(np.ones(1, np.uint8)).dtype) == str(convert(torch.ones(1)).dtype)[6:]
+
+
+def test_lengths_and_orders_of_packed_sequences_stay() -> None:
+    given = pack_sequence([torch.ones(3), torch.ones(2)])
+    found = DtypeConverter("float16")(given)
+    assert found.data.dtype is torch.float16 and torch.equal(found.batch_sizes, given.batch_sizes)
+    assert found.batch_sizes.dtype is torch.int64
+
+
+@dataclass(frozen=True)
+class Counted:
+    image: Any
+    size: int = field(init=False)
+    scale: InitVar[int] = 2
+
+    def __post_init__(self, scale: int) -> None:
+        object.__setattr__(self, "size", len(self.image) * scale)
+        object.__setattr__(self, "image", torch.cat([self.image, self.image]))
+
+
+def test_a_dataclass_is_not_made_a_second_time() -> None:
+    given = Counted(torch.ones(3))
+    found = DtypeConverter("float16")(given)
+    assert found.size == 6 and found.image.shape == (6,) and found.image.dtype is torch.float16
+    assert given.image.dtype is torch.float32
+
+
+def test_a_tensor_whose_values_cannot_be_read_is_named() -> None:
+    sparse = torch.eye(3).to_sparse()
+    with pytest.raises(ValueError, match=r"batch\['edges'\] is a tensor whose values cannot"):
+        DtypeConverter("float16")({"edges": sparse})
+    assert DtypeConverter("float16", check=False)(sparse).dtype is torch.float16
 
 
 def test_a_key_that_no_batch_has_is_an_error() -> None:
@@ -122,7 +211,7 @@ def test_a_key_that_no_batch_has_is_an_error() -> None:
     KeyBasedDtypeConverter({"lable": "int16"}, check=False)({"label": torch.ones(1)})
 
 
-@pytest.mark.parametrize("dtype", ["no type", "nn", "float17", object])
+@pytest.mark.parametrize("dtype", ["no type", "nn", "float17", object, "qint8"])
 def test_a_type_that_torch_lacks_is_refused_at_once(dtype: Any) -> None:
     with pytest.raises(ValueError, match="number type of torch's"):
         DtypeConverter(dtype)

@@ -448,6 +448,14 @@ def test_a_loader_that_an_earlier_version_has_pickled_draws_as_it_did() -> None:
     assert Options.restored(saved).seed_dataset == "off"
 
 
+def test_a_transform_deep_inside_of_others_is_seeded() -> None:
+    deep: Any = random.Random()
+    for _ in range(20):
+        deep = types.SimpleNamespace(transforms=[deep])
+    seeded: Any = seed_all_in({"dataset": deep}, frozenset())
+    assert len(seeded.args[0]) == 1
+
+
 def test_lists_of_many_things_are_looked_into_in_part() -> None:
     large = types.SimpleNamespace(rows=[[n] for n in range(10**5)], rng=random.Random())
     seeded: Any = seed_all_in({"dataset": partial(Draws, large)}, frozenset())

@@ -92,6 +92,17 @@ def test_after_an_exception_nothing_is_written_as_a_step_may_be_half_done(tmp_pa
     assert not (tmp_path / "file").exists()
 
 
+def test_it_can_be_entered_again_and_begins_anew(tmp_path: Path) -> None:
+    numbers = iter(range(9))
+    stop = save_on_signal(tmp_path / "file", lambda: next(numbers))
+    for number in range(2):
+        with stop:
+            assert not stop() and stop.received is None and not stop.saved
+            come()
+            assert stop() and stop.saved
+        assert load(tmp_path / "file") == number
+
+
 def test_a_checkpoint_that_cannot_be_made_is_tried_again(tmp_path: Path) -> None:
     tries = iter([ZeroDivisionError(), {"done": True}])
 

@@ -69,6 +69,7 @@ class save_on_signal:
                 "save_on_signal() has to be entered in the main thread, which alone may handle "
                 "signals in Python: enter it there, and call it from the training thread"
             )
+        self.received, self.saved = None, False
         try:
             for number in self._signals:
                 self._before[number] = signal.signal(number, self._note)

@@ -16,7 +16,7 @@ class Delivery(NamedTuple):
     delivered: int
     task: Task
     #: its stream's position before it; None where streams have no states
-    place: StreamPosition | None
+    position: StreamPosition | None
     #: the consumer has got a batch, or what fetching it raised
     counts: bool
 

@@ -20,10 +20,10 @@ class Dispatch:
         places: the positions of the streams.
     """
 
-    def __init__(self, window: Window, placement: Placement, places: StreamPositions) -> None:
+    def __init__(self, window: Window, placement: Placement, streams: StreamPositions) -> None:
         self._window = window
         self._placement = placement
-        self._places = places
+        self._streams = streams
 
     def draw(self, plan: Plan | StreamPlan, budget: int) -> Task | None:
         """A task for the worker that has fewest; None: each has its share of the window.
@@ -48,7 +48,7 @@ class Dispatch:
 
     def hand_out(self, out: list[Instruction]) -> None:
         """Send the tasks that are held, as far as their workers have room."""
-        if self._places.awaited is not None:
+        if self._streams.awaited is not None:
             return
         full: set[int] = set()
         for entry in self._window.held_back():
@@ -56,18 +56,18 @@ class Dispatch:
             if stream is None:
                 self._send(entry, out)
             elif stream not in full:
-                place = self._places.open_again(stream)
-                if place is not None or self._placement.has_room(stream):
-                    self._send(entry, out, place)
+                position = self._streams.open_again(stream)
+                if position is not None or self._placement.has_room(stream):
+                    self._send(entry, out, position)
                 else:
                     full.add(stream)
 
     def _send(
-        self, entry: Entry, out: list[Instruction], place: StreamPosition | None = None
+        self, entry: Entry, out: list[Instruction], position: StreamPosition | None = None
     ) -> None:
         task = entry.task
         self._window.send(entry)
         if self._placement.moving:
             self._placement.sent(task.stream or 0)
         worker = None if task.stream is None else self._placement.of(task.stream)
-        out.append(Send(worker, task, place))
+        out.append(Send(worker, task, position))

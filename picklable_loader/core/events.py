@@ -23,7 +23,7 @@ class Started:
     """The workers are ready to be given tasks."""
 
     #: by stream, its state at the beginning of the epoch, where that is known already
-    marks: Mapping[int, Any] = field(default_factory=dict)
+    states: Mapping[int, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Answered:
 
     step: int
     #: the state of the stream after it; None if it was not taken
-    mark: Any = None
+    state: Any = None
     #: memory that it takes until it is delivered; 0 where nobody counts
     bytes: int = 0
     #: its worker had nothing to do before, for a time that counts beside that of the task
@@ -99,7 +99,7 @@ class Emptied(Answered):
 class Ended(Answered):
     """The stream that was to serve a step has no more data.
 
-    The mark is the state that the next epoch finds the dataset in.
+    Its state is the one in which the next epoch finds the dataset.
     """
 
     __slots__ = ()
@@ -114,12 +114,12 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class LastMark:
+class LastState:
     """The state in which the next epoch finds a stream's dataset is here."""
 
     stream: int
     #: None: it has none
-    mark: Any
+    state: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Interrupted:
 
 
 Event = Union[
-    Started, Wanted, Skipped, Flushed, Told, Budgeted, Answered, Left, LastMark, Died, Interrupted
+    Started, Wanted, Skipped, Flushed, Told, Budgeted, Answered, Left, LastState, Died, Interrupted
 ]
 
 
@@ -160,7 +160,7 @@ class Send:
     worker: int | None
     task: Task
     #: the position at which its stream goes on, if another worker has read it before
-    place: StreamPosition | None = None
+    position: StreamPosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class AskLast:
     worker: int
     stream: int
     #: the position at which the worker opens the stream first, if its worker has died
-    place: StreamPosition | None = None
+    position: StreamPosition | None = None
 
 
 @dataclass(slots=True)

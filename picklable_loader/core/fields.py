@@ -120,9 +120,9 @@ def check_fields(record: Mapping[str, Any], kind: str, path: str = "") -> None:
 
 def check_attributes(attributes: Mapping[str, Any], path: str) -> None:
     """Raise DamagedStateError unless these are attributes of a sampler, each with its kind."""
-    for name, kept in attributes.items():
-        if type(kept) is not list or len(kept) != 2 or type(kept[0]) is not str:
-            raise DamagedStateError(f"{path}.{name}"[:200], "a kind and a value", kept)
+    for name, value in attributes.items():
+        if type(value) is not list or len(value) != 2 or type(value[0]) is not str:
+            raise DamagedStateError(f"{path}.{name}"[:200], "a kind and a value", value)
 
 
 def _in_words(kinds: tuple[type[Any], ...]) -> str:
@@ -155,11 +155,11 @@ def check_records(state: Mapping[str, Any]) -> None:
         if type(states) is not dict:
             raise DamagedStateError(f"workers.{worker}"[:200], "states of generators", states)
         check_fields(states, "generators", f"workers.{worker}."[:200])
-    for stream, place in enumerate(state.get("streams", ())):
-        path = f"streams[{stream}]"
-        if type(place) is not dict:
-            raise DamagedStateError(path, "the position of a stream", place)
-        check_fields(place, "stream", f"{path}.")
-        mark = place.get("mark") or {}
-        check_fields(mark, "mark", f"{path}.mark.")
-        check_fields(mark.get("rng", {}), "generators", f"{path}.mark.rng.")
+    for at, stream in enumerate(state.get("streams", ())):
+        path = f"streams[{at}]"
+        if type(stream) is not dict:
+            raise DamagedStateError(path, "the position of a stream", stream)
+        check_fields(stream, "stream", f"{path}.")
+        form = stream.get("mark") or {}
+        check_fields(form, "mark", f"{path}.mark.")
+        check_fields(form.get("rng", {}), "generators", f"{path}.mark.rng.")

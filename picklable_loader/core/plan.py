@@ -153,7 +153,7 @@ class Plan:
         """Give the sampler what was said about a delivered step; raises what it raises."""
         cast(Listener, self.order).receive(step, notes)
 
-    def restart(self, tasks: Iterable[Task], places: Sequence[StreamPosition]) -> None:
+    def restart(self, tasks: Iterable[Task], positions: Sequence[StreamPosition]) -> None:
         """Go on after an interruption.
 
         Args:

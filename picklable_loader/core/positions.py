@@ -24,15 +24,19 @@ class StreamPositions:
     """
 
     def __init__(
-        self, places: Iterable[StreamPosition], placement: Placement, window: Window, remember: bool
+        self,
+        positions: Iterable[StreamPosition],
+        placement: Placement,
+        window: Window,
+        remember: bool,
     ) -> None:
-        self._places = [place.copy() for place in places]
+        self._positions = [each.copy() for each in positions]
         self._placement = placement
         self._window = window
         self._remember = remember
         #: streams whose worker has died; they are opened again with their next task
         self._astray: set[int] = set()
-        #: streams that have no more data, each with the last mark from its worker
+        #: streams that have no more data, each with the last state from its worker
         self._over: dict[int, Any] = {}
         #: streams whose last states are awaited; None: nobody has asked, as the pass goes on
         self.awaited: set[int] | None = None
@@ -47,61 +51,62 @@ class StreamPositions:
         Args:
             undone: the last deliveries, which do not count, the newest first.
         """
-        before = {done.task.stream: done.place for done in undone}
+        before = {done.task.stream: done.position for done in undone}
         over = self._over.keys() - self._window.waiting_streams() - before.keys()
         return tuple(
-            place.over(self._over[at]) if at in over else (before.get(at) or place).copy()
-            for at, place in enumerate(self._places)
+            position.over(self._over[at]) if at in over else (before.get(at) or position).copy()
+            for at, position in enumerate(self._positions)
         )
 
     def copy_of(self, stream: int | None) -> StreamPosition | None:
         """A stream's position; None where streams have no states."""
-        return self._places[stream].copy() if self._places and stream is not None else None
+        return self._positions[stream].copy() if self._positions and stream is not None else None
 
-    def last_marks(self) -> dict[int, Any]:
+    def last_states(self) -> dict[int, Any]:
         """By stream, the state in which the next epoch finds its dataset, if a worker sent it."""
-        said = {stream: mark for stream, mark in self._over.items() if mark is not None}
+        said = {stream: state for stream, state in self._over.items() if state is not None}
         return said | self._last
 
     # --- moving ----------------------------------------------------------------------------------
 
     def grow(self, streams: int) -> None:
         """There are so many streams now: one is read again, from its beginning."""
-        self._places += [StreamPosition() for _ in range(len(self._places), streams)]
+        self._positions += [StreamPosition() for _ in range(len(self._positions), streams)]
 
-    def begin(self, marks: Mapping[int, Any]) -> None:
+    def begin(self, states: Mapping[int, Any]) -> None:
         """Set the streams' states at the epoch's beginning, where they are known.
 
         A stream with a later state does not need it, and one that has ended must not have it.
         """
-        for stream, mark in marks.items():
-            if self._places and not self._places[stream].marked and not self._places[stream].ended:
-                self._places[stream].mark = mark
+        for stream, state in states.items():
+            position = self._positions[stream] if self._positions else None
+            if position is not None and not position.state_at and not position.ended:
+                position.state = state
 
-    def deliver(self, task: Task, mark: Any) -> None:
-        """A batch was delivered; ``mark`` is its stream's state after it."""
-        if self._places and task.stream is not None:
-            self._places[task.stream].deliver(task, mark, self._remember)
+    def deliver(self, task: Task, state: Any) -> None:
+        """A batch was delivered; ``state`` is its stream's state after it."""
+        if self._positions and task.stream is not None:
+            self._positions[task.stream].deliver(task, state, self._remember)
 
     def pass_over(self, step: int, count: int) -> None:
         """Skip ``count`` steps, beginning with ``step``. Workers are not notified."""
-        if self._places and self._remember:
+        if self._positions and self._remember:
             for passed in range(step, step + count):
-                self._places[passed % len(self._places)].given += 1
+                self._positions[passed % len(self._positions)].given += 1
 
-    def put_back(self, stream: int | None, place: StreamPosition | None) -> None:
+    def put_back(self, stream: int | None, position: StreamPosition | None) -> None:
         """Set a stream's position to an earlier one."""
-        if place is not None and stream is not None:
-            self._places[stream] = place
+        if position is not None and stream is not None:
+            self._positions[stream] = position
 
-    def end(self, stream: int, mark: Any) -> None:
-        """A stream has no more data; ``mark`` is the last state that its worker has sent."""
-        self._over.setdefault(stream, mark)
+    def end(self, stream: int, state: Any) -> None:
+        """A stream has no more data; ``state`` is the last state that its worker has sent."""
+        self._over.setdefault(stream, state)
         self._placement.ended(stream)
 
     def died(self, worker: int) -> None:
         """A worker has died: nobody reads its streams any more."""
-        streams = range(len(self._places))
+        streams = range(len(self._positions))
         self._astray.update(stream for stream in streams if self._placement.of(stream) == worker)
         self._placement.died(worker)
 
@@ -114,17 +119,17 @@ class StreamPositions:
 
     def leave(self, streams: int) -> None:
         """The pass is over, or given up; the last states of these streams are awaited."""
-        self.awaited = set(range(streams)) - self.last_marks().keys()
+        self.awaited = set(range(streams)) - self.last_states().keys()
 
     def asks(self, dead: int | None = None) -> list[AskLast]:
         """The requests for last states; when a worker has died, those that it cannot answer."""
         asked = [(self._placement.of(stream), stream) for stream in sorted(self.awaited or ())]
         return [AskLast(w, s, self.reopened(s)) for w, s in asked if dead in (None, w)]
 
-    def come(self, stream: int, mark: Any) -> None:
+    def come(self, stream: int, state: Any) -> None:
         """A stream's last state has come."""
         assert self.awaited is not None, "it was asked for"
-        self._last[stream] = mark
+        self._last[stream] = state
         self.awaited.discard(stream)
 
     def open_again(self, stream: int) -> StreamPosition | None:
@@ -132,23 +137,23 @@ class StreamPositions:
 
         Moves the stream to another worker first, if that has less to do.
         """
-        place = self.reopened(stream)
-        if place is not None:
-            return place
+        position = self.reopened(stream)
+        if position is not None:
+            return position
         if stream in self._over or not self._placement.may_move(stream):
             return None
-        place = self._beyond(stream)
-        if not place.exact:
+        position = self._beyond(stream)
+        if not position.exact:
             return None
         self._placement.move(stream)
-        return place
+        return position
 
     def _beyond(self, stream: int) -> StreamPosition:
-        place = self._window.beyond(self._places[stream], stream, self._remember)
+        position = self._window.beyond(self._positions[stream], stream, self._remember)
         if stream in self._over:
-            place = place.over(self._over[stream])
-        return place.replayable()
+            position = position.over(self._over[stream])
+        return position.replayable()
 
     def validate(self) -> None:
-        """Raise AssertionError unless no position is behind its mark and its tasks."""
-        assert all(place.marked + len(place.since) <= place.given for place in self._places)
+        """Raise AssertionError unless no position is behind its state and its tasks."""
+        assert all(each.state_at + len(each.since) <= each.given for each in self._positions)

@@ -37,7 +37,7 @@ from .events import (
     Flushed,
     Instruction,
     Interrupted,
-    LastMark,
+    LastState,
     Left,
     Pass,
     Raise,
@@ -77,7 +77,7 @@ class Schedule:
         plan: Plan | StreamPlan,
         policy: Policy,
         delivered: int = 0,
-        places: Sequence[StreamPosition] = (),
+        positions: Sequence[StreamPosition] = (),
         remember: int = 1,
         feedback: Feedback | None = None,
     ) -> None:
@@ -87,9 +87,9 @@ class Schedule:
         self.deliveries = Deliveries(remember)
         #: the last events, for the reader of a bug report
         self._past: deque[Event] = deque(maxlen=_REMEMBERED)
-        self._begin(delivered, places)
+        self._begin(delivered, positions)
 
-    def _begin(self, delivered: int, places: Sequence[StreamPosition]) -> None:
+    def _begin(self, delivered: int, positions: Sequence[StreamPosition]) -> None:
         """Begin with nothing under way."""
         policy, plan = self.policy, self.plan
         #: steps of this epoch that were delivered, skipped, or had no batch; an interruption
@@ -99,12 +99,12 @@ class Schedule:
         self._budget = Budget(policy)
         #: drawn and not delivered; never more than the budget once drawn
         self._window = Window()
-        self._placement = Placement(policy.workers, plan.streams if places else 0, policy.moving)
+        self._placement = Placement(policy.workers, plan.streams if positions else 0, policy.moving)
         #: streams with states serve the tasks
-        self._streamed = bool(places)
+        self._streamed = bool(positions)
         remember = type(plan) is Plan
-        self._places = StreamPositions(places, self._placement, self._window, remember)
-        self._dispatch = Dispatch(self._window, self._placement, self._places)
+        self._streams = StreamPositions(positions, self._placement, self._window, remember)
+        self._dispatch = Dispatch(self._window, self._placement, self._streams)
         #: no task is ever held: no stream may move, and no worker has died
         self._sends_at_once = not self._placement.moving
         #: tasks are drawn in order of their steps; otherwise each for the worker with fewest
@@ -145,18 +145,18 @@ class Schedule:
         """The consumer is still to be given this step."""
         return step in self._window
 
-    def places(self, undone: Sequence[Delivery] = ()) -> tuple[StreamPosition, ...]:
+    def positions(self, undone: Sequence[Delivery] = ()) -> tuple[StreamPosition, ...]:
         """See `StreamPositions.now`."""
-        return self._places.now(undone)
+        return self._streams.now(undone)
 
-    def last_marks(self) -> dict[int, Any]:
+    def last_states(self) -> dict[int, Any]:
         """By stream, the state in which the next epoch finds its dataset, if a worker sent it."""
-        return self._places.last_marks()
+        return self._streams.last_states()
 
     @property
     def left(self) -> bool:
         """`Left` was said, and the streams' last states are known."""
-        return self._places.awaited is not None and not self._places.awaited
+        return self._streams.awaited is not None and not self._streams.awaited
 
     @property
     def budget(self) -> int:
@@ -184,7 +184,7 @@ class Schedule:
         return None if left is None else left + len(self._window.entries)
 
     def _started(self, event: Started, out: list[Instruction]) -> None:
-        self._places.begin(event.marks)
+        self._streams.begin(event.states)
         self.feedback.look(self.policy, self.delivered)
         self._refill(out)
         self.feedback.look(self.policy, self.delivered)  # it may just have been opened
@@ -213,7 +213,7 @@ class Schedule:
             self._placement.answered(entry.task.stream or 0, event.cost_ns)
         if type(event) is Ended:
             stream = entry.task.stream or 0
-            self._places.end(stream, event.mark)
+            self._streams.end(stream, event.state)
             self.plan.end(stream)
             self._exhausted = False  # there may be a stream to read again
         if forgotten:
@@ -233,21 +233,21 @@ class Schedule:
     def _died(self, event: Died, out: list[Instruction]) -> None:
         self._sends_at_once = False
         self._window.lose(event, self.policy.most_deaths)
-        self._places.died(event.worker)
+        self._streams.died(event.worker)
         self._dispatch.hand_out(out)
         if self._wanting:  # steps that it had and were given up may be drawn again
             self._refill(out)
         self._serve(out)
-        out.extend(self._places.asks(event.worker))
+        out.extend(self._streams.asks(event.worker))
 
     def _left(self, event: Left, out: list[Instruction]) -> None:
         # What was fetched ahead stays in the window: a state of this pass has it ahead still.
         self._wanting = False
-        self._places.leave(event.streams)
-        out.extend(self._places.asks() or [Finish()])
+        self._streams.leave(event.streams)
+        out.extend(self._streams.asks() or [Finish()])
 
-    def _last_mark(self, event: LastMark, out: list[Instruction]) -> None:
-        self._places.come(event.stream, event.mark)
+    def _last_state(self, event: LastState, out: list[Instruction]) -> None:
+        self._streams.come(event.stream, event.state)
         if self.left:
             out.append(Finish())
 
@@ -265,7 +265,7 @@ class Schedule:
         out.extend(map(Drop, here))
         if not self._exhausted:
             passed += self.plan.advance(event.count - passed)
-        self._places.pass_over(self.delivered, passed)
+        self._streams.pass_over(self.delivered, passed)
         self.delivered += passed
         self.deliveries.forget()
         self._refill(out)
@@ -276,12 +276,12 @@ class Schedule:
         if (last := self.deliveries.take_back(event.handed_over)) is not None:
             self.delivered = last.delivered
             self.feedback.retract(last.task.step)
-            self._places.put_back(last.task.stream, last.place)
+            self._streams.put_back(last.task.stream, last.position)
             self._window.take_back(last.task)
             out.append(Retract(last.task.step))
-        places = self.places()
-        self.plan.restart(self._window.tasks(), places)
-        self._begin(self.delivered, places)
+        positions = self.positions()
+        self.plan.restart(self._window.tasks(), positions)
+        self._begin(self.delivered, positions)
 
     def _serve(self, out: list[Instruction]) -> None:
         """Give the consumer what it waits for, if it is here."""
@@ -318,14 +318,14 @@ class Schedule:
     def _move_on(self, entry: Entry) -> Answered:
         """Move on behind a step; returns its answer."""
         task, kind = entry.task, type(entry.answer)
-        place = self._places.copy_of(task.stream) if self._streamed else None
-        self.deliveries.add(Delivery(self.delivered, task, place, kind is not Emptied))
+        position = self._streams.copy_of(task.stream) if self._streamed else None
+        self.deliveries.add(Delivery(self.delivered, task, position, kind is not Emptied))
         answer = self._window.take(entry, Wanted)
         self.delivered += 1
         if answer.notes:
             self.feedback.add(task.step, answer.notes)
         if self._streamed:
-            self._places.deliver(task, answer.mark)
+            self._streams.deliver(task, answer.state)
         return answer
 
     def _refill(self, out: list[Instruction]) -> None:
@@ -341,7 +341,7 @@ class Schedule:
             except StopIteration:
                 streams = plan.repeat(self.delivered + len(window.entries))
                 self._exhausted = not streams
-                self._places.grow(streams)
+                self._streams.grow(streams)
             except Exception as error:
                 if not plan.custom:
                     raise  # a signal handler's
@@ -362,7 +362,7 @@ class Schedule:
 
     def _may_draw(self) -> bool:
         """There may be more tasks, and the bound in bytes leaves room for one."""
-        over = self._exhausted or self._fault or self._places.awaited is not None
+        over = self._exhausted or self._fault or self._streams.awaited is not None
         if over or self._window.redraws:
             return False
         limit = self.plan.limit
@@ -376,7 +376,7 @@ class Schedule:
     def validate(self) -> None:
         """Raise AssertionError unless every invariant in the fields' comments holds."""
         self._window.validate()
-        self._places.validate()
+        self._streams.validate()
         assert not (self._sends_at_once and self._window.held)
 
 
@@ -394,7 +394,7 @@ _HANDLERS: dict[type[Any], Callable[[Schedule, Any, list[Instruction]], None]] =
     Emptied: Schedule._answered,
     Ended: Schedule._answered,
     Left: Schedule._left,
-    LastMark: Schedule._last_mark,
+    LastState: Schedule._last_state,
     Died: Schedule._died,
     Interrupted: Schedule._interrupted,
 }

@@ -69,7 +69,7 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         "fits": {**fits},
     }
     if cursor.streams:
-        state["streams"] = [_place(place, spacing(fits)) for place in cursor.streams]
+        state["streams"] = [_stream(position, spacing(fits)) for position in cursor.streams]
     if cursor.num_streams is not None:
         state["num_streams"] = cursor.num_streams
     if cursor.batches is not None:
@@ -118,7 +118,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         rng=dict(state["rng"]),
         workers=dict(state["workers"]),
         announced=state.get("announced"),
-        streams=tuple(_places(state, spacing(fits), next_step)),
+        streams=tuple(_streams(state, spacing(fits), next_step)),
         num_streams=state.get("num_streams"),
         batches=state.get("batches"),
         rank=_rank(state),
@@ -234,17 +234,17 @@ def _feedback(state: Mapping[str, Any]) -> dict[str, Any] | None:
 # --- the streams ---------------------------------------------------------------------------------
 
 
-def _place(place: StreamPosition, samples: int | None) -> dict[str, Any]:
+def _stream(position: StreamPosition, samples: int | None) -> dict[str, Any]:
     return {
-        "given": place.given,
-        "ended": place.ended,
-        "marked": place.marked,
-        "mark": place.mark,
-        "since": _packed(place.since, samples),
+        "given": position.given,
+        "ended": position.ended,
+        "marked": position.state_at,
+        "mark": position.state,
+        "since": _packed(position.since, samples),
     }
 
 
-def _places(
+def _streams(
     state: Mapping[str, Any], samples: int | None, next_step: int
 ) -> Iterator[StreamPosition]:
     forms = state.get("streams", [])
@@ -256,14 +256,14 @@ def _places(
         if type(form) is not dict or any(type(form.get(n)) is not kinds[n] for n in kinds):
             raise DamagedStateError(field, "the position of a stream", form)
         counts = {f"{field}.{name}": form.get(name) for name in ("given", "marked")}
-        given, marked = (_count(counts, name) for name in counts)
+        given, state_at = (_count(counts, name) for name in counts)
         since = list(_unpacked(form["since"], samples, next_step))
         if since and max(task.step for task in since) >= next_step:
             raise DamagedStateError(f"{field}.since", f"tasks below {next_step}", form["since"])
-        if marked + len(since) > given:
-            raise DamagedStateError(f"{field}.marked", f"at most {given - len(since)}", marked)
+        if state_at + len(since) > given:
+            raise DamagedStateError(f"{field}.marked", f"at most {given - len(since)}", state_at)
         tasks = [replace(task, stream=stream) for task in since]
-        yield StreamPosition(given, form["ended"], form.get("mark"), marked, tasks)
+        yield StreamPosition(given, form["ended"], form.get("mark"), state_at, tasks)
 
 
 # --- the window ----------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 A stream is one replica of an iterable-style dataset with its iteration, or of a map-style dataset
 that has a state. It belongs to no process. The schedule moves its position when one of its batches
-is delivered, and only then. The *mark* is the stream's state that its worker has sent by that time.
+is delivered, and only then. With it goes the stream's state that its worker has sent by that time.
 
 Torch takes the batches of an iterable-style dataset from its workers in turn, and skips workers
 that have no more. Batch ``n`` of stream ``s`` is step ``n * streams + s`` here. In ascending order
@@ -20,7 +20,7 @@ from .shard import ALONE, StreamShare
 from .task import Task
 
 #: states of streams, by their numbers; the core never looks into one
-Marks = dict[int, Any]
+StreamStates = dict[int, Any]
 
 
 @dataclass(slots=True)
@@ -31,28 +31,28 @@ class StreamPosition:
     given: int = 0
     #: it has no more than that
     ended: bool = False
-    #: its state after ``marked`` of them; None: it is to begin the epoch anew
-    mark: Any = None
+    #: its state after ``state_at`` of them; None: it is to begin the epoch anew
+    state: Any = None
     #: at most ``given``; the batches in between are fetched again after a resume
-    marked: int = 0
+    state_at: int = 0
     #: map-style: the tasks in between
     since: list[Task] = field(default_factory=list)
 
-    def deliver(self, task: Task, mark: Any, remember: bool) -> None:
+    def deliver(self, task: Task, state: Any, remember: bool) -> None:
         """A batch of the stream was delivered.
 
         Args:
             task: the batch's.
-            mark: the stream's state after it; None if it was not taken.
+            state: the stream's state after it; None if it was not taken.
             remember: the task is needed to fetch the batch again.
         """
         self.given += 1
-        if isinstance(mark, CannotSaveError) and remember:
+        if isinstance(state, CannotSaveError) and remember:
             # To go on without a state, the tasks are needed; but it cannot be saved any more.
-            self.mark = mark if self.marked == 0 else self.mark
+            self.state = state if self.state_at == 0 else self.state
             self.since.append(task)
-        elif mark is not None:
-            self.mark, self.marked = mark, self.given
+        elif state is not None:
+            self.state, self.state_at = state, self.given
             self.since.clear()
         elif remember:
             self.since.append(task)
@@ -60,28 +60,28 @@ class StreamPosition:
     @property
     def exact(self) -> bool:
         """Whether the state at this very position is known: nothing has to be fetched again."""
-        known = self.mark is not None and not isinstance(self.mark, CannotSaveError)
-        return known and self.marked == self.given
+        known = self.state is not None and not isinstance(self.state, CannotSaveError)
+        return known and self.state_at == self.given
 
     def replayable(self) -> StreamPosition:
         """The same position, reached from the start if the state could not be saved."""
-        if not isinstance(self.mark, CannotSaveError):
+        if not isinstance(self.state, CannotSaveError):
             return self
-        return self.copy(mark=None, marked=0)
+        return self.copy(state=None, state_at=0)
 
-    def over(self, mark: Any) -> StreamPosition:
+    def over(self, state: Any) -> StreamPosition:
         """The same position, now that it is known to be the last one.
 
         Args:
-            mark: the stream's state at its end; None if it was not taken.
+            state: the stream's state at its end; None if it was not taken.
         """
-        if mark is None:
+        if state is None:
             return self.copy(ended=True)
-        return StreamPosition(self.given, True, mark, self.given)
+        return StreamPosition(self.given, True, state, self.given)
 
     def copy(self, **changes: Any) -> StreamPosition:
         """A position that does not move with this one."""
-        copy = StreamPosition(self.given, self.ended, self.mark, self.marked, list(self.since))
+        copy = StreamPosition(self.given, self.ended, self.state, self.state_at, list(self.since))
         return replace(copy, **changes) if changes else copy
 
 
@@ -112,21 +112,21 @@ class StreamPlan:
 
     def __init__(
         self,
-        places: Sequence[StreamPosition],
+        positions: Sequence[StreamPosition],
         indices: Any,
         share: StreamShare | None = None,
         batches: int | None = None,
     ) -> None:
         self._indices = indices
-        self._share = share or StreamShare(ALONE, len(places))
+        self._share = share or StreamShare(ALONE, len(positions))
         self.batches = batches
         #: tasks that are drawn at most; None: each stream is read to its end
         self.limit = batches if self._share.shard.tail == "drop" else None
         #: streams of this rank, without those that are read again
         self.streams = len(self._share)
-        self.restart((), places)
+        self.restart((), positions)
 
-    def restart(self, tasks: Iterable[Task], places: Sequence[StreamPosition]) -> None:
+    def restart(self, tasks: Iterable[Task], positions: Sequence[StreamPosition]) -> None:
         """Begin at the streams' positions; tasks that were drawn are drawn again.
 
         Args:
@@ -136,16 +136,16 @@ class StreamPlan:
         #: By stream, the number of its next batch. One that has ended is asked once more, which
         #: gives its dataset the state for the next epoch; but it is not replayed for that.
         self._next = {
-            at: place.given
-            for at, place in enumerate(places[: self.streams])
-            if place.mark is not None or not place.ended
+            at: position.given
+            for at, position in enumerate(positions[: self.streams])
+            if position.state is not None or not position.ended
         }
         #: the stream that is read again, with the number of its next batch; empty: none is
         self._again: dict[int, int] = {}
-        if len(places) > self.streams and not places[-1].ended:
-            self._again = {len(places) - 1: places[-1].given}
+        if len(positions) > self.streams and not positions[-1].ended:
+            self._again = {len(positions) - 1: positions[-1].given}
         #: streams of the rank, and those that it has begun to read again
-        self._begun = len(places)
+        self._begun = len(positions)
         #: tasks that may be drawn of the latter
         self._more = 0
         self.next_step = self.position = 0

@@ -100,7 +100,7 @@ class Window:
         """Streams of which batches wait for delivery."""
         return {self.entries[step].task.stream for step in self._ready}
 
-    def beyond(self, place: StreamPosition, stream: int, remember: bool) -> StreamPosition:
+    def beyond(self, position: StreamPosition, stream: int, remember: bool) -> StreamPosition:
         """A stream's position once all of its batches that are here are delivered.
 
         Args:
@@ -108,11 +108,11 @@ class Window:
             stream: its number.
             remember: see `StreamPosition.deliver`.
         """
-        place = place.copy()
+        position = position.copy()
         for entry in self.entries.values():
             if entry.task.stream == stream and entry.answer is not None:
-                place.deliver(entry.task, entry.answer.mark, remember)
-        return place
+                position.deliver(entry.task, entry.answer.state, remember)
+        return position
 
     # --- moving ----------------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ from .wrapper import (
     states_of,
 )
 
-#: marks within a buffer's length; a resume reads up to the stretch between two of them in vain
-_MARKS = 4
+#: states saved within a buffer's length; a resume reads up to the stretch between two in vain
+_STATES = 4
 
 
 # Pickled loaders hold this name and its module: tests/golden/pickles.
@@ -215,8 +215,8 @@ class SampleKeeper(ShuffleIterator):
 class Rereader(ShuffleIterator):
     """It holds samples with their numbers, and saves the numbers.
 
-    As it reads it makes *marks*: states of the dataset, each with the number of the sample that
-    comes next there. All are kept from the last one before the oldest sample in the buffer.
+    As it reads it saves states of the dataset, each with the number of the sample that comes next
+    there. It holds all from the last one before the oldest sample in the buffer.
     """
 
     mode = "rebuild"
@@ -224,8 +224,8 @@ class Rereader(ShuffleIterator):
     def __init__(self, dataset: Any, size: int, seed: int) -> None:
         super().__init__(dataset, size, seed)
         self._count = 0
-        self._stretch = max(1, size // _MARKS)
-        self._marks: deque[tuple[int, dict[str, Any]]] = deque()
+        self._stretch = max(1, size // _STATES)
+        self._states: deque[tuple[int, dict[str, Any]]] = deque()
 
     def __next__(self) -> Any:
         _, sample = super().__next__()
@@ -233,29 +233,29 @@ class Rereader(ShuffleIterator):
 
     def _read(self) -> tuple[int, Any]:
         if self._count % self._stretch == 0:
-            self._mark()
+            self._save_state()
         sample = next(self._inner)
         self._count += 1
         return self._count - 1, sample
 
-    def _mark(self) -> None:
-        if self._marks and self._marks[-1][0] == self._count:
+    def _save_state(self) -> None:
+        if self._states and self._states[-1][0] == self._count:
             return  # the dataset has raised here, or was opened here by a resume
         try:
-            states = states_of(self._dataset, self._inner)
+            inner = states_of(self._dataset, self._inner)
         except NotImplementedError:
-            states = {}  # said when a state is asked for that needs it
-        self._marks.append((self._count, states))
-        self._drop_marks()
+            inner = {}  # said when a state is asked for that needs it
+        self._states.append((self._count, inner))
+        self._drop_states()
 
-    def _drop_marks(self) -> None:
+    def _drop_states(self) -> None:
         oldest = min((number for number, _ in self._buffer), default=self._count)
-        while len(self._marks) > 1 and self._marks[1][0] <= oldest:
-            self._marks.popleft()
+        while len(self._states) > 1 and self._states[1][0] <= oldest:
+            self._states.popleft()
 
     def _held(self) -> dict[str, Any]:
-        self._drop_marks()
-        start, inner = self._marks[0]
+        self._drop_states()
+        start, inner = self._states[0]
         if not inner:
             states_of(self._dataset, self._inner)  # says who has none
             raise NotImplementedError(f"{name_of(self._dataset)} had no state at sample {start}")
@@ -280,9 +280,9 @@ class Rereader(ShuffleIterator):
     def _restore(self, state: dict[str, Any]) -> None:
         start, wanted = state["start"], set(state["numbers"])
         self._count = start
-        self._marks = deque([(start, deepcopy(state["inner"]))])
+        self._states = deque([(start, deepcopy(state["inner"]))])
         self._inner = reopen(self._dataset, state["inner"])
-        # What is wanted comes into the buffer as it is met, since marks are kept for what is there.
+        # What is wanted comes into the buffer as it is met: states are held for what is there.
         for _ in range(state["count"]):
             number, sample = self._read_again(start + state["count"])
             if number - start in wanted:

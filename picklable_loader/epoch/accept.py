@@ -79,8 +79,8 @@ def check(spec: Spec, source: Source, saved: Saved) -> None:
     _check_position(spec, cursor, length)
     for at, task in enumerate(cursor.window):
         _check_task(spec, task, order, f"window[{at}]", length)
-    for stream, place in enumerate(cursor.streams):
-        for at, task in enumerate(place.since):
+    for stream, position in enumerate(cursor.streams):
+        for at, task in enumerate(position.since):
             field = f"streams[{stream}].since[{at}]"
             _check_task(spec, task, order, field, length)
 
@@ -107,9 +107,9 @@ def _check_streams(spec: Spec, cursor: Cursor) -> None:
         most = own + cursor.num_streams  # with those that are read again
         if not spec.iterable or not own or not own <= len(cursor.streams) <= most:
             raise DamagedStateError("streams", f"the {own} of its rank", len(cursor.streams))
-        if len(cursor.streams) > own and not all(place.ended for place in cursor.streams[:own]):
+        if len(cursor.streams) > own and not all(each.ended for each in cursor.streams[:own]):
             raise DamagedStateError("streams", "read again only after their ends", cursor.streams)
-    given = sum(place.given for place in cursor.streams)
+    given = sum(position.given for position in cursor.streams)
     if given != cursor.step:
         raise DamagedStateError("step", f"{given}, what the streams have given", cursor.step)
     read(cursor.streams)
@@ -121,8 +121,8 @@ def _check_sampler(spec: Spec, cursor: Cursor) -> None:
     if "state" in saved and (spec.known or not is_stateful(spec.sampler)):
         raise DamagedStateError("sampler.state", "absent, as the sampler has none", saved["state"])
     if spec.known and attributes:
-        told = attributes.get("epoch")
-        if attributes.keys() != {"epoch"} or told[0] != "plain" or type(told[1]) is not int:
+        epoch = attributes.get("epoch")
+        if attributes.keys() != {"epoch"} or epoch[0] != "plain" or type(epoch[1]) is not int:
             raise DamagedStateError("sampler.attributes", "an epoch that was set", attributes)
 
 

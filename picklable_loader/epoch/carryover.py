@@ -50,10 +50,10 @@ def as_text(states: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
-def worker_states(cursor: Cursor | None, kept: Carryover | None) -> dict[str, Any]:
+def worker_states(cursor: Cursor | None, carryover: Carryover | None) -> dict[str, Any]:
     """By worker, the states of its generators (``seeding="worker"``)."""
     if cursor is None:
-        return {} if kept is None else dict(kept.worker_states)
+        return {} if carryover is None else dict(carryover.worker_states)
     return _states(cursor.workers)
 
 

@@ -69,14 +69,14 @@ class Driver:
         #: what `advance` has raised leaves nothing half done: it was its own to raise
         self.settled = False
         #: what the next epoch has from this one; None where there are no workers
-        self.kept: Carryover | None = None
+        self.carryover: Carryover | None = None
         #: that of the loader whose workers these are; None without workers
         self._pooled: Turn | None = None
 
     @property
     def has_workers(self) -> bool:
         """Workers live, at work or between two epochs."""
-        return self._engine is not None and self.kept is not None
+        return self._engine is not None and self.carryover is not None
 
     def start(self, run: Run, make: Callable[[Run], Engine], turn: Turn, skip: int = 0) -> None:
         """Let the engine work on a run, and fetch ahead; starts workers where there are none.
@@ -95,13 +95,13 @@ class Driver:
             new_workers = workers > 0
         else:
             new_workers = self._engine.renewed
-        self.kept = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
+        self.carryover = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
         self._pooled = turn if workers else None
-        marks = self._engine.begin(run.epoch_start(), run.worker_states, run.openings(new_workers))
+        states = self._engine.begin(run.epoch_start(), run.worker_states, run.openings(new_workers))
         self.run = run
         if skip:
             self._carry_out(Skipped(skip))
-        self._carry_out(Started(marks))
+        self._carry_out(Started(states))
 
     def advance(self, event: Event = _WANTED) -> Answer:
         """The next batch, or the exception that fetching it raised.
@@ -124,7 +124,7 @@ class Driver:
                 kind = type(instruction)
                 if kind is Send:
                     send: Send = instruction  # type: ignore[assignment]
-                    engine.send(send.worker, send.task, send.place)
+                    engine.send(send.worker, send.task, send.position)
                 elif kind is Deliver or kind is Raise:
                     return engine.answers.pop(instruction.step)  # type: ignore[union-attr]
                 else:
@@ -147,12 +147,12 @@ class Driver:
             self._waited_ns += ended_ns - began_ns
             self._waits.append((began_ns, ended_ns))
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Tell the schedule something."""
         run = self.run
         assert run is not None, "start() comes first"
         self._carry_out(event)
-        self.kept = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
+        self.carryover = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
 
     def stats(self) -> Stats:
         """Figures counted since the workers were started, or until they were retired."""
@@ -207,7 +207,7 @@ class Driver:
             answers = tuple(self._engine.clocks.last_answers)
             self._last_record = Record(answers, tuple(self._waits))
             # Whatever a signal handler raises meanwhile, it does not work any more.
-            engine, self._engine, self.kept = self._engine, None, None
+            engine, self._engine, self.carryover = self._engine, None, None
             engine.close()
 
     def refit(self, streams: StreamShare) -> None:
@@ -215,10 +215,10 @@ class Driver:
 
         They have it of a state; the epochs after have the loader's.
         """
-        kept = self.kept
-        if kept is not None and self._streams != streams:
+        carryover = self.carryover
+        if carryover is not None and self._streams != streams:
             self.stop()
-            self.kept = replace(kept, policy=None)
+            self.carryover = replace(carryover, policy=None)
 
     def _carry_out(self, event: Event) -> None:
         assert self.run is not None
@@ -229,10 +229,10 @@ class Driver:
         engine = self._engine
         assert engine is not None
         match instruction:
-            case Send(worker, task, place):
-                engine.send(worker, task, place)
-            case AskLast(worker, stream, place):
-                engine.ask(worker, stream, place)
+            case Send(worker, task, position):
+                engine.send(worker, task, position)
+            case AskLast(worker, stream, position):
+                engine.ask(worker, stream, position)
             case Drop(step):
                 del engine.answers[step]
             case Pass(step):
@@ -262,13 +262,13 @@ class Driver:
         cut = run.spec.lives_on and (schedule.plan.cut or schedule.plan.limit is not None)
         if (run.spec.asks_at_end or (cut and run.spec.asks_when_left)) and not schedule.left:
             self.advance(Left(len(run.streams)))
-        run.last_marks = schedule.last_marks()
+        run.last_states = schedule.last_states()
         if run.spec.has_worker_states:
             run.worker_states.update(engine.worker_states)
         states = dict(run.worker_states)
-        self.kept = Carryover(run.base_seed, run.worker_seed, schedule.policy, states)
+        self.carryover = Carryover(run.base_seed, run.worker_seed, schedule.policy, states)
         if cut and run.spec.stateful:
-            run.last_marks = {}
+            run.last_states = {}
             self.stop()  # nobody knows the states of streams that were not read to their ends
         raise StopIteration
 

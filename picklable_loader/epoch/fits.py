@@ -116,7 +116,7 @@ def own_streams(spec: Spec, saved: Saved) -> Saved:
         unlike = Difference("num_streams", f"{shard.world} at least", share.total)
         raise StateMismatch([unlike], _FEW_STREAMS)
     streams = tuple(cursor.streams[number] for number in share.own)
-    steps, batches = sum(place.given for place in streams), None
+    steps, batches = sum(position.given for position in streams), None
     if spec.levelled:
         known = zip(cursor.streams, spec.stream_batches(share.total) or (), strict=True)
         left = share.batches([0 if at.ended else max(0, n - at.given) for at, n in known])
@@ -189,7 +189,7 @@ def _of_this_rank(cursor: Cursor, strict: bool, here: tuple[int, int], shared: b
     there = cursor.rank or (0, 1)
     if here == there or (shared and cursor.rank is None):
         return cursor
-    tasks = [*cursor.window, *(task for place in cursor.streams for task in place.since)]
+    tasks = [*cursor.window, *(task for position in cursor.streams for task in position.since)]
     if shared or (strict and any(task.indices is not None for task in tasks)):
         advice = _ONE_RANKS if shared else _OTHER_RANK
         if cursor.num_streams is not None:

@@ -224,16 +224,16 @@ def _of_custom(spec: Spec, source: Source, given: TorchdataState, position: int)
 # --- streams -------------------------------------------------------------------------------------
 
 
-def _marks(spec: Spec, given: TorchdataState) -> list[dict[str, Any]]:
+def _stream_states(spec: Spec, given: TorchdataState) -> list[dict[str, Any]]:
     """The streams' states. Hugging Face's datasets save what is their iterators' here."""
-    has_dataset = any("dataset" in mark for mark in given.marks)
+    has_dataset = any("dataset" in state for state in given.states)
     if has_dataset and not spec.stateful:
         kind = f"{type(spec.dataset).__qualname__}, without state_dict"
         raise _unlike("dataset", kind, "one that has a state")
     if not is_hugging_face(spec.dataset):
-        return [*given.marks]
+        return [*given.states]
     names = {"dataset": "iterator", "iterator": "iterator", "over": "over"}
-    return [{names[name]: value for name, value in mark.items()} for mark in given.marks]
+    return [{names[name]: value for name, value in state.items()} for state in given.states]
 
 
 def _next_streams(spec: Spec, given: TorchdataState) -> tuple[StreamPosition, ...]:
@@ -241,36 +241,36 @@ def _next_streams(spec: Spec, given: TorchdataState) -> tuple[StreamPosition, ..
 
     New workers have new copies of it. Hugging Face's states are of one iteration.
     """
-    marks = _marks(spec, given)
+    states = _stream_states(spec, given)
     if (given.workers and not spec.lives_on) or is_hugging_face(spec.dataset):
         return ()
-    if spec.stateful and not any(mark.keys() - {"over"} for mark in marks):
+    if spec.stateful and not any(state.keys() - {"over"} for state in states):
         raise refused("It has no state of the dataset", given.again())
-    if given.workers and any("dataset" in mark and "over" not in mark for mark in marks):
+    if given.workers and any("dataset" in state and "over" not in state for state in states):
         raise _not_at_its_end(f"dataset {type(spec.dataset).__qualname__}")
-    return tuple(StreamPosition(mark={**mark, "over": True}) for mark in marks if spec.streamed)
+    return tuple(StreamPosition(state={**state, "over": True}) for state in states if spec.streamed)
 
 
 def _streams(spec: Spec, given: TorchdataState) -> tuple[StreamPosition, ...]:
     """The positions of the streams in this epoch."""
-    marks, counts, later = _marks(spec, given), _delivered(given), [0] * len(given.marks)
+    states, counts, later = _stream_states(spec, given), _delivered(given), [0] * len(given.states)
     turns = sorted(_running(given), key=lambda at: (at <= given.last_worker, at))
     if given.since and not turns:
         raise DamagedStateError("_steps_since_snapshot", "0, as all have ended", given.since)
     for number, at in enumerate(turns):
         later[at] = len(range(number, given.since, len(turns)))
-    for at, mark in enumerate(marks):
-        if counts[at] and not mark.keys() - {"over"}:
+    for at, state in enumerate(states):
+        if counts[at] and not state.keys() - {"over"}:
             whose = f"the dataset {type(spec.dataset).__qualname__} in stream {at}"
             raise refused(f"It has no state of {whose}", given.again())
     return tuple(
-        StreamPosition(count + more, "over" in mark, mark or None, count)
-        for count, more, mark in zip(counts, later, marks, strict=True)
+        StreamPosition(count + more, "over" in state, state or None, count)
+        for count, more, state in zip(counts, later, states, strict=True)
     )
 
 
 def _running(given: TorchdataState) -> list[int]:
-    return [at for at, mark in enumerate(given.marks) if "over" not in mark]
+    return [at for at, state in enumerate(given.states) if "over" not in state]
 
 
 def _delivered(given: TorchdataState) -> list[int]:
@@ -279,7 +279,7 @@ def _delivered(given: TorchdataState) -> list[int]:
     Torchdata counts them together. Of streams that have ended only the sum matters: the others
     take turns after the one that gave the newest.
     """
-    streams, last, count = len(given.marks), given.last_worker, given.delivered
+    streams, last, count = len(given.states), given.last_worker, given.delivered
     running = _running(given)
     if not count:
         return [0] * streams

@@ -60,13 +60,13 @@ class History:
 
     # --- saving ----------------------------------------------------------------------------------
 
-    def saved(self, kept: Carryover | None) -> dict[str, Any]:
+    def saved(self, carryover: Carryover | None) -> dict[str, Any]:
         """The part of it that a pickle of the loader holds.
 
         Args:
             kept: the carryover of persistent workers that live.
         """
-        resume, wish, carryover = None, None, kept or self.carryover
+        resume, wish, carryover = None, None, carryover or self.carryover
         if self.resume is not None and self.position is not None:
             cursor, fits = self.resume
             resume = to_plain(cursor._replace(rng=self.source.as_now(cursor.rng)), fits)
@@ -165,10 +165,10 @@ class History:
         """
         self._check_newest(spec, position)
         seeded = self.source.seed is not None
-        places = self._carried_places(spec)
+        positions = self._carried_positions(spec)
         if not live:
             drift = self.origin_known.reached() if self.origin_known and not spec.workers else {}
-            warn_of_drift(spec.dataset, places, drift.get("drift", []))
+            warn_of_drift(spec.dataset, positions, drift.get("drift", []))
         cursor = Cursor(
             epoch=self.next_epoch if position is self.position else position.epoch + 1,
             # with a seed each epoch begins with its own
@@ -176,10 +176,10 @@ class History:
             **self._draws(spec, position.carryover()),
             sampler=spec.unstarted(self.source, True),
             announced=self.announced,
-            streams=savable(places, live),
-            num_streams=spec.streams.total if places and spec.streams.shard.world > 1 else None,
-            batches=spec.batches if places else None,
-            rank=spec.rank if places and spec.shared and spec.shard.world > 1 else None,
+            streams=savable(positions, live),
+            num_streams=spec.streams.total if positions and spec.streams.shard.world > 1 else None,
+            batches=spec.batches if positions else None,
+            rank=spec.rank if positions and spec.shared and spec.shard.world > 1 else None,
         )
         return self._noted(Saved(cursor, spec.fingerprint()))
 
@@ -230,11 +230,11 @@ class History:
         self.source.fits = dict(saved.fits)
         return saved
 
-    def _carried_places(self, spec: Spec) -> list[StreamPosition]:
+    def _carried_positions(self, spec: Spec) -> list[StreamPosition]:
         """The streams' positions at the start of the next epoch, if not at their beginning."""
         if not self.carried or len(self.carried) != len(spec.streams):
             return []  # they are of other streams
-        return [StreamPosition(mark=self.carried[stream]) for stream in range(len(spec.streams))]
+        return [StreamPosition(state=self.carried[stream]) for stream in range(len(spec.streams))]
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class History:
         else:
             self.origin_known.set_epoch(epoch)
 
-    def fresh_run(self, spec: Spec, kept: Carryover | None) -> Run:
+    def fresh_run(self, spec: Spec, carryover: Carryover | None) -> Run:
         """The next epoch, begun; with ``seed=`` the sampler follows."""
         position = self.position
         left = None if position is None or position.run is None else position.run.order
@@ -283,9 +283,9 @@ class History:
         if self.announced != self._dataset_has:  # it went on from a state of another epoch
             self._tell_dataset(spec, self.announced)
         draws_as = self._drawing(spec)
-        if kept is None and draws_as == "persistent_workers" and not spec.lives_on:
-            kept = self.carryover if position is None else position.carryover()
-        run = Run(spec, self.source, self.next_epoch, self.announced, None, kept, draws_as)
+        if carryover is None and draws_as == "persistent_workers" and not spec.lives_on:
+            carryover = self.carryover if position is None else position.carryover()
+        run = Run(spec, self.source, self.next_epoch, self.announced, None, carryover, draws_as)
         return self._opened(run)
 
     def after_unpickling(self, spec: Spec) -> tuple[Saved | None, Carryover | None]:
@@ -294,19 +294,19 @@ class History:
         Persistent workers would have gone on with what the epoch has left them, for example its
         base seed; new ones begin with that. The epoch of a later set_epoch counts.
         """
-        position, kept = self.position, None
+        position, carryover = self.position, None
         if position is None:
             return None, self.carryover
         if position.waits is None:
             return None, None
         if position.run is None and position.waits.cursor.base_seed is not None:
-            kept = position.carryover()
+            carryover = position.carryover()
         if not position.over or self.next_epoch != position.epoch + 1:
-            return None, kept
+            return None, carryover
         self.refit(spec)
-        return self.following(spec, position, live=True), kept
+        return self.following(spec, position, live=True), carryover
 
-    def resumed_run(self, spec: Spec, position: Position, kept: Carryover | None) -> Run:
+    def resumed_run(self, spec: Spec, position: Position, carryover: Carryover | None) -> Run:
         """The pass that goes on from the state that it waits at, begun."""
         assert position.start is not None
         cursor, fits = position.start
@@ -322,7 +322,7 @@ class History:
         if cursor.announced not in (None, self._dataset_has):
             self._dataset_has = cursor.announced
             tell_epoch(spec.dataset, cursor.announced)
-        position.run = self._opened(Run(spec, self.source, cursor=cursor, kept=kept))
+        position.run = self._opened(Run(spec, self.source, cursor=cursor, carryover=carryover))
         if position.pending:
             position.pending = False
             if self.position is position:
@@ -332,7 +332,7 @@ class History:
     def _opened(self, run: Run) -> Run:
         self.source.generators = run.spec.generators
         self.iterated = True
-        run.open(self.shared_seeds, self._carried_places(run.spec))
+        run.open(self.shared_seeds, self._carried_positions(run.spec))
         return run
 
     def begins(self, position: Position) -> None:
@@ -348,9 +348,9 @@ class History:
         if run.finished and run.batches is not None and (wrong := run.wrong_lengths()):
             other_lengths(type(spec.dataset).__qualname__, wrong)
         if spec.streamed and (spec.lives_on or (alone and spec.options.num_streams is None)):
-            marks, streams = run.last_marks, len(run.streams)
-            known = any(stream in marks for stream in range(streams))
-            self.carried = {stream: marks.get(stream) for stream in range(streams) if known}
+            states, streams = run.last_states, len(run.streams)
+            known = any(stream in states for stream in range(streams))
+            self.carried = {stream: states.get(stream) for stream in range(streams) if known}
             if streams == len(spec.streams) and run.streams != spec.streams:
                 self._forget(spec, run.streams.total)  # as many of this rank, and other ones
 
@@ -360,8 +360,8 @@ class History:
             self._forget(spec, had)
 
     def _forget(self, spec: Spec, had: int) -> None:
-        marks, self.carried = self.carried.values(), {}
-        if spec.stateful or remembers(marks):
+        states, self.carried = self.carried.values(), {}
+        if spec.stateful or remembers(states):
             forgotten(type(spec.dataset).__qualname__, had, spec.streams.total)
 
     def load(

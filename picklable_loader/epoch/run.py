@@ -79,7 +79,7 @@ class Run:
         epoch: int = 0,
         announced: int | None = None,
         cursor: Cursor | None = None,
-        kept: Carryover | None = None,
+        carryover: Carryover | None = None,
         draws_as: str | None = None,
     ) -> None:
         self.spec = spec
@@ -87,7 +87,7 @@ class Run:
         self.resumed_from = cursor
         self.draws_as = draws_as if cursor is None else cursor.draws_as
         self._lives_on = self.draws_as == "persistent_workers"
-        self._kept = kept
+        self._carryover = carryover
         self._fits: dict[str, Any] | None = None
         self._grouping = spec.grouping
         self.writer = Writer()
@@ -98,7 +98,7 @@ class Run:
         #: the seed with which the workers are, or were, started
         self.worker_seed = 0
         #: by worker, the states of its generators after the last batch that was delivered from it
-        self.worker_states = worker_states(cursor, kept)
+        self.worker_states = worker_states(cursor, carryover)
         #: the last step that has moved them, the worker, and its states before
         self._states_before: tuple[int, str, Any] | None = None
         #: the streams that serve the tasks, which are a state's, or the loader's
@@ -106,7 +106,7 @@ class Run:
         #: how many batches the pass has, where all ranks have as many; None: as its streams have
         self.batches = spec.batches
         #: once the run is over: by stream, the state in which the next epoch finds the dataset
-        self.last_marks: dict[int, Any] = {}
+        self.last_states: dict[int, Any] = {}
         #: workers have to be given the positions of their streams
         self.goes_on = cursor is not None
         #: where it began: the step after that of a state, or 0
@@ -123,26 +123,28 @@ class Run:
             shared_seeds: the loader's.
             carried: the streams, if the epoch before has left the dataset in another state.
         """
-        cursor, kept, spec = self.resumed_from, self._kept, self.spec
+        cursor, carryover, spec = self.resumed_from, self._carryover, self.spec
         rejoin(self._source)
         self.shared_seed = self._shared_seed(cursor, shared_seeds)
         #: None: iterable-style data
         self.order = None if spec.iterable else self._make_order(cursor)
-        self.base_seed = self._base_seed(cursor, kept)
-        known = (kept if self._lives_on else None) or cursor
+        self.base_seed = self._base_seed(cursor, carryover)
+        known = (carryover if self._lives_on else None) or cursor
         seed = None if known is None else known.worker_seed
         self.worker_seed = self.base_seed if seed is None else seed
-        self._open_again(cursor, kept, shared_seeds)
-        places = read(cursor.streams) if cursor is not None and cursor.streams else carried
-        if spec.streamed and not places:
-            places = [StreamPosition() for _ in spec.streams.own]
-        self._streamed = bool(places)
+        self._open_again(cursor, carryover, shared_seeds)
+        positions = read(cursor.streams) if cursor is not None and cursor.streams else carried
+        if spec.streamed and not positions:
+            positions = [StreamPosition() for _ in spec.streams.own]
+        self._streamed = bool(positions)
         #: streams that had ended before this pass
-        self._ended_before = {at for at, place in enumerate(places) if place.ended}
+        self._ended_before = {at for at, position in enumerate(positions) if position.ended}
         if cursor is not None and cursor.streams:
-            self.streams = replace(spec.streams, total=cursor.num_streams or len(places))
+            self.streams = replace(spec.streams, total=cursor.num_streams or len(positions))
             self.batches = cursor.batches
-        self.schedule = self._schedule(cursor, (kept and kept.policy) or spec.policy(), places)
+        self.schedule = self._schedule(
+            cursor, (carryover and carryover.policy) or spec.policy(), positions
+        )
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -155,17 +157,17 @@ class Run:
         return EpochStart(self.base_seed, self.announced, self.shared_seed)
 
     def openings(self, new_workers: bool) -> dict[int, StreamPosition]:
-        """The streams that do not simply begin the epoch, each with its place.
+        """The streams that do not simply begin the epoch, each with its position.
 
         Args:
             new_workers: their datasets have not seen the epoch before.
         """
         if not self._streamed or not (self.goes_on or new_workers):
             return {}
-        places = self.schedule.places()
+        positions = self.schedule.positions()
         if self.order is None:  # what cannot be saved can still be fetched again
-            places = tuple(place.replayable() for place in places)
-        return {stream: place for stream, place in enumerate(places) if place.mark or place.given}
+            positions = tuple(position.replayable() for position in positions)
+        return {at: each for at, each in enumerate(positions) if each.state or each.given}
 
     def cursor(self, live: bool, behind: int = 0) -> Cursor:
         """The position of the run.
@@ -181,7 +183,7 @@ class Run:
         step = undone[-1].delivered if undone else self.schedule.delivered
         next_step, position, pending = self._pending(step, undone)
         window = tuple([self._as_saved(task, live) for task in pending]) if pending else ()
-        places = self._places(live, undone) if self._streamed else ()
+        positions = self._of_streams(live, undone) if self._streamed else ()
         order: dict[str, Any] | None = None
         if self.shared_seed is not None:
             order = {"shared_seed": self.shared_seed}
@@ -194,10 +196,10 @@ class Run:
             next_step=next_step,
             position=position,
             window=window,
-            streams=places,
-            num_streams=self.streams.total if places and self.streams.shard.world > 1 else None,
+            streams=positions,
+            num_streams=self.streams.total if positions and self.streams.shard.world > 1 else None,
             batches=self.batches,
-            rank=self._rank(window, places, order),
+            rank=self._rank(window, positions, order),
             base_seed=self.base_seed,
             worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,
             order=order,
@@ -220,21 +222,21 @@ class Run:
             raise too_far_behind(behind, known)
         return self.schedule.deliveries.last(behind)
 
-    def _places(self, live: bool, undone: Sequence[Delivery]) -> tuple[StreamPosition, ...]:
+    def _of_streams(self, live: bool, undone: Sequence[Delivery]) -> tuple[StreamPosition, ...]:
         """The streams' positions, as a state holds them."""
-        places = self.schedule.places(undone)
+        positions = self.schedule.positions(undone)
         if not live:
-            warn_of_drift(self.spec.dataset, places)
+            warn_of_drift(self.spec.dataset, positions)
         return tuple(
-            place.copy(since=[self._as_saved(task, live) for task in place.since])
-            for place in savable(places, live)
+            position.copy(since=[self._as_saved(task, live) for task in position.since])
+            for position in savable(positions, live)
         )
 
     def _pending(self, step: int, undone: Sequence[Delivery]) -> tuple[int, int, Sequence[Task]]:
         """The order's next step and position, and the tasks that it has given before that."""
         plan = self.schedule.plan
         if self.order is None:
-            return step, 0, ()  # streams know their places
+            return step, 0, ()  # streams know their positions
         pending = [*self.schedule.window(), *plan.backlog, *(each.task for each in undone)]
         if not pending:
             return plan.next_step, plan.position, ()
@@ -253,15 +255,18 @@ class Run:
         return replace(task, indices=indices, drawn=None)
 
     def _rank(
-        self, window: Sequence[Task], places: Sequence[StreamPosition], order: dict[str, Any] | None
+        self,
+        window: Sequence[Task],
+        positions: Sequence[StreamPosition],
+        order: dict[str, Any] | None,
     ) -> tuple[int, int] | None:
         """This rank, and the number of ranks, if the state is not for any other rank."""
         spec, replayed = self.spec, order is not None and "checksum" in order
         if spec.shared:
             apart = spec.workers > 0 and not spec.in_order  # each rank has delivered other steps
-            own = bool(places) or apart or (spec.shard.tail == "uneven" and not spec.known)
+            own = bool(positions) or apart or (spec.shard.tail == "uneven" and not spec.known)
         else:
-            held = [*window, *(task for place in places for task in place.since)]
+            held = [*window, *(task for position in positions for task in position.since)]
             drawn = self.order is not None and any(task.indices is not None for task in held)
             own = replayed or drawn
         rank, world = spec.rank if own else (0, 1)
@@ -281,11 +286,11 @@ class Run:
         if said is None:
             return []
         more = self.schedule.waiting > 0  # other ranks have ended, and this one has batches
-        own = zip(self.streams.own, self.schedule.places(), strict=False)
+        own = zip(self.streams.own, self.schedule.positions(), strict=False)
         return [
             stream
-            for at, (stream, place) in enumerate(own)
-            if at not in ended and (place.given < said[stream] if place.ended else more)
+            for at, (stream, position) in enumerate(own)
+            if at not in ended and (position.given < said[stream] if position.ended else more)
         ]
 
     # --- moving ----------------------------------------------------------------------------------
@@ -329,24 +334,24 @@ class Run:
             order.open()
         return order
 
-    def _base_seed(self, cursor: Cursor | None, kept: Carryover | None) -> int:
+    def _base_seed(self, cursor: Cursor | None, carryover: Carryover | None) -> int:
         if cursor is not None and cursor.base_seed is not None:
             return cursor.base_seed
         if self._source.seed is not None:
             return base_seed(self._source.seed, self.epoch)
-        if kept is not None and self._lives_on:
+        if carryover is not None and self._lives_on:
             # Torch draws one when it starts workers, not when they go on living.
-            return next_base_seed(kept.base_seed)
+            return next_base_seed(carryover.base_seed)
         return self._source.draw("loader", random_int64)
 
     def _open_again(
-        self, cursor: Cursor | None, kept: Carryover | None, shared_seeds: SharedSeeds
+        self, cursor: Cursor | None, carryover: Carryover | None, shared_seeds: SharedSeeds
     ) -> None:
         # Torch's multiprocess iterator calls iter(sampler) a second time when it has started its
         # workers: a sampler that changes itself there is two ahead.
         fresh = cursor is None or cursor.order is None
         begun = cursor is not None and (cursor.base_seed, cursor.worker_seed) != (None, None)
-        living = self._lives_on and (kept is not None or begun)
+        living = self._lives_on and (carryover is not None or begun)
         if self.draws_as is not None and fresh and not living:
             # So it does with the seed that DataPipes share, which it then drops.
             shared_seeds.draw(self.spec.dataset, self.epoch)
@@ -360,7 +365,7 @@ class Run:
         return shared_seeds.draw(self.spec.dataset, self.epoch)
 
     def _schedule(
-        self, cursor: Cursor | None, policy: Policy, places: list[StreamPosition]
+        self, cursor: Cursor | None, policy: Policy, positions: list[StreamPosition]
     ) -> Schedule:
         spec, grouping = self.spec, self.spec.grouping
         if spec.options.seeding == "worker" and not spec.workers:
@@ -368,21 +373,21 @@ class Run:
         step = 0 if cursor is None else cursor.step
         if self.order is None:
             wish = None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
-            plan_of_streams = StreamPlan(places, wish, self.streams, self.batches)
-            return Schedule(plan_of_streams, policy, step, places, spec.options.remember)
+            plan_of_streams = StreamPlan(positions, wish, self.streams, self.batches)
+            return Schedule(plan_of_streams, policy, step, positions, spec.options.remember)
         streams, aside = len(self.streams), MOST_ASIDE if spec.draws_unnoticed else 0
         start = (0, 0) if cursor is None else (cursor.next_step, cursor.position)
         plan = Plan(self.order, grouping, *start, streams=streams, most_aside=aside)
         if cursor is not None:
             plan.give_back(filter(None, map(plan.again, map(self._as_drawn, cursor.window))))
-            for place in places:
-                again = map(plan.again, map(self._as_drawn, place.since))
-                place.since = [task for task in again if task is not None]
+            for position in positions:
+                again = map(plan.again, map(self._as_drawn, position.since))
+                position.since = [task for task in again if task is not None]
             plan.seek()
         feedback = restored_feedback(cursor, self.order, plan)
         if feedback is not None and cursor is not None and cursor.feedback is not None:
             policy = replace(policy, budget=cursor.feedback["budget"], most=0)
-        return Schedule(plan, policy, step, places, spec.options.remember, feedback)
+        return Schedule(plan, policy, step, positions, spec.options.remember, feedback)
 
     def _as_drawn(self, task: Task) -> Task:
         """A task of a state, with its indices as the sampler gave them."""

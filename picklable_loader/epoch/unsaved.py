@@ -114,7 +114,7 @@ def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) 
     # What another thread moves while it is pickled is not copied.
     travels, parts = live and not spec.workers and not foreign, []
     if not spec.streamed and not (travels and spec.options.pickle_dataset):
-        parts.append("dataset")  # of a stream, a mark holds it, or a replay moves it again
+        parts.append("dataset")  # a stream's state holds it, or a replay moves it again
     if spec.streamed or not travels:
         parts.append("collate_fn")
     if not parts and spec.options.codec not in ("cloudpickle", "dill"):

@@ -83,8 +83,8 @@ def _alone(loader: Owner[Any]) -> tuple[Owner[Any], dict[int, Any]]:
     """A copy of a loader with a sampler and generators of its own; what was copied for it."""
     memo: dict[int, Any] = {id(loader.dataset): loader.dataset}
     if spec_of(loader).known:
-        kept = getattr(loader.sampler, "__dict__", {}).values()
-        memo.update({id(value): value for value in kept if not isinstance(value, torch.Generator)})
+        owned = getattr(loader.sampler, "__dict__", {}).values()
+        memo.update({id(value): value for value in owned if not isinstance(value, torch.Generator)})
     copied = copy.copy(loader)
     for name in ("sampler", "batch_sampler", "generator"):
         copied.__dict__[name] = copy.deepcopy(loader.__dict__[name], memo)

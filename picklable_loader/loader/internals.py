@@ -39,7 +39,7 @@ class Internals:
         self.turn = Turn()
         #: persistent workers, and the iterator that has them
         self.driver: Driver | None = None
-        self.kept: weakref.ref[Any] | None = None
+        self.iterator: weakref.ref[Any] | None = None
         #: parts of the loader that were looked through for generators which no state holds
         self.looked: set[str] = set()
         #: how the loader is pickled, and what was carried in a pickle without its dataset
@@ -48,8 +48,8 @@ class Internals:
 
     def saved(self) -> dict[str, Any]:
         """The part of it that a pickle of the loader holds."""
-        kept = None if self.driver is None else self.driver.kept
-        return {"options": dict(vars(self.options)), **self.history.saved(kept)}
+        carryover = None if self.driver is None else self.driver.carryover
+        return {"options": dict(vars(self.options)), **self.history.saved(carryover)}
 
     def abandon(self, spec: Spec, resumes: bool) -> None:
         """Retire workers that live on, if a pass has changed their datasets.

@@ -132,7 +132,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
     def _pass_over(self, count: int) -> int:
         before = self.step
         if self._driver.run is not None:
-            self._driver.tell(Skipped(count))
+            self._driver.handle(Skipped(count))
         else:  # workers never see what may have killed those before them
             self.start(skip=count)
         position, run = self._position, self._position.run
@@ -164,7 +164,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             run = self._position.run
             if run is None or self._driver.run is None:
                 raise _no_budget(self.finished)
-            self._driver.tell(Budgeted(tasks, run.schedule.policy.bytes, most))
+            self._driver.handle(Budgeted(tasks, run.schedule.policy.bytes, most))
 
     def stats(self) -> Stats:
         """Figures of workers and consumer since the workers were started, or until they ended.
@@ -213,8 +213,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         history: History = inner.history
         start, wish = None if loaded is None else loaded.start, inner.options.at_epoch_end
         if loaded is None and spec.lives_on:
-            start, kept = history.after_unpickling(spec)
-            self._driver.kept = kept or self._driver.kept
+            start, carryover = history.after_unpickling(spec)
+            self._driver.carryover = carryover or self._driver.carryover
         if inner.driver is not None:
             if start is None:
                 self._leave()
@@ -225,7 +225,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             spec = agreed(self.loader, spec, None)
             if inner.driver is not None or history.carried:
                 inner.refit(spec)
-            position = Position(run=history.fresh_run(spec, self._driver.kept))
+            position = Position(run=history.fresh_run(spec, self._driver.carryover))
             compare_first(spec, position)
             self._take(position)
             self._iterable_length = self.loader._IterableDataset_len_called
@@ -256,12 +256,12 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if run is None:
             _check_kind(self.loader)
             spec = agreed(self.loader, spec_of(self.loader), position)
-            run = self._history.resumed_run(spec, position, self._driver.kept)
+            run = self._history.resumed_run(spec, position, self._driver.carryover)
             compare_first(spec, position)
         if run.goes_on:
             every = run.spec.options.snapshot_every_n_steps
-            places = run.openings(new_workers=False).values()
-            self._replay = replayed(places, None if every == "auto" else every or NEVER)
+            positions = run.openings(new_workers=False).values()
+            self._replay = replayed(positions, None if every == "auto" else every or NEVER)
         self._collates = id(self.loader.collate_fn)
         self._driver.start(run, partial(engine_of, self.loader, self._driver), self._turn, skip)
 
@@ -320,8 +320,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         self._driver.settled = False
 
     def _warn_of_skips(self) -> None:
-        if (sample := self._driver.skips.untold) is not None:
-            self._driver.skips.untold = None
+        if (sample := self._driver.skips.unreported) is not None:
+            self._driver.skips.unreported = None
             skipped(sample)
 
     def _hand_over(self, answer: Answer) -> _T:
@@ -331,7 +331,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if type(payload) is Thinned:
             payload, bad = payload
             self._driver.skipped(answer.step, bad)
-        if self._driver.skips.untold:
+        if self._driver.skips.unreported:
             self._warn_of_skips()
         loader, promised, spec = self.loader, self._iterable_length, self._live_run().spec
         if promised is not None and spec.iterable and self.step > promised:

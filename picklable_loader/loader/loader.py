@@ -304,7 +304,7 @@ class DataLoader(Picklable[_T]):
         inner, history, spec = self._pl, self._pl.history, spec_of(self)
         # With persistent workers torch gives the same object again.
         iterator: LoaderIterator[_T] | None
-        iterator = inner.kept() if spec.lives_on and inner.kept is not None else None
+        iterator = inner.iterator() if spec.lives_on and inner.iterator is not None else None
         if iterator is None:
             iterator = LoaderIterator(self, inner.driver if spec.lives_on else None)
         try:

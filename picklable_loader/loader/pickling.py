@@ -131,22 +131,22 @@ class Picklable(Owner[_T]):
     _packs = True
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {**self.__dict__, **_in_slots(self)}
-        context = kept.pop(_CONTEXT, None)
-        kept["_iterator"] = None
-        kept["_pl"] = {
+        state = {**self.__dict__, **_in_slots(self)}
+        context = state.pop(_CONTEXT, None)
+        state["_iterator"] = None
+        state["_pl"] = {
             **self._pl.saved(),
             "start_method": None if context is None else context.get_start_method(),
         }
-        return kept
+        return state
 
-    def __setstate__(self, kept: dict[str, Any]) -> None:
-        kept, opened = unpacked(kept)
-        saved = kept["_pl"]
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state, opened = unpacked(state)
+        saved = state["_pl"]
         for name in _in_slots(type(self)):
-            if name in kept:
-                object.__setattr__(self, name, kept.pop(name))
-        self.__dict__.update({**_torchs_own(), **kept})
+            if name in state:
+                object.__setattr__(self, name, state.pop(name))
+        self.__dict__.update({**_torchs_own(), **state})
         method = saved["start_method"]
         context = None if method is None else torch.multiprocessing.get_context(method)
         self.__dict__[_CONTEXT] = context
@@ -170,14 +170,14 @@ class Picklable(Owner[_T]):
     def __deepcopy__(self, memo: dict[int, Any] | None) -> Picklable[_T]:
         other = type(self).__new__(type(self))
         with Still(self._pl.turn):
-            kept, sealed = self.__getstate__(), self._pl.sealed
+            state, sealed = self.__getstate__(), self._pl.sealed
             if memo is None:
                 sealed = sealed and sealed.beside_others({id(self): other})
             else:
                 memo[id(self)] = other
                 with named_copy():
-                    kept, sealed = copy.deepcopy((kept, sealed), memo)
-        other.__setstate__(kept)
+                    state, sealed = copy.deepcopy((state, sealed), memo)
+        other.__setstate__(state)
         other._pl.sealed = sealed
         return other
 

@@ -319,13 +319,13 @@ class PicklableIterator(Generic[_T]):
         inner = self.loader._pl
         inner.history.begins(self._position)
         if spec.lives_on:
-            inner.driver, inner.kept = self._driver, weakref.ref(self)
+            inner.driver, inner.iterator = self._driver, weakref.ref(self)
 
 
 def _packed(loader: Picklable[Any], iterator: Any) -> Any:
     """The sampler's iterator, as it is pickled beside the loader."""
-    decision, kept = loader._pl.decision, loader.__getstate__()
-    return packed_iterator(packing_of(loader), decision, kept, iterator)
+    decision, state = loader._pl.decision, loader.__getstate__()
+    return packed_iterator(packing_of(loader), decision, state, iterator)
 
 
 def _with_iterator(start: Saved, opened: dict[str, Any]) -> Saved:

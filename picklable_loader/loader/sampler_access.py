@@ -95,7 +95,7 @@ class SamplerAccess(PicklableIterator[_T]):
                 raise UsageError(f"flush() needs {wrong[0]}: batches in workers cannot be undone")
             before = self.drawn
             run.has_moved, self._position.at_epoch_end = True, None
-            self._driver.tell(Flushed())
+            self._driver.handle(Flushed())
             return before - self.drawn
 
     def tell(self, obj: Any) -> None:

@@ -31,22 +31,22 @@ def _numpy_state(value: np.random.RandomState) -> list[Any]:
 
 def _set_numpy_state(rng: np.random.RandomState, state: Any) -> None:
     name, key, position, has_gauss, gauss = state
-    _check_place(position, 624)
+    _check_position(position, 624)
     rng.set_state((name, key, position, has_gauss, gauss))
 
 
 def _set_bits(bits: np.random.BitGenerator, state: Any) -> None:
     if state["bit_generator"] == "MT19937":
-        _check_place(state["state"]["pos"], 624)
+        _check_position(state["state"]["pos"], 624)
     if "buffer_pos" in state:
-        _check_place(state["buffer_pos"], 4)
+        _check_position(state["buffer_pos"], 4)
     bits.state = state
 
 
-def _check_place(place: Any, most: int) -> None:
+def _check_position(position: Any, most: int) -> None:
     """Raise ValueError unless a generator can have this position: numpy reads memory at any."""
-    if type(place) is not int or not 0 <= place <= most:
-        raise ValueError(f"a generator's position is from 0 to {most}, and not {place!r}")
+    if type(position) is not int or not 0 <= position <= most:
+        raise ValueError(f"a generator's position is from 0 to {most}, and not {position!r}")
 
 
 def _numbers(state: Any) -> Any:

@@ -62,7 +62,7 @@ class CustomOrder:
         #: what it gave after the newest of these, or after a replay
         self._moved_to: Any = None
         #: it then was given a state that no replay leads to
-        self._told = False
+        self._loaded = False
         #: the sampler's attributes after the last iter()
         self._opened: Frozen = {}
         self.record = Record() if self._saved is None else _read(self._saved)
@@ -264,7 +264,7 @@ class CustomOrder:
             state["between"] = dict(self.record.between)
         if self._moved_to is not None and is_stateful(self._sampler):
             # No position, but what the program has changed in mid-epoch: weights, a curriculum.
-            known = all(self._moves) and not self._told
+            known = all(self._moves) and not self._loaded
             if not (known and alike(self._moved_to, self._own_state())):
                 state["sampler_state"] = self._sampler_state(live)
 
@@ -324,10 +324,10 @@ class CustomOrder:
         self._iterator, record.checksum = replay.iterator, replay.checksum
         self._moved_to = self._own_state()
         if "sampler_state" in saved:
-            told = decode(saved["sampler_state"])
-            self._told = not alike(self._moved_to, encode_any(told))
-            if self._told:
-                self._sampler.load_state_dict(told)
+            given = decode(saved["sampler_state"])
+            self._loaded = not alike(self._moved_to, encode_any(given))
+            if self._loaded:
+                self._sampler.load_state_dict(given)
         if not record.taken:
             self._opened = self._frozen()
         self._left = dict(world.states)

@@ -133,13 +133,13 @@ class DistributedOrder:
         size = len(sampler.dataset)  # type: ignore[arg-type]
         stop = min(self._position + count, _length(sampler, self._shift))
         first = sampler.rank + self._shift
-        places = torch.arange(self._position, stop, device="cpu") * sampler.num_replicas + first
+        positions = torch.arange(self._position, stop, device="cpu") * sampler.num_replicas + first
         self._position = max(self._position, stop)
         # Padding repeats the permutation from its beginning.
-        places %= size
+        positions %= size
         if not sampler.shuffle:
-            return cast("list[int]", places.tolist())
-        return cast("list[int]", self._permuted(size)[places].tolist())
+            return cast("list[int]", positions.tolist())
+        return cast("list[int]", self._permuted(size)[positions].tolist())
 
     def _permuted(self, size: int) -> torch.Tensor:
         if self._permutation is None:

@@ -91,12 +91,12 @@ def test_what_is_undone_and_what_is_under_way_are_all_that_was_not_delivered_bef
 
 @pytest.mark.parametrize("behind", [1, 2, 3])
 def test_streams_go_back_to_their_positions_before_their_last_batches(behind: int) -> None:
-    places = [StreamPosition(), StreamPosition()]
-    schedule = Schedule(StreamPlan(places, None), Policy(budget=4), 0, places, 3)
+    positions = [StreamPosition(), StreamPosition()]
+    schedule = Schedule(StreamPlan(positions, None), Policy(budget=4), 0, positions, 3)
     schedule.handle(Started())
-    before = [schedule.places()]
+    before = [schedule.positions()]
     for step in range(5):
-        schedule.handle(Arrived(step, mark={"after": step}))
+        schedule.handle(Arrived(step, state={"after": step}))
         schedule.handle(Wanted())
-        before.append(schedule.places())
-    assert schedule.places(schedule.deliveries.last(behind)) == before[-1 - behind]
+        before.append(schedule.positions())
+    assert schedule.positions(schedule.deliveries.last(behind)) == before[-1 - behind]

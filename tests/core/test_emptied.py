@@ -76,13 +76,13 @@ def test_a_step_cannot_be_empty_twice() -> None:
 
 
 def test_the_place_of_a_stream_moves_behind_an_empty_step() -> None:
-    place = StreamPosition()
-    schedule = Schedule(StreamPlan([place], None), Policy(workers=1, budget=2), 0, [place])
+    position = StreamPosition()
+    schedule = Schedule(StreamPlan([position], None), Policy(workers=1, budget=2), 0, [position])
     schedule.handle(Started())
-    schedule.handle(Emptied(0, mark="after 0"))
-    assert schedule.places() == (place,)
+    schedule.handle(Emptied(0, state="after 0"))
+    assert schedule.positions() == (position,)
     schedule.handle(Wanted())
-    assert schedule.places() == (StreamPosition(1, mark="after 0", marked=1),)
+    assert schedule.positions() == (StreamPosition(1, state="after 0", state_at=1),)
 
 
 ACTIONS = st.lists(
@@ -120,8 +120,8 @@ def test_a_snapshot_at_any_point_passes_over_what_had_not_been_passed_over(
     for action, choice in actions:
         world.act(action, choice)
     schedule = world.schedule
-    place = schedule.delivered, schedule.plan.next_step, schedule.plan.position
-    saved = json.loads(json.dumps(to_plain(Cursor(0, *place, schedule.window()), {})))
+    position = schedule.delivered, schedule.plan.next_step, schedule.plan.position
+    saved = json.loads(json.dumps(to_plain(Cursor(0, *position, schedule.window()), {})))
     cursor, _ = from_plain(saved)
     plan = plan_of(length)
     plan.order.seek(cursor.position)

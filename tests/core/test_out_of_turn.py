@@ -66,9 +66,9 @@ class Data:
         cursor = Cursor() if saved is None else from_plain(saved, live=True)[0]
         has_places = self.lengths or self.stateful
         new = tuple(StreamPosition() for _ in range(self.streams)) if has_places else ()
-        places = cursor.streams or new
+        positions = cursor.streams or new
         if self.lengths:
-            return Schedule(StreamPlan(places, None), policy, cursor.step, places)
+            return Schedule(StreamPlan(positions, None), policy, cursor.step, positions)
         plan = plan_of(self.samples, BATCH_SIZE)
         backlog = []
         for task in cursor.window:
@@ -78,21 +78,21 @@ class Data:
         plan.order.seek(cursor.position)
         start = cursor.next_step, cursor.position
         rest = Plan(plan.order, plan.grouping, *start, backlog, self.streams, most_aside)
-        return Schedule(rest, policy, cursor.step, places)
+        return Schedule(rest, policy, cursor.step, positions)
 
     def saved(self, schedule: Schedule) -> dict[str, Any]:
         """Its saved form, as a run makes it."""
         plan, step = schedule.plan, schedule.delivered
-        places = tuple(
-            place.copy(since=[Task(t.step, None, t.position, t.stream) for t in place.since])
-            for place in schedule.places()
+        positions = tuple(
+            position.copy(since=[Task(t.step, None, t.position, t.stream) for t in position.since])
+            for position in schedule.positions()
         )
-        cursor = Cursor(step=step, next_step=step, streams=places)
+        cursor = Cursor(step=step, next_step=step, streams=positions)
         if not self.lengths:
             pending = sorted([*schedule.window(), *plan.backlog], key=lambda task: task.step)
             window = tuple(Task(t.step, None, t.position, t.stream) for t in pending)
             start = {"next_step": plan.next_step, "position": plan.position}
-            cursor = Cursor(step=step, window=window, streams=places, **start)
+            cursor = Cursor(step=step, window=window, streams=positions, **start)
         return json.loads(json.dumps(to_plain(cursor, FITS)))  # type: ignore[no-any-return]
 
 
@@ -126,11 +126,11 @@ class World:
         self.schedule.validate()
         assert len(self.schedule.window()) <= self.schedule.budget
 
-    def answer(self, worker: int, kind: Any = Arrived, mark: Any = None) -> None:
+    def answer(self, worker: int, kind: Any = Arrived, state: Any = None) -> None:
         step = self.queues[worker].popleft()
         stream, batch = step % self.data.streams, step // self.data.streams
         ended = self.data.lengths and batch >= self.data.lengths[stream]
-        self.tell(Ended(step) if ended else kind(step, mark=mark))
+        self.tell(Ended(step) if ended else kind(step, state=state))
 
     def kill(self, worker: int) -> None:
         lost = list(self.queues[worker])
@@ -162,8 +162,8 @@ class World:
                     self.tell(Wanted())
             elif busy:
                 kind = {"fail": Failed, "empty": Emptied}.get(action, Arrived)
-                mark = {"at": choice} if action == "mark" else None
-                self.answer(busy[choice % len(busy)], kind, mark)
+                state = {"at": choice} if action == "mark" else None
+                self.answer(busy[choice % len(busy)], kind, state)
 
 
 DATA = st.one_of(

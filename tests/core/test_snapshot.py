@@ -128,8 +128,8 @@ def with_stream(**fields: Any) -> dict[str, Any]:
 
 
 def test_the_tasks_of_a_stream_since_its_state_are_below_the_next_step() -> None:
-    [place] = from_plain(with_stream(since=[[10, 10, None, 4]]))[0].streams
-    assert [task.step for task in place.since] == [10, 11, 12, 13]
+    [position] = from_plain(with_stream(since=[[10, 10, None, 4]]))[0].streams
+    assert [task.step for task in position.since] == [10, 11, 12, 13]
     with pytest.raises(DamagedStateError, match="next_step"):
         from_plain(with_stream(since=[[10, 10, None, 5]]))
     with pytest.raises(DamagedStateError, match="since"):

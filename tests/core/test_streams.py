@@ -1,4 +1,4 @@
-"""Streams: torch's order of batches, whichever of them ends when; places move on delivery."""
+"""Streams: torch's order of batches, whichever of them ends when; positions move on delivery."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from picklable_loader.core.events import (
     Ended,
     Failed,
     Finish,
-    LastMark,
+    LastState,
     Left,
     Raise,
     Send,
@@ -59,18 +59,20 @@ class World:
         self,
         lengths: Sequence[int],
         policy: Policy,
-        places: Sequence[StreamPosition],
+        positions: Sequence[StreamPosition],
         share: StreamShare | None = None,
         batches: int | None = None,
     ) -> None:
         self.share = share or StreamShare(ALONE, len(lengths))
         self.lengths = lengths
-        plan, step = StreamPlan(places, None, share, batches), sum(place.given for place in places)
-        self.schedule = Schedule(plan, policy, step, places)
+        plan, step = StreamPlan(positions, None, share, batches), sum(
+            position.given for position in positions
+        )
+        self.schedule = Schedule(plan, policy, step, positions)
         self.queues: list[deque[Send]] = [deque() for _ in range(policy.workers)]
-        #: by worker, where each replica that it has stands; streams are opened once without place
+        #: by worker, where each replica that it has is; streams are opened once without a position
         self.replicas: list[dict[int, int]] = [{} for _ in range(policy.workers)]
-        self.unopened = {stream: place.given for stream, place in enumerate(places)}
+        self.unopened = {stream: position.given for stream, position in enumerate(positions)}
         self.batches: dict[int, Batch] = {}
         self.delivered: list[Batch] = []
         self.moves = 0
@@ -86,7 +88,7 @@ class World:
                 case Send(worker):
                     assert worker is not None
                     self.queues[worker].append(instruction)
-                    self.moves += instruction.place is not None
+                    self.moves += instruction.position is not None
                 case Deliver(step) | Raise(step):
                     self.delivered.append(self.batches.pop(step))
                 case Condemn(task):
@@ -99,13 +101,13 @@ class World:
         self.schedule.validate()
         assert len(self.schedule.window()) <= self.schedule.budget
 
-    def answer(self, choice: int, kind: Any = Arrived, marked: bool = False) -> None:
+    def answer(self, choice: int, kind: Any = Arrived, with_state: bool = False) -> None:
         busy = [worker for worker, queue in enumerate(self.queues) if queue]
         if busy:
-            self.answer_of(busy[choice % len(busy)], kind, marked)
+            self.answer_of(busy[choice % len(busy)], kind, with_state)
 
     def answer_of(
-        self, worker: int, kind: Any = Arrived, marked: bool = False, cost: int = 1
+        self, worker: int, kind: Any = Arrived, with_state: bool = False, cost: int = 1
     ) -> None:
         if self.queues[worker][0].task.step == self.deadly:
             self.kill(worker)
@@ -113,8 +115,8 @@ class World:
         send = self.queues[worker].popleft()
         task, stream, read = send.task, send.task.stream, self.replicas[worker]
         assert stream is not None
-        if send.place is not None:
-            read[stream] = send.place.given
+        if send.position is not None:
+            read[stream] = send.position.given
             self.unopened.pop(stream, None)
         elif stream in self.unopened:
             read[stream] = self.unopened.pop(stream)
@@ -128,11 +130,11 @@ class World:
         assert task.step not in self.batches
         self.batches[task.step] = stream, read[stream]
         read[stream] += 1
-        mark = [stream, read[stream]] if marked else None
+        state = [stream, read[stream]] if with_state else None
         if kind is Arrived:
-            self.tell(Arrived(task.step, mark=mark, cost_ns=cost))
+            self.tell(Arrived(task.step, state=state, cost_ns=cost))
         else:
-            self.tell(kind(task.step, mark))
+            self.tell(kind(task.step, state))
 
     def kill(self, choice: int, done: int = 0) -> None:
         """A worker dies, which has done some of its tasks and has not been heard."""
@@ -197,7 +199,7 @@ def test_batches_come_in_torchs_order_whichever_stream_ends_when(
     if policy.in_order:
         assert world.delivered == in_turn(lengths)
     assert sorted(world.delivered) == sorted(in_turn(lengths))
-    assert world.schedule.last_marks() == {s: ["end", s] for s in range(len(lengths))}
+    assert world.schedule.last_states() == {s: ["end", s] for s in range(len(lengths))}
 
 
 @settings(max_examples=100, deadline=None)
@@ -237,7 +239,7 @@ def run_in_time(world: World, costs: Sequence[int]) -> int:
         busy_until[worker] = 0
         stream = world.queues[worker][0].task.stream
         assert stream is not None
-        world.answer_of(worker, marked=True, cost=costs[stream])
+        world.answer_of(worker, with_state=True, cost=costs[stream])
     return now
 
 
@@ -272,16 +274,16 @@ def test_where_nobody_counts_what_batches_cost_no_stream_moves() -> None:
     while not world.over:
         world.tell(Wanted())
         while world.schedule._wanting and any(world.queues):
-            world.answer(0, uncounted, marked=True)
+            world.answer(0, uncounted, with_state=True)
     assert (len(world.delivered), world.moves) == (120, 0)
 
 
 def test_a_stream_whose_state_cannot_be_saved_is_read_again_from_its_start() -> None:
-    places = [StreamPosition()]
-    schedule = Schedule(StreamPlan(places, None), Policy(workers=1, budget=1), 0, places)
+    positions = [StreamPosition()]
+    schedule = Schedule(StreamPlan(positions, None), Policy(workers=1, budget=1), 0, positions)
     schedule.handle(Started())
     schedule.handle(
-        Arrived(0, mark=CannotSaveError("the dataset", "it has an open file", "Close it."))
+        Arrived(0, state=CannotSaveError("the dataset", "it has an open file", "Close it."))
     )
     schedule.handle(Wanted())
     assert schedule.handle(Died(0, [1], 1)) == [Send(0, Task(1, None, 0, 0), StreamPosition(1))]
@@ -293,20 +295,20 @@ def test_a_schedule_checks_its_window_and_the_positions_of_its_streams() -> None
     schedule._window.under_way += 1
     with pytest.raises(AssertionError):
         schedule.validate()
-    ahead = StreamPosition(given=1, mark="one", marked=1, since=[Task(3, None, 0, 0)])
-    places = [ahead]
-    schedule = Schedule(StreamPlan(places, None), Policy(workers=1, budget=1), 0, places)
+    ahead = StreamPosition(given=1, state="one", state_at=1, since=[Task(3, None, 0, 0)])
+    positions = [ahead]
+    schedule = Schedule(StreamPlan(positions, None), Policy(workers=1, budget=1), 0, positions)
     with pytest.raises(AssertionError):
         schedule.validate()
 
 
 def test_a_stream_that_had_ended_is_opened_at_its_end_when_its_worker_dies() -> None:
-    places = [StreamPosition(), StreamPosition()]
-    schedule = Schedule(StreamPlan(places, None), Policy(workers=2, budget=4), 0, places)
+    positions = [StreamPosition(), StreamPosition()]
+    schedule = Schedule(StreamPlan(positions, None), Policy(workers=2, budget=4), 0, positions)
     schedule.handle(Started())
-    schedule.handle(Arrived(0, mark="one"))
+    schedule.handle(Arrived(0, state="one"))
     schedule.handle(Wanted())
-    schedule.handle(Ended(2, mark="end"))
+    schedule.handle(Ended(2, state="end"))
     [again] = schedule.handle(Died(0, [4], 4))
     assert again == Send(0, Task(4, None, 0, 0), StreamPosition(1, True, "end", 1))
 
@@ -316,23 +318,23 @@ def test_a_stream_that_had_ended_is_opened_at_its_end_when_its_worker_dies() -> 
 
 def left_after_one_batch() -> Schedule:
     """A pass over three streams and two workers, of which the first batch was delivered."""
-    places = [StreamPosition() for _ in range(3)]
-    schedule = Schedule(StreamPlan(places, None), Policy(workers=2, budget=3), 0, places)
+    positions = [StreamPosition() for _ in range(3)]
+    schedule = Schedule(StreamPlan(positions, None), Policy(workers=2, budget=3), 0, positions)
     schedule.handle(Started())
-    schedule.handle(Arrived(0, mark="one"))
+    schedule.handle(Arrived(0, state="one"))
     assert schedule.handle(Wanted())[-1] == Deliver(0)
     return schedule
 
 
 def test_a_pass_that_is_left_asks_each_streams_worker_and_ends_with_the_last_answer() -> None:
     schedule = left_after_one_batch()
-    expected = schedule.window(), schedule.places()
+    expected = schedule.window(), schedule.positions()
     assert schedule.handle(Left(3)) == [AskLast(0, 0), AskLast(1, 1), AskLast(0, 2)]
-    assert schedule.handle(LastMark(1, "b")) == schedule.handle(LastMark(0, None)) == []
+    assert schedule.handle(LastState(1, "b")) == schedule.handle(LastState(0, None)) == []
     assert not schedule.left
-    assert schedule.handle(LastMark(2, "c")) == [Finish()]
-    assert schedule.left and schedule.last_marks() == {0: None, 1: "b", 2: "c"}
-    assert (schedule.window(), schedule.places()) == expected, "a state has them ahead still"
+    assert schedule.handle(LastState(2, "c")) == [Finish()]
+    assert schedule.left and schedule.last_states() == {0: None, 1: "b", 2: "c"}
+    assert (schedule.window(), schedule.positions()) == expected, "a state has them ahead still"
 
 
 def test_a_pass_that_is_left_draws_no_more_and_sends_nothing_again() -> None:
@@ -340,18 +342,18 @@ def test_a_pass_that_is_left_draws_no_more_and_sends_nothing_again() -> None:
     schedule.handle(Left(3))
     assert schedule.handle(Arrived(1)) == []
     assert schedule.handle(Died(0, [2, 3], 2)) == [
-        AskLast(0, 0, StreamPosition(1, mark="one", marked=1)),
+        AskLast(0, 0, StreamPosition(1, state="one", state_at=1)),
         AskLast(0, 2, StreamPosition()),
     ]
 
 
 def test_a_stream_that_has_said_its_last_state_is_not_asked() -> None:
     schedule = left_after_one_batch()
-    schedule.handle(Ended(1, mark="end"))
+    schedule.handle(Ended(1, state="end"))
     assert schedule.handle(Left(2)) == [AskLast(0, 0)]
     assert schedule.handle(Died(1, [])) == []
-    assert schedule.handle(LastMark(0, "a")) == [Finish()]
-    assert schedule.last_marks() == {0: "a", 1: "end"}
+    assert schedule.handle(LastState(0, "a")) == [Finish()]
+    assert schedule.last_states() == {0: "a", 1: "end"}
 
 
 def test_a_pass_without_streams_is_left_at_once() -> None:
@@ -375,7 +377,7 @@ def test_a_stream_whose_batch_kills_its_workers_stops_before_it() -> None:
     assert schedule.handle(Wanted()) == [Deliver(0)]  # and no more of the stream is fetched
     assert Deliver(1) in schedule.handle(Wanted())
     assert schedule.handle(Wanted()) == [Condemn(Task(2, None, 0, 0))]
-    assert [place.given for place in schedule.places()] == [1, 1]
+    assert [position.given for position in schedule.positions()] == [1, 1]
     assert schedule.window()[0] == Task(2, None, 0, 0)
 
 
@@ -420,7 +422,7 @@ def test_places_saved_at_any_point_go_on_under_any_number_of_workers(
     world = World(lengths, policy, [StreamPosition() for _ in lengths])
     act(world, actions)
     step = len(world.delivered)
-    cursor = Cursor(step=step, next_step=step, streams=world.schedule.places())
+    cursor = Cursor(step=step, next_step=step, streams=world.schedule.positions())
     restored, _ = from_plain(json.loads(json.dumps(to_plain(cursor, {}))), live=True)
     assert restored == cursor
     again = World(lengths, other, restored.streams)
@@ -433,19 +435,19 @@ def test_places_saved_at_any_point_go_on_under_any_number_of_workers(
 
 @settings(max_examples=200, deadline=None)
 @given(LENGTHS, POLICIES, ACTIONS)
-def test_a_place_is_that_of_the_last_batch_delivered_and_its_mark_is_no_later(
+def test_a_position_is_that_of_the_last_batch_delivered_and_its_state_is_no_later(
     lengths: list[int], policy: Policy, actions: list[tuple[str, int]]
 ) -> None:
     world = World(lengths, policy, [StreamPosition() for _ in lengths])
     act(world, actions)
-    for stream, place in enumerate(world.schedule.places()):
+    for stream, position in enumerate(world.schedule.positions()):
         given = [at for of, at in world.delivered if of == stream]
-        assert given == list(range(place.given))
-        assert place.marked <= place.given <= lengths[stream]
-        if place.ended:
-            assert (place.given, place.mark) == (lengths[stream], ["end", stream])
+        assert given == list(range(position.given))
+        assert position.state_at <= position.given <= lengths[stream]
+        if position.ended:
+            assert (position.given, position.state) == (lengths[stream], ["end", stream])
         else:
-            assert place.mark == ([stream, place.marked] if place.marked else None)
+            assert position.state == ([stream, position.state_at] if position.state_at else None)
 
 
 def test_places_that_were_handed_out_do_not_move() -> None:
@@ -453,11 +455,11 @@ def test_places_that_were_handed_out_do_not_move() -> None:
     plan = Plan(order, Grouping(Unit.SAMPLE), streams=2)
     schedule = Schedule(plan, Policy(workers=1, budget=2), 0, [StreamPosition(), StreamPosition()])
     schedule.handle(Started())
-    before = schedule.places()
+    before = schedule.positions()
     schedule.handle(Arrived(0))
     schedule.handle(Wanted())
     assert before == (StreamPosition(), StreamPosition())
-    assert schedule.places()[0] == StreamPosition(1, since=[Task(0, 0, 0, 0)])
+    assert schedule.positions()[0] == StreamPosition(1, since=[Task(0, 0, 0, 0)])
 
 
 def test_tasks_of_map_style_data_go_round_the_streams_and_are_kept_until_the_next_mark() -> None:
@@ -465,12 +467,12 @@ def test_tasks_of_map_style_data_go_round_the_streams_and_are_kept_until_the_nex
     schedule = Schedule(plan, Policy(workers=2, budget=2), 0, [StreamPosition(), StreamPosition()])
     sent = schedule.handle(Started())
     for step in range(6):
-        schedule.handle(Arrived(step, mark="three" if step == 3 else None))
+        schedule.handle(Arrived(step, state="three" if step == 3 else None))
         sent += [i for i in schedule.handle(Wanted()) if type(i) is Send]
     assert [send.worker for send in sent if type(send) is Send] == [0, 1] * 4
-    even, odd = schedule.places()
+    even, odd = schedule.positions()
     assert [task.step for task in even.since] == [0, 2, 4]
-    assert (odd.mark, odd.marked, [task.step for task in odd.since]) == ("three", 2, [5])
+    assert (odd.state, odd.state_at, [task.step for task in odd.since]) == ("three", 2, [5])
 
 
 # --- ranks ---------------------------------------------------------------------------------------
@@ -504,12 +506,12 @@ def test_ranks_that_are_to_have_as_many_batches_have_them_whatever_happens(
 ) -> None:
     world = min(world, len(lengths))
     share = StreamShare(Shard(rank % world, world, tail), len(lengths))
-    batches, places = share.batches(lengths), [StreamPosition() for _ in share.own]
-    first = World(lengths, policy, places, share, batches)
+    batches, positions = share.batches(lengths), [StreamPosition() for _ in share.own]
+    first = World(lengths, policy, positions, share, batches)
     act(first, actions)
-    step, marks = len(first.delivered), first.schedule.places()
-    assert step == sum(place.given for place in marks)
-    again = World(lengths, other, marks, share, batches)
+    step, positions = len(first.delivered), first.schedule.positions()
+    assert step == sum(position.given for position in positions)
+    again = World(lengths, other, positions, share, batches)
     again.finish()
     both, expected = first.delivered + again.delivered, levelled(lengths, share)
     assert len(both) == len(expected)
@@ -559,12 +561,15 @@ def test_a_stream_that_is_behind_catches_up_first() -> None:
 
 def test_what_is_passed_over_is_no_batch_that_its_stream_is_asked_for_again() -> None:
     order, grouping = SequenceOrder(lambda: range(20)), Grouping(Unit.SAMPLE_OF_BATCH, 2)
-    places = [StreamPosition(), StreamPosition()]
-    schedule = Schedule(Plan(order, grouping, streams=2), Policy(2, 2), 0, places)
+    positions = [StreamPosition(), StreamPosition()]
+    schedule = Schedule(Plan(order, grouping, streams=2), Policy(2, 2), 0, positions)
     sent = [*schedule.handle(Skipped(3)), *schedule.handle(Started())]
     assert [send.task.step for send in sent if isinstance(send, Send)] == [3, 4]
-    assert [(place.given, place.since) for place in schedule.places()] == [(2, []), (1, [])]
+    assert [(position.given, position.since) for position in schedule.positions()] == [
+        (2, []),
+        (1, []),
+    ]
     schedule.handle(Arrived(3))
     schedule.handle(Wanted())
-    assert [place.given for place in schedule.places()] == [2, 2]
+    assert [position.given for position in schedule.positions()] == [2, 2]
     schedule.validate()

@@ -590,13 +590,13 @@ def test_a_state_for_rebuilding_holds_no_sample() -> None:
     assert state["inner"] == {"iterator": {"place": 0, "stop": 60}}
 
 
-def test_marks_are_few_and_only_those_that_are_needed() -> None:
+def test_states_of_the_dataset_are_few_and_only_those_that_are_needed() -> None:
     iterator: Any = iter(ShuffleBuffer(WithStatefulIterator(0, 10**6), 100, state="rebuild"))
     most = 0
     for _ in range(20_000):
         next(iterator)
-        most = max(most, len(iterator._marks))
-    # The oldest of 100 samples has waited for about 100 * (log(100) + 1) others; a mark every 25.
+        most = max(most, len(iterator._states))
+    # The oldest of 100 samples has waited for about 100 * (log(100) + 1) others; a state every 25.
     assert 10 < most < 100
     state = iterator.state_dict()
     assert state["start"] > 15_000

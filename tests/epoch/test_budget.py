@@ -364,7 +364,7 @@ def test_a_budget_that_was_given_does_not_grow(gate: Gate) -> None:
     gate.begun(1)
     engine = iterator.driver._engine
     while iterator.run.schedule.waiting < 3:
-        iterator.driver.tell(engine.wait())
+        iterator.driver.handle(engine.wait())
     gate.open(1)
     assert (int(next(iterator)[0]), iterator.prefetch_budget, sampler.drawn) == (0, 4, 5)
     assert len(list(iterator)) == 59
@@ -384,7 +384,7 @@ def test_the_budget_does_not_grow_where_the_program_could_see_it(options: Any, g
     gate.begun(1)
     engine = iterator.driver._engine
     while iterator.run.schedule.waiting < 3:
-        iterator.driver.tell(engine.wait())
+        iterator.driver.handle(engine.wait())
     gate.open(1)
     assert (int(next(iterator)[0]), iterator.prefetch_budget) == (first, 4)
     assert len(list(iterator)) == 59
@@ -446,7 +446,7 @@ def test_nothing_waits_for_room_when_the_head_itself_is_what_is_missing(gate: Ga
     gate.begun(1)
     engine = iterator.driver._engine
     while iterator.stats().waiting_bytes < 2 * BYTES:
-        iterator.driver.tell(engine.wait())
+        iterator.driver.handle(engine.wait())
     held = iterator.stats()
     assert held.waiting_bytes <= 4 * BYTES and held.under_way <= 2
     gate.open(1)
@@ -549,7 +549,7 @@ def test_a_worker_is_busy_while_it_is_at_a_sample_that_takes_long(
 def test_a_worker_that_nothing_is_under_way_for_is_idle(gate: Gate) -> None:
     iterator = iter(loader(Gated(gate, waiting=range(0), length=3), prefetch_budget=1))
     assert int(next(iterator)[0]) == 0
-    iterator.driver.tell(iterator.driver._engine.wait())
+    iterator.driver.handle(iterator.driver._engine.wait())
     before = iterator.stats().workers[0]
     after = iterator.stats().workers[0]
     assert after.busy_s == before.busy_s > 0 and after.idle_s > before.idle_s

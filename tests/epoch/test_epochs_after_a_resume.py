@@ -152,7 +152,7 @@ def test_datapipes_in_living_workers_are_seeded_for_the_epoch_at_hand(taken: int
 
 @pytest.mark.parametrize("every", [0, 1, 2])
 def test_torchs_seeding_draws_again_what_is_fetched_again(every: int) -> None:
-    """Of map-style data with a state, before its first mark as well."""
+    """Of map-style data with a state, before its first state as well."""
     for taken in range(5):
         more: Any = {"seeding": "worker", "snapshot_every_n_steps": every, "seed": 1}
         iterator = iter(make(CountedNoise(12), 2, **more))

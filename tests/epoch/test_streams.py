@@ -329,8 +329,8 @@ def test_a_state_is_that_of_the_last_batch_delivered_not_of_those_fetched_ahead(
     iterator = iter(DataLoader(StatefulDataset(), 3, num_workers=2, snapshot_every_n_steps=1))
     for step in range(1, 5):
         next(iterator)
-        marks = [stream["mark"] for stream in iterator.state_dict()["streams"]]
-        ats = [mark and dict(mark["dataset"]["value"])["at"] for mark in marks]
+        states = [stream["mark"] for stream in iterator.state_dict()["streams"]]
+        ats = [state and dict(state["dataset"]["value"])["at"] for state in states]
         assert ats == [3 * -(-step // 2), 3 * (step // 2) or None]
 
 
@@ -439,7 +439,7 @@ def test_a_load_state_dict_that_raises_names_stream_dataset_and_cause(num_worker
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_data_that_ends_before_its_state_is_an_error(num_workers: int) -> None:
-    # Without a mark in between it has to be fetched again.
+    # Without a state in between it has to be fetched again.
     def make(dataset: Any) -> Any:
         return DataLoader(dataset, 1, num_workers=num_workers, snapshot_every_n_steps=50)
 
@@ -521,8 +521,8 @@ def test_damaged_streams_are_refused_and_the_loader_is_as_it_was(damage: dict[st
 # --- what a snapshot costs ------------------------------------------------------------------------
 
 
-def marks(cadence: Cadence, batches: int, fetch_ns: int, cost_ns: int) -> list[int]:
-    """The batches after which a mark is taken, each costing so much."""
+def taken_after(cadence: Cadence, batches: int, fetch_ns: int, cost_ns: int) -> list[int]:
+    """The batches after which a state is taken, each costing so much."""
     found = []
     for batch in range(batches):
         if cadence.due(fetch_ns):
@@ -532,8 +532,8 @@ def marks(cadence: Cadence, batches: int, fetch_ns: int, cost_ns: int) -> list[i
 
 
 def test_the_first_batch_is_marked_and_then_each_so_many() -> None:
-    assert marks(Cadence(None), 3, MS, MS) == [0]
-    assert marks(Cadence(3), 10, MS, 1000 * MS) == [2, 5, 8]
+    assert taken_after(Cadence(None), 3, MS, MS) == [0]
+    assert taken_after(Cadence(3), 10, MS, 1000 * MS) == [2, 5, 8]
 
 
 @pytest.mark.parametrize("cost_ms", [0.01, 0.1, 1, 5, 10])
@@ -541,7 +541,7 @@ def test_automatic_marks_take_a_hundredth_of_the_time_and_are_a_second_apart_at_
     cost_ms: float,
 ) -> None:
     cost_ns = int(cost_ms * MS)
-    found = marks(Cadence(None), 100_000, MS // 10, cost_ns)
+    found = taken_after(Cadence(None), 100_000, MS // 10, cost_ns)
     assert len(found) * cost_ns <= 0.0101 * 100_000 * MS / 10 + 2 * cost_ns
     assert max(b - a for a, b in zip(found, found[1:])) <= 10_001
 
@@ -555,5 +555,5 @@ def test_what_it_costs_to_send_a_mark_and_to_receive_it_counts() -> None:
 
 
 def test_marks_that_cost_much_are_rare_and_take_a_twentieth_of_the_time_at_most() -> None:
-    found = marks(Cadence(None), 100_000, MS, 100 * MS)
+    found = taken_after(Cadence(None), 100_000, MS, 100 * MS)
     assert len(found) * 100 <= 0.051 * 100_000

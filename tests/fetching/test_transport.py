@@ -114,30 +114,30 @@ def test_an_answer_brings_tensors_and_generators_states() -> None:
 
 @pytest.mark.parametrize("length", [0, 9, LARGE])
 @pytest.mark.parametrize("in_an_arena", [False, True])
-def test_a_mark_comes_over_as_bytes_that_are_no_part_of_the_batch(
+def test_a_streams_state_comes_over_as_bytes_that_are_no_part_of_the_batch(
     length: int, in_an_arena: bool
 ) -> None:
-    mark = os.urandom(length)
+    state = os.urandom(length)
     without = Answer(1, 2, 3, Arrived, torch.zeros(9))
     fd = new_memory()
     arena, reader = (Arena(fd), ArenaReader(fd)) if in_an_arena else (None, None)
     bare, again = (
         read_answer(encode_answer(answer, arena), reader and reader.open)
-        for answer in (without, replace(without, mark=mark))
+        for answer in (without, replace(without, stream_state=state))
     )
     os.close(fd)
-    assert type(again.mark) is bytes and again.mark == mark
+    assert type(again.stream_state) is bytes and again.stream_state == state
     assert again.bytes <= bare.bytes + 100
 
 
-def test_a_mark_that_is_kept_keeps_no_room_in_the_arena() -> None:
+def test_a_streams_state_takes_no_room_in_the_arena_for_long() -> None:
     fd = new_memory()
     arena, reader = Arena(fd), ArenaReader(fd)
     kept = []
     for _ in range(9):
         arena.collect()
-        answer = Answer(1, 2, 3, Arrived, None, mark=bytes(LARGE))
-        kept.append(read_answer(encode_answer(answer, arena), reader.open).mark)
+        answer = Answer(1, 2, 3, Arrived, None, stream_state=bytes(LARGE))
+        kept.append(read_answer(encode_answer(answer, arena), reader.open).stream_state)
     os.close(fd)
     assert LARGE <= arena.bytes < 2 * LARGE
 

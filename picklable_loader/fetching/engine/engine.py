@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...core.events import Answered, Died, LastMark
+from ...core.events import Answered, Died, LastState
 from ...core.shard import StreamShare
-from ...core.streams import Marks, StreamPosition
+from ...core.streams import StreamPosition, StreamStates
 from ...core.task import Task
 from ...datasets import datapipes
 from ...errors import UsageError
@@ -52,7 +52,7 @@ class Engine(Protocol):
 
     def begin(
         self, begin: EpochStart, states: dict[str, Any], positions: dict[int, StreamPosition]
-    ) -> Marks:
+    ) -> StreamStates:
         """Begin an epoch; what is under way for an earlier one is forgotten.
 
         Args:
@@ -79,7 +79,7 @@ class Engine(Protocol):
         It opens the stream at that position first, if one is given.
         """
 
-    def wait(self) -> Answered | LastMark | Died:
+    def wait(self) -> Answered | LastState | Died:
         """Wait for the next event: a request was answered, or a worker has died.
 
         Raises:

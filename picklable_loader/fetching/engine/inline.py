@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from torch.utils.data._utils import worker as torch_worker
 
-from ...core.events import Answered, Ended, LastMark
-from ...core.streams import Marks, StreamPosition
+from ...core.events import Answered, Ended, LastState
+from ...core.streams import StreamPosition, StreamStates
 from ...core.task import Task
 from ...rng.current import set_current
 from ...rng.generators import capture_all, restore_all
@@ -72,7 +72,7 @@ class InlineEngine:
 
     def begin(
         self, begin: EpochStart, states: dict[str, Any], positions: dict[int, StreamPosition]
-    ) -> Marks:
+    ) -> StreamStates:
         self._tasks.clear()
         self._asked.clear()
         self.answers.clear()
@@ -85,10 +85,10 @@ class InlineEngine:
     def ask(self, worker: int, stream: int, position: StreamPosition | None = None) -> None:
         self._asked.append(stream)
 
-    def wait(self) -> Answered | LastMark:
+    def wait(self) -> Answered | LastState:
         if self._asked:
-            mark = self._inside(self._replicas[self._asked[0]].mark, True)
-            return LastMark(self._asked.popleft(), mark)
+            state = self._inside(self._replicas[self._asked[0]].take_state, True)
+            return LastState(self._asked.popleft(), state)
         # The task is removed only when it is done: Ctrl-C loses nothing.
         task = self._tasks[0]
         began_ns = perf_counter_ns()
@@ -124,25 +124,25 @@ class InlineEngine:
             self._again[stream] = replica
         return replica.answer(0, task, began_ns)
 
-    def _begin(self, begin: EpochStart, positions: dict[int, StreamPosition]) -> Marks:
-        marks = {}
+    def _begin(self, begin: EpochStart, positions: dict[int, StreamPosition]) -> StreamStates:
+        first = {}
         self._again.clear()
         self._opening = begin, positions
         for stream, replica in self._replicas.items():
             if not self._started:
                 replica.start()
             position = positions.get(stream)
-            states = capture_all()
+            rngs = capture_all()
             replica.begin(begin, position)
             if position is not None and (position.given or not self._iterable):
                 # With seeding="worker" the generators are the loader's state. To load the dataset's
                 # state and to fetch batches again must not move them.
-                restore_all(states)
+                restore_all(rngs)
         self._started = True
         # The dataset is the program's own: a pickle of the loader finds it in mid-epoch.
         for stream, replica in self._replicas.items():
-            marks[stream] = replica.first_mark(begins=stream not in positions)
-        return {stream: mark for stream, mark in marks.items() if mark is not None}
+            first[stream] = replica.first_state(begins=stream not in positions)
+        return {stream: state for stream, state in first.items() if state is not None}
 
     def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Run people's code, which leaves no trace in this process."""

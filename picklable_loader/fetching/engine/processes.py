@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...core.events import Answered, Died, Ended, Failed, LastMark
-from ...core.streams import Marks, StreamPosition
+from ...core.events import Answered, Died, Ended, Failed, LastState
+from ...core.streams import StreamPosition, StreamStates
 from ...core.task import Task
 from ...errors import UsageError
 from ..pool.exit import Death, unexpected
@@ -66,7 +66,7 @@ class PoolEngine:
         #: by worker that has died with answers that cannot be read any more, what it has done
         self._unreadable: dict[int, set[tuple[int, int] | None]] = {}
         #: what has happened, and what cannot go on, in this order
-        self._events: deque[Answered | LastMark | Died | Exception] = deque()
+        self._events: deque[Answered | LastState | Died | Exception] = deque()
         #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
         self._pending_deaths: dict[int, Died] = {}
         self.clocks = Clocks(len(pool.pids))
@@ -75,7 +75,7 @@ class PoolEngine:
 
     def begin(
         self, begin: EpochStart, states: dict[str, Any], positions: dict[int, StreamPosition]
-    ) -> Marks:
+    ) -> StreamStates:
         self._run += 1
         self._begin = begin
         self.worker_states, self._positions = dict(states), positions
@@ -132,7 +132,7 @@ class PoolEngine:
             self._readers[stream] = worker
         return taker
 
-    def wait(self) -> Answered | LastMark | Died:
+    def wait(self) -> Answered | LastState | Died:
         self.timed_out = False
         if os.getpid() != self._owner:
             raise UsageError(
@@ -267,13 +267,13 @@ class PoolEngine:
             self._unreadable[worker].add(task_of(message))
 
     def _note(self, answer: Answer) -> None:
-        if answer.kind is LastMark:
+        if answer.kind is LastState:
             if answer.run != self._run or self._asked.pop(answer.step, None) is None:
                 return  # nobody waits for it
         elif self._sent.pop((answer.run, answer.step), _NEVER_SENT) == _NEVER_SENT:
             if answer.kind is not None:  # otherwise it answers `ask`
                 return  # it was done twice
-        ended = answer.kind is Ended or answer.kind is LastMark
+        ended = answer.kind is Ended or answer.kind is LastState
         self.deaths.answered(answer.worker)
         figures = answer.busy_ns, answer.idle_ns, answer.arena_bytes
         self.clocks.answered(answer.worker, *figures, ended)
@@ -282,7 +282,7 @@ class PoolEngine:
         if answer.kind is None:
             self._events.append(answer.payload)
             return
-        if answer.states is not None and answer.kind is not LastMark:
+        if answer.states is not None and answer.kind is not LastState:
             self.worker_states[str(answer.worker)] = answer.states
         self._events.append(answer.event())
         if not ended:

@@ -109,14 +109,14 @@ class Skips:
         self.count = 0
         self.last: deque[SkippedSample] = deque(maxlen=100)
         #: the first one of an epoch, until the user is warned
-        self.untold: SkippedSample | None = None
+        self.unreported: SkippedSample | None = None
         self._epoch: int | None = None
 
     def note(self, samples: Iterable[SkippedSample]) -> None:
         """A batch was delivered without these."""
         for sample in samples:
             if sample.epoch != self._epoch:
-                self._epoch, self.untold = sample.epoch, sample
+                self._epoch, self.unreported = sample.epoch, sample
             self.count += 1
             self.last.append(sample)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from torch._utils import ExceptionWrapper
 
-from ...core.events import Answered, Arrived, Emptied, Ended, Failed, LastMark
+from ...core.events import Answered, Arrived, Emptied, Ended, Failed, LastState
 from ...core.feedback import Note
 from ...core.streams import StreamPosition
 from ...core.task import Task
@@ -55,18 +55,18 @@ class Answer:
 
     #: the number of the run that asked; an answer to an earlier run is not awaited any more
     run: int
-    #: of a last mark, the stream
+    #: of a `LastState`, the stream
     step: int
     worker: int
     #: which event it is; None: the worker can do nothing here, and the payload says why
-    kind: type[Answered | LastMark] | None
+    kind: type[Answered | LastState] | None
     #: Arrived: the batch. Failed: the exception, from a worker in torch's ExceptionWrapper.
     #: Emptied: the samples that were skipped. Ended, LastMark: None
     payload: Any
     #: the worker's generators afterwards (``seeding="worker"``)
     states: dict[str, Any] | None = None
-    #: the stream's mark afterwards
-    mark: Any = None
+    #: the stream's state afterwards
+    stream_state: Any = None
     #: nanoseconds that the worker was busy with it
     busy_ns: int = 0
     #: memory that it takes until it is delivered
@@ -80,13 +80,13 @@ class Answer:
     #: feedback that people's code has sent with the batch
     notes: Sequence[Note] = ()
 
-    def event(self) -> Answered | LastMark:
+    def event(self) -> Answered | LastState:
         """The event for the schedule."""
         assert self.kind is not None
         if self.kind is not Arrived:
-            return self.kind(self.step, self.mark)
+            return self.kind(self.step, self.stream_state)
         idled = self.idle_ns > self.busy_ns // _IDLE_PART
-        return Arrived(self.step, self.mark, self.bytes, idled, self.busy_ns, self.notes)
+        return Arrived(self.step, self.stream_state, self.bytes, idled, self.busy_ns, self.notes)
 
     def reraise(self) -> NoReturn:
         """Raise what fetching the batch has raised."""
@@ -99,7 +99,7 @@ class Answer:
 _IDLE_PART = 8
 
 #: kinds of answers, by their number in a header
-_KINDS = (Arrived, Failed, Ended, Emptied, LastMark, None)
+_KINDS = (Arrived, Failed, Ended, Emptied, LastState, None)
 
 #: run, step, worker, kind, whether the rest is in the arena, how many regions the batch has,
 #: busy_ns, bytes, arena_bytes, idle_ns, whether the worker has started
@@ -138,21 +138,21 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
     Large buffers and long bodies go into the arena; without one all is within the message, or is
     sent in torch's way.
     """
-    mark = answer.mark
-    apart = len(mark) if isinstance(mark, bytes) else 0
+    stream_state = answer.stream_state
+    apart = len(stream_state) if isinstance(stream_state, bytes) else 0
     if apart:  # a large one is copied once: into the arena
-        mark = pickle.PickleBuffer(mark)
+        stream_state = pickle.PickleBuffer(stream_state)
     kind, states = answer.kind, answer.states
     try:
-        content = answer.payload, states, mark, *answer.notes
+        content = answer.payload, states, stream_state, *answer.notes
         aside, count, weight, rest = _encode(content, arena)
     except Exception:
         kind = Failed
-        aside, count, weight, rest = _encode((_failure(answer), states, mark), arena)
+        aside, count, weight, rest = _encode((_failure(answer), states, stream_state), arena)
     busy = 0 if began_ns is None else time.perf_counter_ns() - began_ns
     arena_bytes = 0 if arena is None else arena.bytes
     run, step, worker = answer.run, answer.step, answer.worker
-    # The mark is no part of the batch: budgets would take all batches for as large as it.
+    # The state is no part of the batch: budgets would take all batches for as large as it.
     figures = busy, weight - apart, arena_bytes, answer.idle_ns, answer.started
     return _HEADER.pack(run, step, worker, _KINDS.index(kind), aside, count, *figures) + rest
 
@@ -175,9 +175,11 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
                 rest = memoryview(open_region(Region(*_REGION.unpack(rest))))
             for at in range(0, count * _REGION.size, _REGION.size):
                 buffers.append(open_region(Region(*_REGION.unpack_from(rest, at))))
-        payload, states, mark, *notes = pickle.loads(rest[count * _REGION.size :], buffers=buffers)
-        if isinstance(mark, memoryview):  # it lives for long, and its region should not
-            mark = bytes(mark)
+        payload, states, stream_state, *notes = pickle.loads(
+            rest[count * _REGION.size :], buffers=buffers
+        )
+        if isinstance(stream_state, memoryview):  # it lives for long, and its region should not
+            stream_state = bytes(stream_state)
     except (ConnectionError, FileNotFoundError, EOFError):
         raise
     except Exception as error:
@@ -185,7 +187,7 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
         if isinstance(error, OSError) and lacks_descriptors(error):
             failure = explained(error, f"the batch of step {step} is here and cannot be opened")
         return Answer(run, step, worker, Failed, failure, None, None, *figures)
-    answer = Answer(run, step, worker, _KINDS[kind], payload, states, mark, *figures)
+    answer = Answer(run, step, worker, _KINDS[kind], payload, states, stream_state, *figures)
     if notes:
         answer.notes = notes
     return answer
@@ -194,7 +196,7 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
 def task_of(message: bytes) -> tuple[int, int] | None:
     """The run and the step of the task that a message answers; None: it answers another request."""
     run, step, _, kind, *_ = _HEADER.unpack_from(message)
-    return None if _KINDS[kind] is LastMark else (run, step)
+    return None if _KINDS[kind] is LastState else (run, step)
 
 
 def pack_region(region: Region) -> bytes:

@@ -33,7 +33,7 @@ class Baseline:
         #: attributes that earlier epochs have changed, which no state holds
         self.drift: list[str] = []
         #: the iterator's state before the first sample, if it has one
-        self.mark: bytes | None = None
+        self.state: bytes | None = None
         attributes = {} if is_stateful(dataset) else attributes_of(dataset)
         self._names = set(attributes)
         self._leaves, self._alive = large_leaves(dataset) if attributes else ({}, [])
@@ -42,7 +42,7 @@ class Baseline:
         self._together = self._small(known, len(known) * _MOST_BYTES)
 
     def changes(self) -> bytes | None:
-        """A mark with the changes to undo before a replay; without any, what `mark` is."""
+        """A state with the changes to undo before a replay; without any, what `state` is."""
         now = attributes_of(self._dataset)
         new = sorted(now.keys() - self._names)
         changed = {
@@ -51,19 +51,19 @@ class Baseline:
             if form is not None and (name not in now or self._form(now[name]) != form)
         }
         if not new and not changed:
-            return self.mark
+            return self.state
         try:
             known = loads(self._together or b"", self._dataset) if changed else {}
             before = {name: value for name, value in known.items() if name in changed}
             entry = new, dumps(before, self._dataset, self._by_value, self._leaves)
         except Exception:  # what cannot be read again cannot be put back: nor can the dataset
-            return self.mark
-        entries = {} if self.mark is None else pickle.loads(self.mark)
+            return self.state
+        entries = {} if self.state is None else pickle.loads(self.state)
         return pickle.dumps({**entries, "begun": entry}, pickle.HIGHEST_PROTOCOL)
 
     @staticmethod
     def put_back(dataset: Any, entries: dict[str, Any]) -> None:
-        """Set a dataset's attributes to their values at the beginning of an epoch, from a mark."""
+        """Set a dataset's attributes to their values at the beginning of an epoch, from a state."""
         new, before = entries["begun"]
         for name in new:
             vars(dataset).pop(name, None)
@@ -105,7 +105,7 @@ class FirstBaseline(Baseline):
         return super()._form(lasting(value))
 
     def reached(self) -> dict[str, Any]:
-        """A mark's entries, which bring another copy to the attributes of this one."""
+        """A state's entries, which bring another copy to the attributes of this one."""
         if is_stateful(self._dataset):
             return {}
         now = attributes_of(self._dataset)

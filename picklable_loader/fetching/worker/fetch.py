@@ -13,7 +13,7 @@ from ...rng.owned import Seed, seed_all_in
 from .on_error import Gathering, OnError, left_a_generator
 from .seeding import Seeder
 
-#: more batches than any stream has: no mark is taken in mid-epoch
+#: more batches than any stream has: no state is taken in mid-epoch
 NEVER = 2**62
 
 #: gives the iterator over an iterable-style dataset
@@ -44,13 +44,13 @@ class Job:
     spared: frozenset[str] = frozenset()
     #: samples in a batch, of iterable-style data
     batch_size: int = 1
-    #: a mark is taken after so many batches of a stream; None: as often as costs little
+    #: a state is taken after so many batches of a stream; None: as often as costs little
     mark_every: int | None = None
     #: the dataset has a state, though it is map-style
     stateful: bool = False
     #: what becomes of bad samples
     on_error: OnError = "raise"
-    #: classes of ``__main__`` go along in marks
+    #: classes of ``__main__`` go along in states
     by_value: bool = False
     #: workers live from epoch to epoch, and their copies of the dataset with them
     lives_on: bool = False
@@ -68,7 +68,7 @@ class Job:
 
     @property
     def streamed(self) -> bool:
-        """Streams serve the tasks, and have marks."""
+        """Streams serve the tasks, and have states."""
         return self.iterable or self.stateful
 
 

@@ -7,7 +7,7 @@ import time
 import torch
 from torch._utils import ExceptionWrapper
 
-from ...core.events import Failed, LastMark
+from ...core.events import Failed, LastState
 from ...core.task import Task
 from ...errors import StreamError
 from ...rng.generators import capture_all
@@ -38,7 +38,7 @@ def serve(channel: Channel, job: Job, config: WorkerConfig) -> None:
         sending_ns = time.perf_counter_ns()
         channel.send(answer, began_ns)
         done_ns = time.perf_counter_ns()
-        if answer.mark is not None and isinstance(task, Task) and task.stream is not None:
+        if answer.stream_state is not None and isinstance(task, Task) and task.stream is not None:
             worker.replicas[task.stream].cadence.sent(done_ns - sending_ns)
 
 
@@ -88,8 +88,8 @@ class _Worker:
             answer = Answer(run, number, worker, None, refusal)
         elif isinstance(task, int):
             works = stream in self.replicas and stream not in self._not_begun
-            mark = self.replicas[stream].mark(over=True) if works else None
-            answer = Answer(run, number, worker, LastMark, None, None, mark)
+            state = self.replicas[stream].take_state(over=True) if works else None
+            answer = Answer(run, number, worker, LastState, None, None, state)
         elif stream in self._not_started:
             answer = Answer(run, number, worker, Failed, self._not_started[stream], started=False)
         elif stream in self._not_begun:

@@ -34,7 +34,7 @@ from .baseline import FirstBaseline
 from .feedback import sending
 from .fetch import Fetcher, Job, StreamEnded, hooks_of, make_fetcher
 from .on_error import NothingLeft, Thinned
-from .stream_state import Cadence, Marker
+from .stream_state import Cadence, StreamSaver
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Replica:
         self._fetcher: Fetcher | None = None
         #: the epoch that was set on its copy of the dataset
         self._announced = config.announced
-        self._marker: Marker | None = None
+        self._saver: StreamSaver | None = None
         self._info: torch_worker.WorkerInfo | None = None
         if not bare:
             seed = config.base_seed + number
@@ -135,26 +135,26 @@ class Replica:
         torch_worker._worker_info = self._info
         self._set_epoch(begin, self._announced)
         job, seed = self._job, begin.base_seed
-        if position is None or position.mark is not None or not position.given:
+        if position is None or position.state is not None or not position.given:
             restore_all(begin.states or {})
         if not job.streamed:
             self._fetcher = make_fetcher(job, seed)
             return
         self.cadence = Cadence(job.mark_every)
         set_epoch = partial(self._set_epoch, begin)
-        self._marker = marker = Marker(job, self._number, self._shared, self._origin, set_epoch)
+        self._saver = saver = StreamSaver(job, self._number, self._shared, self._origin, set_epoch)
         if position is None:
-            self._fetcher = make_fetcher(job, seed, self._number, partial(marker.open, None))
+            self._fetcher = make_fetcher(job, seed, self._number, partial(saver.open, None))
             return
-        begun = position.ended or position.marked > 0  # otherwise it is of the epoch before
-        opened = partial(marker.open, position.mark, begun)
+        begun = position.ended or position.state_at > 0  # otherwise it is of the epoch before
+        opened = partial(saver.open, position.state, begun)
         try:
-            self._fetcher = make_fetcher(job, seed, self._number, opened, position.marked)
+            self._fetcher = make_fetcher(job, seed, self._number, opened, position.state_at)
         except Exception as error:
             raise self._refusal(f"{type(error).__name__}: {error}") from error
-        self._fetcher.ended = marker.over
+        self._fetcher.ended = saver.over
         task = Task(0, [None] * job.batch_size if job.batched else None, 0)
-        again = repeat(task, position.given - position.marked)
+        again = repeat(task, position.given - position.state_at)
         for task in again if job.iterable else position.since:
             self._fetch_again(task, position)
 
@@ -181,18 +181,18 @@ class Replica:
             with sending() as notes:
                 batch = self._fetched(task)
         except StreamEnded:
-            return Answer(*whose, Ended, None, None, self.mark(over=True))
+            return Answer(*whose, Ended, None, None, self.take_state(over=True))
         except NothingLeft as none:
-            return Answer(*whose, Emptied, none.skipped, None, self._mark_if_due(began_ns))
+            return Answer(*whose, Emptied, none.skipped, None, self._state_if_due(began_ns))
         except BaseException as error:
             here = self._config.here
             if isinstance(error, KeyboardInterrupt) if here else not isinstance(error, Exception):
                 raise
-            mark = self._mark_if_due(began_ns, failed=True)
+            state = self._state_if_due(began_ns, failed=True)
             wrapped = None if here else ExceptionWrapper(where=self._config.where)
-            return Answer(*whose, Failed, wrapped or error, None, mark)
-        mark = None if self._marker is None else self._mark_if_due(began_ns)
-        return Answer(*whose, Arrived, batch, None, mark, notes=notes)
+            return Answer(*whose, Failed, wrapped or error, None, state)
+        state = None if self._saver is None else self._state_if_due(began_ns)
+        return Answer(*whose, Arrived, batch, None, state, notes=notes)
 
     def _fetched(self, task: Task) -> Any:
         assert self._fetcher is not None
@@ -203,32 +203,32 @@ class Replica:
             return Thinned(convert(batch.batch), batch.skipped)
         return convert(batch)
 
-    def _mark_if_due(self, began_ns: int, failed: bool = False) -> Any:
-        """The stream's mark, if one is due after a batch that was begun then.
+    def _state_if_due(self, began_ns: int, failed: bool = False) -> Any:
+        """The stream's state, if one is due after a batch that was begun then.
 
         One is always due after a batch that failed: what fails in a replay is then no repetition.
         """
-        if self._marker is None or self._fetcher is None:
+        if self._saver is None or self._fetcher is None:
             return None
         now_ns = time.perf_counter_ns()
         due = self.cadence.due(now_ns - began_ns)
         if not (due or failed or self._fetcher.ended):
             return None
         # An incomplete batch is the last one; its dataset may have begun anew already.
-        mark = self.mark(self._fetcher.ended)
+        state = self.take_state(self._fetcher.ended)
         self.cadence.taken(time.perf_counter_ns() - now_ns)
-        return mark
+        return state
 
-    def first_mark(self, begins: bool) -> Any:
-        """The stream's mark at the beginning of the epoch; None: it is not known."""
-        mark = self.mark(over=False) if begins else None
-        return mark if self._marker is None else self._marker.first(mark, begins)
+    def first_state(self, begins: bool) -> Any:
+        """The stream's state at the beginning of the epoch; None: it is not known."""
+        state = self.take_state(over=False) if begins else None
+        return state if self._saver is None else self._saver.first(state, begins)
 
-    def mark(self, over: bool) -> Any:
-        """The stream's mark now; ``over``: the state in which the next epoch finds the dataset."""
-        if self._marker is None or self._fetcher is None:
+    def take_state(self, over: bool) -> Any:
+        """The stream's state now; ``over``: the state in which the next epoch finds the dataset."""
+        if self._saver is None or self._fetcher is None:
             return None
-        return self._marker.mark(self._fetcher.iterator, over, self._fetcher.fresh)
+        return self._saver.take(self._fetcher.iterator, over, self._fetcher.fresh)
 
     def _fetch_again(self, task: Task, position: StreamPosition) -> None:
         assert self._fetcher is not None
@@ -242,10 +242,10 @@ class Replica:
         except NothingLeft:
             return  # there was no batch then, either
         except Exception as error:
-            if position.mark is not None:
+            if position.state is not None:
                 text = f"fetched again, a batch raises {type(error).__name__}: {error}"
                 raise self._refusal(text) from error
-            # Without marks nobody knows what had failed already, and was raised then.
+            # Without states nobody knows what had failed already, and was raised then.
 
     def _refusal(self, reason: str) -> StreamError:
         return StreamError(self._number, type(self._job.dataset).__qualname__, reason)

@@ -1,19 +1,19 @@
-"""The states of streams (marks), as workers send them and as saved states hold them.
+"""The states of streams, as workers send them and as saved states of a loader hold them.
 
-A worker sends a mark as bytes, a pickle of a dict with these entries, or as the error that says why
-there is no state:
+A worker sends a stream's state as bytes, or the error that says why there is none. The bytes are a
+pickle of a dict with these entries:
 
 * ``"dataset"``, ``"iterator"``: what their ``state_dict`` returned;
 * ``"pickled"``: a pickle of the iterator, instead of these;
 * ``"begun"``: the dataset at its beginning, for a replay (`Baseline`; while the epoch lasts, that
-  itself is the mark);
+  itself is the state);
 * ``"drift"``: names of the attributes that earlier epochs have changed;
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
 * ``"first_rng"``: these when the epoch began, with ``"pickled"``, if the worker is persistent;
 * ``"over"``: the epoch has ended there, and the next one is to begin.
 
 A pickle of a loader's iterator holds these bytes, as `Pickled`, and only that type is ever opened
-as a pickle. A ``state_dict`` holds plain values: `read` makes a mark of our own of them. It has no
+as a pickle. A ``state_dict`` holds plain values: `read` makes such a pickle of them. It has no
 pickled iterator: such a stream begins anew and is replayed.
 """
 
@@ -36,11 +36,11 @@ _STATES = ("dataset", "iterator")
 
 
 def savable(positions: Iterable[StreamPosition], live: bool) -> tuple[StreamPosition, ...]:
-    """The positions, with marks as they came, as a state holds them; ``live``: as a pickle does.
+    """The positions, as a loader's state holds them; ``live``: as a pickle does.
 
     Raises:
-        CannotSaveError: what a worker has given instead of a mark; or a state would have to hold
-            more than plain values.
+        CannotSaveError: what a worker has sent instead of a state; or a loader's state would have
+            to hold more than plain values.
     """
     return tuple(_savable(position, at, live) for at, position in enumerate(positions))
 
@@ -50,11 +50,11 @@ def warn_of_drift(
 ) -> None:
     """Warn of attributes that earlier epochs have changed and no state holds, unless ``known``."""
     known, names = list(known), set()
-    for mark in (position.mark for position in positions):
-        if isinstance(mark, Baseline):
-            names.update(mark.drift)
-        elif type(mark) is bytes and (known or b"drift" in mark):
-            entries = pickle.loads(mark)
+    for state in (position.state for position in positions):
+        if isinstance(state, Baseline):
+            names.update(state.drift)
+        elif type(state) is bytes and (known or b"drift" in state):
+            entries = pickle.loads(state)
             names.update(entries.get("drift", ()))
             if entries.keys() & set(_STATES):
                 known = []  # the state holds them, or its iterator needs none of them
@@ -71,31 +71,32 @@ def warn_of_drift(
         )
 
 
-def remembers(marks: Iterable[Any]) -> bool:
+def remembers(states: Iterable[Any]) -> bool:
     """They hold states of the dataset itself, and not only of its iterator."""
     return any(
-        type(mark) is bytes and (b"\x07dataset" in mark or b"\x05begun" in mark) for mark in marks
+        type(state) is bytes and (b"\x07dataset" in state or b"\x05begun" in state)
+        for state in states
     )
 
 
 def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPosition:
-    mark = position.mark
-    if isinstance(mark, CannotSaveError):
-        raise mark
-    if isinstance(mark, Baseline):
-        mark = mark.changes() if live else mark.mark
-    if mark is None or type(mark) is dict:  # of a state that was loaded
-        return position.copy(mark=mark)
+    state = position.state
+    if isinstance(state, CannotSaveError):
+        raise state
+    if isinstance(state, Baseline):
+        state = state.changes() if live else state.state
+    if state is None or type(state) is dict:  # of a state that was loaded
+        return position.copy(state=state)
     if live:
-        return position.copy(mark=Pickled(mark))
-    entries = pickle.loads(mark)
+        return position.copy(state=Pickled(state))
+    entries = pickle.loads(state)
     if entries.keys() & {"pickled", "begun"}:  # it holds only the generators of a replay
         over = "over" in entries
         rng = entries.get("rng" if over else "first_rng")
         if rng is None:
-            return position.copy(mark=None, marked=0)
-        marked = position.marked if over else 0  # a stream that has ended is not replayed
-        return position.copy(mark={"over": True, "rng": _as_text(rng)}, marked=marked)
+            return position.copy(state=None, state_at=0)
+        state_at = position.state_at if over else 0  # a stream that has ended is not replayed
+        return position.copy(state={"over": True, "rng": _as_text(rng)}, state_at=state_at)
     form = {
         name: encode_state(entries[name], f"stream {stream}: state_dict() of the {name}")
         for name in _STATES
@@ -105,7 +106,7 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
         form["over"] = True
     if "rng" in entries:
         form["rng"] = _as_text(entries["rng"])
-    return position.copy(mark=form)
+    return position.copy(state=form)
 
 
 def _as_text(states: dict[str, Any]) -> dict[str, str]:
@@ -113,33 +114,37 @@ def _as_text(states: dict[str, Any]) -> dict[str, str]:
 
 
 def read(positions: Sequence[StreamPosition]) -> list[StreamPosition]:
-    """The positions of a saved state, with marks as workers read them; or DamagedStateError."""
-    return [position.copy(mark=_read(position.mark, at)) for at, position in enumerate(positions)]
+    """The positions of a saved state, with what workers read as their states.
+
+    Raises:
+        DamagedStateError: one is not what `savable` makes.
+    """
+    return [position.copy(state=_read(position.state, at)) for at, position in enumerate(positions)]
 
 
-def _read(mark: Any, stream: int) -> bytes | None:
-    if mark is None:
+def _read(state: Any, stream: int) -> bytes | None:
+    if state is None:
         return None
-    if type(mark) is Pickled:
-        return bytes(mark)
+    if type(state) is Pickled:
+        return bytes(state)
     field = f"streams[{stream}].mark"
-    if type(mark) is not dict:
-        raise DamagedStateError(field, "plain values", mark)
+    if type(state) is not dict:
+        raise DamagedStateError(field, "plain values", state)
     try:
-        entries = {name: decode(mark[name]) for name in _STATES if name in mark}
-        if "over" in mark:
+        entries = {name: decode(state[name]) for name in _STATES if name in state}
+        if "over" in state:
             entries["over"] = True
-        if "rng" in mark:
-            entries["rng"] = GeneratorStates.from_text(mark["rng"]).states
+        if "rng" in state:
+            entries["rng"] = GeneratorStates.from_text(state["rng"]).states
         return dumps(entries)
     except SYMPTOMS as error:
-        raise DamagedStateError(field, "plain values", mark) from error
+        raise DamagedStateError(field, "plain values", state) from error
 
 
 def replayed(positions: Iterable[StreamPosition], every: int | None) -> int:
     """How many batches are fetched again because their streams have no states.
 
-    The first mark is taken after ``every`` batches; None: after the first.
+    The first state is taken after ``every`` batches; None: after the first.
     """
-    unmarked = (each for each in positions if not each.marked and not each.ended)
-    return sum(each.given for each in unmarked if each.given >= (every or 1))
+    without_state = (each for each in positions if not each.state_at and not each.ended)
+    return sum(each.given for each in without_state if each.given >= (every or 1))

@@ -1,4 +1,4 @@
-"""The state of a stream (its mark), from which another process can go on with it.
+"""The state of a stream, from which another process can go on with it.
 
 A worker uses the first of these methods that the dataset allows:
 
@@ -6,7 +6,7 @@ A worker uses the first of these methods that the dataset allows:
 2. by pickle of the iterator, with the dataset by reference: of its attributes only those go along
    that the iteration has changed;
 3. not at all (generators): the stream is replayed from its start. Where the iteration has changed
-   the program's own dataset (``num_workers=0``), its mark is the dataset at the `Baseline`.
+   the program's own dataset (``num_workers=0``), its state is the dataset at the `Baseline`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from ...saving.pickles.dtypes import dump
 from .baseline import Baseline, FirstBaseline
 from .fetch import Job
 
-Mark = bytes | Baseline | CannotSaveError | None
+StreamState = bytes | Baseline | CannotSaveError | None
 
 
-class Marker:
-    """Makes the marks of one stream, whose replica is the job's dataset, and opens it at one."""
+class StreamSaver:
+    """Takes the states of one stream, whose replica is the job's dataset, and opens it at one."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Marker:
         self._dataset = job.dataset
         self._stream = stream
         self._iterable = job.iterable
-        #: random states are part of a mark
+        #: states of the random generators are part of a state
         self._with_rng = job.seeding == "worker"
         self._by_value = job.by_value
         #: the dataset is the program's own, and is pickled as the iteration has changed it
@@ -69,22 +69,22 @@ class Marker:
         self._undone: dict[str, Any] | None = None
         #: what the dataset was before the epoch, if that is needed to go on
         self.beginning: Baseline | None = None
-        #: where marks are pickled: memory that is used again is written to several times as fast
+        #: where states are pickled: memory that is used again is written to several times as fast
         self._buffer = io.BytesIO()
         #: the stream was opened where it has no more to give
         self.over = False
 
-    def open(self, mark: Mark, begun: bool = False) -> Any:
-        """The dataset's iterator, as it was at the mark; None for map-style data.
+    def open(self, state: StreamState, begun: bool = False) -> Any:
+        """The dataset's iterator, as it was at the state; None for map-style data.
 
-        The mark is of the epoch at hand (``begun``), or of the end of the one before; None begins.
+        The state is of the epoch at hand (``begun``), or of the end of the one before; None begins.
         CannotSaveError: it is none, but says why there is none.
         """
-        if isinstance(mark, CannotSaveError):
-            raise mark
-        if isinstance(mark, Baseline):
-            mark = mark.changes()
-        entries = {} if mark is None else pickle.loads(mark)
+        if isinstance(state, CannotSaveError):
+            raise state
+        if isinstance(state, Baseline):
+            state = state.changes()
+        entries = {} if state is None else pickle.loads(state)
         self.over = "over" in entries and begun
         rng = entries.get("rng", {})
         if not self._iterable:
@@ -102,12 +102,16 @@ class Marker:
         restore_all(rng)
         return iterator
 
-    def mark(self, iterator: Any, over: bool, fresh: bool) -> bytes | CannotSaveError | None:
-        """The mark of an iterator's position; None if the stream can only be replayed.
+    def take(self, iterator: Any, over: bool, fresh: bool) -> bytes | CannotSaveError | None:
+        """The state at an iterator's position; None if the stream can only be replayed.
 
         Or why it cannot be saved: that is for users who save, and no reason not to deliver the
-        batch. ``over``: the mark is for the next epoch. ``fresh``: no sample was drawn yet, and the
-        iterator need not have a state.
+        batch.
+
+        Args:
+            iterator: the stream's.
+            over: the state is for the next epoch.
+            fresh: no sample was drawn yet, and the iterator need not have a state.
         """
         try:
             entries = self._entries(iterator, fresh)
@@ -130,20 +134,20 @@ class Marker:
         except Exception as error:  # whatever people's state_dict or __reduce__ raises
             return self._refusal(f"{type(error).__name__}: {error}")
 
-    def first(self, mark: Mark, begins: bool) -> Mark:
-        """The mark at the beginning of the epoch, given what `mark` has returned there, if asked.
+    def first(self, state: StreamState, begins: bool) -> StreamState:
+        """The state at the beginning of the epoch, given what `take` has returned there, if asked.
 
         Args:
-            mark: what it has returned; None if it goes on from a state.
+            state: what it has returned; None if it goes on from a state.
             begins: it was asked.
         """
         beginning = self.beginning
         if beginning is None or not self._has_state:
-            return beginning if mark is None else mark
-        if isinstance(mark, bytes):
-            beginning.mark = mark
+            return beginning if state is None else state
+        if isinstance(state, bytes):
+            beginning.state = state
             return beginning
-        return beginning if mark is None and begins else mark
+        return beginning if state is None and begins else state
 
     @property
     def _lives_on(self) -> bool:
@@ -151,11 +155,11 @@ class Marker:
         return self._origin is not None and not self._shared
 
     def _changes(self) -> dict[str, Any]:
-        """The dataset's changes by now, as entries of a mark."""
+        """The dataset's changes by now, as entries of a state."""
         return {} if self._origin is None else self._origin.reached()
 
     def _of_dataset(self, entries: dict[str, Any], over: bool, fresh: bool) -> dict[str, Any]:
-        """Changes that epochs have made to the dataset, as further entries of a mark."""
+        """Changes that epochs have made to the dataset, as further entries of a state."""
         if entries.keys() & {"dataset", "iterator"}:
             if self._halved:
                 return self._changes() if over else self._before(fresh)
@@ -166,7 +170,7 @@ class Marker:
         return {}
 
     def _before(self, fresh: bool) -> dict[str, Any]:
-        """The dataset before the epoch, as entries of a mark with the iterator's state."""
+        """The dataset before the epoch, as entries of a state with the iterator's state."""
         if self._lives_on or self.beginning is None:
             return self._reached
         if self._undone is None and not fresh:  # a wrapper has called ``iter`` of its datasets
@@ -179,7 +183,7 @@ class Marker:
     def _open(self, entries: dict[str, Any]) -> Any:
         if "begun" in entries:
             Baseline.put_back(self._dataset, entries)
-            self._set_epoch()  # the mark may be of the epoch before
+            self._set_epoch()  # the state may be of the epoch before
         self._reached = self._changes()
         beginning = Baseline(self._dataset, self._by_value) if self._shared else None
         if beginning is not None:
@@ -253,7 +257,7 @@ class _ByPickle:
         self._refused = has_slots or None in self._begun.values()
 
     def write(self, iterator: Any) -> dict[str, Any]:
-        """The entry of a mark; none if pickle refuses the iterator, or changes may go unseen."""
+        """The entry of a state; none if pickle refuses the iterator, or changes may go unseen."""
         attributes = attributes_of(self._dataset)
         digests = {name: _digest(value) for name, value in attributes.items()}
         if self._refused or None in digests.values():
@@ -300,7 +304,7 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 class Cadence:
-    """When a mark is to be taken.
+    """When a state is to be taken.
 
     Args:
         every: after every so many batches, from 1; None: as often as a hundredth of the time that
@@ -311,11 +315,11 @@ class Cadence:
         self._every = every
         self._since = 0
         self._busy_ns = 0
-        #: what the last mark has cost; the first batch is marked in any case
+        #: what the last state has cost; after the first batch one is taken in any case
         self._cost_ns = 0
 
     def due(self, busy_ns: int) -> bool:
-        """Note that a batch took so long; should a mark be taken after it?"""
+        """Note that a batch took so long; should a state be taken after it?"""
         self._since += 1
         self._busy_ns += busy_ns
         if self._every is not None:
@@ -324,7 +328,7 @@ class Cadence:
         return self._busy_ns >= min(cheap, bearable)
 
     def taken(self, cost_ns: int) -> None:
-        """Note that a mark was taken, and what it has cost."""
+        """Note that a state was taken, and what it has cost."""
         self._since = self._busy_ns = 0
         self._cost_ns = cost_ns
 

@@ -30,7 +30,7 @@ def made(kind: Any) -> Any:
 
 
 class Pickled(bytes):
-    """A mark in a pickled iterator. No reader of states can make one, and no state has one."""
+    """A stream's state in a pickled iterator. No reader of states makes one."""
 
 
 # --- parts that a codec carries ------------------------------------------------------------------

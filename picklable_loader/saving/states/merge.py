@@ -65,7 +65,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         return with_checksum(to_plain(cursor, fits))
     _compare(unended, _OF_STREAMS)
     streams = _streams(saved, unended)
-    steps = sum(place.given for place in streams)
+    steps = sum(position.given for position in streams)
     merged = cursor._replace(
         streams=streams, num_streams=None, batches=None, rank=None, step=steps, next_step=steps
     )

@@ -82,7 +82,7 @@ class TorchdataState:
     sampler: Any
     sampler_iterator: Any
     #: by worker, or of the main process, the state of the dataset; see `saved_streams`
-    marks: tuple[dict[str, Any], ...]
+    states: tuple[dict[str, Any], ...]
 
     def again(self) -> str:
         """What to do where the state says how many batches there were, and nothing else."""
@@ -145,7 +145,7 @@ def read(state: dict[str, Any]) -> TorchdataState:
         samples=samples,
         sampler=index,
         sampler_iterator=iterator,
-        marks=tuple(_mark(each, path) for path, each in streams.items()),
+        states=tuple(_stream_state(each, path) for path, each in streams.items()),
     )
 
 
@@ -164,7 +164,7 @@ def _workers(snapshot: dict[str, Any]) -> dict[str, Any]:
     return {f"{path}.{name}.": record for name, record in records.items()}
 
 
-def _mark(record: dict[str, Any], path: str) -> dict[str, Any]:
+def _stream_state(record: dict[str, Any], path: str) -> dict[str, Any]:
     found = {"dataset": form_of(record["dataset_state"], f"{path}dataset_state")}
     if (fetcher := record["fetcher_state"]) is not None:
         _check(fetcher, "fetcher", f"{path}fetcher_state")

@@ -74,8 +74,8 @@ class Subject:
             return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
         if loader.batch_size is None and loader.batch_sampler is not None:
             return {"batch_sampler": loader.batch_sampler}
-        kept = {"batch_size": loader.batch_size, "sampler": loader.sampler}
-        return {**kept, "drop_last": loader.drop_last}
+        options = {"batch_size": loader.batch_size, "sampler": loader.sampler}
+        return {**options, "drop_last": loader.drop_last}
 
 
 _ALWAYS = (

@@ -80,7 +80,7 @@ def try_out(loader: TorchDataLoader[Any], seconds: float, step_s: float) -> Tria
         ) from error
     finally:
         pass_.close()
-    known = _told(before, after, taken) if loader.num_workers else {}
+    known = _measured(before, after, taken) if loader.num_workers else {}
     return Trial(loader.num_workers, first_s, batches, taken, size, **known)
 
 
@@ -161,7 +161,7 @@ def _processor_s(pid: int | None) -> float:
     return (ran_ns + ready_ns) / 1e9
 
 
-def _told(before: _Figures | None, after: _Figures | None, seconds: float) -> dict[str, Any]:
+def _measured(before: _Figures | None, after: _Figures | None, seconds: float) -> dict[str, Any]:
     """Shares of that time, by the figures; none where the workers were exchanged."""
     if before is None or after is None or before.pids != after.pids or not after.pids:
         return {}

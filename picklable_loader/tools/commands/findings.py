@@ -204,7 +204,7 @@ class _Rows:
 
     def __init__(self, tasks: int) -> None:
         self._tasks_left = tasks
-        self._marks: dict[int, tuple[bytes, Any]] = {}
+        self._states: dict[int, tuple[bytes, Any]] = {}
 
     def of_iterator(self, node: Built) -> dict[str, Any]:
         loader, state = node.state["loader"], node.state["state"]
@@ -234,7 +234,7 @@ class _Rows:
             rows["window"] = f"{len(window)} entries, drawn and not delivered"
         streams = state.get("streams")
         if isinstance(streams, list):
-            rows["streams"] = [self._stream(place) for place in streams[:_MOST_STREAMS]]
+            rows["streams"] = [self._stream(position) for position in streams[:_MOST_STREAMS]]
         rows["bytes"] = weigh(state)
         return rows
 
@@ -252,38 +252,38 @@ class _Rows:
         share = 1.0 if not left else done / (done + left)
         return f"{done} of {done + left} batches, {share:.0%}"
 
-    def _stream(self, place: Any) -> str:
-        if not isinstance(place, dict):
+    def _stream(self, position: Any) -> str:
+        if not isinstance(position, dict):
             return "damaged"
-        given, marked = _shown(place.get("given")), _shown(place.get("marked"))
-        ended = ", ended" if place.get("ended") is True else ""
-        return f"{given} batches given{ended}; {self._how(place.get('mark'), marked)}"
+        given, state_at = _shown(position.get("given")), _shown(position.get("marked"))
+        ended = ", ended" if position.get("ended") is True else ""
+        return f"{given} batches given{ended}; {self._how(position.get('mark'), state_at)}"
 
-    def _how(self, mark: Any, marked: Any) -> str:
+    def _how(self, state: Any, state_at: Any) -> str:
         """How a stream goes on."""
-        if mark is None:
+        if state is None:
             return "no state: replayed from its start"
-        mark = self._opened(mark) if isinstance(mark, bytes) else mark
-        if mark is None:
+        state = self._opened(state) if isinstance(state, bytes) else state
+        if state is None:
             return "its state cannot be read"
-        if not isinstance(mark, dict):
+        if not isinstance(state, dict):
             return "its state is of no known form"
-        if "begun" in mark:
+        if "begun" in state:
             return "no state: replayed from its start, with the dataset as it was then"
-        names = [name for name in ("dataset", "iterator") if name in mark]
-        pickled = "pickled" in mark
+        names = [name for name in ("dataset", "iterator") if name in state]
+        pickled = "pickled" in state
         how = "its iterator, pickled" if pickled else f"state_dict of {' and '.join(names)}"
-        return f"{how}, after {marked} of them"
+        return f"{how}, after {state_at} of them"
 
-    def _opened(self, mark: bytes) -> Any:
-        """The contents of a mark. Many streams may have the same bytes, which are read once."""
-        if id(mark) not in self._marks:
+    def _opened(self, state: bytes) -> Any:
+        """The contents of a state. Many streams may have the same bytes, which are read once."""
+        if id(state) not in self._states:
             try:
-                tree = trace(mark).tree
+                tree = trace(state).tree
             except NotPickle:
                 tree = None
-            self._marks[id(mark)] = mark, tree
-        return self._marks[id(mark)][1]
+            self._states[id(state)] = state, tree
+        return self._states[id(state)][1]
 
 
 _MOST_STREAMS = 64

@@ -142,9 +142,8 @@ class Run:
         if cursor is not None and cursor.streams:
             self.streams = replace(spec.streams, total=cursor.num_streams or len(positions))
             self.batches = cursor.batches
-        self.schedule = self._schedule(
-            cursor, (carryover and carryover.policy) or spec.policy(), positions
-        )
+        policy = (carryover and carryover.policy) or spec.policy()
+        self.schedule = self._schedule(cursor, policy, positions)
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -171,8 +171,8 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-def tell_epoch(part: Any, epoch: int) -> None:
-    """Tell a dataset or a sampler the epoch, if it has ``set_epoch``."""
+def set_epoch_of(part: Any, epoch: int) -> None:
+    """Call ``set_epoch`` of a dataset or a sampler, if it has that."""
     set_epoch = getattr(part, "set_epoch", None)
     if callable(set_epoch):
         set_epoch(epoch)

@@ -16,7 +16,7 @@ from ..core.checks import whole_number
 from ..core.seeds import mixing_draw, mixing_seed
 from ..errors import DamagedStateError, Difference, NewerStateError, StateMismatch, UsageError
 from ..rng.current import current_seed
-from .protocol import is_hugging_face, is_stateful, iterate, save, tell_epoch
+from .protocol import is_hugging_face, is_stateful, iterate, save, set_epoch_of
 
 #: version of the states of all wrappers; also of what is drawn, since a state goes on with it
 FORMAT = 1
@@ -69,7 +69,7 @@ class Wrapper(IterableDataset[Any]):
         """
         self.epoch = whole_number("epoch", epoch)
         for dataset in self._within():
-            tell_epoch(dataset, self.epoch)
+            set_epoch_of(dataset, self.epoch)
 
 
 class WrapperIterator(Iterator[Any]):

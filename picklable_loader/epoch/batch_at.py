@@ -15,7 +15,7 @@ from ..core.plan import Plan, Unit
 from ..core.seeds import base_seed
 from ..core.snapshot import from_plain, spacing
 from ..core.task import Task
-from ..datasets.protocol import tell_epoch
+from ..datasets.protocol import set_epoch_of
 from ..errors import CannotSaveError, OrderMismatch, UsageError
 from ..fetching.worker.fetch import Job, make_fetcher
 from ..fetching.worker.on_error import Bad, NothingLeft, Thinned
@@ -88,7 +88,7 @@ def _of_epoch(job: Job, announced: int | None, epoch: int) -> Job:
     if announced in (None, epoch):
         return job
     dataset = copy.copy(job.dataset)
-    tell_epoch(dataset, epoch)
+    set_epoch_of(dataset, epoch)
     return replace(job, dataset=dataset)
 
 
@@ -167,7 +167,7 @@ def _custom_order(sampler: Any, setting: Setting, cursor: Cursor, live: Order | 
     """The epoch's order from its beginning; moves the sampler, which is a copy."""
     if setting.saved is None:
         prepare(sampler, cursor.sampler, setting.source)
-        tell_epoch(sampler, cursor.epoch)
+        set_epoch_of(sampler, cursor.epoch)
         return CustomOrder(sampler, setting)
     order = live if isinstance(live, CustomOrder) else CustomOrder(sampler, setting)
     again = order.again(sampler, setting.source)

@@ -249,7 +249,7 @@ _CUT_FOR_A_DISTRIBUTED_SAMPLER = (
 def _is_bridged(entry: Difference, saved: Saved, expected: Mapping[str, Any], strict: bool) -> bool:
     cursor, found, name = saved.cursor, saved.fits, entry.name
     # Tasks in the window were cut to the old batch size, and so were the batches that a stream has
-    # given; they are kept as they are only if the size has not changed.
+    # given; they stay as they are only if the size has not changed.
     uncut = not cursor.window and not cursor.streams
     if "world_size" in expected:
         if name == "seed" and entry.expected is None:

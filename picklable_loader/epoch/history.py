@@ -11,7 +11,7 @@ from ..core.seeds import next_base_seed
 from ..core.snapshot import from_plain, to_plain
 from ..core.streams import StreamPosition
 from ..datasets.datapipes import SharedSeeds
-from ..datasets.protocol import tell_epoch
+from ..datasets.protocol import set_epoch_of
 from ..errors import CannotSaveError
 from ..fetching.worker.baseline import FirstBaseline
 from ..fetching.worker.saved_streams import remembers, savable, warn_of_drift
@@ -64,7 +64,7 @@ class History:
         """The part of it that a pickle of the loader holds.
 
         Args:
-            kept: the carryover of persistent workers that live.
+            carryover: that of persistent workers that live.
         """
         resume, wish, carryover = None, None, carryover or self.carryover
         if self.resume is not None and self.position is not None:
@@ -259,16 +259,16 @@ class History:
         elif position is not None and position.left and not position.over:
             self.carryover, self.position = position.carryover(), None
         self.next_epoch = self.announced = epoch
-        spec.tell_samplers(epoch)
-        self._tell_dataset(spec, epoch)
+        spec.set_epoch_of_samplers(epoch)
+        self._set_epoch_of_dataset(spec, epoch)
         return dropped
 
-    def _tell_dataset(self, spec: Spec, epoch: int | None) -> None:
+    def _set_epoch_of_dataset(self, spec: Spec, epoch: int | None) -> None:
         if epoch is None:
             return
         self._dataset_has = epoch
         if self.origin_known is None:
-            tell_epoch(spec.dataset, epoch)
+            set_epoch_of(spec.dataset, epoch)
         else:
             self.origin_known.set_epoch(epoch)
 
@@ -279,9 +279,9 @@ class History:
         if left is not None and not spec.known:  # it may be yet to restore the sampler
             left.take(0)
         if spec.options.seed is not None:
-            spec.tell_samplers(self.next_epoch)
+            spec.set_epoch_of_samplers(self.next_epoch)
         if self.announced != self._dataset_has:  # it went on from a state of another epoch
-            self._tell_dataset(spec, self.announced)
+            self._set_epoch_of_dataset(spec, self.announced)
         draws_as = self._drawing(spec)
         if carryover is None and draws_as == "persistent_workers" and not spec.lives_on:
             carryover = self.carryover if position is None else position.carryover()
@@ -321,7 +321,7 @@ class History:
         self.source.restore(cursor.rng)
         if cursor.announced not in (None, self._dataset_has):
             self._dataset_has = cursor.announced
-            tell_epoch(spec.dataset, cursor.announced)
+            set_epoch_of(spec.dataset, cursor.announced)
         position.run = self._opened(Run(spec, self.source, cursor=cursor, carryover=carryover))
         if position.pending:
             position.pending = False
@@ -391,7 +391,7 @@ class History:
         self.source.load(cursor.rng, fits)
         if cursor.announced is not None:
             self._dataset_has = cursor.announced
-            tell_epoch(spec.dataset, cursor.announced)
+            set_epoch_of(spec.dataset, cursor.announced)
         self.announced = cursor.announced
         position = Position(accepted, at_epoch_end=wish, pending=True)
         if of is None or of is self.position:

@@ -65,7 +65,7 @@ class Run:
         epoch: number of the epoch, if the run is a fresh one.
         announced: the epoch that set_epoch has given the dataset.
         cursor: where to go on; None for a fresh run.
-        kept: the carryover of persistent workers, if there is one.
+        carryover: that of persistent workers, if there is one.
         draws_as: how a fresh run draws; see `Cursor.draws_as`.
     """
 
@@ -327,7 +327,7 @@ class Run:
     def _make_order(self, cursor: Cursor | None) -> Order:
         saved = None if cursor is None else cursor.order
         if saved is None and cursor is not None and self._source.seed is not None:
-            self.spec.tell_samplers(self.epoch)
+            self.spec.set_epoch_of_samplers(self.epoch)
         order = make_order(self.spec.sampler, Setting(self._source, self.epoch, saved))
         if self.spec.opened_by_loader and saved is None:
             order.open()

@@ -19,7 +19,7 @@ from ..core.fields import ITERABLE
 from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
 from ..core.shard import ALONE, Shard, StreamShare
-from ..datasets.protocol import is_stateful, stream_length_of, stream_lengths, tell_epoch
+from ..datasets.protocol import is_stateful, set_epoch_of, stream_length_of, stream_lengths
 from ..orders.attributes import Frozen, freeze, memory
 from ..orders.torch_samplers import (
     data_of,
@@ -227,12 +227,12 @@ class Spec:
         """
         return self.known and (not self.generators or draws_at_once(self.sampler))
 
-    def tell_samplers(self, epoch: int) -> None:
+    def set_epoch_of_samplers(self, epoch: int) -> None:
         """Call set_epoch of the samplers that have it, once each."""
         inner = getattr(self.batch_sampler, "sampler", None)
         samplers = (self.batch_sampler, self.given_sampler, inner)
         for sampler in {id(each): each for each in samplers}.values():
-            tell_epoch(sampler, epoch)
+            set_epoch_of(sampler, epoch)
 
     @property
     def draws_as(self) -> str | None:

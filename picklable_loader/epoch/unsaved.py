@@ -46,7 +46,7 @@ def spared(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
     return frozenset(path for path, generator in found if id(generator) in ids)
 
 
-def tell_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
+def warn_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
     """Warn, before a loader's first epoch, of what its workers draw from and nobody can seed.
 
     Args:
@@ -64,7 +64,7 @@ def tell_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
         unseeded_in_data(text)
 
 
-def tell_of_generators(
+def warn_of_unsaved(
     spec: Spec,
     collate_fn: Any,
     looked: set[str],

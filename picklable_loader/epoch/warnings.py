@@ -102,7 +102,7 @@ def forgotten(dataset: str, before: int, now: int) -> None:
     """Streams that live on from epoch to epoch are now others."""
     warnings.warn(
         f"the dataset {dataset} was read through {before} streams, and is now read through {now}: "
-        "what each one had kept in itself from earlier epochs is lost, and the epoch begins with "
+        "what each one had saved in itself in earlier epochs is lost, and the epoch begins with "
         "fresh copies. Pass num_streams= to have as many streams under any number of workers",
         LoaderWarning,
         stacklevel=stack_level(),

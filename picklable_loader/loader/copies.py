@@ -27,7 +27,7 @@ def named_copy(
         yield
     except (CannotSaveError, UsageError, Warning):  # a filter may make an error of a warning
         raise
-    except Exception as error:  # whatever stands in people's samplers and datasets
+    except Exception as error:  # whatever is in people's samplers and datasets
         raise CannotSaveError(what, f"{why} ({type(error).__name__}: {error})", way_out) from error
 
 

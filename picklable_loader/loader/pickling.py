@@ -13,13 +13,13 @@ from torch.utils.data import Dataset
 
 from ..core.checks import whole_number
 from ..core.snapshot import differences
-from ..datasets.protocol import tell_epoch
+from ..datasets.protocol import set_epoch_of
 from ..epoch.history import History
 from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
 from ..epoch.spec import Spec
 from ..epoch.turns import Still
-from ..epoch.unsaved import MOST_PARTS, tell_of_generators
+from ..epoch.unsaved import MOST_PARTS, warn_of_unsaved
 from ..errors import Difference, StateMismatch, UsageError
 from ..rng.program import ProgramStates, capture_program
 from ..rng.source import Source
@@ -238,13 +238,13 @@ def load_into(
 
 
 def warn_of_generators(loader: Owner[Any], spec: Spec, state: dict[str, Any], live: bool) -> None:
-    """See `tell_of_generators`."""
+    """See `warn_of_unsaved`."""
     inner = loader._pl
     collate_fn: Any = loader.collate_fn
     if getattr(collate_fn, "__self__", None) is loader:  # a method of a subclass
         torchs = _torchs_own().keys() | vars(inner.options).keys() | {*_GIVEN, "_pl"}
         collate_fn = {name: each for name, each in vars(loader).items() if name not in torchs}
-    tell_of_generators(spec, collate_fn, inner.looked, state, live, inner.turn.foreign)
+    warn_of_unsaved(spec, collate_fn, inner.looked, state, live, inner.turn.foreign)
 
 
 def _in_slots(owner: Any) -> dict[str, Any]:
@@ -298,4 +298,4 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
         history.restore_position(saved)
     history.source.dataset = dataset
     if history.announced is not None:
-        tell_epoch(dataset, history.announced)
+        set_epoch_of(dataset, history.announced)

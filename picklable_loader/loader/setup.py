@@ -18,7 +18,7 @@ from ..epoch.ranks import shard_of
 from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Batch
-from ..epoch.unsaved import parts_of, spared, tell_of_unseeded
+from ..epoch.unsaved import parts_of, spared, warn_of_unseeded
 from ..epoch.warnings import large_list
 from ..errors import UsageError
 from ..fetching.engine.engine import Engine, Setup, make_engine
@@ -121,7 +121,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
             large_list(path, entries)
     options, source, job = spec.options, inner.history.source, job_of(loader, spec)
     if job.draws:
-        tell_of_unseeded(spec, loader.collate_fn, inner.looked)
+        warn_of_unseeded(spec, loader.collate_fn, inner.looked)
     in_torchs_way = options.seeding == "worker"
     setup = Setup(
         job=job,

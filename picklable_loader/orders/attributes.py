@@ -259,14 +259,14 @@ def _is_flat(form: Any) -> bool:
     return type(form) is dict and form.get("as") == "rows"
 
 
-def _belongs_to(home: str, value: Any) -> bool:
+def _belongs_to(package: str, value: Any) -> bool:
     """An object is the sampler's own: an inner sampler, or a helper of the same package.
 
     Anything else (a logger, a model, a configuration) may be the whole program's.
     """
     if isinstance(value, (*CODE, *OTHERS, Enum)):
         return False
-    return isinstance(value, Sampler) or _package(value) == home
+    return isinstance(value, Sampler) or _package(value) == package
 
 
 def _package(thing: Any) -> str:

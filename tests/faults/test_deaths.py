@@ -157,7 +157,7 @@ def test_a_map_style_state_that_cannot_be_saved_survives_a_death_and_says_so_whe
 def test_a_warning_says_what_workers_that_live_on_cannot_remember(tmp_path: Path) -> None:
     button = Button(tmp_path).set()
     loader = loader_of({"dataset": Samples(button)}, persistent_workers=True)
-    with pytest.warns(RestartWarning, match="had kept there is lost"):
+    with pytest.warns(RestartWarning, match="had saved there is lost"):
         lists(loader)
 
 

@@ -50,7 +50,7 @@ class DeathCount:
                 raise WorkerDied(None, None, *_causes(deaths))
         cause = "" if death.stack else likely_cause(death.exitcode)
         if self._persistent:
-            cause += " What the dataset had kept there is lost, unless its state_dict holds it."
+            cause += " What the dataset had saved there is lost, unless its state_dict holds it."
         steps = (
             f"steps {', '.join(map(str, lost))} are fetched again" if lost else "it owed nothing"
         )

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ...datasets.datapipes import lasting
-from ...datasets.protocol import is_stateful, tell_epoch
+from ...datasets.protocol import is_stateful, set_epoch_of
 from ...saving.pickles.by_reference import attributes_of, dumps, large_leaves, loads
 
 #: an attribute that is larger when pickled, large tensors and arrays in it aside, is not carried
@@ -94,7 +94,7 @@ class FirstBaseline(Baseline):
     def set_epoch(self, epoch: int) -> None:
         """Call the dataset's ``set_epoch``, and note the attributes that it changes."""
         before = self._forms()
-        tell_epoch(self._dataset, epoch)
+        set_epoch_of(self._dataset, epoch)
         after = self._forms()
         self._set_by_epoch |= {name for name, form in after.items() if form != before.get(name)}
 

@@ -25,7 +25,7 @@ from ...core.shard import ALONE, StreamShare
 from ...core.streams import StreamPosition
 from ...core.task import Task
 from ...datasets.datapipes import seeded
-from ...datasets.protocol import tell_epoch
+from ...datasets.protocol import set_epoch_of
 from ...errors import StreamError, UsageError
 from ...rng.current import set_current
 from ...rng.generators import restore_all
@@ -168,7 +168,7 @@ class Replica:
             return
         self._announced = begin.announced
         if self._origin is None:
-            tell_epoch(dataset, begin.announced)
+            set_epoch_of(dataset, begin.announced)
         else:
             self._origin.set_epoch(begin.announced)
 

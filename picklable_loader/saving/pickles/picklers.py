@@ -182,7 +182,7 @@ def check_movable(obj: Any) -> None:
     cloudpickle makes a StringIO of an open file, and bytes of a memoryview. dill makes an empty
     temporary file of one that is gone. Both copy a thread, or a weak reference, that leads nowhere.
     """
-    if not isinstance(obj, BOUND_TO_PROCESS) or _standard(obj) or _tells_how(obj):
+    if not isinstance(obj, BOUND_TO_PROCESS) or _standard(obj) or _says_what(obj):
         return
     raise TypeError(f"a {type(obj).__name__} belongs to its process, and cannot go into a pickle")
 
@@ -193,7 +193,7 @@ def _standard(obj: Any) -> str:
     return next((name for name in names if obj is getattr(sys, name)), "")
 
 
-def _tells_how(obj: Any) -> bool:
+def _says_what(obj: Any) -> bool:
     """Its class says what is pickled of it, as BytesIO does, and files of fsspec."""
     names = ("__getstate__", "__reduce__", "__reduce_ex__")
     if all(getattr(type(obj), name, None) is getattr(object, name, None) for name in names):

@@ -36,6 +36,9 @@ PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() {
 
 
 HERE = Path(__file__).parent
+REAL = shutil.which("c++")
+#: of a fake compiler: what asks it for something else than a library is for the real one
+NOT_TO_BUILD = f'case "$*" in *fsyntax*|*-MM*) exec {REAL} "$@";; esac'
 
 
 @pytest.fixture
@@ -119,7 +122,7 @@ def test_errors_of_the_sources_are_in_the_error(folder: Path) -> None:
 def test_a_killed_build_hangs_nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo("begun")
     with monkeypatch.context() as patch:
-        fake_compiler(patch, 'case "$*" in *fsyntax*) exit;; esac; echo > begun; exec cat begun')
+        fake_compiler(patch, f"{NOT_TO_BUILD}; echo > begun; exec cat begun")
         program = "from test_build import load; load()"
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])}
         building = subprocess.Popen(
@@ -132,15 +135,109 @@ def test_a_killed_build_hangs_nobody(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_two_processes_build_it_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = shutil.which("c++")
-    fake_compiler(
-        monkeypatch, f'case "$*" in *fsyntax*) ;; *) echo >> runs;; esac; exec {real} "$@"'
-    )
+    fake_compiler(monkeypatch, f'{NOT_TO_BUILD}; echo >> runs; exec {REAL} "$@"')
     program = "from test_build import load; assert load().number == 1"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])}
     both = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(2)]
     assert [each.wait() for each in both] == [0, 0]
     assert Path("runs").read_text() == "\n"
+
+
+def test_a_compiler_that_outlives_a_killed_build_spoils_no_later_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("begun", "go", "finished"):
+        os.mkfifo(name)
+    # The first one builds the old source and ends in the midst of the second one's build.
+    first = f'mkdir first && {{ {REAL} "$@"; cp "$out" old; echo > begun; cat go; cp old "$out"; '
+    first += "echo > finished; exit; }"
+    second = f'{REAL} "$@"; echo > go; cat finished'
+    find = 'for each; do [ "$last" = -o ] && out=$each; last=$each; done'
+    fake_compiler(monkeypatch, f"{NOT_TO_BUILD}; {find}; {first}; {second}")
+    program = "from test_build import load; load()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])}
+    building = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    Path("begun").read_text()
+    building.kill()
+    building.wait()
+    (folder / "number.h").write_text("#define NUMBER 2\n")
+    assert load().number == 2
+    assert not list(Path("builds").glob("*/build-*"))
+
+
+def test_a_file_that_is_saved_while_the_compiler_runs_is_compiled_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = 'mkdir changed && echo "#define NUMBER 2" > number.h; exit 0'
+    fake_compiler(monkeypatch, f'{NOT_TO_BUILD}; {REAL} "$@" || exit; {change}')
+    assert load().number == 2
+    always = f'echo >> number.h; exec {REAL} "$@"'
+    fake_compiler(monkeypatch, f"{NOT_TO_BUILD}; {always}")
+    (folder / "number.h").write_text("#define NUMBER 3\n")
+    with pytest.raises(BuildError, match="found changes in 3 builds"):
+        load()
+
+
+def test_each_source_and_its_headers_count(folder: Path) -> None:
+    Path("tiny.cpp").write_text(
+        SOURCE.replace("NUMBER)", "number())").replace('"number.h"', '"a b$.h"')
+    )
+    Path("a b$.h").write_text("int number();\n")
+    Path("first.cpp").write_text('#include "number.h"\nint number() { return NUMBER; }\n')
+
+    def both() -> int:
+        sources = ["first.cpp", "tiny.cpp"]
+        return int(cpp.load("tiny", sources, build_directory="builds").number)
+
+    assert both() == 1
+    Path("number.h").write_text("#define NUMBER 2\n")
+    assert both() == 2
+    Path("first.cpp").write_text("int number() { return 3; }\n")
+    assert both() == 3
+    Path("a b$.h").write_text("inline int number() { return 4; }\n")
+    Path("first.cpp").write_text("\n")
+    assert both() == 4
+
+
+@pytest.mark.parametrize("content", [b"", b"no library"])
+def test_a_damaged_library_or_list_is_made_anew(folder: Path, content: bytes) -> None:
+    program = "from test_build import load; assert load().number == 1"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])}
+    again = [sys.executable, "-c", program]
+    subprocess.run(again, env=environment, check=True)
+    for damaged in [*Path("builds").glob("*/*.so"), *Path("builds").glob("*/*.json")]:
+        damaged.unlink()
+        damaged.write_bytes(content or b"null")
+        subprocess.run(again, env=environment, check=True)
+
+
+@pytest.mark.parametrize(
+    "options, wrong",
+    [
+        ({"name": "my-tiny"}, "name should be one that Python can import.*got 'my-tiny'"),
+        ({"sources": "tiny.cpp"}, r"sources should be a list such as .*got 'tiny.cpp'"),
+        ({"sources": []}, r"sources should be a list"),
+        ({"module": "nowhere"}, "module should be the caller's __name__, got 'nowhere'"),
+    ],
+)
+def test_arguments_that_nothing_can_be_made_of_are_refused_at_once(
+    folder: Path, options: dict[str, Any], wrong: str
+) -> None:
+    given: dict[str, Any] = {"name": "tiny", "sources": ["tiny.cpp"], **options}
+    with pytest.raises(UsageError, match=wrong):
+        cpp.load(build_directory="builds", **given)
+    assert not Path("builds").exists()
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(folder: Path) -> None:
+    with pytest.raises(BuildError, match=r"(?s)tiny.cpp.*Pass build_directory="):
+        cpp.load("tiny", ["tiny.cpp"], build_directory="tiny.cpp")
+
+
+def test_a_library_without_the_module_is_named(folder: Path) -> None:
+    Path("tiny.cpp").write_text("int nothing;\n")
+    with pytest.raises(BuildError, match=r"(?s)can be imported.*PYBIND11_MODULE.*module is tiny"):
+        load()
 
 
 # --- where pickles find the classes ----------------------------------------------------------

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -35,6 +36,8 @@ _FLAGS = ["-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-shared"]
 _LIBRARIES = ["-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10"]
 #: of a compiler's messages, the most characters that an error has
 _MOST_TEXT = 4000
+#: builds in a row during which somebody saved a source or header
+_MOST_TRIES = 3
 
 
 @dataclass(eq=False, repr=False)
@@ -90,14 +93,15 @@ def load(
         The imported extension.
 
     Raises:
-        BuildError: there is no compiler, it is too old, or the sources have errors.
-        UsageError: the module already has something else under the name of a class.
+        BuildError: there is no compiler, it is too old, the sources have errors or no module of
+            that name, or the folder cannot be written to.
+        UsageError: the module already has something else under the name of a class, or was not
+            imported; or ``sources`` is no list of files.
     """
-    files = [Path(source).resolve() for source in sources]
+    files = _checked(name, sources, module)
     flags = [*_FLAGS, _STANDARD, *extra_cflags]
     build = _Build(name, files, flags, list(extra_ldflags), _folder(build_directory) / name)
-    library = build.found() or build.made(verbose)
-    extension = imported(name, library)
+    extension = _imported_or_built(build, verbose)
     if module is None:
         return extension
     there = vars(sys.modules[module])
@@ -110,6 +114,42 @@ def load(
         there[cls.__name__] = cls
         cls.__module__, cls._library = module, None
     return extension
+
+
+def _checked(
+    name: str, sources: Iterable[str | os.PathLike[str]], module: str | None
+) -> list[Path]:
+    if not name.isidentifier():
+        raise UsageError(
+            f"name should be one that Python can import, such as 'crops', got {name!r}"
+        )
+    if module is not None and module not in sys.modules:
+        raise UsageError(
+            f"module should be the caller's __name__, got {module!r}, which is no module"
+        )
+    if isinstance(sources, str | os.PathLike) or not (files := [Path(each) for each in sources]):
+        raise UsageError(f"sources should be a list such as ['crops.cpp'], got {sources!r}")
+    return [file.resolve() for file in files]
+
+
+def _imported_or_built(build: _Build, verbose: bool) -> ModuleType:
+    library = build.found()
+    if library is not None:
+        try:
+            return imported(build.name, library)
+        except ImportError:  # it was damaged: build it again
+            library.unlink()
+    library = build.made(verbose)
+    try:
+        return imported(build.name, library)
+    except ImportError as error:
+        library.unlink()
+        raise BuildError(
+            build.name,
+            f"expected a library that can be imported, found: {error}",
+            f"One of the sources needs PYBIND11_MODULE(TORCH_EXTENSION_NAME, m), and its module is "
+            f"{build.name}. Where a symbol is missing, name its library in extra_ldflags",
+        ) from error
 
 
 def _is_bound(thing: Any) -> bool:
@@ -158,47 +198,78 @@ class _Build:
         try:
             headers = json.loads(self._headers.read_text())
             library = self._library(headers)
-        except (OSError, ValueError):
+        except (OSError, ValueError, TypeError):  # there is none, or it is damaged
             return None
         return library if library.exists() else None
 
     def made(self, verbose: bool) -> Path:
         """The library, built by this process, or by another one that was sooner."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self.folder / "lock"):
-            return self.found() or self._compiled(verbose)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with _locked(self.folder / "lock"):
+                return self.found() or self._built(verbose)
+        except OSError as error:
+            raise BuildError(
+                self.name,
+                f"expected a folder for the library, found: {error}",
+                "Pass build_directory=, a folder that can be written to",
+            ) from error
 
-    def _compiled(self, verbose: bool) -> Path:
+    def _built(self, verbose: bool) -> Path:
         compiler = _compiler(self.name)
-        made = self.folder / f"{self._key}.part.so"
-        dependencies = made.with_suffix(".d")
-        command = [
-            *compiler,
+        # Of a process that was killed; its compiler may still write there.
+        for left in self.folder.glob("build-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with TemporaryDirectory(prefix="build-", dir=self.folder) as work:
+            made = Path(work) / "made.so"
+            for _ in range(_MOST_TRIES):
+                headers = self._dependencies(compiler)
+                library = self._library(headers)
+                self._compile(compiler, made, verbose)
+                if library == self._library(headers):  # no file was saved meanwhile
+                    os.replace(made, library)
+                    known = made.with_suffix(".json")
+                    known.write_text(json.dumps(headers))
+                    os.replace(known, self._headers)
+                    return library
+        raise BuildError(
+            self.name,
+            f"expected files that stay as they are, found changes in {_MOST_TRIES} builds",
+            "Call load when nothing writes to the sources and their headers",
+        )
+
+    def _compile(self, compiler: list[str], made: Path, verbose: bool) -> None:
+        libraries = [f"-L{_TORCH / 'lib'}", f"-Wl,-rpath,{_TORCH / 'lib'}", *_LIBRARIES]
+        done = self._run(
+            [*compiler, *self._for_sources(), "-o", str(made), *libraries, *self.ldflags]
+        )
+        if verbose:
+            print(shlex.join(done.args), done.stderr, sep="\n")
+
+    def _dependencies(self, compiler: list[str]) -> list[str]:
+        """The sources, and the headers that are not the system's (or torch's), as they are now."""
+        return _files_of(self._run([*compiler, *self._for_sources(), "-MM"]).stdout)
+
+    def _for_sources(self) -> list[str]:
+        return [
             *self.cflags,
             f"-DTORCH_EXTENSION_NAME={self.name}",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
             f"-I{_HEADERS}",
             *[f"-isystem{path}" for path in _system_headers()],
             *map(str, self.sources),
-            *["-MMD", "-MF", str(dependencies)],
-            *["-o", str(made), f"-L{_TORCH / 'lib'}", f"-Wl,-rpath,{_TORCH / 'lib'}"],
-            *[*_LIBRARIES, *self.ldflags],
         ]
+
+    def _run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if verbose:
-            print(shlex.join(command), done.stderr, sep="\n")
         if done.returncode:
             raise BuildError(
                 self.name,
-                f"{compiler[0]} ended with {done.returncode}:\n{done.stderr[:_MOST_TEXT]}",
-                "The errors are those of the sources; load(..., verbose=True) prints all of them",
+                f"{command[0]} ended with {done.returncode}:\n{done.stderr[:_MOST_TEXT]}",
+                f"The errors are those of the sources; this prints all of them:\n"
+                f"{shlex.join(command)}",
             )
-        headers = _dependencies(dependencies.read_text())
-        library = self._library(headers)
-        os.replace(made, library)
-        dependencies.unlink()
-        self._headers.write_text(json.dumps(headers))
-        return library
+        return done
 
     @property
     def _key(self) -> str:
@@ -232,9 +303,9 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _dependencies(rules: str) -> list[str]:
-    """The files of ``-MMD``: sources, and headers that are not the system's (or torch's)."""
-    words = shlex.split(rules.replace("\\\n", " "))
+def _files_of(rules: str) -> list[str]:
+    """The files in a compiler's rules for make, one rule for each source."""
+    words = shlex.split(rules.replace("\\\n", " ").replace("$$", "\\$"))
     return sorted({str(Path(word).resolve()) for word in words if not word.endswith(":")})
 
 

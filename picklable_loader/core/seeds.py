@@ -41,6 +41,11 @@ def sample_seed(base: int, position: int) -> int:
     return _hash(b"sample:%d,%d" % (base, position))
 
 
+def repeated_seed(seed: int, number: int) -> int:
+    """The seed of call ``number`` of a dataset for one batch or sample with that seed."""
+    return _hash(b"call:%d,%d" % (seed, number))
+
+
 def stream_seed(base: int, stream: int, ordinal: int) -> int:
     """The seed before the ``ordinal``-th batch of a stream (iterable-style data)."""
     return _hash(b"stream:%d,%d,%d" % (base, stream, ordinal))

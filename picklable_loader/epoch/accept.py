@@ -181,5 +181,5 @@ def _check_task(spec: Spec, task: Task, order: Order, field: str, length: int | 
     except SYMPTOMS as error:
         raise DamagedStateError(field, "plain indices", task.indices) from error
     alone = type(indices) in (bool, int, float) and spec.shard.world == 1
-    if grouping.unit is Unit.BATCH and alone and not hasattr(spec.dataset, "__getitems__"):
+    if grouping.unit is Unit.BATCH and alone and not getattr(spec.dataset, "__getitems__", None):
         raise DamagedStateError(field, "the indices of a batch", indices)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
+from ..core.seeds import repeated_seed
 from ..errors import UsageError
 
 
@@ -14,6 +16,8 @@ class _Here(threading.local):
 
     seed: int | None = None
     samples: Callable[[], list[int]] | None = None
+    #: how many calls were given seeds since `seed` was set
+    calls = 0
 
 
 _here = _Here()
@@ -44,15 +48,33 @@ def current_seed() -> int:
     return seed
 
 
+def call_seed() -> int:
+    """`current_seed` for one call of a dataset: calls that one batch makes have different ones."""
+    seed, number = current_seed(), _here.calls
+    if _here.seed is None:  # a thread that a dataset has started: nobody says when a batch begins
+        return seed
+    _here.calls += 1
+    return seed if number == 0 else repeated_seed(seed, number)
+
+
 def sample_seeds() -> list[int] | None:
-    """With ``seeding="sample"``, within ``__getitems__``: the seed of each of its samples."""
+    """With ``seeding="sample"``, within ``__getitems__``: the seed of each of its samples.
+
+    A wrapper may ask two datasets, or one twice: they are different in each call.
+    """
     return None if _here.samples is None else _here.samples()
 
 
 @contextmanager
 def with_sample_seeds(seeds: Callable[[], list[int]]) -> Iterator[None]:
-    """Within it, `sample_seeds` returns what ``seeds()`` does."""
-    _here.samples = seeds
+    """Within it, `sample_seeds` returns what ``seeds()`` does, and then others made of these."""
+    calls = count()
+
+    def of_next_call() -> list[int]:
+        number, first = next(calls), seeds()
+        return [repeated_seed(seed, number) for seed in first] if number else first
+
+    _here.samples = of_next_call
     try:
         yield
     finally:
@@ -68,4 +90,5 @@ def set_current(seed: int | None) -> int | None:
     """Make it the current seed; return the one before."""
     global _latest
     before, _here.seed, _latest = _here.seed, seed, seed
+    _here.calls = 0
     return before

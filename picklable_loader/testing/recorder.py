@@ -20,7 +20,7 @@ class _Recorded:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        if hasattr(dataset, "__getitems__"):
+        if getattr(dataset, "__getitems__", None):
             self.__getitems__ = self._bulk
 
     def __len__(self) -> int:

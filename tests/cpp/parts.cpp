@@ -2,10 +2,14 @@
 #include <picklable_loader/torch_data.h>
 
 #include <pybind11/functional.h>
+#include <pybind11/operators.h>
 
+#include <chrono>
 #include <csignal>
+#include <mutex>
 #include <numeric>
 #include <random>
+#include <thread>
 
 namespace data = torch::data;
 namespace pl = picklable_loader;
@@ -242,6 +246,100 @@ struct Chunks : data::datasets::ChunkDataReader<Example<>> {
   bool is_reset = false;
 };
 
+// --- what a user may well write, and what may go wrong with it ------------------------------------
+
+// A number of an engine of its own, and one of our generator.
+struct Engines : data::datasets::Dataset<Engines> {
+  explicit Engines(std::vector<int64_t> numbers) : numbers(std::move(numbers)) {}
+  Example<> get(size_t) override {
+    std::mt19937 engine(pl::current_seed());
+    const double mine = std::uniform_real_distribution<>()(engine);
+    return {torch::tensor(mine), torch::rand({}, pl::generator())};
+  }
+  std::optional<size_t> size() const override { return numbers.size(); }
+  std::vector<int64_t> numbers;
+};
+
+// A random transform of one sample.
+struct Jitter : data::transforms::Transform<Example<>, Example<>> {
+  Example<> apply(Example<> sample) override {
+    return {sample.data + torch::rand({2}, torch::kFloat64).repeat(2), sample.target};
+  }
+};
+
+using Jittered = data::datasets::MapDataset<Rows, Jitter>;
+
+// Has a get_batch of its own. Its vector is short where an index is negative in `values`.
+struct OwnBatches : Jittered {
+  explicit OwnBatches(torch::Tensor values) : Jittered(Rows(values, 0), {}), values(values) {}
+  std::vector<Example<>> get_batch(at::ArrayRef<size_t> indices) override {
+    std::vector<Example<>> batch;
+    for (size_t index : indices)
+      if (values[index].item<double>() >= 0)
+        batch.emplace_back(values[index] + 1000, torch::tensor(int64_t(index)));
+    return batch;
+  }
+  torch::Tensor values;
+};
+
+struct Throws : data::datasets::Dataset<Throws, data::TensorExample> {
+  explicit Throws(std::string what) : what(std::move(what)) {}
+  data::TensorExample get(size_t index) override {
+    if (index == 3 && what == "stop")
+      throw py::stop_iteration("stop");
+    if (index == 3)
+      throw std::runtime_error("\xff bad bytes");
+    return torch::tensor(int64_t(index));
+  }
+  std::optional<size_t> size() const override { return 6; }
+  std::string what;
+};
+
+// size() waits for a get(), which asks for a seed.
+struct Locked : data::datasets::Dataset<Locked, data::TensorExample> {
+  data::TensorExample get(size_t) override {
+    std::lock_guard<std::mutex> lock(*mutex);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2)); // while the other waits
+    return torch::tensor(int64_t(pl::current_seed() % 2));
+  }
+  std::optional<size_t> size() const override {
+    std::lock_guard<std::mutex> lock(*mutex);
+    return 100;
+  }
+  std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();
+};
+
+// Its constructor draws the order; its state is a member, which it changes in place.
+struct Shards : data::datasets::StreamDataset<Shards> {
+  explicit Shards(int64_t length) : order(torch::randperm(length)) {}
+  void reset() { at = torch::tensor({pl::worker().first, pl::worker().second}); }
+  std::vector<Example<>> get_batch(size_t count) override {
+    std::vector<Example<>> batch;
+    for (; batch.size() < count && at[0].item<int64_t>() < order.size(0); at[0] += at[1])
+      batch.emplace_back(order[at[0].item<int64_t>()].clone(), torch::rand({}, pl::generator()));
+    return batch;
+  }
+  std::optional<size_t> size() const override { return order.size(0); }
+  torch::Tensor order, at = torch::tensor({0, 1});
+};
+
+// Its save() writes what `entry` says.
+struct Writes : Forgetful {
+  explicit Writes(std::string entry) : Forgetful(10, 1), entry(std::move(entry)) {}
+  void save(torch::serialize::OutputArchive& archive) const override {
+    if (entry == "lists")
+      archive.write("mine", c10::IValue(c10::List<std::vector<int64_t>>({{1, 2}})));
+    else if (entry == "optional")
+      archive.write("mine", c10::IValue(c10::List<std::optional<torch::Tensor>>({torch::ones({1})})));
+    else if (entry == "bytes")
+      archive.write("mine", c10::IValue(std::string("\xff\x00\x01", 3)));
+    else
+      archive.write(entry, c10::IValue(1));
+  }
+  bool operator==(const Writes& other) const { return entry == other.entry; }
+  std::string entry;
+};
+
 } // namespace
 
 PICKLABLE_LOADER_FIELDS(Sample, image, label, name)
@@ -278,6 +376,19 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
       m, "DistributedRandomSampler",
       pl::init<size_t, size_t, size_t, bool>(
           py::arg("size"), py::arg("num_replicas") = 1, py::arg("rank") = 0, py::arg("allow_duplicates") = true));
+
+  auto values = pl::init<torch::Tensor>(py::arg("values"));
+  pl::bind_dataset<Engines>(m, "Engines", pl::init<std::vector<int64_t>>());
+  pl::bind_dataset<Jittered>(m, "Jittered", pl::make([](torch::Tensor values) {
+                               return Rows(values, 0).map(Jitter());
+                             }));
+  pl::bind_dataset<OwnBatches>(m, "OwnBatches", values);
+  pl::bind_dataset<Throws>(m, "Throws", pl::init<std::string>());
+  pl::bind_dataset<Locked>(m, "Locked", pl::init<>());
+  pl::bind_sampler<Writes>(m, "Writes", pl::init<std::string>()).def(py::self == py::self);
+  pl::bind_stream<Shards>(m, "Shards", length)
+      .state([](const Shards& stream) { return stream.at; },
+             [](Shards& stream, torch::Tensor at) { stream.at = at; });
 
   pl::bind_stream<Stream>(m, "Stream", length);
   pl::bind_stream<Counter>(m, "Counter", length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,41 @@ class InPython(extension.Rows):  # type: ignore[misc, name-defined]
 
     def __getitems__(self, indices: list[int]) -> object:
         return [self[index] for index in indices]
+
+
+class Doubled(extension.Rows):  # type: ignore[misc, name-defined]
+    """Says only what a sample is."""
+
+    def __getitem__(self, index: int) -> object:
+        numbers, number = super().__getitem__(index)
+        return numbers * 2, number
+
+
+class EnginesOneByOne(extension.Engines):  # type: ignore[misc, name-defined]
+    """One call into C++ for each sample."""
+
+    def __getitem__(self, index: int) -> object:
+        return super().__getitem__(index)
+
+
+class HundredMore(extension.Shuffled):  # type: ignore[misc, name-defined]
+    """Goes around the order in C++."""
+
+    def __iter__(self) -> Iterator[int]:
+        for index in super().__iter__():
+            yield index + 100
+
+
+class HundredMoreOfStream(extension.Counter):  # type: ignore[misc, name-defined]
+    """The same of a stream."""
+
+    def __iter__(self) -> Iterator[object]:
+        for number, noise in super().__iter__():
+            yield number + 100, noise
+
+
+class MadeAnew(extension.Samples):  # type: ignore[misc, name-defined]
+    """Says itself how it is pickled."""
+
+    def __reduce__(self) -> object:
+        return MadeAnew, (7,)

@@ -61,6 +61,7 @@ CASES = {
     "dataset, collated in C++": dataset(rows, shuffle=True, collate_fn=lambda p: p.Stack()),
     "dataset, seeds of samples": dataset(rows, shuffle=True, seed=5, seeding="sample"),
     "dataset, subclass in Python": dataset(lambda p: p.InPython(10), shuffle=True),
+    "dataset, getitem in Python": dataset(lambda p: p.EnginesOneByOne([0] * 10), shuffle=True),
     "dataset of structs": dataset(lambda p: p.Samples(10), shuffle=True),
     "dataset, shared": dataset(lambda p: p.Shared(p.values()), seed=3),
     "whole batch": dataset(lambda p: p.Loops(p.values()), shuffle=True),
@@ -217,3 +218,14 @@ def test_torchs_loader_gives_the_same_batches(num_workers: int, parts: Any) -> N
     ):
         ours = copy.deepcopy(arguments)
         assert batches(TorchsLoader, **arguments) == batches(DataLoader, **ours)
+
+
+@pytest.mark.parametrize("loader", [TorchsLoader, DataLoader])
+def test_an_order_that_a_constructor_draws_is_the_same_in_all_workers(
+    loader: Any, parts: Any
+) -> None:
+    for _ in range(3):
+        stream = parts.Shards(20)
+        for num_workers in (0, 2):
+            given = torch.cat([b[0] for b in loader(stream, batch_size=4, num_workers=num_workers)])
+            assert sorted(given.tolist()) == list(range(20))

@@ -34,7 +34,17 @@ struct Running {
   std::optional<at::Generator> generator;
   // with seeding="sample", the seed of each sample of the batch
   std::vector<uint64_t> samples;
+  // while torch's loop over get() makes a batch: which sample it is at
+  std::optional<size_t> at;
 };
+
+// The seed of the k-th sample of a batch with that seed (splitmix64).
+inline uint64_t mixed(uint64_t seed, size_t k) {
+  uint64_t bits = seed + (k + 1) * 0x9e3779b97f4a7c15;
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111eb;
+  return (bits ^ (bits >> 31)) >> 2;
+}
 
 inline thread_local Running* running = nullptr;
 // the index whose get() has thrown on this thread, until bound.py asks for it
@@ -67,6 +77,7 @@ auto run(bool hold_gil, Function function, std::vector<uint64_t> samples = {}) {
 inline void seed_sample(uint64_t seed) {
   running->seed = seed;
   running->generator.reset();
+  running->at.reset();
   auto global = at::detail::getDefaultCPUGenerator();
   std::lock_guard<std::mutex> lock(global.mutex());
   global.set_current_seed(seed);
@@ -74,15 +85,26 @@ inline void seed_sample(uint64_t seed) {
 
 } // namespace detail
 
-// The seed of the batch (or sample) that is being made, for generators of your own. Outside of
-// picklable_loader's loader it is drawn from torch's global generator.
-inline uint64_t current_seed() {
-  auto& call = detail::here();
+namespace detail {
+
+// The seed of this call from Python.
+inline uint64_t seed_of_call() {
+  auto& call = here();
   if (!call.seed) {
     py::gil_scoped_acquire gil;
     call.seed = in_python().attr("seed")().cast<uint64_t>();
   }
   return *call.seed;
+}
+
+} // namespace detail
+
+// The seed of the batch (in get(): of the sample) that is being made, for generators of your own.
+// Outside of picklable_loader's loader it is drawn from torch's global generator.
+inline uint64_t current_seed() {
+  const uint64_t seed = detail::seed_of_call();
+  const auto at = detail::here().at;
+  return at ? detail::mixed(seed, *at) : seed;
 }
 
 // The seed of the batch's k-th sample, for a get_batch of your own. With seeding="sample" it
@@ -91,17 +113,15 @@ inline uint64_t current_seed(size_t k) {
   auto& call = detail::here();
   if (k < call.samples.size())
     return call.samples[k];
-  uint64_t mixed = current_seed() + (k + 1) * 0x9e3779b97f4a7c15; // splitmix64
-  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
-  return (mixed ^ (mixed >> 31)) >> 2;
+  return detail::mixed(detail::seed_of_call(), k);
 }
 
-// A generator with that seed, which no other thread draws from: torch::rand({2}, generator()).
+// A generator with the batch's seed (with seeding="sample", the sample's), which no other thread
+// draws from and which goes on from sample to sample: torch::rand({2}, generator()).
 inline at::Generator generator() {
   auto& call = detail::here();
   if (!call.generator)
-    call.generator = at::detail::createCPUGenerator(current_seed());
+    call.generator = at::detail::createCPUGenerator(detail::seed_of_call());
   return *call.generator;
 }
 

@@ -46,6 +46,54 @@ concept BySample = requires { typename T::ExampleType; } && requires {
           at::ArrayRef<size_t>)>;
 };
 
+// The class that defines a member function.
+template <typename Member>
+struct Owner;
+template <typename Function, typename Class>
+struct Owner<Function Class::*> {
+  using type = Class;
+};
+template <typename T>
+using OwnerOfGetBatch = typename Owner<decltype(&T::get_batch)>::type;
+
+template <typename T>
+constexpr bool is_map = false;
+template <typename Source, typename Transform>
+constexpr bool is_map<torch::data::datasets::MapDataset<Source, Transform>> = true;
+template <typename T>
+constexpr bool is_shared = false;
+template <typename Source>
+constexpr bool is_shared<torch::data::datasets::SharedBatchDataset<Source>> = true;
+
+// Their get_batch is torch's, and not that of a class derived from them.
+template <typename T>
+concept Mapped = is_map<OwnerOfGetBatch<T>>;
+template <typename T>
+concept SharedWithOthers = is_shared<OwnerOfGetBatch<T>>;
+
+// Its apply_batch is torch's loop over apply().
+template <typename T>
+concept TransformsEach = requires {
+  requires std::same_as<
+      decltype(&T::apply_batch),
+      std::vector<typename T::OutputType> (
+          torch::data::transforms::Transform<typename T::InputType, typename T::OutputType>::*)(
+          std::vector<typename T::InputType>)>;
+};
+
+template <Mapped T>
+using SourceOf = std::remove_cvref_t<decltype(std::declval<T&>().dataset())>;
+template <Mapped T>
+using TransformOf = std::remove_cvref_t<decltype(std::declval<T&>().transform())>;
+
+// A sample of it can be made alone: get(), and transforms of one sample.
+template <typename T>
+struct OneByOne : std::bool_constant<BySample<T>> {};
+template <Mapped T>
+struct OneByOne<T> : std::bool_constant<OneByOne<SourceOf<T>>::value && TransformsEach<TransformOf<T>>> {};
+template <SharedWithOthers T>
+struct OneByOne<T> : OneByOne<std::remove_cvref_t<decltype(*std::declval<T&>().operator->())>> {};
+
 // Refers to a Python object, which nobody may touch without the GIL.
 template <typename Argument>
 constexpr bool is_python = std::is_base_of_v<py::handle, std::decay_t<Argument>>;
@@ -128,7 +176,7 @@ class Bound : public py::class_<T> {
   }
 
   Bound& complete(const char* kind) {
-    in_python().attr("complete")(*this, kind);
+    in_python().attr("complete")(*this, kind, holds_gil);
     return *this;
   }
 
@@ -159,15 +207,15 @@ inline size_t checked(int64_t index, std::optional<size_t> size) {
 template <typename T>
 void def_get(Bound<T>& bound, auto size, auto get) {
   bound.def("_get", [size, get, hold = bound.holds_gil](T& object, int64_t index) {
-    const size_t found = checked(index, size(object));
-    return run(hold, [&] { return get(object, found); });
+    // size() as well: it may wait for a mutex that a get() holds, which waits for the GIL
+    return run(hold, [&] { return get(object, checked(index, size(object))); });
   });
 }
 
 template <typename T>
 void def_len(Bound<T>& bound, auto size) {
-  bound.def("__len__", [size](T& object) {
-    const std::optional<size_t> length = size(object);
+  bound.def("__len__", [size, hold = bound.holds_gil](T& object) {
+    const std::optional<size_t> length = run(hold, [&] { return size(object); });
     if (!length)
       throw py::type_error("size() is unknown, so there is no len()");
     return *length;
@@ -180,8 +228,10 @@ auto get_each(T& object, const std::vector<size_t>& indices, Get get) {
   std::vector<decltype(get(object, size_t{}))> batch;
   batch.reserve(indices.size());
   for (size_t k = 0; k < indices.size(); ++k) {
-    if (!running->samples.empty())
-      seed_sample(running->samples[k]);
+    if (running->samples.empty())
+      running->at = k;
+    else
+      seed_sample(running->samples.at(k)); // bound.py checks that there are as many
     try {
       batch.push_back(get(object, indices[k]));
     } catch (...) {
@@ -189,35 +239,64 @@ auto get_each(T& object, const std::vector<size_t>& indices, Get get) {
       throw;
     }
   }
+  running->at.reset();
   return batch;
 }
 
+template <typename T>
+auto get_one(T& dataset, size_t index) {
+  if constexpr (Mapped<T>)
+    return const_cast<TransformOf<T>&>(dataset.transform())
+        .apply(get_one(const_cast<SourceOf<T>&>(dataset.dataset()), index));
+  else if constexpr (SharedWithOthers<T>)
+    return get_one(*dataset.operator->(), index);
+  else
+    return dataset.get(index);
+}
+
 // The batch at these indices. Torch's wrappers are opened, so that each sample within has its seed.
+// Without seeds of samples the order of calls is torch's: transforms come after all gets.
 template <typename T>
 typename T::BatchType get_batch(T& dataset, std::vector<size_t>& indices) {
+  constexpr bool alone = OneByOne<T>::value;
   if constexpr (BySample<T>) {
     return get_each(dataset, indices, [](T& object, size_t index) { return object.get(index); });
-  } else if constexpr (requires { dataset.dataset(), dataset.transform(); }) { // MapDataset
-    using Source = std::remove_cvref_t<decltype(dataset.dataset())>;
-    using Transform = std::remove_cvref_t<decltype(dataset.transform())>;
-    return const_cast<Transform&>(dataset.transform())
-        .apply_batch(get_batch(const_cast<Source&>(dataset.dataset()), indices));
-  } else if constexpr (requires { get_batch(*dataset.operator->(), indices); }) { // Shared...
+  } else if constexpr (Mapped<T>) {
+    if constexpr (alone)
+      if (!running->samples.empty())
+        return get_each(dataset, indices, get_one<T>);
+    return const_cast<TransformOf<T>&>(dataset.transform())
+        .apply_batch(get_batch(const_cast<SourceOf<T>&>(dataset.dataset()), indices));
+  } else if constexpr (SharedWithOthers<T>) {
     return get_batch(*dataset.operator->(), indices);
   } else {
     return dataset.get_batch(typename T::BatchRequestType(indices));
   }
 }
 
+// A vector holds the samples, so it has one for each index.
+template <typename Batch>
+Batch counted(Batch batch, const std::vector<size_t>& indices) {
+  if constexpr (is_vector<Batch>)
+    TORCH_CHECK_VALUE(
+        batch.size() == indices.size(), "get_batch() returns a vector of ", batch.size(),
+        " for ", indices.size(), " indices. A vector holds one sample for each index: return a "
+        "tuple, an Example or a struct for a whole batch");
+  return batch;
+}
+
 template <typename T>
 void def_get_batch(Bound<T>& bound, auto size, auto get_batch) {
   bound.def("_get_batch", [=, hold = bound.holds_gil](
                               T& object, std::vector<int64_t> asked, std::vector<uint64_t> seeds) {
-    const std::optional<size_t> length = size(object);
-    std::vector<size_t> indices(asked.size());
-    for (size_t k = 0; k < asked.size(); ++k)
-      indices[k] = checked(asked[k], length);
-    return run(hold, [&] { return get_batch(object, indices); }, std::move(seeds));
+    auto make = [&] {
+      const std::optional<size_t> length = size(object);
+      std::vector<size_t> indices(asked.size());
+      for (size_t k = 0; k < asked.size(); ++k)
+        indices[k] = checked(asked[k], length);
+      return counted(get_batch(object, indices), indices);
+    };
+    return run(hold, make, std::move(seeds));
   });
 }
 
@@ -240,7 +319,7 @@ Bound<T> bind_dataset(py::module_& m, const char* name, Inits... inits) {
       if constexpr (detail::BySample<T>)
         return object.get(index);
       std::vector<size_t> indices{index};
-      return std::move(detail::get_batch(object, indices).at(0));
+      return std::move(detail::counted(detail::get_batch(object, indices), indices).at(0));
     });
   bound.complete(detail::is_vector<typename T::BatchType> ? "dataset" : "batch dataset");
   return bound;

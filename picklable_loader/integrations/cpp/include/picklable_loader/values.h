@@ -91,18 +91,27 @@ inline py::object to_python(const c10::IValue& value, const std::string& entry) 
     return py::cast(value.toInt());
   if (value.isDouble())
     return py::cast(value.toDouble());
-  if (value.isString())
-    return py::cast(value.toStringRef());
+  if (value.isString()) {
+    const std::string& text = value.toStringRef();
+    PyObject* decoded = PyUnicode_DecodeUTF8(text.data(), text.size(), nullptr);
+    if (!decoded)
+      PyErr_Clear();
+    TORCH_CHECK_VALUE(
+        decoded, "save() writes a string as '", entry, "' that is no UTF-8: use a tensor of bytes");
+    return py::reinterpret_steal<py::object>(decoded);
+  }
   if (value.isNone())
     return py::none();
+  const std::string kind = value.isList() ? value.type()->containedType(0)->str() : "";
+  const bool known = kind == "int" || kind == "float" || kind == "bool" || kind == "str" || kind == "Tensor";
   TORCH_CHECK_TYPE(
-      value.isList(), "save() writes ", value.type()->str(), " as '", entry,
+      known, "save() writes ", value.type()->str(), " as '", entry,
       "': use tensors, numbers, strings, lists of these, or archives");
   py::list items;
   for (const c10::IValue& item : value.toListRef())
     items.append(to_python(item, entry));
   // with its type, as an empty list has none
-  return py::make_tuple(value.type()->containedType(0)->str(), items);
+  return py::make_tuple(kind, items);
 }
 
 template <typename Item>
@@ -142,6 +151,9 @@ inline c10::IValue to_ivalue(const py::handle& value) {
 inline py::dict entries(InputArchive& archive) {
   py::dict found;
   for (const std::string& key : archive.keys()) {
+    TORCH_CHECK_VALUE(
+        py::cast(key).attr("isidentifier")().cast<bool>(), "save() writes an entry with the name '",
+        key, "', which load() cannot read: use a name like that of a variable");
     c10::IValue value;
     archive.read(key, value);
     if (value.isModule()) {

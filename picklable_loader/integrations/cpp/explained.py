@@ -1,0 +1,55 @@
+"""An error of C++ in words: which sample, whose fault, what to do."""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from typing import Any
+
+from ...errors import LoaderError, UsageError
+
+
+def explained(error: Exception, dataset: Any, asked: Any) -> Exception:
+    """An error of C++ that names its sample; in our words where pybind11's are riddles."""
+    name, text, failed = type(dataset).__qualname__, str(error), dataset._failed_index()
+    if isinstance(error, StopIteration):  # it would end the epoch, as in generators (PEP 479)
+        return RuntimeError(f"{name} raised StopIteration when it was asked for {_brief(asked)}")
+    if isinstance(error, UnicodeDecodeError):
+        said = error.object.decode(errors="backslashreplace")
+        return RuntimeError(
+            f"{name} gives Python text that is not UTF-8, in a string or an exception: {said} "
+            f"({name} was asked for {_brief(asked)})"
+        )
+    if isinstance(error, TypeError) and "incompatible function arguments" in text:
+        return _of_indices(name, asked) or error
+    if "Unregistered type" in text or "Unable to convert function return value" in text:
+        return UsageError(
+            f"{name} returns a C++ type that Python does not know ({first_line(error)}). Name its "
+            "fields with PICKLABLE_LOADER_FIELDS(Type, ...), or bind it with py::class_"
+        )
+    if "PyGILState_Check" in text:
+        return UsageError(f"{name} uses Python objects without the GIL: bind it with hold_gil()")
+    if len(error.args) == 1 and not isinstance(error, LoaderError):  # add_note is Python 3.11's
+        asked = _brief(asked if failed < 0 else failed)
+        error.args = (f"{text} ({name} was asked for {asked})",)
+    return error
+
+
+def _of_indices(name: str, asked: Any) -> Exception | None:
+    """Python's own error for something that is no index."""
+    for index in asked if isinstance(asked, (list, tuple)) else [asked]:
+        try:
+            whole = operator.index(index)
+        except TypeError:
+            return TypeError(f"an index of {name} is an int, not {_brief(index)}")
+        if not -(2**63) <= whole < 2**63:
+            return IndexError(f"index {whole} is out of range ({name} was asked for it)")
+    return None
+
+
+def _brief(asked: Any) -> str:
+    return asked if isinstance(asked, str) and asked.startswith("the ") else reprlib.repr(asked)
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].strip()

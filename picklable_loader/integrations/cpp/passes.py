@@ -1,0 +1,191 @@
+"""Iteration of bound samplers and streams, one by one and in batches, and its position."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from ...datasets.protocol import is_stateful
+from ...errors import CannotSaveError, UsageError
+from .explained import explained
+from .pickling import load_state, state_of
+
+
+class Pass:
+    """An iterator over a sampler or a stream, which has the position.
+
+    A sampler has one position, and generators that go on from epoch to epoch. So its newest pass
+    moves the sampler itself. A pass over a stream has a copy of the stream, as a worker has.
+    """
+
+    #: for CustomOrder: a replay would begin without what the sampler has in C++
+    state_is_position = True
+
+    def __init__(self, source: Any, batch_size: int | None = None, drop_last: bool = False) -> None:
+        is_stream = isinstance(source, IterableDataset)
+        self._source: Any = copy.copy(source) if is_stream else source
+        self._batch_size, self._drop_last = batch_size, drop_last
+        self._begun = False  # torch calls iter(sampler) twice when it starts workers
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._begun:
+            self._take_over()
+            self._source._reset()
+            self._begun = True
+        if _newest.get(id(self._source)) is not self:
+            raise UsageError(
+                f"another iterator of this {type(self._source).__qualname__} has begun since, and "
+                "has moved its only position. Give each loader an object of its own"
+            )
+        count = self._batch_size or 1
+        try:
+            taken = self._source._next(count)
+        except Exception as error:
+            raise explained(error, self._source, f"the next {count}")
+        if taken is None:
+            raise StopIteration
+        if not isinstance(taken, list):
+            return taken  # a whole batch
+        if len(taken) < (count if self._drop_last else 1):
+            raise StopIteration
+        return taken[0] if self._batch_size is None else taken
+
+    def state_dict(self) -> Any:
+        """The position."""
+        return {**state_dict(self._source), "begun": self._begun}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from that position."""
+        self._take_over()
+        is_stream = isinstance(self._source, IterableDataset)
+        if is_stream:
+            self._source._reset()  # it may open what load() needs; a sampler's would draw
+        load_state_dict(self._source, state)
+        self._begun = state["begun"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        state_dict(self._source)
+        return self.__dict__
+
+    def __setstate__(self, attributes: dict[str, Any]) -> None:
+        self.__dict__.update(attributes)
+        self._take_over()
+
+    def _take_over(self) -> None:
+        _newest[id(self._source)] = self
+
+
+#: a source's id -> the pass that moves its position. A pass has its source, so while it lives no
+#: other source has that id; a source need not be hashable.
+_newest: weakref.WeakValueDictionary[int, Pass] = weakref.WeakValueDictionary()
+
+
+def state_dict(self: Any) -> dict[str, Any]:
+    """The position of a sampler or stream."""
+    if not hasattr(self, "_get_state"):
+        raise NotImplementedError(f"{type(self).__qualname__} has no save() and load()")
+    epoch = self.__dict__["_built"].get("epoch")
+    return {"source": state_of(self), **({} if epoch is None else {"epoch": epoch})}
+
+
+def load_state_dict(self: Any, state: dict[str, Any]) -> None:
+    """Go on from that position."""
+    if "epoch" in state:
+        self.set_epoch(state["epoch"])
+    load_state(self, state["source"])
+
+
+class Batches:
+    """A sampler in batches, for ``batch_sampler=``. Attributes are those of torch's, or its own."""
+
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool = False) -> None:
+        self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+
+    def __iter__(self) -> Iterator[Any]:
+        return Pass(self.sampler, self.batch_size, self.drop_last)
+
+    def __len__(self) -> int:
+        count = len(self.sampler)
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(vars(self)["sampler"], name)
+
+
+class StreamBatches(Batches):
+    """A stream in batches, for ``batch_size=None``."""
+
+
+IterableDataset.register(StreamBatches)
+
+
+def batches(self: Any, batch_size: int, drop_last: bool = False) -> Batches:
+    """For ``batches`` of samplers and streams, in C++ code."""
+    if getattr(type(self).__iter__, "__module__", None) != __name__:
+        raise UsageError(
+            f"{type(self).__qualname__} has an __iter__ of its own in Python, which batches() "
+            "would go past. Give the loader batch_size=, or for a sampler torch's BatchSampler"
+        )
+    of = StreamBatches if isinstance(self, IterableDataset) else Batches
+    return of(self, batch_size, drop_last)
+
+
+def begin(self: Any) -> Pass:
+    """For ``__iter__`` of samplers and streams."""
+    return Pass(self)
+
+
+class OwnPass:
+    """The iterator of a sampler's subclass in Python which has an ``__iter__`` of its own.
+
+    What that has done since the sampler in C++ gave an index is known to nobody, so in mid-epoch
+    there is no state.
+    """
+
+    state_is_position = True
+
+    def __init__(self, sampler: Any, iterator: Iterator[Any]) -> None:
+        self._name, self._iterator = type(sampler).__qualname__, iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+    def state_dict(self) -> Any:
+        """There is none."""
+        raise CannotSaveError(
+            f"the position of a {self._name}",
+            "its __iter__ in Python is around the one in C++, whose position is not all there is",
+            "Give the class state_dict and load_state_dict, or have __iter__ return an iterator "
+            "that has both; or change the indices in the dataset",
+        )
+
+    def load_state_dict(self, state: Any) -> None:
+        """There is none."""
+        self.state_dict()
+
+
+def around_own_iter(cls: Any) -> None:
+    """Have an ``__iter__`` that a sampler's subclass defines say that its position is unknown."""
+    own = vars(cls).get("__iter__")
+    if own is None or "state_dict" in vars(cls):
+        return
+
+    @functools.wraps(own)
+    def __iter__(self: Any) -> Any:
+        iterator = own(self)
+        return iterator if is_stateful(iterator) else OwnPass(self, iterator)
+
+    cls.__iter__ = __iter__

@@ -1,0 +1,266 @@
+"""What users write beside the examples: wrappers, subclasses in Python, generators, own states."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchsLoader
+from torch.utils.data import Dataset
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import CannotSaveError, UsageError
+
+pytestmark = pytest.mark.inline
+BY_SAMPLE: dict[str, Any] = {"seed": 3, "seeding": "sample"}
+
+
+def column(loader: Any, number: int = 0) -> torch.Tensor:
+    return torch.cat([batch[number] for batch in loader])
+
+
+class Asking:
+    """A wrapper of datasets in C++; ``ask`` says what it asks them for."""
+
+    def __init__(self, ask: Callable[[list[int]], list[Any]]) -> None:
+        self._ask = ask
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        raise NotImplementedError
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return self._ask(indices)
+
+
+# --- seeds of samples ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [lambda ii: [*ii, *ii], lambda ii: ii[:2]], ids=["more", "less"])
+def test_a_wrapper_that_asks_for_other_samples_than_the_batch_is_refused(
+    asked: Any, parts: Any
+) -> None:
+    rows = parts.Rows(parts.values())
+    wrapper = Asking(lambda indices: rows.__getitems__(asked(indices)))
+    with pytest.raises(UsageError, match=r"asks a Rows for \d samples within a batch of 4"):
+        next(iter(DataLoader(wrapper, 4, **BY_SAMPLE)))
+    assert len(next(iter(DataLoader(wrapper, 4, seed=3)))[0]) in (2, 8)
+
+
+def test_two_parts_of_a_sample_have_numbers_of_their_own(parts: Any) -> None:
+    first, second = parts.Engines([0] * 8), parts.Engines([0] * 8)
+    both = Asking(
+        lambda ii: [(*a, *b) for a, b in zip(first.__getitems__(ii), second.__getitems__(ii))]
+    )
+    small, large = (
+        [torch.cat(each) for each in zip(*DataLoader(both, size, **BY_SAMPLE))] for size in (2, 4)
+    )
+    assert all(map(torch.equal, small, large))
+    assert len(torch.cat([part.double() for part in small]).unique()) == 32
+
+
+@pytest.mark.parametrize("seeding", ["batch", "sample"])
+@pytest.mark.parametrize("name", ["Engines", "EnginesOneByOne"])
+def test_each_sample_of_a_batch_has_numbers_of_its_own(name: str, seeding: str, parts: Any) -> None:
+    """Of a std::mt19937 with current_seed(), and of generator()."""
+    loader = DataLoader(getattr(parts, name)([0] * 8), 4, seed=1, seeding=seeding)
+    for number in (0, 1):
+        assert len(column(loader, number).unique()) == 8
+    assert str([*loader]) != str([*loader]), "an epoch is like the one before"
+
+
+def test_each_sample_of_a_stream_has_numbers_of_its_own(parts: Any) -> None:
+    def loader(num_workers: int = 0) -> Any:
+        return DataLoader(parts.Shards(8), 4, seed=1, num_workers=num_workers)
+
+    assert len(column(loader(), 1).unique()) == 8
+    torch.manual_seed(0)
+    same = loader()
+    assert torch.equal(column(same, 1), column(loader(), 1))
+
+
+def test_a_random_transform_of_samples_has_their_seeds(parts: Any) -> None:
+    def noise(size: int) -> torch.Tensor:
+        return column(DataLoader(parts.Jittered(parts.values()), size, **BY_SAMPLE))
+
+    assert torch.equal(noise(2), noise(5)) and len(noise(5).unique()) == 20
+
+
+# --- subclasses ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loader", [TorchsLoader, DataLoader])
+def test_a_getitem_in_python_holds_in_batches(loader: Any, parts: Any) -> None:
+    values = torch.arange(4, dtype=torch.float64)
+    doubled = column(loader(parts.Doubled(values, noise=0), batch_size=2))
+    assert doubled.unique().tolist() == [0, 2, 4, 6]
+
+    class AsTorchs(Dataset, parts.Rows):  # type: ignore[misc, name-defined]
+        pass
+
+    assert column(loader(AsTorchs(values, noise=0), batch_size=2)).tolist() == [
+        [0] * 4,
+        [1] * 4,
+        [2] * 4,
+        [3] * 4,
+    ]
+
+    class Again(parts.Doubled):  # type: ignore[misc, name-defined]
+        def __getitems__(self, indices: list[int]) -> Any:
+            return [(torch.zeros(1), 0) for _ in indices]
+
+    assert column(loader(Again(values, noise=0), batch_size=2)).tolist() == [[0]] * 4
+
+
+def test_a_get_batch_of_a_mapped_datasets_subclass_is_called(parts: Any) -> None:
+    values = torch.arange(4.0)
+    assert column(DataLoader(parts.OwnBatches(values), 2)).tolist() == [1000, 1001, 1002, 1003]
+
+
+def test_batches_do_not_go_past_an_iter_in_python(parts: Any) -> None:
+    for mine in (parts.HundredMore(4), parts.HundredMoreOfStream(4)):
+        assert sorted(int(each[0] if isinstance(each, tuple) else each) for each in mine) == [
+            100,
+            101,
+            102,
+            103,
+        ]
+        with pytest.raises(UsageError, match=r"HundredMore\w* has an __iter__ of its own"):
+            mine.batches(2)
+
+
+def test_the_position_of_a_sampler_with_an_iter_in_python_is_refused(parts: Any) -> None:
+    def loader() -> Any:
+        return DataLoader(range(200), 2, sampler=parts.HundredMore(10))
+
+    iterator = iter(loader())
+    taken = [next(iterator) for _ in range(2)]
+    for save in (lambda: iterator.state_dict(), lambda: pickle.dumps(iterator)):
+        with pytest.raises(CannotSaveError, match="(?s)HundredMore.*__iter__ in Python"):
+            save()
+    assert str([*taken, *iterator]) == str([*loader()]), "saving has disturbed the run"
+
+
+def test_the_position_that_a_subclass_says_itself_is_taken(parts: Any) -> None:
+    class Counting(parts.HundredMore):  # type: ignore[misc, name-defined]
+        at = 0
+
+        def __iter__(self) -> Any:
+            while self.at < 10:
+                self.at += 1
+                yield self.at
+            self.at = 0
+
+        def state_dict(self) -> Any:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.at = state["at"]
+
+    first, second = (DataLoader(range(20), 2, sampler=Counting(10)) for _ in range(2))
+    iterator = iter(first)
+    next(iterator), next(iterator)
+    second.load_state_dict(iterator.state_dict())
+    assert str([*second]) == str([*iterator])
+
+
+def test_a_reduce_in_python_is_called(parts: Any) -> None:
+    assert len(pickle.loads(pickle.dumps(parts.MadeAnew(3)))) == len(copy.copy(parts.MadeAnew(3)))
+    assert len(copy.copy(parts.MadeAnew(3))) == 7
+
+
+def test_a_sampler_that_is_compared_and_not_hashed_works(parts: Any) -> None:
+    assert list(parts.Writes("at")) == list(parts.Writes("at"))
+
+
+# --- what is saved ---------------------------------------------------------------------------
+
+
+def test_a_state_does_not_move_on_with_its_object(parts: Any) -> None:
+    stream = iter(parts.Shards(9))
+    next(stream)
+    state = stream.state_dict()
+    before = copy.deepcopy(state)
+    rest = [int(number) for number, _ in stream]
+    assert torch.equal(state["source"], before["source"])
+    for _ in range(2):
+        again = iter(copy.copy(stream._source))
+        again.load_state_dict(state)
+        assert [int(number) for number, _ in again] == rest
+
+
+def test_an_argument_that_changes_later_is_saved_as_it_was(parts: Any) -> None:
+    numbers = [1, 2]
+    engines = parts.Engines(numbers)
+    numbers.clear()
+    assert len(engines) == len(pickle.loads(pickle.dumps(engines))) == 2
+
+
+def test_an_iterator_among_the_arguments_is_refused_when_it_is_saved(parts: Any) -> None:
+    engines = parts.Engines(number for number in range(3))
+    assert len(engines) == 3
+    with pytest.raises(CannotSaveError, match="(?s)Engines.*an iterator.*list"):
+        pickle.dumps(engines)
+
+
+@pytest.mark.parametrize(
+    ("entry", "named"),
+    [("lists", "'mine'"), ("optional", "'mine'"), ("bytes", "'mine'"), ("0", "'0'")],
+)
+def test_an_entry_that_could_not_be_loaded_is_refused_when_it_is_saved(
+    entry: str, named: str, parts: Any
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=rf"save\(\) writes .*{named}"):
+        parts.Writes(entry).state_dict()
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+def test_a_vector_with_fewer_samples_than_asked_for_is_refused(parts: Any) -> None:
+    short = parts.OwnBatches(torch.tensor([0.0, -1, 2]))
+    for ask in (lambda: short.__getitems__([0, 1, 2]), lambda: short[1]):
+        with pytest.raises(ValueError, match=r"a vector of \d for \d indices.*struct"):
+            ask()
+
+
+def test_a_stop_iteration_ends_no_epoch(parts: Any) -> None:
+    loader = DataLoader(parts.Throws("stop"), 2)
+    with pytest.raises(RuntimeError, match=r"Throws raised StopIteration .*\[2, 3\]"):
+        list(loader)
+    with pytest.raises(RuntimeError, match=r"Throws raised StopIteration .*3"):
+        parts.Throws("stop")[3]
+
+
+def test_a_text_that_is_not_utf8_is_an_error_in_words(parts: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"Throws .*not UTF-8.*xff bad bytes.*asked for 3"):
+        parts.Throws("bytes")[3]
+
+
+@pytest.mark.parametrize("index", [1.0, "a", slice(0, 2), None, 2**70])
+def test_an_index_that_is_none_is_pythons_error(index: Any, parts: Any) -> None:
+    rows = parts.Rows(parts.values())
+    for ask in (lambda: rows[index], lambda: rows.__getitems__([0, index])):
+        with pytest.raises(IndexError if index == 2**70 else TypeError) as raised:
+            ask()
+        assert "Rows" in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_mutex_of_get_and_size_waits_for_no_gil(parts: Any) -> None:
+    locked = parts.Locked()
+    threads = [
+        threading.Thread(target=lambda: [locked[at] for at in range(20)], daemon=True)
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)

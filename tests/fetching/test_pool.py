@@ -380,6 +380,20 @@ def test_what_is_recalled_is_in_nobodys_hand() -> None:
     lines.hang_up()
 
 
+@pytest.mark.parametrize(
+    "exitcode, said",
+    [
+        (-signal.SIGTERM, "A scheduler, or somebody else, has sent it the signal"),
+        (-signal.SIGSEGV, "compiled code has crashed"),
+        (0, "has ended the process; or it was sent SIGTERM, perhaps with the whole job."),
+        (255, "has ended the process; or the fork server has died"),
+        (3, "has ended the process."),
+    ],
+)
+def test_a_likely_cause_fits_the_exit_code(exitcode: int, said: str) -> None:
+    assert said in likely_cause(exitcode)
+
+
 @pytest.mark.parametrize("files", [2, 1])
 def test_a_likely_cause_of_sigkill_is_the_memory_limit_with_its_figures(
     tmp_path: Path, files: int

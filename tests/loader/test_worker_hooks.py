@@ -93,6 +93,19 @@ def test_each_worker_has_an_argument_of_its_own(context: str) -> None:
                 assert given == (worker, (worker, 2, seed, epoch, 0, 1)) and seed > 2**20
 
 
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_an_argument_that_cannot_be_pickled_is_named_with_its_worker(
+    context: str,
+) -> None:
+    answers: Iterator[Any] = iter([0, lambda: None, 0, 1])
+    options = {"worker_init_fn_arg": lambda start: next(answers), "seed": 1}
+    loader = make(multiprocessing_context=context, **options)
+    wrong = f"(?s)has returned <function .*for worker 1, which cannot be pickled.*'{context}' needs"
+    with pytest.raises(UsageError, match=wrong):
+        iter(loader)
+    assert {given for batch in loader for _, _, given in batch} <= {(0, 0), (1, 1)}
+
+
 def test_the_main_process_shows_its_dataset_and_the_samplers_live_iterator() -> None:
     starts: list[WorkerStart] = []
     dataset = Shared()

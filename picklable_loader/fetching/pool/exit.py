@@ -18,6 +18,12 @@ _FIGURES = (
 )
 _MIB = 2**20
 
+#: signals that mostly come from outside of the program
+_SENT = tuple(-getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP"))
+
+#: Python's, if the fork server is gone
+_NOT_KNOWN = 255
+
 #: what version 1 says where there is no limit
 _NO_LIMIT = 2**60
 
@@ -59,11 +65,16 @@ def likely_cause(exitcode: int, cgroups: Path = _CGROUPS, ours: Path = _OURS) ->
         return f"Memory that is shared may have run out {memory}."
     if exitcode in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGILL, -signal.SIGFPE):
         return "A library in compiled code has crashed, which the dataset or collate_fn uses."
-    if exitcode >= 0:
-        return (
-            "The dataset, collate_fn or worker_init_fn, or what they call, has ended the process."
-        )
-    return ""
+    if exitcode in _SENT:
+        return "A scheduler, or somebody else, has sent it the signal, perhaps to the whole job."
+    if exitcode < 0:
+        return ""
+    code = "The dataset, collate_fn or worker_init_fn, or what they call, has ended the process"
+    if exitcode == 0:  # of SIGTERM a worker ends in good order
+        return f"{code}; or it was sent SIGTERM, perhaps with the whole job."
+    if exitcode == _NOT_KNOWN:
+        return f"{code}; or the fork server has died, which alone knows the exit code."
+    return f"{code}."
 
 
 def memory_limit(cgroups: Path = _CGROUPS, ours: Path = _OURS) -> tuple[int, int] | None:

@@ -18,6 +18,7 @@ from ..transport.fork_safety import guard
 from ..transport.open_files import explained, lacks_descriptors
 from ..transport.payload import Payload
 from ..worker.fetch import Job
+from ..worker.hooks import check_argument
 from ..worker.process import deaf, work
 from ..worker.replica import WorkerConfig
 from .exit import Death
@@ -67,7 +68,7 @@ class Pool:
             for config in configs:
                 self._processes.append(self._start(config))
             self._watch()
-        except (TypeError, AttributeError, pickle.PicklingError):
+        except _PICKLE_ERRORS:
             self.retire()
             warnings.warn(
                 "Got pickle error when attempting to start a worker Process: the dataset, "
@@ -138,12 +139,18 @@ class Pool:
             )
             try:
                 process.start()
+            except _PICKLE_ERRORS:
+                check_argument(config.worker, config.init_arg, self._context.get_start_method())
+                raise
             finally:
                 end.close()
                 if stack is not None:
                     stack.close()
         started: BaseProcess = process
         return started
+
+
+_PICKLE_ERRORS = (TypeError, AttributeError, pickle.PicklingError)
 
 
 def _retire(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ...errors import LoaderWarning, UsageError
@@ -49,6 +51,27 @@ def argument(make: Callable[[WorkerStart], Any], start: WorkerStart) -> Any:
             f"worker_init_fn_arg has raised {type(error).__name__}: {error}, in the main process, "
             f"for worker {start.worker_id}. The worker was not started; the iterator can go on"
         ) from error
+
+
+def check_argument(worker: int, given: tuple[Any, ...], method: str) -> None:
+    """Raise UsageError if a new process cannot be given what ``worker_init_fn_arg`` has returned.
+
+    Args:
+        worker: its number.
+        given: the argument, if there is one.
+        method: that starts the process, for example "spawn".
+    """
+    for each in given:
+        try:
+            ForkingPickler.dumps(each)
+        except RuntimeError:  # locks and queues are pickled only while a process starts
+            return
+        except Exception as error:
+            raise UsageError(
+                f"worker_init_fn_arg has returned {reprlib.repr(each)} for worker {worker}, which "
+                f"cannot be pickled ({error}), and the start method {method!r} needs that: return "
+                'plain values, or use multiprocessing_context="fork". The iterator can go on'
+            ) from error
 
 
 def end(worker_exit_fn: Callable[[int], object], worker: int) -> None:

@@ -80,6 +80,7 @@ CASES = {
     "stream of batches": dataset(
         lambda p: p.Counter(10).batches(3), WHOLE, collate_fn=lambda p: p.Stack()
     ),
+    "stream, iter in Python": dataset(lambda p: p.HundredMoreOfStream(10), seed=3),
     "stream without a state": dataset(lambda p: p.Opaque(10), seed=3),
     "chunks": dataset(lambda p: p.Chunks(9, 4), shuffle=True),
     "chunks as batches": dataset(

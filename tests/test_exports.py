@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -29,6 +30,9 @@ EXTRAS = {
     "integrations.huggingface": ("transformers",),
     "integrations.lightning": ("lightning",),
 }
+
+#: a class documents their arguments in its own docstring
+MAKERS = ("__init__", "__call__")
 
 PUBLIC = [name for name in picklable_loader.__all__ if name != "__version__"]
 
@@ -268,3 +272,34 @@ def test_a_modules_own_public_functions_are_annotated(name: str) -> None:
     for each in own_names(name):
         for _, function in functions_of(each):
             assert not is_our_own(function) or "return" in function.__annotations__, function
+
+
+# --- docstrings ----------------------------------------------------------------------------------
+
+
+def documented_arguments(docstring: str) -> list[str]:
+    section = re.search(r"^Args:\n((?:(?: {4}.*)?\n)*)", docstring + "\n", re.M)
+    return re.findall(r"^ {4}\*{0,2}(\w+):", section[1], re.M) if section else []
+
+
+def arguments_of(node: ast.FunctionDef | ast.ClassDef) -> set[str]:
+    """Those of a function; of a class, those of its constructor and its dataclass fields."""
+    if isinstance(node, ast.FunctionDef):
+        every = ast.walk(node.args)
+        return {each.arg for each in every if isinstance(each, ast.arg)}
+    fields = {
+        member.target.id
+        for member in node.body
+        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name)
+    }
+    makers = [m for m in node.body if isinstance(m, ast.FunctionDef) and m.name in MAKERS]
+    return fields.union(*map(arguments_of, makers))
+
+
+@pytest.mark.parametrize("path", sorted(HOUSE.rglob("*.py")), ids=lambda p: p.stem)
+def test_every_documented_argument_is_there(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            documented = documented_arguments(ast.get_docstring(node) or "")
+            unknown = set(documented) - arguments_of(node)
+            assert not unknown, f"{node.name}, line {node.lineno}: {unknown}"

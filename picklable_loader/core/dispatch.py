@@ -17,7 +17,7 @@ class Dispatch:
     Args:
         window: the tasks that were drawn and are not delivered.
         placement: which worker reads each stream.
-        places: the positions of the streams.
+        streams: the positions of the streams.
     """
 
     def __init__(self, window: Window, placement: Placement, streams: StreamPositions) -> None:

@@ -158,7 +158,7 @@ class Plan:
 
         Args:
             tasks: those that were drawn, and are to be drawn again.
-            places: see `StreamPlan`; here the order alone decides.
+            positions: see `StreamPlan`; here the order alone decides.
         """
         self.give_back(tasks)
         if self.torn:

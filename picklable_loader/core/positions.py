@@ -17,7 +17,7 @@ class StreamPositions:
     """Positions of an epoch's streams. They move when a batch is delivered or skipped.
 
     Args:
-        places: one for each stream; none where streams have no states.
+        positions: one for each stream; none where streams have no states.
         placement: which worker reads each of them.
         window: the tasks that were drawn and are not delivered.
         remember: tasks are needed to fetch their batches again.

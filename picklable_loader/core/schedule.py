@@ -67,7 +67,7 @@ class Schedule:
         plan: the epoch's tasks.
         policy: how they are handed out.
         delivered: batches of the epoch that were delivered before.
-        places: the position of each stream, if streams serve the tasks and have states.
+        positions: the position of each stream, if streams serve the tasks and have states.
         remember: how many deliveries a state may be behind, from 1.
         feedback: of a state, what a sampler that listens is to receive; None: there is none.
     """

@@ -94,9 +94,9 @@ class StreamPlan:
     """The tasks of an epoch of iterable-style data.
 
     Args:
-        places: the position of each stream.
+        positions: the position of each stream.
         indices: the wish of every task, for example ``[None, None]`` for two samples.
-        share: the rank's streams; after these, ``places`` has those that it reads again.
+        share: the rank's streams; after these, ``positions`` has those that it reads again.
         batches: see `Cursor`.
     """
 
@@ -131,7 +131,7 @@ class StreamPlan:
 
         Args:
             tasks: tasks that were drawn; ignored, since the positions give them again.
-            places: the position of each stream.
+            positions: the position of each stream.
         """
         #: By stream, the number of its next batch. One that has ended is asked once more, which
         #: gives its dataset the state for the next epoch; but it is not replayed for that.

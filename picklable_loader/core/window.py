@@ -104,7 +104,7 @@ class Window:
         """A stream's position once all of its batches that are here are delivered.
 
         Args:
-            place: its position now.
+            position: its position now.
             stream: its number.
             remember: see `StreamPosition.deliver`.
         """

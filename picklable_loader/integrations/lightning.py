@@ -32,11 +32,16 @@ _PRIVATE = (
     "_data_fetcher",
     "_last_train_dl_reload_epoch",
     "is_resuming",
+    "max_batches",
     "epoch_loop.batch_progress.current.ready",
     "epoch_loop.batch_progress.current.processed",
     "epoch_loop.batch_progress.current.completed",
     "epoch_loop._num_ready_batches_reached",
     "epoch_loop._should_check_val_fx",
+    "epoch_loop.automatic_optimization.optim_progress",
+    "epoch_loop.reset_restart_stage",
+    "epoch_loop.restarted_on_train_batch_end",
+    "epoch_loop.scheduler_progress",
     "epoch_loop.val_loop._combined_loader",
 )
 
@@ -143,6 +148,8 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         validation = LoaderStates(*_of_validation(fit), rng=False)
         validation.load_state_dict(state["validation"], epoch_over=True)
         states.load_state_dict(state, epoch_over=state["epoch_over"])
+        if state["epoch_over"]:
+            _end_epoch(fit)
         # These loaders are of the epoch that begins: others would not have the state.
         fit._last_train_dl_reload_epoch = trainer.current_epoch
         iter(fit._data_fetcher)
@@ -168,6 +175,25 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         if self._bar_waits and bar is not None:
             bar.on_train_epoch_start(trainer, pl_module)
         self._bar_waits = False
+
+
+def _end_epoch(fit: Any) -> None:
+    """Lightning's counters, after a checkpoint at the last step of an epoch without a length.
+
+    Lightning itself does this for a known length only (`_TrainingEpochLoop.reset`). The next epoch
+    would go on with the number of its batch, on which gradient accumulation depends.
+    """
+    loop = fit.epoch_loop
+    if fit.max_batches == float("inf") and loop.restarted_on_train_batch_end:
+        loop.batch_progress.increment_completed()
+        for progress in (
+            loop.batch_progress,
+            loop.scheduler_progress,
+            loop.automatic_optimization.optim_progress,
+        ):
+            progress.reset_on_run()
+        loop.val_loop.batch_progress.total.reset()
+        loop.reset_restart_stage()
 
 
 def _warn(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -142,7 +143,9 @@ def _saves(run: Run, save: str, options: dict[str, Any]) -> list[pl.Callback]:
         return [OnExceptionCheckpoint(run.folder, "saved")]
     if save == "after fit":
         return []
-    steps = run.checkpoint // options.get("accumulate_grad_batches", 1)
+    accumulate = options.get("accumulate_grad_batches", 1)
+    epochs, rest = divmod(run.checkpoint, data.BATCHES)
+    steps = epochs * math.ceil(data.BATCHES / accumulate) + rest // accumulate
     every = {"every_n_train_steps": steps, "save_on_train_epoch_end": False}
     if save != "step":
         epochs = 1 if run.world > 1 else 2

@@ -33,6 +33,7 @@ _VALIDATION = {"dropout": 0.5, "validation": True}
 
 _RELOADS = {"module": True, "reload_dataloaders_every_n_epochs": 1}
 _ACCUMULATES = {"save": "exception", "accumulate_grad_batches": 2}
+_UNEVEN = {"accumulate_grad_batches": 3}
 
 #: the table's rows
 _CASES: dict[str, Options] = {
@@ -52,6 +53,8 @@ _CASES: dict[str, Options] = {
     "after a validation": {"checkpoint": 20, "save": "validation end", **_VALIDATION},
     "before a validation": {"checkpoint": 20, **_VALIDATION},
     "gradient accumulation": {"checkpoint": 12, "accumulate_grad_batches": 2},
+    "an uneven accumulation, at an epoch's last step": {"checkpoint": 20, **_UNEVEN},
+    "the same, without length": {"checkpoint": 20, "kind": "stream", **_UNEVEN},
     "`limit_train_batches=7`, in mid-epoch": {"checkpoint": 10, "limit_train_batches": 7},
     "`limit_train_batches=7`, after its end": {"checkpoint": 14, "limit_train_batches": 7, **_END},
     "LightningDataModule": {"checkpoint": 13, "module": True},

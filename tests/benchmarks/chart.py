@@ -24,8 +24,12 @@ _LOOK = {
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
+#: units of figures that are multiples of something even where torch has none
+_MULTIPLES = ("of the speed without", "× ideal time", "×")
+
+
 def _is_ratio(row: Row) -> bool:
-    return row.figure.of_torch or row.figure.unit != "ms"
+    return row.figure.of_torch or row.figure.unit in _MULTIPLES
 
 
 def draw(rows: list[Row], rounds: int, path: Path) -> None:

@@ -340,6 +340,81 @@ struct Writes : Forgetful {
   std::string entry;
 };
 
+// Its get_batch asks for the seed of each sample.
+struct OwnSeeds : data::datasets::BatchDataset<OwnSeeds, std::vector<Example<>>> {
+  explicit OwnSeeds(std::vector<double> values) : values(std::move(values)) {}
+  std::vector<Example<>> get_batch(at::ArrayRef<size_t> indices) override {
+    std::vector<Example<>> batch;
+    for (size_t k = 0; k < indices.size(); ++k) {
+      TORCH_CHECK_VALUE(values[indices[k]] >= 0, "a negative value");
+      batch.emplace_back(
+          torch::tensor(std::vector<int64_t>{int64_t(pl::current_seed(k)), pl::generator(k).current_seed() > 0}),
+          torch::tensor(values[indices[k]]));
+    }
+    return batch;
+  }
+  std::optional<size_t> size() const override { return values.size(); }
+  std::vector<double> values;
+};
+
+// Asks for its seed within get(), below a transform of one sample.
+struct Same : data::transforms::Transform<Example<>, Example<>> {
+  Example<> apply(Example<> sample) override {
+    return {sample.data, torch::tensor(int64_t(pl::current_seed()))};
+  }
+};
+using Mapped = data::datasets::MapDataset<Engines, Same>;
+
+// A sampler or stream with a fault: `how` says which.
+void save_or_not(const std::string& how, int64_t at, torch::serialize::OutputArchive& archive) {
+  TORCH_CHECK(how != "throws", "not implemented");
+  if (how != "empty")
+    archive.write(how == "keyword" ? "in" : "at", c10::IValue(at));
+}
+
+struct OddSampler : Forgetful {
+  explicit OddSampler(std::string how) : Forgetful(12, 1), how(std::move(how)) {}
+  std::optional<std::vector<size_t>> next(size_t count) override {
+    return Forgetful::next(count + 2 * (how == "greedy"));
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    save_or_not(how, at, archive);
+  }
+  void load(torch::serialize::InputArchive&) override {}
+  std::string how;
+};
+
+struct OddStream : data::datasets::StatefulDataset<OddStream, std::vector<data::TensorExample>> {
+  explicit OddStream(std::string how) : how(std::move(how)) {}
+  void reset() override { std::tie(at, step) = pl::worker(); }
+  std::optional<std::vector<data::TensorExample>> get_batch(size_t count) override {
+    std::vector<data::TensorExample> batch;
+    for (count += 2 * (how == "greedy"); batch.size() < count && at < 12; at += step)
+      batch.emplace_back(torch::tensor(at));
+    return batch.empty() ? std::nullopt : std::optional(batch);
+  }
+  std::optional<size_t> size() const override {
+    return how == "endless" ? std::optional(std::numeric_limits<size_t>::max()) : std::nullopt;
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    save_or_not(how, at, archive);
+  }
+  void load(torch::serialize::InputArchive&) override {}
+  std::string how;
+  int64_t at = 0, step = 1;
+};
+
+// A stream whose batches are whole.
+struct WholeBatches : data::datasets::StreamDataset<WholeBatches, std::optional<torch::Tensor>> {
+  explicit WholeBatches(int64_t length) : length(length) {}
+  std::optional<torch::Tensor> get_batch(size_t count) override {
+    const int64_t from = std::exchange(at, std::min<int64_t>(at + count, length));
+    return from < at ? std::optional(torch::arange(from, at)) : std::nullopt;
+  }
+  std::optional<size_t> size() const override { return std::nullopt; }
+  int64_t length, at = 0;
+};
+
 } // namespace
 
 PICKLABLE_LOADER_FIELDS(Sample, image, label, name)
@@ -364,6 +439,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
   m.def("bind_without_the_gil", [m]() mutable {
     pl::bind_dataset<Calls>(m, "Calls2", pl::init<py::function>());
   });
+  m.def("bind_many_without_the_gil", [m]() mutable {
+    using Functions = std::map<std::string, std::vector<std::optional<py::function>>>;
+    pl::bind_dataset<Calls>(
+        m, "Calls3", pl::make([](Functions functions) { return Calls(*functions["f"].at(0)); }));
+  });
 
   pl::bind_collate<data::transforms::Stack<>>(m, "Stack", pl::init<>());
 
@@ -383,6 +463,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
                                return Rows(values, 0).map(Jitter());
                              }));
   pl::bind_dataset<OwnBatches>(m, "OwnBatches", values);
+  pl::bind_dataset<OwnSeeds>(m, "OwnSeeds", pl::init<std::vector<double>>());
+  pl::bind_dataset<Mapped>(m, "Mapped", pl::make([](int64_t length) {
+                             return Engines(std::vector<int64_t>(length)).map(Same());
+                           }));
+  pl::bind_sampler<OddSampler>(m, "OddSampler", pl::init<std::string>());
+  pl::bind_stream<OddStream>(m, "OddStream", pl::init<std::string>());
+  pl::bind_stream<WholeBatches>(m, "WholeBatches", length);
   pl::bind_dataset<Throws>(m, "Throws", pl::init<std::string>());
   pl::bind_dataset<Locked>(m, "Locked", pl::init<>());
   pl::bind_sampler<Writes>(m, "Writes", pl::init<std::string>()).def(py::self == py::self);

@@ -79,6 +79,18 @@ class HundredMoreOfStream(extension.Counter):  # type: ignore[misc, name-defined
             yield number + 100, noise
 
 
+class CountsEpochs(extension.DistributedRandomSampler):  # type: ignore[misc, name-defined]
+    """Overrides set_epoch, and needs an attribute of its own for it."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.epochs.append(epoch)
+
+
 class MadeAnew(extension.Samples):  # type: ignore[misc, name-defined]
     """Says itself how it is pickled."""
 

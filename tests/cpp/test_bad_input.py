@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from typing import Any
 
@@ -12,6 +13,7 @@ from picklable_loader import DataLoader
 from picklable_loader.errors import (
     CannotLoadError,
     CannotSaveError,
+    LoaderWarning,
     SkippedWarning,
     StateMismatch,
     UsageError,
@@ -91,6 +93,8 @@ def test_a_type_that_was_not_bound_is_named(parts: Any) -> None:
 def test_a_python_object_in_a_constructor_needs_hold_gil(parts: Any) -> None:
     with pytest.raises(UsageError, match=r"constructor of Calls2 takes a Python object.*hold_gil"):
         parts.extension.bind_without_the_gil()
+    with pytest.raises(UsageError, match=r"constructor of Calls3 takes a Python object.*hold_gil"):
+        parts.extension.bind_many_without_the_gil()
     assert parts.Calls(lambda index: index * 2)[4] == 8
 
 
@@ -161,3 +165,105 @@ def test_a_loaders_state_of_another_version_is_refused(
     with pytest.raises(StateMismatch, match="(?s)Shuffled.*another version"):
         resumed.load_state_dict(state)
         next(resumed)
+
+
+# --- samplers and streams --------------------------------------------------------------------
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("kind", ["OddSampler", "OddStream"])
+def test_more_than_was_asked_for_is_refused(kind: str, parts: Any) -> None:
+    odd = getattr(parts, kind)("greedy")
+    for iterator, asked in ((iter(odd), 1), (iter(odd.batches(4)), 4)):
+        text = rf"{kind} gives {asked + 2} at once when it is asked for {asked}\."
+        with pytest.raises(ValueError, match=text):
+            next(iterator)
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("empty", "position of a OddSampler cannot be saved: its save.. writes nothing. Let save"),
+        ("throws", "a OddSampler cannot be saved: its save.. raises RuntimeError: not implemented"),
+        ("keyword", "a OddSampler cannot be saved: .*no keywords of Python"),
+    ],
+)
+def test_a_sampler_that_saves_no_position_is_refused_when_it_is_saved(
+    how: str, text: str, parts: Any
+) -> None:
+    iterator = iter(DataLoader(range(12), 3, sampler=parts.OddSampler(how)))
+    next(iterator)
+    for save in (iterator.state_dict, lambda: pickle.dumps(iterator)):
+        with pytest.raises(CannotSaveError, match=text):
+            save()
+    assert len(list(iterator)) == 3
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_whose_save_writes_nothing_is_replayed(workers: int, parts: Any) -> None:
+    loader = DataLoader(parts.OddStream("empty"), 2, num_workers=workers)
+    iterator = iter(loader)
+    next(iterator)
+    state = iterator.state_dict()
+    rest = [batch.tolist() for batch in iterator]
+    with pytest.warns(LoaderWarning, match="OddStream has no state, and is resumed by replay"):
+        loader.load_state_dict(state)
+        assert [batch.tolist() for batch in loader] == rest
+
+
+@pytest.mark.inline
+def test_a_stream_whose_save_raises_says_what_to_do(parts: Any) -> None:
+    with pytest.raises(CannotSaveError, match=r"not implemented.*A stream whose save\(\) writes"):
+        next(iter(parts.OddStream("throws")))
+
+
+@pytest.mark.inline
+def test_a_stream_without_an_end_has_no_length(parts: Any) -> None:
+    with pytest.raises(TypeError, match="has no end, so there is no len"):
+        len(parts.OddStream("endless"))
+    assert len(list(DataLoader(parts.OddStream("endless"), 4))) == 3
+
+
+@pytest.mark.inline
+def test_an_incomplete_whole_batch_cannot_be_dropped(parts: Any) -> None:
+    whole = parts.WholeBatches(7)
+    assert [len(batch) for batch in DataLoader(whole.batches(3), None)] == [3, 3, 1]
+    with pytest.raises(UsageError, match="drop_last=True.*a WholeBatches makes whole batches"):
+        next(iter(whole.batches(3, drop_last=True)))
+
+
+@pytest.mark.inline
+def test_a_batch_has_a_sample_at_least(parts: Any) -> None:
+    for size, error in ((0, ValueError), (-1, ValueError), (2.5, TypeError)):
+        with pytest.raises(error, match="batch_size should be"):
+            parts.Shuffled(9).batches(size)
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda source: source.update(more=3), "'at: int', 'engine: str', 'more: int', 'order: l"),
+        (lambda source: source.update(at=1.5), "expected .'at: int'.*found .'at: float'"),
+        (lambda source: source.pop("order"), "found .'at: int', 'engine: str'. .the state"),
+    ],
+)
+def test_a_state_of_another_version_says_which_entries_differ(
+    change: Any, text: str, parts: Any
+) -> None:
+    sampler = parts.Shuffled(9)
+    order = iter(sampler)
+    next(order)
+    state = copy.deepcopy(sampler.state_dict())
+    change(state["source"])
+    with pytest.raises(StateMismatch, match=text):
+        sampler.load_state_dict(state)
+    assert len(list(order)) == 8
+
+
+@pytest.mark.inline
+def test_something_that_is_no_state_is_refused(parts: Any) -> None:
+    for state in ({}, {"at": 3}, [1]):
+        with pytest.raises(StateMismatch, match="a dict with the entries 'source' and 'begun'"):
+            parts.Shuffled(9).load_state_dict(state)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import picklable_loader
 from picklable_loader import cpp
 from picklable_loader.errors import CannotLoadError, UsageError
 from picklable_loader.integrations.cpp import BuildError
-from picklable_loader.integrations.cpp.build import imported
+from picklable_loader.integrations.cpp.library import _name_of, imported
 
 SOURCE = """
 #include <Python.h>
@@ -243,23 +244,68 @@ def test_a_library_without_the_module_is_named(folder: Path) -> None:
 # --- where pickles find the classes ----------------------------------------------------------
 
 
-def test_without_a_module_pickles_name_the_library(
-    parts: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts.Samples, "__module__", parts.extension.__name__)
-    monkeypatch.setattr(parts.Samples, "_library", parts.extension.__file__, raising=False)
-    program = "import pickle, sys; print(len(pickle.load(sys.stdin.buffer)))"
+NOTEBOOK = f"""
+import cloudpickle, dill, os, pickle, sys
+sys.path.insert(0, {str(HERE.parent)!r})
+from cpp import parts  # whose classes are put into this __main__
+from picklable_loader import DataLoader, cpp
+extension = cpp.load(
+    "parts_of_tests", [parts.__file__.replace(".py", ".cpp")], module=MODULE,
+    extra_cflags=["-O1"], build_directory=parts.BUILDS)
+
+class More(extension.Samples):
+    def __getitem__(self, index):
+        return {{**super().__getitem__(index), "more": 1}}
+
+def make(num_workers=0, of=extension.Samples, **options):
+    return DataLoader(of(6), 2, collate_fn=list, num_workers=num_workers, **options)
+"""
+
+
+def run(program: str, given: bytes = b"") -> bytes:
+    """What an interpreter prints whose program comes as in a notebook: from no file."""
+    here = os.pathsep.join([str(HERE.parents[1]), str(HERE.parent)])
     done = subprocess.run(
         [sys.executable, "-c", program],
-        input=pickle.dumps(parts.Samples(10)),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        input=given,
+        env={**os.environ, "PYTHONPATH": here},
         capture_output=True,
-        check=True,
+        check=False,
     )
-    assert done.stdout == b"10\n"
-    monkeypatch.setattr(parts.Samples, "_library", "/nowhere/parts.so")
-    with pytest.raises(CannotLoadError, match="(?s)a Samples.*library /nowhere/parts.so.*module="):
-        pickle.loads(pickle.dumps(parts.Samples(10)))
+    assert not done.returncode, done.stderr.decode()
+    return done.stdout
+
+
+@pytest.mark.parametrize("module", ["__name__", "None"])
+@pytest.mark.parametrize("pickler", ["pickle", "cloudpickle", "dill"])
+def test_a_notebooks_objects_can_be_read_by_another_process(
+    module: str, pickler: str, parts: Any
+) -> None:
+    # cloudpickle takes a whole function along, with the extension that it names
+    thing = "make" if pickler == "cloudpickle" else "extension.Samples(6)"
+    program = NOTEBOOK.replace("MODULE", module)
+    data = run(f"{program}\nsys.stdout.buffer.write({pickler}.dumps({thing}))")
+    read = f"import sys, {pickler}; thing = {pickler}.load(sys.stdin.buffer)"
+    count = "len(list(thing())) * 2" if pickler == "cloudpickle" else "len(thing)"
+    assert run(f"{read}\nprint({count})", data) == b"6\n"
+
+
+def test_a_notebook_has_spawned_workers_and_verifies_a_resume(parts: Any) -> None:
+    program = NOTEBOOK.replace("MODULE", "__name__")
+    program += """
+if __name__ == "__main__":
+    from picklable_loader.testing import verify_resume
+    spawned = make(1, More, multiprocessing_context="spawn")
+    print(verify_resume(make).batches, *[batch[0]["more"] for batch in spawned])
+"""
+    assert run(program) == b"3 1 1 1\n"
+
+
+def test_a_library_that_is_not_there_is_named() -> None:
+    with pytest.raises(
+        CannotLoadError, match="extension parts .*library cannot be imported.*module="
+    ):
+        import_module(_name_of(Path("/nowhere/parts/1-2.so")))
 
 
 def test_a_class_takes_the_name_of_nothing_else(
@@ -272,11 +318,16 @@ def test_a_class_takes_the_name_of_nothing_else(
 
 def test_two_libraries_of_one_name_are_two_modules(parts: Any, tmp_path: Path) -> None:
     """As when somebody edits a source in a notebook, and loads again."""
-    other = shutil.copy(parts.extension.__file__, tmp_path / "other.so")
-    again = imported(parts.extension.__name__, other)
+    folder = tmp_path / parts.extension.__name__
+    folder.mkdir()
+    other = folder / "key-1.so"
+    shutil.copy(parts.extension.__file__, other)
+    again = imported(other)
     assert again.__file__ == str(other) and again.Samples is not parts.Samples
     assert (len(again.Samples(3)), len(parts.Samples(4))) == (3, 4)
     assert type(pickle.loads(pickle.dumps(again.Samples(3)))) is again.Samples
+    # a pickle of an older build of the same sources is read with the newer one
+    assert import_module(_name_of(folder / "key-0.so")) is again
 
 
 def test_the_headers_are_part_of_the_package() -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import pickle
+import random
 import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchsLoader
 from torch.utils.data import Dataset
 
-from picklable_loader import DataLoader
-from picklable_loader.errors import CannotSaveError, UsageError
+from picklable_loader import DataLoader, current_seed
+from picklable_loader.errors import CannotSaveError, SkippedWarning, UsageError
 
 pytestmark = pytest.mark.inline
 BY_SAMPLE: dict[str, Any] = {"seed": 3, "seeding": "sample"}
@@ -41,6 +43,46 @@ class Asking:
 
 
 # --- seeds of samples ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parts: parts.OwnSeeds([1.0] * 8),
+        lambda parts: parts.Mapped(8),
+        lambda parts: parts.Engines([0] * 8),
+        lambda parts: parts.Jittered(parts.values()[:8]),
+        lambda parts: parts.Calls(lambda index: random.random()),
+        lambda parts: parts.Calls(lambda index: current_seed() % 1000),
+    ],
+    ids=["own get_batch", "mapped", "get", "transform", "callback", "callback with a seed"],
+)
+def test_a_sample_is_the_same_alone_and_in_any_batch(make: Any, parts: Any) -> None:
+    dataset = make(parts)
+
+    class Alone(Dataset[Any]):
+        def __len__(self) -> int:
+            return len(dataset)
+
+        def __getitem__(self, index: int) -> Any:
+            return dataset[index]
+
+    def samples(of: Any, batch_size: int) -> str:
+        loader = DataLoader(of, batch_size, collate_fn=list, **BY_SAMPLE)
+        return str([sample for batch in loader for sample in batch])
+
+    torch.set_printoptions(precision=10)
+    assert len({samples(of, size) for of in (dataset, Alone()) for size in (1, 3, 8)}) == 1
+
+
+def test_a_bad_sample_does_not_change_its_neighbours(parts: Any) -> None:
+    def seeds(values: list[float]) -> list[int]:
+        loader = DataLoader(parts.OwnSeeds(values), 4, on_error="skip", **BY_SAMPLE)
+        return [number for batch in loader for number in batch[0][:, 0].tolist()]
+
+    whole = seeds([1.0] * 8)
+    with pytest.warns(SkippedWarning, match="index 5: ValueError: a negative value"):
+        assert seeds([1.0] * 5 + [-1.0] + [1.0] * 2) == whole[:5] + whole[6:]
 
 
 @pytest.mark.parametrize("asked", [lambda ii: [*ii, *ii], lambda ii: ii[:2]], ids=["more", "less"])
@@ -264,3 +306,56 @@ def test_a_mutex_of_get_and_size_waits_for_no_gil(parts: Any) -> None:
     for thread in threads:
         thread.join(20)
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_getitem_that_a_decorator_has_set_holds_in_batches_too(parts: Any) -> None:
+    class Negative(parts.OwnSeeds):  # type: ignore[misc, name-defined]
+        def __getitems__(self, indices: list[int]) -> Any:
+            return super().__getitems__(indices)
+
+    class Plain(parts.OwnSeeds):  # type: ignore[misc, name-defined]
+        pass
+
+    for cls, expected in ((Negative, 1.0), (Plain, -1.0)):
+        alone = cls.__getitem__
+        cls.__getitem__ = lambda self, index, of=alone: (of(self, index)[0], -of(self, index)[1])
+        dataset = cls([1.0, 1.0])
+        assert dataset[0][1] == -1
+        assert column(DataLoader(dataset, 2), 1).tolist() == [expected] * 2
+
+
+def test_an_overridden_set_epoch_is_not_called_by_a_pickle(parts: Any) -> None:
+    sampler = parts.CountsEpochs(12)
+    sampler.set_epoch(3)
+    again = pickle.loads(pickle.dumps(sampler))
+    assert again.epochs == [3] and list(again) == list(sampler)
+
+
+class Values(list[float]):
+    pass
+
+
+@pytest.mark.parametrize("make", [np.array, Values])
+def test_what_a_constructor_was_given_may_change_afterwards(make: Any, parts: Any) -> None:
+    given = make([1.0, 2.0])
+    dataset = parts.OwnSeeds(given)
+    given[0] = 99
+    assert pickle.loads(pickle.dumps(dataset))[0][1] == 1
+
+
+def test_a_view_of_a_dict_is_refused_when_it_is_saved(parts: Any) -> None:
+    dataset = parts.OwnSeeds({1: 2.0}.values())
+    with pytest.raises(CannotSaveError, match="a OwnSeeds .*a dict's view. Give it a list"):
+        pickle.dumps(dataset)
+
+
+@pytest.mark.parametrize("taken", [0, 5, 9])
+def test_a_samplers_own_state_goes_on_where_it_was(taken: int, parts: Any) -> None:
+    sampler, again = parts.Shuffled(9), parts.Shuffled(9)
+    order = iter(sampler)
+    for _ in range(taken):
+        next(order)
+    again.load_state_dict(copy.deepcopy(sampler.state_dict()))
+    rest = list(order)
+    assert list(again) == rest
+    assert list(again) == list(sampler)  # the next epoch

@@ -7,6 +7,7 @@ sampler or stream has one position, in C++; its newest iterator (`Pass`) moves i
 from __future__ import annotations
 
 import functools
+from types import MethodType
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def check_binding(name: str, torch_version: str, needs_gil: bool) -> None:
         )
 
 
-def complete(cls: Any, kind: str, holds_gil: bool) -> None:
+def complete(cls: Any, kind: str, holds_gil: bool, one_by_one: bool) -> None:
     """Give a bound class what its kind has in Python."""
     built = cls.__init__
 
@@ -80,6 +81,8 @@ def complete(cls: Any, kind: str, holds_gil: bool) -> None:
         cls.set_epoch = _noting(cls.set_epoch)
     for name, method in {**_EVERY, **_METHODS[kind]}.items():
         setattr(cls, name, method)
+    if holds_gil and one_by_one:
+        del cls.__getitems__  # a callback may draw: the loader seeds Python for each sample
     if kind == "stream":
         IterableDataset.register(cls)
 
@@ -138,6 +141,24 @@ def _seeds_of(dataset: Any, indices: Any) -> list[int]:
     return seeds
 
 
+class _Bulk:
+    """``__getitems__``; None where a ``__getitem__`` in Python has to hold for batches, too.
+
+    `_subclass` does this for a class that has one when it is made. A decorator may set it later.
+    """
+
+    def __get__(self, dataset: Any, cls: Any) -> Any:
+        if dataset is None or _first(cls, "__getitems__") is not self:
+            return _getitems if dataset is None else MethodType(_getitems, dataset)
+        return MethodType(_getitems, dataset) if _first(cls, "__getitem__") is _getitem else None
+
+
+def _first(cls: Any, name: str) -> Any:
+    """An attribute of the class or its bases; not torch's ``__getitem__``, which only raises."""
+    bases = [base for base in cls.__mro__ if base is not Dataset and name in vars(base)]
+    return vars(bases[0])[name]
+
+
 def _getitems_at_once(self: Any, indices: Any) -> list[Whole]:
     return [Whole(_getitems(self, indices))]
 
@@ -145,8 +166,8 @@ def _getitems_at_once(self: Any, indices: Any) -> list[Whole]:
 _EVERY = {"__reduce_ex__": reduce, "__getstate__": getstate, "__setstate__": setstate}
 
 _METHODS: dict[str, dict[str, Any]] = {
-    "dataset": {"__getitem__": _getitem, "__getitems__": _getitems},
-    "chunks": {"__getitem__": _getitem, "__getitems__": _getitems},
+    "dataset": {"__getitem__": _getitem, "__getitems__": _Bulk()},
+    "chunks": {"__getitem__": _getitem, "__getitems__": _Bulk()},
     "batch dataset": {"__getitems__": _getitems_at_once},
     "sampler": {
         "__iter__": begin,

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,22 +19,26 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from ...errors import LoaderError, UsageError
+from .library import imported, is_bound
 
 _HEADERS = Path(__file__).parent / "include"
 _TORCH = Path(torch.__file__).parent
 _STANDARD = "-std=c++20"
 _FLAGS = ["-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-shared"]
+# also where pybind11 is included before torch_data.h
+_FLAGS += ["-DPYBIND11_ASSERT_GIL_HELD_INCREF_DECREF"]
 _LIBRARIES = ["-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10"]
+#: in the environment, what a compiler reads
+_VARIABLES = ("CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
+#: a flag with a folder that begins in the current one: "-Iinclude", or "include" after "-I"
+_RELATIVE = re.compile(r"-(I|L|isystem|iquote)=?[^/]|[^-/]")
 #: of a compiler's messages, the most characters that an error has
 _MOST_TEXT = 4000
 #: builds in a row during which somebody saved a source or header
@@ -82,8 +87,8 @@ def load(
         name: the module's name; the sources have ``PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)``.
         sources: C++ files.
         module: the caller's ``__name__``. Bound classes become classes of that module, and
-            pickles and new processes find them there. None: pickles name the library's file, which
-            only this machine has.
+            pickles and new processes find them there. None, or the ``__name__`` of a script or
+            notebook: pickles name the library's file, which only this machine has.
         extra_cflags: for the compiler, for example ``["-O3"]``.
         extra_ldflags: for the linker, for example ``["-ljpeg"]``.
         build_directory: where libraries are; None: ``~/.cache/picklable_loader/cpp``.
@@ -96,30 +101,34 @@ def load(
         BuildError: there is no compiler, it is too old, the sources have errors or no module of
             that name, or the folder cannot be written to.
         UsageError: the module already has something else under the name of a class, or was not
-            imported; or ``sources`` is no list of files.
+            imported; or ``sources`` or flags are no list.
     """
     files = _checked(name, sources, module)
+    for which, given in ("extra_cflags", extra_cflags), ("extra_ldflags", extra_ldflags):
+        if isinstance(given, str):
+            raise UsageError(f"{which} should be a list such as ['-O3'], got {given!r}")
     flags = [*_FLAGS, _STANDARD, *extra_cflags]
     build = _Build(name, files, flags, list(extra_ldflags), _folder(build_directory) / name)
     extension = _imported_or_built(build, verbose)
     if module is None:
         return extension
     there = vars(sys.modules[module])
-    for cls in filter(_is_bound, vars(extension).values()):
-        if not _is_bound(there.setdefault(cls.__name__, cls)):
+    for cls in filter(is_bound, vars(extension).values()):
+        if not is_bound(there.setdefault(cls.__name__, cls)):
             raise UsageError(
                 f"{module} has another {cls.__name__} than the class of the extension {name}, and "
                 "pickles would find that one. Give one of the two another name"
             )
         there[cls.__name__] = cls
-        cls.__module__, cls._library = module, None
+        if module not in ("__main__", "__mp_main__"):  # which is another one in other processes
+            cls.__module__ = module
     return extension
 
 
 def _checked(
     name: str, sources: Iterable[str | os.PathLike[str]], module: str | None
 ) -> list[Path]:
-    if not name.isidentifier():
+    if not isinstance(name, str) or not (name.isidentifier() and name.isascii()):
         raise UsageError(
             f"name should be one that Python can import, such as 'crops', got {name!r}"
         )
@@ -127,21 +136,23 @@ def _checked(
         raise UsageError(
             f"module should be the caller's __name__, got {module!r}, which is no module"
         )
-    if isinstance(sources, str | os.PathLike) or not (files := [Path(each) for each in sources]):
+    is_list = isinstance(sources, Iterable) and not isinstance(sources, str | os.PathLike)
+    files = [Path(each).resolve() for each in sources] if is_list else []
+    if not files:
         raise UsageError(f"sources should be a list such as ['crops.cpp'], got {sources!r}")
-    return [file.resolve() for file in files]
+    return files
 
 
 def _imported_or_built(build: _Build, verbose: bool) -> ModuleType:
     library = build.found()
     if library is not None:
         try:
-            return imported(build.name, library)
+            return imported(library)
         except ImportError:  # it was damaged: build it again
             library.unlink()
     library = build.made(verbose)
     try:
-        return imported(build.name, library)
+        return imported(library)
     except ImportError as error:
         library.unlink()
         raise BuildError(
@@ -150,30 +161,6 @@ def _imported_or_built(build: _Build, verbose: bool) -> ModuleType:
             f"One of the sources needs PYBIND11_MODULE(TORCH_EXTENSION_NAME, m), and its module is "
             f"{build.name}. Where a symbol is missing, name its library in extra_ldflags",
         ) from error
-
-
-def _is_bound(thing: Any) -> bool:
-    return "_built_by" in getattr(thing, "__dict__", ())
-
-
-def imported(name: str, library: Path) -> ModuleType:
-    """The extension in a library's file; once it is imported, the same again."""
-    already = _IMPORTED.get(library)
-    if already is None:
-        unique = f"{library.stem}.{name}"  # pybind11 has one module for each name in a process
-        loader = ExtensionFileLoader(unique, str(library))
-        spec = spec_from_file_location(unique, library, loader=loader)
-        assert spec is not None
-        already = module_from_spec(spec)
-        loader.exec_module(already)
-        already.__name__ = name
-        for cls in filter(_is_bound, vars(already).values()):
-            cls.__module__, cls._library = name, str(library)
-        _IMPORTED[library] = already
-    return already
-
-
-_IMPORTED: dict[Path, ModuleType] = {}
 
 
 def _folder(chosen: str | os.PathLike[str] | None) -> Path:
@@ -243,6 +230,12 @@ class _Build:
         done = self._run(
             [*compiler, *self._for_sources(), "-o", str(made), *libraries, *self.ldflags]
         )
+        if not made.exists():
+            raise BuildError(
+                self.name,
+                f"{shlex.join(compiler)} ended without an error, and made no library",
+                "Set CXX to a C++ compiler",
+            )
         if verbose:
             print(shlex.join(done.args), done.stderr, sep="\n")
 
@@ -278,7 +271,10 @@ class _Build:
             *[torch.__version__, str(torch.version.git_version)],  # nightlies share versions
             *[str(sysconfig.get_config_var("SOABI")), str(_TORCH)],
             *[self.name, *map(str, self.sources), *self.cflags, "", *self.ldflags],
+            *[os.environ.get(variable, "") for variable in _VARIABLES],
         ]
+        if any(_RELATIVE.match(flag) for flag in (*self.cflags, *self.ldflags)):
+            parts.append(os.getcwd())
         return _digest("\0".join(parts).encode())
 
     @property

@@ -21,7 +21,8 @@ def explained(error: Exception, dataset: Any, asked: Any) -> Exception:
             f"({name} was asked for {_brief(asked)})"
         )
     if isinstance(error, TypeError) and "incompatible function arguments" in text:
-        return _of_indices(name, asked) or error
+        if (wrong := _of_indices(name, asked)) is not None:
+            return wrong
     if "Unregistered type" in text or "Unable to convert function return value" in text:
         return UsageError(
             f"{name} returns a C++ type that Python does not know ({first_line(error)}). Name its "

@@ -10,8 +10,9 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from ...core.checks import check_count
 from ...datasets.protocol import is_stateful
-from ...errors import CannotSaveError, UsageError
+from ...errors import CannotSaveError, Difference, StateMismatch, UsageError
 from .explained import explained
 from .pickling import load_state, state_of
 
@@ -37,12 +38,11 @@ class Pass:
 
     def __next__(self) -> Any:
         if not self._begun:
-            self._take_over()
-            self._source._reset()
-            self._begun = True
+            self._begin()
+        name = type(self._source).__qualname__
         if _newest.get(id(self._source)) is not self:
             raise UsageError(
-                f"another iterator of this {type(self._source).__qualname__} has begun since, and "
+                f"another iterator of this {name} has begun since, and "
                 "has moved its only position. Give each loader an object of its own"
             )
         count = self._batch_size or 1
@@ -50,13 +50,29 @@ class Pass:
             taken = self._source._next(count)
         except Exception as error:
             raise explained(error, self._source, f"the next {count}")
-        if taken is None:
-            raise StopIteration
-        if not isinstance(taken, list):
-            return taken  # a whole batch
-        if len(taken) < (count if self._drop_last else 1):
+        if taken is not None and not isinstance(taken, list):
+            if self._drop_last:
+                raise UsageError(
+                    f"drop_last=True needs to know how many samples a batch has, and a {name} "
+                    "makes whole batches. Leave it out, and end the stream there in C++"
+                )
+            return taken
+        if taken is not None and len(taken) > count:
+            raise ValueError(
+                f"{name} gives {len(taken)} at once when it is asked for {count}. "
+                "Return as many as asked for, or fewer; return the others when it is asked again"
+            )
+        if taken is None or len(taken) < (count if self._drop_last else 1):
+            vars(self._source)["_under_way"] = False
             raise StopIteration
         return taken[0] if self._batch_size is None else taken
+
+    def _begin(self) -> None:
+        self._take_over()
+        attributes = vars(self._source)
+        if not attributes.pop("_goes_on", False):
+            self._source._reset()
+        self._begun = attributes["_under_way"] = True
 
     def state_dict(self) -> Any:
         """The position."""
@@ -69,7 +85,7 @@ class Pass:
         if is_stream:
             self._source._reset()  # it may open what load() needs; a sampler's would draw
         load_state_dict(self._source, state)
-        self._begun = state["begun"]
+        self._begun = vars(self._source).pop("_goes_on")
 
     def __getstate__(self) -> dict[str, Any]:
         state_dict(self._source)
@@ -89,24 +105,43 @@ _newest: weakref.WeakValueDictionary[int, Pass] = weakref.WeakValueDictionary()
 
 
 def state_dict(self: Any) -> dict[str, Any]:
-    """The position of a sampler or stream."""
+    """The position of a sampler or stream, and whether a pass is under way."""
+    name = type(self).__qualname__
     if not hasattr(self, "_get_state"):
-        raise NotImplementedError(f"{type(self).__qualname__} has no save() and load()")
-    epoch = self.__dict__["_built"].get("epoch")
-    return {"source": state_of(self), **({} if epoch is None else {"epoch": epoch})}
+        raise NotImplementedError(f"{name} has no save() and load()")
+    source = state_of(self)
+    if source == {}:
+        if isinstance(self, IterableDataset):
+            raise NotImplementedError(f"{name}.save() writes nothing")  # the loader replays it
+        raise CannotSaveError(
+            f"the position of a {name}",
+            "its save() writes nothing",
+            "Let save() write all that its next indices depend on, and load() read it",
+        )
+    epoch = vars(self)["_built"].get("epoch")
+    begun = vars(self).get("_under_way", False)
+    return {"source": source, **({} if epoch is None else {"epoch": epoch}), "begun": begun}
 
 
 def load_state_dict(self: Any, state: dict[str, Any]) -> None:
-    """Go on from that position."""
+    """Go on from that position: the next pass begins there."""
+    if type(state) is not dict or not {"source", "begun"} <= state.keys():
+        expected = "a dict with the entries 'source' and 'begun'"
+        raise StateMismatch(
+            [Difference(f"state of {type(self).__qualname__}", expected, state)],
+            "Pass what state_dict() of this class has returned",
+        )
     if "epoch" in state:
         self.set_epoch(state["epoch"])
     load_state(self, state["source"])
+    vars(self)["_goes_on"] = vars(self)["_under_way"] = state["begun"]
 
 
 class Batches:
     """A sampler in batches, for ``batch_sampler=``. Attributes are those of torch's, or its own."""
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool = False) -> None:
+        check_count("batch_size", batch_size)
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __iter__(self) -> Iterator[Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import copyreg
 import reprlib
-from collections.abc import Iterator
-from pathlib import Path
+from array import array
+from collections.abc import Iterator, MappingView
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...errors import CannotLoadError, CannotSaveError, Difference, StateMismatch
-from .build import imported
 from .explained import first_line
 
 
@@ -21,10 +21,7 @@ def reduce(self: Any, protocol: Any) -> Any:
     cls: Any = type(self)
     if cls.__reduce__ is not object.__reduce__:
         return self.__reduce__()
-    saved = self.__getstate__()
-    if vars(cls).get("_library"):
-        return _new_of_library, (cls._library, cls.__module__, cls.__qualname__), saved
-    return copyreg.__newobj__, (cls,), saved  # type: ignore[attr-defined]
+    return copyreg.__newobj__, (cls,), self.__getstate__()  # type: ignore[attr-defined]
 
 
 def getstate(self: Any) -> dict[str, Any]:
@@ -37,10 +34,11 @@ def getstate(self: Any) -> dict[str, Any]:
             "it was not made by a constructor that was bound for it",
             "Give all constructors to the call of bind_...; a subclass's __init__ calls super()'s",
         )
-    if any(isinstance(each, Iterator) for each in (*built["args"], *built["kwargs"].values())):
+    arguments = (*built["args"], *built["kwargs"].values())
+    if any(isinstance(each, Iterator | MappingView) for each in arguments):
         raise CannotSaveError(
             f"a {type(self).__qualname__}",
-            "its constructor was given an iterator, which can be read only once",
+            "its constructor was given an iterator, which can be read only once, or a dict's view",
             "Give it a list",
         )
     saved = {**built, "attributes": attributes}
@@ -55,7 +53,8 @@ def setstate(self: Any, saved: dict[str, Any]) -> None:
     try:
         if "rng" in saved:
             torch.default_generator.set_state(saved["rng"])
-        _constructor_of(type(self))(self, *saved["args"], **saved["kwargs"])
+        # the bound class's own: what a subclass's adds is in the attributes
+        _bound(type(self)).__init__(self, *saved["args"], **saved["kwargs"])
     except TypeError as error:
         raise CannotLoadError(
             f"a {type(self).__qualname__}",
@@ -66,30 +65,16 @@ def setstate(self: Any, saved: dict[str, Any]) -> None:
         torch.default_generator.set_state(program)
     if "rng" in saved:
         self.__dict__["_built"]["rng"] = saved["rng"]
-    if "epoch" in saved:
-        self.set_epoch(saved["epoch"])
     self.__dict__.update(saved["attributes"])
+    if "epoch" in saved:  # not by a subclass's set_epoch, which may count its calls
+        _bound(type(self)).set_epoch(self, saved["epoch"])
     if "state" in saved:
         load_state(self, saved["state"])
 
 
-def _constructor_of(cls: Any) -> Any:
-    """The bound class's own: what a subclass's adds is in the attributes."""
-    return next(base.__init__ for base in cls.__mro__ if "_built_by" in vars(base))
-
-
-def _new_of_library(library: str, module: str, name: str) -> Any:
-    """An instance, without its content, of a class that no module has."""
-    try:
-        cls: Any = getattr(imported(module, Path(library)), name)
-    except (ImportError, OSError, AttributeError) as error:
-        raise CannotLoadError(
-            f"a {name}",
-            f"it is of the library {library}: {error}",
-            "Build the library here, with load(..., module=__name__) in a module that can be "
-            "imported: pickles then name that module",
-        ) from error
-    return cls.__new__(cls)
+def _bound(cls: Any) -> Any:
+    """The class of C++ itself, of a subclass."""
+    return next(base for base in cls.__mro__ if "_built_by" in vars(base))
 
 
 def recorded(argument: Any) -> Any:
@@ -98,12 +83,23 @@ def recorded(argument: Any) -> Any:
         return type(argument)(map(recorded, argument))
     if type(argument) is dict:
         return {key: recorded(value) for key, value in argument.items()}
+    if isinstance(argument, list | set | dict | np.ndarray | bytearray | array):
+        return copy.copy(argument)
     return argument
 
 
 def state_of(self: Any) -> Any:
     """The state in C++, which does not move on with the object: a tensor may be its member."""
-    return _cloned(self._get_state())
+    try:
+        return _cloned(self._get_state())
+    except Exception as error:
+        raise CannotSaveError(
+            f"a {type(self).__qualname__}",
+            f"its save() raises {type(error).__name__}: {first_line(error)}",
+            "Let save() write all that the rest of the epoch depends on, in entries with names "
+            "like those of variables, no keywords of Python. A stream whose save() writes nothing "
+            "is replayed",
+        ) from error
 
 
 def _cloned(state: Any) -> Any:
@@ -121,6 +117,9 @@ def load_state(self: Any, state: Any) -> None:
     expected = state_of(self)
     try:
         self._set_state(_cloned(state))
+        now = state_of(self)
+        if type(state) is dict and now.keys() != state.keys():
+            raise ValueError("load() does not read all of these entries")
     except Exception as error:
         self._set_state(expected)
         found, wanted = map(_entries, (state, expected))
@@ -132,4 +131,12 @@ def load_state(self: Any, state: Any) -> None:
 
 
 def _entries(state: Any) -> Any:
-    return sorted(state) if isinstance(state, dict) else reprlib.repr(state)
+    if not isinstance(state, dict):
+        return reprlib.repr(state)
+    return [f"{name}: {_kind(state[name])}" for name in sorted(state)]
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, tuple) and len(value) == 2:  # see to_python() in values.h
+        return f"list of {value[0]}"
+    return type(value).__name__

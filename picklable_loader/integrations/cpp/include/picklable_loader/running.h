@@ -3,6 +3,9 @@
 
 // pybind11 then throws where Python objects are touched without the GIL; bound.py explains it.
 #ifndef PYBIND11_ASSERT_GIL_HELD_INCREF_DECREF
+#ifdef PYBIND11_VERSION_MAJOR
+#error "include picklable_loader/torch_data.h before pybind11's and torch's headers, or compile with -DPYBIND11_ASSERT_GIL_HELD_INCREF_DECREF"
+#endif
 #define PYBIND11_ASSERT_GIL_HELD_INCREF_DECREF
 #endif
 
@@ -36,6 +39,8 @@ struct Running {
   std::vector<uint64_t> samples;
   // while torch's loop over get() makes a batch: which sample it is at
   std::optional<size_t> at;
+  // one sample is asked for, not a batch: the seed of the call is the sample's
+  bool alone = false;
 };
 
 // The seed of the k-th sample of a batch with that seed (splitmix64).
@@ -113,6 +118,8 @@ inline uint64_t current_seed(size_t k) {
   auto& call = detail::here();
   if (k < call.samples.size())
     return call.samples[k];
+  if (call.alone && k == 0)
+    return detail::seed_of_call();
   return detail::mixed(detail::seed_of_call(), k);
 }
 

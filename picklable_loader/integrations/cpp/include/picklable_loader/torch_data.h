@@ -17,7 +17,9 @@
 
 #include <torch/version.h>
 
+#include <array>
 #include <concepts>
+#include <limits>
 #include <tuple>
 #include <type_traits>
 
@@ -94,9 +96,18 @@ struct OneByOne<T> : std::bool_constant<OneByOne<SourceOf<T>>::value && Transfor
 template <SharedWithOthers T>
 struct OneByOne<T> : OneByOne<std::remove_cvref_t<decltype(*std::declval<T&>().operator->())>> {};
 
-// Refers to a Python object, which nobody may touch without the GIL.
+// Refers to a Python object, which nobody may touch without the GIL; or contains such.
+template <typename T>
+struct HoldsPython : std::is_base_of<py::handle, T> {};
+template <template <typename...> typename Container, typename... Items>
+struct HoldsPython<Container<Items...>>
+    : std::bool_constant<
+          std::is_base_of_v<py::handle, Container<Items...>> ||
+          (HoldsPython<std::decay_t<Items>>::value || ...)> {};
+template <typename Item, size_t length>
+struct HoldsPython<std::array<Item, length>> : HoldsPython<Item> {};
 template <typename Argument>
-constexpr bool is_python = std::is_base_of_v<py::handle, std::decay_t<Argument>>;
+constexpr bool is_python = HoldsPython<std::decay_t<Argument>>::value;
 
 template <typename Function>
 struct Signature : Signature<decltype(&Function::operator())> {};
@@ -175,8 +186,9 @@ class Bound : public py::class_<T> {
     return *this;
   }
 
-  Bound& complete(const char* kind) {
-    in_python().attr("complete")(*this, kind, holds_gil);
+  // `one_by_one`: a batch is a loop over its samples.
+  Bound& complete(const char* kind, bool one_by_one = false) {
+    in_python().attr("complete")(*this, kind, holds_gil, one_by_one);
     return *this;
   }
 
@@ -194,7 +206,11 @@ class Bound : public py::class_<T> {
 
 namespace detail {
 
+constexpr size_t longest = std::numeric_limits<int64_t>::max();
+
 inline size_t checked(int64_t index, std::optional<size_t> size) {
+  if (size > longest) // it has no end
+    size.reset();
   const auto length = static_cast<int64_t>(size.value_or(0));
   const int64_t found = index < 0 ? index + length : index;
   if (found < 0 || (size && found >= length))
@@ -208,7 +224,10 @@ template <typename T>
 void def_get(Bound<T>& bound, auto size, auto get) {
   bound.def("_get", [size, get, hold = bound.holds_gil](T& object, int64_t index) {
     // size() as well: it may wait for a mutex that a get() holds, which waits for the GIL
-    return run(hold, [&] { return get(object, checked(index, size(object))); });
+    return run(hold, [&] {
+      running->alone = true;
+      return get(object, checked(index, size(object)));
+    });
   });
 }
 
@@ -216,8 +235,8 @@ template <typename T>
 void def_len(Bound<T>& bound, auto size) {
   bound.def("__len__", [size, hold = bound.holds_gil](T& object) {
     const std::optional<size_t> length = run(hold, [&] { return size(object); });
-    if (!length)
-      throw py::type_error("size() is unknown, so there is no len()");
+    if (!length || *length > longest)
+      throw py::type_error("size() is unknown, or has no end, so there is no len()");
     return *length;
   });
 }
@@ -228,10 +247,10 @@ auto get_each(T& object, const std::vector<size_t>& indices, Get get) {
   std::vector<decltype(get(object, size_t{}))> batch;
   batch.reserve(indices.size());
   for (size_t k = 0; k < indices.size(); ++k) {
-    if (running->samples.empty())
-      running->at = k;
-    else
+    if (!running->samples.empty())
       seed_sample(running->samples.at(k)); // bound.py checks that there are as many
+    else if (!running->alone)
+      running->at = k;
     try {
       batch.push_back(get(object, indices[k]));
     } catch (...) {
@@ -321,7 +340,9 @@ Bound<T> bind_dataset(py::module_& m, const char* name, Inits... inits) {
       std::vector<size_t> indices{index};
       return std::move(detail::counted(detail::get_batch(object, indices), indices).at(0));
     });
-  bound.complete(detail::is_vector<typename T::BatchType> ? "dataset" : "batch dataset");
+  bound.complete(
+      detail::is_vector<typename T::BatchType> ? "dataset" : "batch dataset",
+      detail::OneByOne<T>::value);
   return bound;
 }
 
@@ -337,7 +358,7 @@ Bound<Reader> bind_chunks(py::module_& m, const char* name, Inits... inits) {
   detail::def_get_batch(bound, size, [read](Reader& reader, std::vector<size_t>& indices) {
     return detail::get_each(reader, indices, read);
   });
-  bound.complete("chunks");
+  bound.complete("chunks", true);
   return bound;
 }
 

@@ -148,11 +148,17 @@ inline c10::IValue to_ivalue(const py::handle& value) {
   return to_list<at::Tensor>(items);
 }
 
+// It becomes a name in TorchScript, which has Python's keywords.
+inline bool is_name(const py::handle& key) {
+  return py::isinstance<py::str>(key) && key.attr("isidentifier")().cast<bool>() &&
+      !py::module_::import("keyword").attr("iskeyword")(key).cast<bool>();
+}
+
 inline py::dict entries(InputArchive& archive) {
   py::dict found;
   for (const std::string& key : archive.keys()) {
     TORCH_CHECK_VALUE(
-        py::cast(key).attr("isidentifier")().cast<bool>(), "save() writes an entry with the name '",
+        is_name(py::cast(key)), "save() writes an entry with the name '",
         key, "', which load() cannot read: use a name like that of a variable");
     c10::IValue value;
     archive.read(key, value);
@@ -171,7 +177,7 @@ inline OutputArchive written(const py::dict& state) {
   OutputArchive archive;
   for (auto [key, value] : state) {
     // an entry's name becomes source code of TorchScript, and a state may come from anybody
-    if (!py::isinstance<py::str>(key) || !key.attr("isidentifier")().cast<bool>())
+    if (!is_name(key))
       throw py::value_error("a state has an entry whose name is none");
     if (py::isinstance<py::dict>(value)) {
       auto inner = written(value.cast<py::dict>());

@@ -71,11 +71,14 @@ class Position:
         wish = self.at_epoch_end or (spec.options.at_epoch_end if self.pending else "stop")
         return spec.position(waits.cursor, wish)
 
-    def others_go_on(self, spec: Spec) -> bool:
-        """It waits at a state of which other ranks have the epoch's last samples."""
-        if spec.shard.world == 1 or self.start is None:
+    def was_at_the_end(self, run: Run) -> bool:
+        """Its pass was begun from a state at an epoch's end, where no rank has a batch left."""
+        spec = run.spec
+        if not (run.first_step or run.batches == 0):  # see Spec.position
             return False
-        return not spec.is_over(self.start.cursor)
+        if spec.shard.world == 1 or self.start is None:
+            return True
+        return spec.is_over(self.start.cursor)
 
     def carryover(self) -> Carryover:
         """The seeds and generators that it leaves to the next epoch of persistent workers."""

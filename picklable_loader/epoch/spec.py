@@ -363,7 +363,9 @@ class Spec:
 
     def position(self, cursor: Cursor, at_epoch_end: str) -> tuple[int, int]:
         """Epoch and step at which the loader goes on from a saved position."""
-        if at_epoch_end == "next" and cursor.step and self.is_over(cursor):
+        # a rank whose streams have given nothing is at the end, too, if all ranks are
+        begun = cursor.step or cursor.batches == 0
+        if at_epoch_end == "next" and begun and self.is_over(cursor):
             return cursor.epoch + 1, 0
         return cursor.epoch, cursor.step
 

@@ -351,7 +351,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         """If a resumed epoch had no batch to deliver, begin the next one (True), or warn."""
         position, run = self._position, self._live_run()
         wish, position.at_epoch_end = position.at_epoch_end, None
-        if wish is None or not run.first_step or position.others_go_on(run.spec):
+        if wish is None or not position.was_at_the_end(run):
             return False
         if wish == "next":
             self._history.ends(run.spec, run)

@@ -152,7 +152,7 @@ def test_saves_made_with_workers_go_on_with_them_and_without(name: str, parts: A
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize(("method", "num_workers"), [("spawn", 1), ("forkserver", 2)])
+@pytest.mark.parametrize(("method", "num_workers"), [("spawn", 2), ("forkserver", 2)])
 def test_saves_made_under_other_start_methods_go_on(
     name: str, method: str, num_workers: int, parts: Any
 ) -> None:

@@ -591,3 +591,34 @@ def test_states_are_gathered_over_a_process_group_only() -> None:
         loader(Unequal(), 0, 3).gather_state_dict()
     alone = loader(Unequal(), 0, 1)
     assert alone.gather_state_dict() == alone.state_dict()
+
+
+class Pairs(Unequal):
+    """Four streams; two of them have no batch left after the first."""
+
+    def stream_length(self, stream: int, streams: int) -> int:
+        return [2, 2, 6, 4][stream]
+
+
+@pytest.mark.parametrize(
+    ("tail", "at_epoch_end", "batches", "epoch"),
+    [
+        ("drop", "stop", 0, 1),  # nothing is left for rank 1, so the epoch is over for all
+        ("drop", "next", 1, 2),  # and this is the next one
+        ("pad", "stop", 3, 1),  # rank 2 has three batches left, and the others as many
+        ("pad", "next", 3, 1),
+    ],
+)
+def test_on_another_number_of_ranks_all_end_the_epoch_or_none(
+    tail: str, at_epoch_end: str, batches: int, epoch: int
+) -> None:
+    options = {"num_streams": 4, "shard_tail": tail, "at_epoch_end": at_epoch_end}
+    two = [iter(loader(Pairs(), rank, 2, **options)) for rank in range(2)]
+    for iterator in two:  # streams 0 and 1 have given all that they have, 2 and 3 nothing
+        next(iterator)
+    state = merge_states(iterator.state_dict() for iterator in two)
+    three = [loader(Pairs(), rank, 3, **options) for rank in range(3)]  # 0 and 3, 1, 2
+    for each in three:
+        each.load_state_dict(state)
+    assert [len(bits(each)) for each in three] == [batches] * 3
+    assert [each.epoch for each in three] == [epoch] * 3

@@ -1,6 +1,6 @@
 """Table of all fields that a saved state may have, and the check that it has no others.
 
-A new field of a state is added here, and to docs/state.md with an example value.
+A new field is added here, and in the other files that the package's README.md lists.
 """
 
 from __future__ import annotations

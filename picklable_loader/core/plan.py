@@ -90,7 +90,7 @@ class Plan:
         #: the order has no more
         self._ended = False
         #: the order has given what no task was made of: drawing was stopped by a signal
-        self.torn = False
+        self.interrupted = False
 
     @property
     def custom(self) -> bool:
@@ -161,7 +161,7 @@ class Plan:
             positions: see `StreamPlan`; here the order alone decides.
         """
         self.give_back(tasks)
-        if self.torn:
+        if self.interrupted:
             self.seek()
 
     def seek(self) -> None:
@@ -214,7 +214,7 @@ class Plan:
     def _take(self) -> Task:
         """The next task that the order gives; StopIteration if there is none."""
         step, start, task = self.next_step, self.position, None
-        self.torn = True
+        self.interrupted = True
         if not self._alone:
             items = self._global_step(step, start)
             task = self.share(step, start, items)
@@ -225,10 +225,10 @@ class Plan:
                 stream = step % self.streams if self.streams else None
                 task = Task(step, items if self._gathered else items[0], start, stream)
         if task is None:
-            self.torn = False
+            self.interrupted = False
             raise StopIteration
         position = start + (sum(map(_samples, items)) if self._by_batch else len(items))
-        self.next_step, self.position, self.torn = step + 1, position, False
+        self.next_step, self.position, self.interrupted = step + 1, position, False
         return task
 
     def _global_step(self, step: int, start: int) -> Sequence[Any]:

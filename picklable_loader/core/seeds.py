@@ -31,9 +31,9 @@ def order_seed(seed: int, epoch: int) -> int:
     return _hash(b"order:%d,%d" % (seed, epoch))
 
 
-def batch_seed(base: int, step: int) -> int:
-    """The seed that a worker sets on the generators before it fetches a batch."""
-    return _hash(b"batch:%d,%d" % (base, step))
+def batch_seed(base: int, number: int) -> int:
+    """The seed before a batch is fetched; ``number`` counts the batches of all ranks, from 0."""
+    return _hash(b"batch:%d,%d" % (base, number))
 
 
 def sample_seed(base: int, position: int) -> int:

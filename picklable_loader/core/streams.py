@@ -95,7 +95,7 @@ class StreamPlan:
 
     Args:
         positions: the position of each stream.
-        indices: the wish of every task, for example ``[None, None]`` for two samples.
+        indices: what every task asks for, for example ``[None, None]`` for two samples.
         share: the rank's streams; after these, ``positions`` has those that it reads again.
         batches: see `Cursor`.
     """

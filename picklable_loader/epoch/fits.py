@@ -1,4 +1,4 @@
-"""Whether a saved state belongs to a loader, and what is taken over from one that does not."""
+"""Whether a saved state belongs to a loader; its position for other ranks and batch sizes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def own_streams(spec: Spec, saved: Saved) -> Saved:
         raise StateMismatch([unlike], _FEW_STREAMS)
     streams = tuple(cursor.streams[number] for number in share.own)
     steps, batches = sum(position.given for position in streams), None
-    if spec.levelled:
+    if spec.equal_batches:
         known = zip(cursor.streams, spec.stream_batches(share.total) or (), strict=True)
         left = share.batches([0 if at.ended else max(0, n - at.given) for at, n in known])
         batches = None if left is None else steps + left

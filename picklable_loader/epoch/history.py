@@ -24,7 +24,7 @@ from .options import AtEpochEnd
 from .position import Position
 from .run import Run, begins, shows_draws, too_far_behind
 from .spec import Spec
-from .states import unmoved
+from .unmoved import unmoved
 from .warnings import forgotten, other_lengths
 
 
@@ -66,16 +66,16 @@ class History:
         Args:
             carryover: that of persistent workers that live.
         """
-        resume, wish, carryover = None, None, carryover or self.carryover
+        resume, choice, carryover = None, None, carryover or self.carryover
         if self.resume is not None and self.position is not None:
             cursor, fits = self.resume
             resume = to_plain(cursor._replace(rng=self.source.as_now(cursor.rng)), fits)
-            wish = self.position.at_epoch_end
+            choice = self.position.at_epoch_end
         return {
             "next_epoch": self.next_epoch,
             "announced": self.announced,
             "resume": resume,
-            "resume_at_end": wish,
+            "resume_at_end": choice,
             "carried": self.carried,
             "carryover": carryover and carryover.to_plain(),
             **({"draws_as": self.draws_as} if self.draws_as != "" else {}),
@@ -97,8 +97,8 @@ class History:
         """Become what `saved` has given, in the state that the next ``iter`` goes on from only."""
         self.position = None
         if saved["resume"] is not None:
-            start, wish = from_plain(saved["resume"], live=True), saved["resume_at_end"]
-            self.position = Position(start, at_epoch_end=wish, pending=True)
+            start, choice = from_plain(saved["resume"], live=True), saved["resume_at_end"]
+            self.position = Position(start, at_epoch_end=choice, pending=True)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -365,7 +365,7 @@ class History:
             forgotten(type(spec.dataset).__qualname__, had, spec.streams.total)
 
     def load(
-        self, spec: Spec, state: Any, strict: bool, wish: AtEpochEnd | None, of: Position | None
+        self, spec: Spec, state: Any, strict: bool, choice: AtEpochEnd | None, of: Position | None
     ) -> Position:
         """The position of a state that fits; dataset and sampler become what they were then.
 
@@ -375,11 +375,11 @@ class History:
             spec: how the loader is set up.
             state: what somebody gives as a state.
             strict: see `DataLoader.load_state_dict`.
-            wish: see there, ``at_epoch_end``.
+            choice: see there, ``at_epoch_end``.
             of: the position of the iterator that loads it; None: the loader does.
         """
-        if wish is not None:
-            check_choice("at_epoch_end", wish, ("stop", "next"))
+        if choice is not None:
+            check_choice("at_epoch_end", choice, ("stop", "next"))
         accepted = accept(
             spec, self.source, state, strict, lambda: self._beginning(spec, 0, live=True)
         )
@@ -393,7 +393,7 @@ class History:
             self._dataset_has = cursor.announced
             set_epoch_of(spec.dataset, cursor.announced)
         self.announced = cursor.announced
-        position = Position(accepted, at_epoch_end=wish, pending=True)
+        position = Position(accepted, at_epoch_end=choice, pending=True)
         if of is None or of is self.position:
             self.begins(position)
         return position

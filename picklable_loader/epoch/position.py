@@ -68,8 +68,8 @@ class Position:
         if waits is None:
             assert run is not None
             return run.epoch, run.step
-        wish = self.at_epoch_end or (spec.options.at_epoch_end if self.pending else "stop")
-        return spec.position(waits.cursor, wish)
+        choice = self.at_epoch_end or (spec.options.at_epoch_end if self.pending else "stop")
+        return spec.position(waits.cursor, choice)
 
     def was_at_the_end(self, run: Run) -> bool:
         """Its pass was begun from a state at an epoch's end, where no rank has a batch left."""

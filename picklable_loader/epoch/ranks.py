@@ -1,4 +1,6 @@
-"""Ranks that share data: which one this process is, and how all agree before an epoch.
+"""Ranks that share data: which one this process is, and how all compare their loaders.
+
+What each of them reads is in core/shard.py.
 
 They agree through the store of torch's process group and not by a collective operation. That works
 with each backend, names the ranks that do not come, and leaves the process group as it was.
@@ -111,16 +113,16 @@ _DIFFER = (
 _COUNTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
-def can_agree(wish: Any, shard: Shard) -> bool:
+def can_agree(choice: Any, shard: Shard) -> bool:
     """There are other ranks, and a process group to ask them; a pair of numbers names none."""
-    return shard.world > 1 and not isinstance(wish, tuple) and has_group()
+    return shard.world > 1 and not isinstance(choice, tuple) and has_group()
 
 
-def agree(wish: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -> int | None:
+def agree(choice: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -> int | None:
     """Compare facts over all ranks of the process group, and agree on a seed.
 
     Args:
-        wish: the loader's ``shard=``.
+        choice: the loader's ``shard=``.
         shard: this rank's.
         facts: those that must be equal on all ranks.
         seed: the one that this rank proposes; None: it needs none.
@@ -132,7 +134,7 @@ def agree(wish: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -
         RanksError: facts differ, two ranks have the same share, or a rank does not come before
             the process group's timeout.
     """
-    if not can_agree(wish, shard):
+    if not can_agree(choice, shard):
         return seed if shard.world == 1 else None
     # The only way to the group's store; torch's own modules (FSDP, elastic) take it, too.
     store: Any = dist.distributed_c10d._get_default_store()

@@ -31,7 +31,7 @@ from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode, encode_state
 from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, worker_states
-from .feedback import restored_feedback, saved_feedback
+from .saved_feedback import restored_feedback, saved_feedback
 from .spec import Spec
 
 
@@ -296,7 +296,7 @@ class Run:
 
     def rejoin(self) -> None:
         """The program may restore the global generators at any moment of a resumed epoch."""
-        if self.goes_on and self._source.universe is not None:
+        if self.goes_on and self._source.private is not None:
             rejoin(self._source)
 
     def moved(self, answer: Answer) -> None:
@@ -371,8 +371,8 @@ class Run:
             self._keep_apart(begins=cursor is None or cursor.base_seed is None)
         step = 0 if cursor is None else cursor.step
         if self.order is None:
-            wish = None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
-            plan_of_streams = StreamPlan(positions, wish, self.streams, self.batches)
+            asked = None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
+            plan_of_streams = StreamPlan(positions, asked, self.streams, self.batches)
             return Schedule(plan_of_streams, policy, step, positions, spec.options.remember)
         streams, aside = len(self.streams), MOST_ASIDE if spec.draws_unnoticed else 0
         start = (0, 0) if cursor is None else (cursor.next_step, cursor.position)
@@ -396,5 +396,5 @@ class Run:
     def _keep_apart(self, begins: bool) -> None:
         # seeding="worker" in this process: the dataset draws from the program's own generators,
         # as under torch, unless a seed was given. Then each epoch begins with its own.
-        if self._source.seed is not None and (begins or self._source.universe is None):
-            self._source.universe = GeneratorStates.seeded(self.base_seed)
+        if self._source.seed is not None and (begins or self._source.private is None):
+            self._source.private = GeneratorStates.seeded(self.base_seed)

@@ -105,7 +105,7 @@ class Spec:
         if self.shared:
             check_shared(sampler, self.shard, self.options.num_streams if iterable else None)
         facts.update(sampler=sampler, grouping=grouping, opened_by_loader=opened)
-        if self.levelled and stream_length_of(self.dataset) is None:
+        if self.equal_batches and stream_length_of(self.dataset) is None:
             raise ValueError(_UNKNOWN_LENGTHS.format(tail=self.shard.tail))
 
     # --- data ------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Spec:
     @cached_property
     def batches(self) -> int | None:
         """Batches that each rank has in a new epoch; None: as many as its streams have."""
-        found = self.stream_batches(self.streams.total) if self.levelled else None
+        found = self.stream_batches(self.streams.total) if self.equal_batches else None
         return None if found is None else self.streams.batches(found)
 
     @property
@@ -155,7 +155,7 @@ class Spec:
         return own if self.batches is None else self.batches
 
     @property
-    def levelled(self) -> bool:
+    def equal_batches(self) -> bool:
         """Streams of several ranks, of which all are to have as many batches."""
         return self.iterable and self.shard.world > 1 and self.shard.tail != "uneven"
 
@@ -269,16 +269,16 @@ class Spec:
             return False
         return self.iterable or self.has_worker_states
 
-    def budget_for(self, wish: Any) -> tuple[int, int]:
+    def budget_for(self, choice: Any) -> tuple[int, int]:
         """The ``prefetch_budget`` to begin with, and how far it may grow; 0: not at all.
 
         Raises:
             ValueError, TypeError: it is neither "auto" nor a whole number from 1.
         """
-        if not isinstance(wish, str):
-            check_count("prefetch_budget", wish)
-            return int(wish), 0
-        check_budget(wish)
+        if not isinstance(choice, str):
+            check_count("prefetch_budget", choice)
+            return int(choice), 0
+        check_budget(choice)
         return 2 * self.workers, 8 * self.workers if self.draws_unnoticed else 0
 
     def policy(self) -> Policy:
@@ -286,8 +286,8 @@ class Spec:
         workers, options = self.workers, self.options
         if not workers:
             return Policy(lazy=True)
-        wish = options.prefetch_budget or workers * (self.prefetch_factor or 1)
-        budget, most = self.budget_for(wish)
+        choice = options.prefetch_budget or workers * (self.prefetch_factor or 1)
+        budget, most = self.budget_for(choice)
         on_demand = options.prefetch_budget == 1 and not self.known
         return Policy(
             workers=workers,

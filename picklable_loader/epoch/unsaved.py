@@ -31,7 +31,7 @@ def parts_of(spec: Spec, collate_fn: Any) -> dict[str, Any]:
     return {**data, "collate_fn": collate_fn}
 
 
-def spared(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
+def excluded(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
     """The paths, in parts of a loader, to generators that its order or its streams draw from."""
     ids = set(map(id, spec.generators.values()))
     if not spec.known:
@@ -132,7 +132,7 @@ def _sampler_at_risk(spec: Spec, state: dict[str, Any]) -> bool:
 def _unsaved(spec: Spec, parts: dict[str, Any], known: set[int]) -> Found:
     """The generators in parts of a loader that are not seeded, and were not named already."""
     seeded = spec.seeds_generators
-    out = spared(spec, parts_of(spec, parts.get("collate_fn"))) if seeded else frozenset()
+    out = excluded(spec, parts_of(spec, parts.get("collate_fn"))) if seeded else frozenset()
     for path, generator in owned_in(parts, known, whole=seeded):
         of_loader = type(parts.get("collate_fn")) is dict  # attributes that a method of it may use
         unseedable = seed_of(generator) is None and not spec.workers

@@ -70,10 +70,10 @@ class LoaderStates:
         ranks, (rank, world) = state["ranks"], rank_and_world()
         if len(self._loaders) != (found := len(ranks[0]["loaders"])):
             raise UsageError(f"the checkpoint has {found} loaders, here are {len(self._loaders)}")
-        wish: AtEpochEnd | None = "next" if epoch_over else None if epoch_over is None else "stop"
+        choice: AtEpochEnd | None = "next" if epoch_over else None if epoch_over is None else "stop"
         for at, loader in enumerate(self._loaders):
             states = [each["loaders"][at] for each in ranks]
-            loader.load_state_dict(_own(loader, states, rank, world), at_epoch_end=wish)
+            loader.load_state_dict(_own(loader, states, rank, world), at_epoch_end=choice)
             if epoch_over and loader._at()[1]:
                 iter(loader)  # the pass that was left in its middle
         if self._rng and world == len(ranks):

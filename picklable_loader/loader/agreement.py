@@ -101,16 +101,16 @@ def compare_first(spec: Spec, position: Position) -> None:
     Raises:
         RanksError: the samplers of two ranks give other indices.
     """
-    run, wish = position.run, spec.options.shard
+    run, choice = position.run, spec.options.shard
     order = None if run is None else run.order
-    if run is None or not isinstance(order, CustomOrder) or not can_agree(wish, spec.shard):
+    if run is None or not isinstance(order, CustomOrder) or not can_agree(choice, spec.shard):
         return
     plan = cast(Plan, run.schedule.plan)
     try:
         with suppress(StopIteration):
             plan.give_back([plan.draw()])
         first = f"{order.record.taken} of checksum {order.record.checksum}"
-        agree(wish, spec.shard, {"the sampler's first indices": first}, None)
+        agree(choice, spec.shard, {"the sampler's first indices": first}, None)
     except BaseException:
         position.run = None  # the next call asks and compares again
         raise
@@ -120,15 +120,15 @@ def gathered(
     loader: Owner[Any], state_dict: Callable[[], dict[str, Any]], group: Any
 ) -> dict[str, Any]:
     """See `DataLoader.gather_state_dict`; ``state_dict`` gives this rank's state."""
-    wish, shard = loader._pl.options.shard, spec_of(loader).shard
-    if wish is None:
+    choice, shard = loader._pl.options.shard, spec_of(loader).shard
+    if choice is None:
         raise UsageError(
             "gather_state_dict() needs a loader with shard=: without, each rank has data of its "
             "own. Save state_dict() on each rank, and load it there"
         )
     if shard.world == 1:
         return state_dict()
-    group = _gathering(wish, shard, group)
+    group = _gathering(choice, shard, group)
     own: Exception | None = None
     try:
         said: Any = state_dict()
@@ -144,17 +144,17 @@ def gathered(
     return merge_states(states)
 
 
-def _gathering(wish: Any, shard: Shard, group: Any) -> Any:
+def _gathering(choice: Any, shard: Shard, group: Any) -> Any:
     """The process group that gathers; RanksError names those of all ranks that do not come."""
     if not has_group():
         raise UsageError(
             "gather_state_dict() needs a process group: call init_process_group first; or bring "
             "the ranks' states together yourself, and call merge_states([...])"
         )
-    if group is None and hasattr(wish, "get_group"):
-        return wish.get_group()
+    if group is None and hasattr(choice, "get_group"):
+        return choice.get_group()
     if group is None:  # the collective operation itself names nobody
-        agree(wish, shard, {"call": "gather_state_dict()"}, None)
+        agree(choice, shard, {"call": "gather_state_dict()"}, None)
     return group
 
 

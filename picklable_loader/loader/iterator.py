@@ -211,7 +211,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         """
         inner = self.loader._pl
         history: History = inner.history
-        start, wish = None if loaded is None else loaded.start, inner.options.at_epoch_end
+        start, choice = None if loaded is None else loaded.start, inner.options.at_epoch_end
         if loaded is None and spec.lives_on:
             start, carryover = history.after_unpickling(spec)
             self._driver.carryover = carryover or self._driver.carryover
@@ -230,8 +230,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             self._take(position)
             self._iterable_length = self.loader._IterableDataset_len_called
         else:
-            wish = wish if loaded is None else loaded.at_epoch_end or wish
-            self._take(Position(start, at_epoch_end=wish))
+            choice = choice if loaded is None else loaded.at_epoch_end or choice
+            self._take(Position(start, at_epoch_end=choice))
         self.start()
         self._lead(spec)
 
@@ -350,10 +350,10 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
     def _goes_to_next_epoch(self) -> bool:
         """If a resumed epoch had no batch to deliver, begin the next one (True), or warn."""
         position, run = self._position, self._live_run()
-        wish, position.at_epoch_end = position.at_epoch_end, None
-        if wish is None or not position.was_at_the_end(run):
+        choice, position.at_epoch_end = position.at_epoch_end, None
+        if choice is None or not position.was_at_the_end(run):
             return False
-        if wish == "next":
+        if choice == "next":
             self._history.ends(run.spec, run)
             if not run.spec.lives_on:
                 self._driver.stop()

@@ -193,8 +193,8 @@ class PicklableIterator(Generic[_T]):
             StateError, UsageError: see `DataLoader.load_state_dict`; this iterator is as it was.
         """
         with self._turn.jumps("load_state_dict()"):
-            wish = at_epoch_end or self.loader._pl.options.at_epoch_end
-            position = load_into(self.loader, state, strict, wish, restore_rng, self._position)
+            choice = at_epoch_end or self.loader._pl.options.at_epoch_end
+            position = load_into(self.loader, state, strict, choice, restore_rng, self._position)
             self._driver.stop()
             self._take(position)
 
@@ -244,8 +244,8 @@ class PicklableIterator(Generic[_T]):
         if isinstance(order.get("iterator"), Opened):
             self._sealed = order["iterator"]
             start = _with_iterator(start, self._sealed)
-        wish = saved.get("at_epoch_end")
-        self._take(Position(start, ended=saved["finished"], at_epoch_end=wish))
+        choice = saved.get("at_epoch_end")
+        self._take(Position(start, ended=saved["finished"], at_epoch_end=choice))
         history = self.loader._pl.history
         if saved["newest"]:
             if history.position is not None:  # it was loaded: the next iter goes on from it, too

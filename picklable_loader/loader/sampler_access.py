@@ -17,7 +17,7 @@ _T = TypeVar("_T", covariant=True)
 
 
 class SamplerAccess(PicklableIterator[_T]):
-    """The part of an iterator that a live sampler is reached by; see docs/samplers.md."""
+    """The part of an iterator that a live sampler is reached by; see docs/live_samplers.md."""
 
     #: what workers have sent with the batch that was delivered last
     _notes: Any = ()

@@ -18,11 +18,11 @@ from ..epoch.ranks import shard_of
 from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Batch
-from ..epoch.unsaved import parts_of, spared, warn_of_unseeded
+from ..epoch.unsaved import excluded, parts_of, warn_of_unseeded
 from ..epoch.warnings import large_list
 from ..errors import UsageError
 from ..fetching.engine.engine import Engine, Setup, make_engine
-from ..fetching.engine.processes import FaultPolicy
+from ..fetching.engine.pool_engine import FaultPolicy
 from ..fetching.worker.collate import may_draw
 from ..fetching.worker.fetch import NEVER, Job
 from ..fetching.worker.hooks import WorkerStart, argument
@@ -52,9 +52,7 @@ def spec_of(loader: Owner[Any]) -> Spec:
 def job_of(loader: Owner[Any], spec: Spec) -> Job:
     """The job that workers do for each task of a loader."""
     options, every = spec.options, spec.options.snapshot_every_n_steps
-    others = spec.hooked or loader.worker_init_fn is not None or callable(options.on_error)
-    others = others or options.convert is not None
-    draws = bool(others) or may_draw(spec.dataset, loader.collate_fn)
+    draws = _calls_people(loader, spec) or may_draw(spec.dataset, loader.collate_fn)
     looks = draws and spec.seeds_generators
     return Job(
         dataset=spec.dataset,
@@ -77,7 +75,18 @@ def job_of(loader: Owner[Any], spec: Spec) -> Job:
         exit_fn=options.worker_exit_fn,
         convert=options.convert,
         seed_dataset=options.seed_dataset if looks or callable(options.seed_dataset) else "off",
-        spared=spared(spec, parts_of(spec, loader.collate_fn)) if looks else frozenset(),
+        excluded=excluded(spec, parts_of(spec, loader.collate_fn)) if looks else frozenset(),
+    )
+
+
+def _calls_people(loader: Owner[Any], spec: Spec) -> bool:
+    """An option has people's code called for a batch, which may draw random numbers."""
+    options = spec.options
+    return bool(
+        spec.hooked
+        or loader.worker_init_fn is not None
+        or callable(options.on_error)
+        or options.convert is not None
     )
 
 

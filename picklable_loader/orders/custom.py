@@ -52,8 +52,8 @@ class CustomOrder:
         self._sampler = sampler
         self._setting, self._source = setting, setting.source
         #: with a seed, what the sampler draws from, and the states it began in
-        self._universe = _universe(setting)
-        self._start = dict(self._universe.states) if self._universe else {}
+        self._private = _private(setting)
+        self._start = dict(self._private.states) if self._private else {}
         #: to be restored at the first take; None once that is done, or where there is nothing
         self._saved = setting.saved
         self._iterator: Any = None
@@ -176,7 +176,7 @@ class CustomOrder:
             self._pickles = pickles(self._iterator, self._sampler)
         if live and self._pickles:
             state["iterator"] = self._iterator
-            self._add_universe(state)
+            self._add_private(state)
         try:
             self._add_replay(state, live)
         except CannotSaveError:
@@ -190,7 +190,7 @@ class CustomOrder:
         if self.record.log is None or self.record.events:
             return None
         thaw(sampler, source.origin)
-        world = _universe(self._setting)
+        world = _private(self._setting)
         beyond = world or source.globals()
         return Replay(sampler, self.record, world or GeneratorStates({}), beyond)
 
@@ -201,11 +201,11 @@ class CustomOrder:
         self.record.between.update(changed(now, self._opened))
         self._opened = now
 
-    def _add_universe(self, state: dict[str, Any]) -> None:
-        if self._universe is not None:
-            states = self._universe.states
+    def _add_private(self, state: dict[str, Any]) -> None:
+        if self._private is not None:
+            states = self._private.states
             moved = [name for name in states if states[name] != self._start[name]]
-            state["universe"] = self._universe.to_text(moved)
+            state["universe"] = self._private.to_text(moved)
 
     def _stateful(self) -> Any:
         """Whose state_dict holds the position, if anybody's does: the iterator's or the sampler's.
@@ -220,7 +220,7 @@ class CustomOrder:
         return None if stateful is None else encode_state(stateful.state_dict(), "", live=True)
 
     def _add_own_state(self, state: dict[str, Any], live: bool) -> None:
-        self._add_universe(state)
+        self._add_private(state)
         if is_stateful(self._iterator):
             what = "state_dict() of the sampler's iterator: "
             state["iterator_state"] = encode_state(self._iterator.state_dict(), what, live)
@@ -310,15 +310,15 @@ class CustomOrder:
             return GeneratorStates(capture_all())
 
     def _go_on_in(self, saved: dict[str, Any]) -> None:
-        if self._universe is not None and "universe" in saved:
-            self._universe.states.update(GeneratorStates.from_text(saved["universe"]).states)
+        if self._private is not None and "universe" in saved:
+            self._private.states.update(GeneratorStates.from_text(saved["universe"]).states)
 
     def _replay(self, saved: dict[str, Any]) -> None:
         record = self.record
         thaw(self._sampler, self._source.origin)
         thaw(self._sampler, record.before)
         record.before = self._frozen()
-        world = self._universe or GeneratorStates({})
+        world = self._private or GeneratorStates({})
         replay = Replay(self._sampler, record, world, world)
         replay.complete()
         self._iterator, record.checksum = replay.iterator, replay.checksum
@@ -354,12 +354,12 @@ class CustomOrder:
         return taken
 
     def _world(self) -> AbstractContextManager[Any]:
-        return self._universe or self._source.globals()
+        return self._private or self._source.globals()
 
     def _draw(self, act: Callable[[Any], _T], argument: Any) -> _T:
         """Let the sampler act; without a seed, note from which global generators it draws."""
-        if self._universe is not None:
-            with self._universe:
+        if self._private is not None:
+            with self._private:
                 return act(argument)
         opens, taken = self.record.opens, self.record.taken
         with self._source.globals():
@@ -385,7 +385,7 @@ class CustomOrder:
             self.record.note(opens, taken, strange)
 
 
-def _universe(setting: Setting) -> GeneratorStates | None:
+def _private(setting: Setting) -> GeneratorStates | None:
     seed = setting.source.seed
     return None if seed is None else GeneratorStates.seeded(order_seed(seed, setting.epoch))
 

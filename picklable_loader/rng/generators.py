@@ -212,7 +212,7 @@ class GeneratorStates:
     """States of the global generators, separate from the program's own.
 
     Inside the context the global generators have these states. Afterwards the program's own are
-    back and the universe has moved on.
+    back and these states have moved on.
 
     Args:
         states: captured states by name; a generator that is not named stays the program's own.
@@ -232,7 +232,7 @@ class GeneratorStates:
 
     @classmethod
     def from_text(cls, texts: dict[str, str]) -> GeneratorStates:
-        """The universe that ``to_text`` has written; DamagedStateError if a text is no state."""
+        """The states that ``to_text`` has written; DamagedStateError if a text is no state."""
         states = {}
         for name, text in texts.items():
             try:

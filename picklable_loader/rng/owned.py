@@ -144,19 +144,19 @@ def seed_of(generator: Any) -> Seed | None:
     return None
 
 
-def seed_all_in(parts: dict[str, Any], spared: frozenset[str]) -> Seed | None:
+def seed_all_in(parts: dict[str, Any], excluded: frozenset[str]) -> Seed | None:
     """Seeds all that can be found and seeded in some things; None: there is nothing.
 
     Each has a seed of its own, which depends on its path alone.
 
     Args:
         parts: the things, by path.
-        spared: paths of what is not seeded.
+        excluded: paths of what is not seeded.
     """
     found, paths = [], Counter[str]()
     for path, generator in owned_in(parts, ids_of_global(), whole=True):
         paths[path] += 1  # those in a set have one path
-        seed = None if path in spared else seed_of(generator)
+        seed = None if path in excluded else seed_of(generator)
         if seed is not None:
             found.append((f"{path},{paths[path]}".encode(), seed))
     return partial(_seed_each, found) if found else None

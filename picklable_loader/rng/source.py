@@ -63,14 +63,14 @@ def rejoin(begins: Source | None = None) -> None:
     """
     living = [each for ref in _LIVING.valuerefs() if (each := ref()) is not None]
     for source in living:
-        if source.universe is not None and source.seed is None:
+        if source.private is not None and source.seed is None:
             break
     else:
         return
     with Isolated.turn:
         found = capture_all()
         for source in living:
-            if source.universe is not None and source.seed is None:
+            if source.private is not None and source.seed is None:
                 source.join(found, living, source is begins)
 
 
@@ -91,7 +91,7 @@ class Source:
         self.generators = generators
         self.dataset = dataset
         #: the global states of the moment of saving, after a resume; None: the global ones
-        self.universe: GeneratorStates | None = None
+        self.private: GeneratorStates | None = None
         #: a custom sampler's attributes as the program has built them, which no state has to
         #: hold; empty where they are not known
         self.origin: dict[str, list[Any]] = {}
@@ -112,14 +112,14 @@ class Source:
 
     def draw(self, name: str, how: Callable[[torch.Generator | None], _T]) -> _T:
         """Draw from the generator of that name, or as a draw from torch's global one."""
-        generator, universe = self.generators.get(name), self._universe_here()
+        generator, private = self.generators.get(name), self._private_here()
         if generator is not None:
             return how(generator)
         self.saved_at.pop("torch", None)
-        if universe is None or "torch" not in universe.states:
+        if private is None or "torch" not in private.states:
             with Isolated.turn:
                 return how(None)
-        with universe:
+        with private:
             value = how(None)
         with Isolated.turn:
             how(None)  # the global generator moves as it does under torch
@@ -138,8 +138,8 @@ class Source:
         source.restore(saved)
         with self._unmoved():
             states = capture_all()
-        source.universe = GeneratorStates(
-            {**states, **(source.universe or GeneratorStates({})).states}
+        source.private = GeneratorStates(
+            {**states, **(source.private or GeneratorStates({})).states}
         )
         return source
 
@@ -148,18 +148,18 @@ class Source:
 
         No other thread has them set aside meanwhile.
         """
-        return self._universe_here() or Isolated.turn
+        return self._private_here() or Isolated.turn
 
-    def _universe_here(self) -> GeneratorStates | None:
+    def _private_here(self) -> GeneratorStates | None:
         """The copy of the program's generators, where the loader would draw from these.
 
         A loader within a dataset draws from those at hand, which the batch was seeded with.
         """
-        return None if fetching() else self.universe
+        return None if fetching() else self.private
 
     def _unmoved(self) -> AbstractContextManager[Any]:
         """A context to look at the program's in; also while some loader makes a batch."""
-        return self.universe or Isolated.undone()
+        return self.private or Isolated.undone()
 
     def start(self, name: str) -> str:
         """The state, as text, from which the next draw under that name will be made."""
@@ -176,7 +176,7 @@ class Source:
         the loader is saved as well, and with it the generators that it was given.
         """
         if self.seed is not None:
-            return {} if self.universe is None else self.universe.to_text()
+            return {} if self.private is None else self.private.to_text()
         saved = {} if live or not self.generators else self.given()
         chosen = {*moved, *(() if len(self.generators) == 2 else ("torch",))}
         found = {}
@@ -186,7 +186,7 @@ class Source:
                 if name not in self._texts or self._texts[name][0] != state:
                     self._texts[name] = state, RNGS[name].to_text(state)
                 saved[name] = self._texts[name][1]
-        if self.universe is None:
+        if self.private is None:
             self.saved_at = found
             _SAVED_HERE.update(found)
         return saved
@@ -236,7 +236,7 @@ class Source:
         """
         joined = self._joined_of(saved) | _GIVEN
         texts = {name: text for name, text in saved.items() if name not in joined}
-        self.universe = GeneratorStates.from_text(texts) if texts else None
+        self.private = GeneratorStates.from_text(texts) if texts else None
 
     def as_now(self, rng: dict[str, str]) -> dict[str, str]:
         """The generators' part of a state from which the loader has not moved, as it is now."""
@@ -253,19 +253,19 @@ class Source:
         The program's generators are in the states ``found``; a loader that ``begins`` is about to
         draw, and whether others are is not known.
         """
-        universe = self.universe
-        if universe is None or universe.entered:
+        private = self.private
+        if private is None or private.entered:
             return
         copies = [each for each in living if each is not self and each.fits == self.fits]
-        for name, state in list(universe.states.items()):
+        for name, state in list(private.states.items()):
             if state != found[name] or state in [each.saved_at.get(name) for each in copies]:
                 continue  # it is not restored; or the original is going to make these draws
             loaded = self.loaded.get(name) in [each.loaded.get(name) for each in copies]
             if loaded and not begins and _SAVED_HERE.get(name) == state:
                 continue  # nobody has restored it: these are copies, and only one can have it
-            del universe.states[name]
+            del private.states[name]
             self.joined.add(name)
-        self.universe = universe if universe.states else None
+        self.private = private if private.states else None
 
 
 #: names of the generators that a loader was given

@@ -22,7 +22,7 @@ import picklable_loader
 from picklable_loader import DataLoader
 from picklable_loader.core.order import SequenceOrder
 from picklable_loader.errors import UsageError
-from picklable_loader.fetching.engine.processes import PoolEngine
+from picklable_loader.fetching.engine.pool_engine import PoolEngine
 from picklable_loader.loader.iterator import LoaderIterator
 from picklable_loader.orders.chunked import ChunkedOrder
 

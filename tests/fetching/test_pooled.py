@@ -9,7 +9,7 @@ import pytest
 from picklable_loader.core.events import Arrived, Died
 from picklable_loader.core.task import Task
 from picklable_loader.errors import RestartWarning
-from picklable_loader.fetching.engine.processes import FaultPolicy, PoolEngine
+from picklable_loader.fetching.engine.pool_engine import FaultPolicy, PoolEngine
 from picklable_loader.fetching.pool.exit import Death
 from picklable_loader.fetching.transport.messages import (
     Answer,

@@ -31,7 +31,7 @@ from ..worker.fetch import Job
 from ..worker.replica import WorkerConfig
 from .deaths import DeathCount
 from .inline import InlineEngine
-from .processes import FaultPolicy, PoolEngine
+from .pool_engine import FaultPolicy, PoolEngine
 from .stats import Clocks, WorkerStats
 
 
@@ -185,10 +185,10 @@ def _pool_engine(setup: Setup) -> Engine:
     return PoolEngine(pool, configs, setup.fault_policy)
 
 
-def _payload(job: Job, init: Any, wish: Any) -> Payload:
+def _payload(job: Job, init: Any, choice: Any) -> Payload:
     """The payload of new processes; CannotSaveError if no codec takes a part of it."""
     importable = is_importable()
-    codecs = tried(wish if isinstance(wish, str) else "auto")
+    codecs = tried(choice if isinstance(choice, str) else "auto")
     if not importable and len(codecs) > 1:
         codecs = codecs[1:]  # pickle would write names that mean nothing there
     try:
@@ -207,10 +207,10 @@ def _payload(job: Job, init: Any, wish: Any) -> Payload:
         raise
 
 
-def _lines(wish: str, pinned: bool) -> Lines:
-    if (default_transport() if wish == "auto" else wish) == "portable":
+def _lines(choice: str, pinned: bool) -> Lines:
+    if (default_transport() if choice == "auto" else choice) == "portable":
         return PipeLines()
-    if wish == "arena" and not packets_work_here():
+    if choice == "arena" and not packets_work_here():
         raise UsageError(
             'transport="arena" needs memfd_create and SOCK_SEQPACKET, which this system does not '
             'have, or refuses for want of descriptors; transport="auto" does without'

@@ -19,7 +19,7 @@ from ..transport.open_files import explained, lacks_descriptors
 from ..transport.payload import Payload
 from ..worker.fetch import Job
 from ..worker.hooks import check_argument
-from ..worker.process import deaf, work
+from ..worker.process import without_ctrl_c, work
 from ..worker.replica import WorkerConfig
 from .exit import Death
 from .new_processes import hidden, preload
@@ -131,7 +131,7 @@ class Pool:
             config = replace(config, init_arg=(self._init_arg(config.worker),))
         # A fork while an end is half open, or half closed, would give a worker a copy that it does
         # not know of.
-        with guard, deaf(), hidden(self._context):
+        with guard, without_ctrl_c(), hidden(self._context):
             end = self.lines.open(self._context, config.worker)
             stack = None if self._stacks is None else self._stacks.open(config.worker)
             process = self._context.Process(  # type: ignore[attr-defined]

@@ -61,7 +61,7 @@ class Answer:
     #: which event it is; None: the worker can do nothing here, and the payload says why
     kind: type[Answered | LastState] | None
     #: Arrived: the batch. Failed: the exception, from a worker in torch's ExceptionWrapper.
-    #: Emptied: the samples that were skipped. Ended, LastMark: None
+    #: Emptied: the samples that were skipped. Ended, LastState: None
     payload: Any
     #: the worker's generators afterwards (``seeding="worker"``)
     states: dict[str, Any] | None = None
@@ -118,6 +118,7 @@ def encode_request(request: Request) -> bytes:
     task, begin, numbers = request.task, request.begin, False
     what: Any = task
     if isinstance(task, Task):
+        # A worker's `position` has the other ranks' samples before these in it, as `first` has.
         what = task.step, task.indices, task.first, task.stream
         numbers = type(task.indices) is list and _INT.issuperset(map(type, task.indices))
     content = request.run, what, begin and tuple(begin), request.position

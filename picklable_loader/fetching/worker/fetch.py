@@ -41,7 +41,7 @@ class Job:
     #: "auto", "off", or a callable: how generators are seeded that dataset and collate_fn own
     seed_dataset: Any = "off"
     #: paths to those that are not
-    spared: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
     #: samples in a batch, of iterable-style data
     batch_size: int = 1
     #: a state is taken after so many batches of a stream; None: as often as costs little
@@ -271,5 +271,5 @@ def hooks_of(job: Job) -> tuple[Seed, ...]:
     if job.seed_dataset != "auto":
         return (partial(job.seed_dataset, job.dataset), *job.seed_hooks)
     data = {} if job.streamed else {"dataset": job.dataset}
-    found = seed_all_in({**data, "collate_fn": job.collate_fn}, job.spared)
+    found = seed_all_in({**data, "collate_fn": job.collate_fn}, job.excluded)
     return job.seed_hooks if found is None else (found, *job.seed_hooks)

@@ -93,10 +93,11 @@ def die_with(end: Any) -> None:
 
 
 @contextmanager
-def deaf() -> Iterator[None]:
+def without_ctrl_c() -> Iterator[None]:
     """Let processes that this thread starts meanwhile hear no Ctrl-C, until they are ready for it.
 
-    A spawned one imports for seconds before it is. A fork server's has the server's ears instead.
+    A spawned one imports for seconds before it is. A fork server gives its processes its own mask
+    instead.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -140,23 +140,23 @@ def _held(owner: object, plain: Parts) -> dict[int, Any]:
     return things
 
 
-def class_of(kind: type[Any], wish: str | Codec) -> Any:
+def class_of(kind: type[Any], choice: str | Codec) -> Any:
     """A loader's class as it is pickled."""
     if kind.__module__.partition(".")[0] == __name__.partition(".")[0]:  # ours
         return kind
-    if wish == "auto":
+    if choice == "auto":
         return kind if refusal("pickle", kind, _refer()) is None else Carried(STOCK[1], kind)
-    return kind if wish == STOCK[0] else Carried(wish, kind)
+    return kind if choice == STOCK[0] else Carried(choice, kind)
 
 
 # --- within --------------------------------------------------------------------------------------
 
 
 def _decide(how: Packing, parts: Parts) -> Codecs:
-    wish, left_out = how.codec, how.left_out
+    choice, left_out = how.codec, how.left_out
     todo = {name: part for name, part in parts.items() if id(part) not in left_out}
-    if not isinstance(wish, str):
-        return dict.fromkeys(todo, wish)
+    if not isinstance(choice, str):
+        return dict.fromkeys(todo, choice)
     files = None if how.pickle_mapped else MappedFiles()
     known = [how.owner]
     codecs: Codecs = {}
@@ -164,12 +164,12 @@ def _decide(how: Packing, parts: Parts) -> Codecs:
     # dataset has to be put together again when that is there, and files are named where we write
     # ourselves: then we write some parts that pickle would take.
     ourselves = bool(left_out) or files is not None
-    attempts = ("", *tried(wish)[0 if ourselves else 1 :])
-    for codec in attempts if wish not in STOCK[1:] else (wish,):
+    attempts = ("", *tried(choice)[0 if ourselves else 1 :])
+    for codec in attempts if choice not in STOCK[1:] else (choice,):
         barred = set() if codec else left_out
         if codec and left_out:
             known.append(how.dataset)
-        refer = _refer(barred, codec, files, lenient=wish == STOCK[0])
+        refer = _refer(barred, codec, files, lenient=choice == STOCK[0])
         writer, asks = codec or STOCK[0], bool(barred)
         # Pickle takes all parts of most loaders.
         if not codec and refusal(writer, list(todo.values()), refer, known, asks) is None:
@@ -180,13 +180,13 @@ def _decide(how: Packing, parts: Parts) -> Codecs:
                 if codec:
                     codecs[name] = codec
     for name, part in todo.items():
-        raise blame(part, f"loader.{name}", tried(wish))
+        raise blame(part, f"loader.{name}", tried(choice))
     return codecs
 
 
-def tried(wish: str) -> tuple[str, ...]:
-    """The codecs that a wish allows, pickle first."""
-    return STOCK if wish == "auto" else tuple(dict.fromkeys((STOCK[0], wish)))
+def tried(choice: str) -> tuple[str, ...]:
+    """The codecs that a choice allows, pickle first."""
+    return STOCK if choice == "auto" else tuple(dict.fromkeys((STOCK[0], choice)))
 
 
 def _parts(attributes: Parts) -> Parts:

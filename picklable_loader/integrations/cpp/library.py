@@ -7,6 +7,7 @@ extension, and the path of its library in hex. Importing this package makes such
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -28,6 +29,7 @@ pybind11_type.__module__ = __name__
 pybind11_type.__doc__ = "The class of all classes that pybind11 binds, torch's and ours."
 
 _PREFIX = f"{__package__}.library_"
+_NAME = re.compile(re.escape(_PREFIX) + r"\w+_(?:[0-9a-f]{2})+")
 _imported: dict[Path, ModuleType] = {}
 
 
@@ -80,7 +82,7 @@ class _Libraries(MetaPathFinder, Loader):
     """Imports libraries by these names."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        return ModuleSpec(name, self) if name.startswith(_PREFIX) else None
+        return ModuleSpec(name, self) if _NAME.fullmatch(name) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         library = Path(bytes.fromhex(spec.name.rpartition("_")[2]).decode())

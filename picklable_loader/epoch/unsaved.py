@@ -14,11 +14,18 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
+from ..core.cursor import Cursor
 from ..datasets.protocol import is_stateful, loses_samples
 from ..orders.attributes import rngs_in
 from ..rng.owned import BY_CLASS, Found, ids_of_global, owned_in, seed_of
 from .spec import Spec
-from .warnings import replay_to_come, unsaved_in_data, unsaved_in_sampler, unseeded_in_data
+from .warnings import (
+    moved_in_sampler,
+    replay_to_come,
+    unsaved_in_data,
+    unsaved_in_sampler,
+    unseeded_in_data,
+)
 
 #: dataset, collate_fn, their classes, sampler; and what cannot be seeded, before the first epoch
 MOST_PARTS = 5
@@ -98,10 +105,26 @@ def warn_of_unsaved(
     if spec.known:
         looked.add("sampler")
     elif not live and "sampler" not in looked and _sampler_at_risk(spec, state):
-        known.update(map(id, spec.generators.values()), rngs_in(spec.sampler, spec.dataset))
-        if text := _text(owned_in({"sampler": spec.sampler}, known)):
+        if text := _text(owned_in({"sampler": spec.sampler}, _saved_of_sampler(spec))):
             unsaved_in_sampler(text)
         looked.add("sampler")
+
+
+def warn_of_moved(spec: Spec, cursor: Cursor) -> None:
+    """Warn, when a state is loaded, of what its sampler has moved since it was built.
+
+    A state with indices of the order is not meant: a replay compares them.
+    """
+    if spec.known or cursor.order is not None or is_stateful(spec.sampler):
+        return
+    if text := _text(owned_in({"sampler": spec.sampler}, _saved_of_sampler(spec))):
+        moved_in_sampler(text)
+
+
+def _saved_of_sampler(spec: Spec) -> set[int]:
+    """The ids of the generators that a state has, and of the dataset."""
+    known = {id(spec.dataset), *ids_of_global(), *map(id, spec.generators.values())}
+    return known | rngs_in(spec.sampler, spec.dataset)
 
 
 def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) -> list[str]:

@@ -87,6 +87,18 @@ def unsaved_in_sampler(found: str) -> None:
     )
 
 
+def moved_in_sampler(found: str) -> None:
+    """A state was loaded for a sampler whose own generator earlier passes have moved."""
+    warnings.warn(
+        f"no state holds that of {found}, and earlier passes of this loader have moved it. If the "
+        "order is drawn from it, the loader gives another order than it gave before. Load the "
+        "state into a new loader with a new sampler; or keep the generator itself in an attribute "
+        "of the sampler, or give the sampler state_dict and load_state_dict",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )
+
+
 def set_in_the_pass(names: list[str]) -> None:
     """Attributes that the program has set since the pass began, which goes on with the old ones."""
     warnings.warn(

@@ -19,7 +19,7 @@ from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
 from ..epoch.spec import Spec
 from ..epoch.turns import Still
-from ..epoch.unsaved import MOST_PARTS, warn_of_unsaved
+from ..epoch.unsaved import MOST_PARTS, warn_of_moved, warn_of_unsaved
 from ..errors import Difference, StateMismatch, UsageError
 from ..rng.program import ProgramStates, capture_program
 from ..rng.source import Source
@@ -230,7 +230,11 @@ def load_into(
     spec = spec_of(loader)
     saved = state.get("program") if restore_rng and isinstance(state, dict) else None
     program = ProgramStates(saved) if restore_rng else None
-    position = loader._pl.history.load(spec, state, strict, at_epoch_end, of)
+    history = loader._pl.history
+    iterated = history.iterated
+    position = history.load(spec, state, strict, at_epoch_end, of)
+    if iterated and position.start is not None:
+        warn_of_moved(spec, position.start.cursor)
     adopt(loader, position.seed)
     if program is not None:
         program.restore()

@@ -190,6 +190,27 @@ def test_a_generator_hidden_in_a_sampler_is_told_of_from_the_second_epoch_on(mak
     loader.state_dict()
 
 
+@pytest.mark.parametrize("make", [*HIDDEN, inexact.by_namespace])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_of_the_beginning_warns_of_a_hidden_generator_that_has_moved(
+    make: Any, workers: int
+) -> None:
+    """Nothing was drawn when it was saved, so nothing can be compared."""
+
+    def loader(num_workers: int) -> Any:
+        return DataLoader(Noisy(), batch_size=BATCH, sampler=make(), num_workers=num_workers)
+
+    state = iter(loader(0)).state_dict()
+    moved = iter(loader(workers))
+    if not workers:  # with workers iter() has drawn
+        next(moved)
+    with pytest.warns(LoaderWarning, match=r"no state holds that of loader\.sampler\.\S+ .*moved"):
+        moved.load_state_dict(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader(workers).load_state_dict(state)
+
+
 def test_a_generator_in_a_partial_is_refused_from_the_second_epoch_on() -> None:
     loader = DataLoader(Noisy(), batch_size=BATCH, sampler=inexact.by_partial())
     iterator = iter(loader)

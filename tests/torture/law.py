@@ -182,7 +182,7 @@ class Training:
         if not codec.shares_loader:
             iterator.close()
         seed_everything(99 + hop.step)
-        with _to_be_said(self.kind, "as it is loaded"):
+        with _to_be_said(self.kind, "as it is loaded", warned=True):
             copied = codec.load(saved, lambda: self.make(hop.workers))
         if hop.way in PICKLED and copied.loader.num_workers != hop.workers:
             copied.loader.num_workers = hop.workers

@@ -49,7 +49,8 @@ class Cursor(NamedTuple):
     #: the epoch that ``set_epoch`` has last set on the dataset; None if it was never called
     announced: int | None = None
     #: the rank that this belongs to and the number of ranks, (0, 2), where ranks may differ: it
-    #: holds indices, or a checksum of them; None: any rank can go on from it
+    #: holds indices, or a checksum of them. With ``shard=``, a beginning has it as well, so that
+    #: `merge_states` knows whose it is; None: any rank can go on from it
     rank: tuple[int, int] | None = None
     #: the seed that persistent workers were started with, in an earlier epoch; None: ``base_seed``
     worker_seed: int | None = None
@@ -68,3 +69,15 @@ class Saved(NamedTuple):
     cursor: Cursor
     #: properties that must be the same where it is loaded, for example ``{"batch_size": 4}``
     fits: dict[str, Any]
+
+
+def begins(cursor: Cursor) -> bool:
+    """An epoch is yet to be begun there, whichever comes next."""
+    # A rank may have got nothing yet from streams that others have read: it has their base seed.
+    fresh = cursor.num_streams is None or cursor.base_seed is None
+    return cursor.step == 0 and cursor.order is None and fresh
+
+
+def is_beginning(cursor: Cursor) -> bool:
+    """An epoch is yet to be begun there, and no rank has anything of it: any rank can begin it."""
+    return begins(cursor) and not (cursor.streams or cursor.window or cursor.next_step)

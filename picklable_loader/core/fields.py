@@ -60,6 +60,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "sampler": (str,),
         "sampler_length": (int, _NULL),
         "sampler_checksum": (str,),
+        "source_length": (int,),
         "batch_size": (int, _NULL),
         "batches_from": (str,),
         "drop_last": (bool,),

@@ -149,7 +149,7 @@ def stream_length_of(dataset: Any) -> Callable[[int, int], int] | None:
     of_one = getattr(dataset, "stream_length", None)
     if callable(of_one):
         return cast("Callable[[int, int], int]", of_one)
-    length = _length(dataset)
+    length = length_of(dataset)
     return None if length is None else lambda at, streams: len(range(at, length, streams))
 
 
@@ -164,10 +164,11 @@ def stream_lengths(dataset: Any, streams: int) -> list[int] | None:
     return lengths
 
 
-def _length(dataset: Any) -> int | None:
+def length_of(sized: Any) -> int | None:
+    """How many samples a dataset has, or indices a sampler; None if it has no length."""
     try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
+        return len(sized)
+    except (TypeError, ValueError, NotImplementedError):  # as of a negative length
         return None
 
 

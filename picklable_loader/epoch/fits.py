@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from ..core.cursor import Cursor, Saved
+from ..core.cursor import Cursor, Saved, is_beginning
 from ..core.fields import ITERABLE
 from ..core.plan import Grouping, Unit, batches_in
 from ..core.shard import Shard, StreamShare
@@ -35,7 +35,7 @@ def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
     Raises:
         StateMismatch: see `DataLoader.load_state_dict`.
     """
-    expected = spec.fingerprint()
+    expected = spec.fingerprint(_streams_of(saved.cursor, spec))
     saved = _reshared(saved, spec, expected)
     cursor, found = saved
     shared = "world_size" in expected
@@ -43,7 +43,8 @@ def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
     unlike = differences(expected, found)
     if not unlike:
         return Saved(cursor, found)
-    left = [each for each in unlike if not _is_bridged(each, saved, expected, strict)]
+    left = [each for each in unlike if not _is_immaterial(each, cursor, expected, strict)]
+    left = [each for each in left if not _is_bridged(each, saved, expected, strict)]
     if left:
         by_batch = expected["batches_from"] == Unit.BATCH.value
         if cursor.num_streams is not None and {each.name for each in left} == {"shard_tail"}:
@@ -59,6 +60,13 @@ def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
     if expected["seed"] is None and "world_size" in expected:
         fits["seed"] = found.get("seed")  # ranks that have not agreed on one take the state's
     return Saved(cursor, fits)
+
+
+def _streams_of(cursor: Cursor, spec: Spec) -> int | None:
+    """The streams of all ranks in a state; None: it has none, or is damaged."""
+    streams = len(cursor.streams)
+    total = streams if cursor.num_streams is None else cursor.num_streams
+    return total if 0 < total <= (streams + 1) * spec.shard.world else None
 
 
 def _reshared(saved: Saved, spec: Spec, expected: dict[str, Any]) -> Saved:
@@ -77,7 +85,7 @@ def _reshared(saved: Saved, spec: Spec, expected: dict[str, Any]) -> Saved:
     size = expected["dataset_length"]
     lengths = (size // replicas, -(-size // replicas)) if replicas and size else ()
     if (
-        replicas == sampler.num_replicas
+        (replicas == sampler.num_replicas and found.get("batch_size") == expected["batch_size"])
         or found["sampler"] != f"{was['kind']}(num_replicas={replicas}, shuffle={sampler.shuffle})"
         or len(sampler.dataset) != size
         or found.get("sampler_length") not in lengths
@@ -186,6 +194,8 @@ def _of_this_rank(cursor: Cursor, strict: bool, here: tuple[int, int], shared: b
         here: this rank, and the number of ranks.
         shared: the ranks share one order.
     """
+    if shared and is_beginning(cursor):
+        return cursor._replace(rank=here if here[1] > 1 else None)
     there = cursor.rank or (0, 1)
     if here == there or (shared and cursor.rank is None):
         return cursor
@@ -266,9 +276,21 @@ def _is_bridged(entry: Difference, saved: Saved, expected: Mapping[str, Any], st
         return False
     if name == "batch_size":
         return uncut
-    if name in ("dataset_length", "sampler_length", "sampler_checksum"):
+    if name in ("dataset_length", "sampler_length", "sampler_checksum", "source_length"):
         return cursor.order is None  # data in sequence, or an epoch that is yet to begin
     return name in _BRIDGED
+
+
+def _is_immaterial(
+    entry: Difference, cursor: Cursor, expected: Mapping[str, Any], strict: bool
+) -> bool:
+    """A length that only one of the two knows, or that no position depends on."""
+    if entry.name == "source_length":
+        return entry.found is None  # earlier versions did not save it
+    if entry.name == "dataset_length" and expected["sampler"] == ITERABLE:
+        # "pad" and "drop" ask for it on several ranks only; a beginning is in no stream
+        return None in (entry.expected, entry.found) or not (strict and cursor.streams)
+    return False
 
 
 def _advice(left: list[Difference], lenient: bool, by_batch: bool) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.checks import check_choice
-from ..core.cursor import Cursor, Saved
+from ..core.cursor import Cursor, Saved, begins
 from ..core.seeds import next_base_seed
 from ..core.snapshot import from_plain, to_plain
 from ..core.streams import StreamPosition
@@ -22,7 +22,7 @@ from .carryover import Carryover, as_text
 from .fits import check_fits, fit, own_streams
 from .options import AtEpochEnd
 from .position import Position
-from .run import Run, begins, shows_draws, too_far_behind
+from .run import Run, shows_draws, too_far_behind
 from .spec import Spec
 from .unmoved import unmoved
 from .warnings import forgotten, other_lengths
@@ -179,7 +179,7 @@ class History:
             streams=savable(positions, live),
             num_streams=spec.streams.total if positions and spec.streams.shard.world > 1 else None,
             batches=spec.batches if positions else None,
-            rank=spec.rank if positions and spec.shared and spec.shard.world > 1 else None,
+            rank=spec.named_rank,
         )
         return self._noted(Saved(cursor, spec.fingerprint()))
 
@@ -201,6 +201,7 @@ class History:
             rng=self.source.state(spec.draws_from),
             announced=self.announced,
             sampler=spec.unstarted(self.source, self.iterated, live),
+            rank=spec.named_rank,
             **self._draws(spec, None if live else self.carryover),
         )
         return self._noted(Saved(cursor, spec.fingerprint()))
@@ -383,7 +384,7 @@ class History:
         accepted = accept(
             spec, self.source, state, strict, lambda: self._beginning(spec, 0, live=True)
         )
-        cursor, fits = accepted
+        cursor, fits = accepted.saved
         if not spec.iterable:
             prepare(spec.sampler, cursor.sampler, self.source, self.iterated)
         self.source.generators = spec.generators
@@ -393,7 +394,7 @@ class History:
             self._dataset_has = cursor.announced
             set_epoch_of(spec.dataset, cursor.announced)
         self.announced = cursor.announced
-        position = Position(accepted, at_epoch_end=choice, pending=True)
+        position = Position(*accepted, at_epoch_end=choice, pending=True)
         if of is None or of is self.position:
             self.begins(position)
         return position

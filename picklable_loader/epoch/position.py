@@ -22,6 +22,9 @@ class Position:
 
     #: a saved cursor to go on from; None for a pass that was begun here, or has moved on
     start: Saved | None = None
+    #: by stream of all ranks, the batches that it had given in the state of all ranks that was
+    #: loaded: (2, 1, 2, 1); None: the state was another one
+    given: tuple[int, ...] | None = None
     #: None before the first `next` after a load, or after unpickling
     run: Run | None = None
     #: what to do if ``start`` has nothing left to deliver; None: not decided
@@ -43,6 +46,11 @@ class Position:
     def seed(self) -> int | None:
         """The ``seed=`` of the state that it waits at; None if there is none."""
         return None if self.start is None else self.start.fits.get("seed")
+
+    def agree(self, seed: int) -> None:
+        """Take the seed that the ranks have agreed on, for a state of before they had one."""
+        assert self.start is not None
+        self.start = self.start._replace(fits={**self.start.fits, "seed": seed})
 
     @property
     def over(self) -> bool:

@@ -17,10 +17,13 @@ from time import monotonic, sleep
 from typing import Any, cast
 
 import torch.distributed as dist
+from torch.utils.data.distributed import DistributedSampler
 
 from ..core.checks import whole_number
 from ..core.shard import ALONE, Shard, Tail
+from ..datasets.protocol import stream_length_of
 from ..errors import RanksError, UsageError
+from ..orders.torch_samplers import has_distributed
 from ..rng.process_rank import has_group, rank_and_world
 
 #: variables that torchrun sets
@@ -83,6 +86,35 @@ def shard_of(shard: Any, tail: Tail) -> Shard:
     return Shard(shard.get_local_rank(), shard.size(), tail)
 
 
+def check_shared(sampler: Any, shard: Shard, num_streams: int | None) -> None:
+    """Raise ValueError if this data cannot have a loader with ``shard=``."""
+    if has_distributed(sampler):
+        within = "" if isinstance(sampler, DistributedSampler) else " (in the sampler you passed)"
+        raise ValueError(
+            f"shard option is mutually exclusive with a DistributedSampler{within}, which shards "
+            "as well: give the loader the sampler of the whole dataset, or shuffle=True"
+        )
+    if num_streams is not None and num_streams < shard.world:
+        raise ValueError(
+            f"num_streams={num_streams} is the number of streams of all ranks together, and less "
+            f"than the {shard.world} ranks: some would have no data"
+        )
+
+
+def check_lengths(dataset: Any, tail: Tail) -> None:
+    """Raise ValueError unless the lengths of streams, and so those of ranks, are known."""
+    if stream_length_of(dataset) is None:
+        raise ValueError(_UNKNOWN_LENGTHS.format(tail=tail))
+
+
+_UNKNOWN_LENGTHS = (
+    "shard_tail={tail!r} gives all ranks as many batches, for which the lengths of an "
+    "iterable-style dataset's streams must be known. Give the dataset __len__, the samples of all "
+    "streams together, if its streams share these evenly; or stream_length(stream, streams), the "
+    'samples of one stream; or pass shard_tail="uneven" and use model.join()'
+)
+
+
 def _check_environment(rank: int, world: int) -> None:
     """Raise UsageError unless the environment names no ranks, or this one of several."""
     said = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
@@ -106,8 +138,8 @@ _LATE = (
 )
 _DIFFER = (
     "the ranks that share the data do not agree",
-    "Build the loader in the same way on every rank, and load the same state on every rank, or on "
-    "none.",
+    "Build the same loaders in the same order on every rank, or pass seed=, and load the same "
+    "state on every rank, or on none.",
 )
 #: by store, how often this process has agreed through it
 _COUNTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()

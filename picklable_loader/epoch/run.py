@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..core.budget import Policy
-from ..core.cursor import Cursor, Saved
+from ..core.cursor import Cursor, Saved, begins
 from ..core.deliveries import Delivery
 from ..core.events import Interrupted, Retract
 from ..core.order import Order
@@ -33,13 +33,6 @@ from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, worker_states
 from .saved_feedback import restored_feedback, saved_feedback
 from .spec import Spec
-
-
-def begins(cursor: Cursor) -> bool:
-    """An epoch is yet to be begun there, whichever comes next."""
-    # A rank may have got nothing yet from streams that others have read: it has their base seed.
-    fresh = cursor.num_streams is None or cursor.base_seed is None
-    return cursor.step == 0 and cursor.order is None and fresh
 
 
 def shows_draws(source: Source, spec: Spec) -> bool:
@@ -273,7 +266,8 @@ class Run:
 
     def saved(self, live: bool, behind: int = 0) -> Saved:
         """The position of the run, as a state holds it; see `cursor`."""
-        fits, size = self._fits or self.spec.fingerprint(), self._grouping.batch_size
+        fits = self._fits or self.spec.fingerprint(self.streams.total)
+        size = self._grouping.batch_size
         if fits["batch_size"] != size:  # the only setting that may change while a run lasts
             fits = {**fits, "batch_size": size}
         self._fits = self._source.fits = fits

@@ -19,7 +19,7 @@ from ..core.fields import ITERABLE
 from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
 from ..core.shard import ALONE, Shard, StreamShare
-from ..datasets.protocol import is_stateful, set_epoch_of, stream_length_of, stream_lengths
+from ..datasets.protocol import is_stateful, length_of, set_epoch_of, stream_lengths
 from ..orders.attributes import Frozen, freeze, memory
 from ..orders.torch_samplers import (
     data_of,
@@ -27,12 +27,14 @@ from ..orders.torch_samplers import (
     draws_at_once,
     is_known,
     shortened,
+    source_length,
 )
 from ..rng.generators import RNGS
 from ..rng.process_rank import rank_and_world
 from ..rng.source import Source
 from ..saving.states.checksum import checksum
 from .options import Options, check_budget, count_bytes
+from .ranks import check_lengths, check_shared
 
 
 class _LiveGrouping:
@@ -105,8 +107,8 @@ class Spec:
         if self.shared:
             check_shared(sampler, self.shard, self.options.num_streams if iterable else None)
         facts.update(sampler=sampler, grouping=grouping, opened_by_loader=opened)
-        if self.equal_batches and stream_length_of(self.dataset) is None:
-            raise ValueError(_UNKNOWN_LENGTHS.format(tail=self.shard.tail))
+        if self.equal_batches:
+            check_lengths(self.dataset, self.shard.tail)
 
     # --- data ------------------------------------------------------------------------------------
 
@@ -180,6 +182,11 @@ class Spec:
     def rank(self) -> tuple[int, int]:
         """This rank, and the number of ranks."""
         return (self.shard.rank, self.shard.world) if self.shared else rank_and_world()
+
+    @property
+    def named_rank(self) -> tuple[int, int] | None:
+        """The same, for the state of an epoch's beginning; None if the loader shares nothing."""
+        return self.rank if self.shard.world > 1 else None
 
     # --- random numbers --------------------------------------------------------------------------
 
@@ -302,11 +309,21 @@ class Spec:
 
     # --- states ----------------------------------------------------------------------------------
 
-    def fingerprint(self) -> dict[str, Any]:
-        """The properties that must be the same where a state is loaded."""
+    def samples(self, total: int) -> int | None:
+        """Samples of the dataset, which has so many streams; None where they may be unknown."""
+        if not self.iterable:
+            return length_of(self.dataset)
+        return sum(stream_lengths(self.dataset, total) or ()) if self.equal_batches else None
+
+    def fingerprint(self, total: int | None = None) -> dict[str, Any]:
+        """The properties that must be the same where a state is loaded.
+
+        Args:
+            total: streams of all ranks in the pass; None: as many as in a new one.
+        """
         sampler, options = self.sampler, self.options
         fits: dict[str, Any] = {
-            "dataset_length": None if self.iterable else length_of(self.dataset),
+            "dataset_length": self.samples(self.streams.total if total is None else total),
             "sampler": ITERABLE if self.iterable else describe(sampler),
             "sampler_length": length_of(sampler) if self.known else None,
             "batch_size": self.grouping.batch_size,
@@ -318,6 +335,8 @@ class Spec:
         data = data_of(sampler)
         if data is not None:
             fits["sampler_checksum"] = checksum(data)
+        if (length := source_length(sampler)) is not None:
+            fits["source_length"] = length
         if self.shared:
             fits |= {"world_size": self.shard.world, "shard_tail": self.shard.tail}
         if options.seeding == "worker":
@@ -368,33 +387,3 @@ class Spec:
         if at_epoch_end == "next" and begun and self.is_over(cursor):
             return cursor.epoch + 1, 0
         return cursor.epoch, cursor.step
-
-
-def check_shared(sampler: Any, shard: Shard, num_streams: int | None) -> None:
-    """Raise ValueError if this data cannot have a loader with ``shard=``."""
-    if isinstance(sampler, DistributedSampler):
-        raise ValueError(
-            "shard option is mutually exclusive with a DistributedSampler, which shards as well: "
-            "give the loader the sampler of the whole dataset, or shuffle=True"
-        )
-    if num_streams is not None and num_streams < shard.world:
-        raise ValueError(
-            f"num_streams={num_streams} is the number of streams of all ranks together, and less "
-            f"than the {shard.world} ranks: some would have no data"
-        )
-
-
-_UNKNOWN_LENGTHS = (
-    "shard_tail={tail!r} gives all ranks as many batches, for which the lengths of an "
-    "iterable-style dataset's streams must be known. Give the dataset __len__, the samples of all "
-    "streams together, if its streams share these evenly; or stream_length(stream, streams), the "
-    'samples of one stream; or pass shard_tail="uneven" and use model.join()'
-)
-
-
-def length_of(sized: Any) -> int | None:
-    """How many samples a dataset has, or indices a sampler; None if it has no length."""
-    try:
-        return len(sized)
-    except (TypeError, ValueError, NotImplementedError):  # as of a negative length
-        return None

@@ -48,6 +48,10 @@ def agreed(loader: Owner[Any], spec: Spec, position: Position | None) -> Spec:
     history, source = inner.history, inner.history.source
     facts = _facts(spec, history, cursor)
     undecided = spec.options.seed is None and (cursor is None or cursor.base_seed is None)
+    if undecided and inner.number is not None:  # two that are alike must not swap their seeds
+        facts["loader with shard= and without seed="] = f"number {inner.number}"
+    if position is not None and position.given is not None:
+        facts |= {"step of all ranks": sum(position.given), "batches by stream": position.given}
     source.generators = spec.generators
     proposal = source.draw("loader", random_int64) if undecided else None
     seed = agree(spec.options.shard, spec.shard, facts, proposal)
@@ -60,6 +64,8 @@ def agreed(loader: Owner[Any], spec: Spec, position: Position | None) -> Spec:
             'init_process_group first, with shard="auto"'
         )
     adopt(loader, seed)
+    if position is not None:
+        position.agree(seed)
     return spec_of(loader)
 
 

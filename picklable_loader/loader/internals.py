@@ -35,6 +35,9 @@ class Internals:
         self.options = options
         self.history = history
         # No pickle holds the rest.
+        #: which of the loaders with shard= and without seed= it is, in the order in which the
+        #: program has built them, from 1; None: it is none of these, or was unpickled
+        self.number: int | None = None
         #: held by the thread that moves the loader's iterators, or saves them
         self.turn = Turn()
         #: persistent workers, and the iterator that has them

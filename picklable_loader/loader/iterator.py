@@ -211,7 +211,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         """
         inner = self.loader._pl
         history: History = inner.history
-        start, choice = None if loaded is None else loaded.start, inner.options.at_epoch_end
+        position = loaded or Position()
+        start, choice = position.start, position.at_epoch_end or inner.options.at_epoch_end
         if loaded is None and spec.lives_on:
             start, carryover = history.after_unpickling(spec)
             self._driver.carryover = carryover or self._driver.carryover
@@ -230,8 +231,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             self._take(position)
             self._iterable_length = self.loader._IterableDataset_len_called
         else:
-            choice = choice if loaded is None else loaded.at_epoch_end or choice
-            self._take(Position(start, at_epoch_end=choice))
+            self._take(Position(start, position.given, at_epoch_end=choice))
         self.start()
         self._lead(spec)
 

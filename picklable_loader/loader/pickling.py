@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import itertools
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -182,10 +183,16 @@ class Picklable(Owner[_T]):
         return other
 
 
+#: numbers for `Internals.number`
+_NUMBERS = itertools.count(1)
+
+
 def internals(loader: Owner[Any], options: Options) -> Internals:
     """The private state of a loader that was built now; see `Internals`."""
     inner = loader._pl = Internals(options, History(Source(options.seed, {}, loader.dataset)))
     inner.history.source.generators = spec_of(loader).generators
+    if options.shard is not None and options.seed is None:
+        inner.number = next(_NUMBERS)
     return inner
 
 

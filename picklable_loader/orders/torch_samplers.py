@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import (
     RandomSampler,
+    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -300,6 +301,37 @@ def data_of(sampler: Any) -> Any:
     if isinstance(sampler, list | tuple):  # an __iter__ of its own may draw, or change it
         return sampler if is_known(sampler) else None
     return sampler if isinstance(sampler, torch.Tensor | np.ndarray) else None
+
+
+def source_length(sampler: Any) -> int | None:
+    """The length of a RandomSampler's source, if ``num_samples`` says another one; else None."""
+    if not (isinstance(sampler, RandomSampler) and is_known(sampler)):
+        return None
+    length = len(sampler.data_source)
+    return None if sampler.num_samples == length else length
+
+
+#: samplers in a list that are looked at; longer ones are lists of indices
+_MOST_SAMPLERS = 64
+
+
+def has_distributed(sampler: Any) -> bool:
+    """It is a DistributedSampler, or is made of one, as a batch sampler around one is."""
+    found, seen = [sampler], {id(sampler)}
+    for each in found:
+        if isinstance(each, DistributedSampler):
+            return True
+        within: Any = ()
+        if each is sampler or isinstance(each, Sampler):
+            within = getattr(each, "__dict__", {}).values()
+        elif isinstance(each, list | tuple) and len(each) <= _MOST_SAMPLERS:
+            within = each
+        elif isinstance(each, dict) and len(each) <= _MOST_SAMPLERS:
+            within = each.values()
+        new = [part for part in within if id(part) not in seen]
+        seen.update(map(id, new))
+        found += new
+    return False
 
 
 #: a subclass that has one of these of its own may have another sequence

@@ -255,6 +255,25 @@ class _Liar:
         return 1
 
 
+@deed
+def another_order_of_loaders(rank: int, world: int, folder: Path) -> Any:
+    first, second = loader(), loader()
+    return ids(second if rank == 2 else first)
+
+
+@deed
+def a_state_of_another_moment(rank: int, world: int, folder: Path) -> Any:
+    found = []
+    for part in range(2):
+        iterator = iter(streams(shard=(part, 2), seed=1))
+        if rank != 2:
+            next(iterator)
+        found.append(iterator.state_dict())
+    shared = streams(seed=1)
+    shared.load_state_dict(merge_states(found))
+    return ids(shared)
+
+
 DIFFERENT: dict[Callable[[int, int, Path], Any], set[str]] = {
     another_batch_size: {"batch_size"},
     another_seed: {"seed"},
@@ -263,6 +282,8 @@ DIFFERENT: dict[Callable[[int, int, Path], Any], set[str]] = {
     another_generator: {"sampler.rng"},
     another_shuffle: {"sampler"},
     another_hidden_generator: {"the sampler's first indices"},
+    another_order_of_loaders: {"loader with shard= and without seed="},
+    a_state_of_another_moment: {"step of all ranks", "batches by stream"},
     shares_twice: {"share"},
 }
 
@@ -290,14 +311,14 @@ def test_ranks_that_differ_name_the_difference_on_every_rank(tmp_path: Path) -> 
 
 @deed
 def each_is_missing_once(rank: int, world: int, folder: Path) -> Any:
-    errors = []
+    errors, shared = [], loader()
     for missing in (1, 0):
         if rank != missing:
             with pytest.raises(RanksError) as raised:
-                ids(loader())
+                ids(shared)
             errors.append(raised.value)
         dist.barrier()
-    return errors, ids(loader())
+    return errors, ids(shared)
 
 
 def test_a_rank_that_does_not_come_is_named_on_every_other_and_may_come_later(
@@ -567,7 +588,13 @@ def training_on_checkpoints(rank: int, world: int, folder: Path) -> Any:
             dist.all_reduce(mean)
             losses.append(mean.item())
             if world > 1 and len(losses) == 3:
-                dcp.save(content(), checkpoint_id=folder / f"after{len(found)}")
+                path = folder / f"after{len(found)}"
+                if world == 2:  # it writes while the training goes on
+                    writing = dcp.async_save(content(), checkpoint_id=path)
+                    next(iter(made))
+                    writing.result()
+                else:
+                    dcp.save(content(), checkpoint_id=path)
                 return losses
     return losses
 

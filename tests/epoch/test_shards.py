@@ -15,6 +15,7 @@ from torch.utils.data import (
     Dataset,
     DistributedSampler,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     WeightedRandomSampler,
 )
@@ -481,6 +482,47 @@ def test_a_loader_of_one_rank_draws_its_seed_as_torch_draws_one() -> None:
     assert [*loader("shuffled", 0, 1, seed=None)] == first
 
 
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("generator", [None, 3])
+def test_a_state_of_before_the_seed_was_drawn_draws_the_same_one(
+    strict: bool, generator: int | None
+) -> None:
+    def made() -> Any:
+        given = None if generator is None else torch.Generator().manual_seed(generator)
+        return loader("shuffled", 0, 1, seed=None, generator=given)
+
+    torch.manual_seed(5)
+    first = made()
+    state = first.state_dict()
+    batches = [*first], [*first]
+    torch.manual_seed(6)
+    again = made()
+    again.load_state_dict(state, strict=strict)
+    assert ([*again], [*again]) == batches
+    assert again.seed == first.seed
+
+
+def test_a_loader_with_a_seed_refuses_a_state_of_before_one_was_drawn() -> None:
+    state = loader("shuffled", 0, 1, seed=None).state_dict()
+    with pytest.raises(StateMismatch, match="seed: expected 7"):
+        loader("shuffled", 0, 1).load_state_dict(state)
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_a_random_sampler_of_another_source_is_another_order(replacement: bool) -> None:
+    def made(size: int) -> Any:
+        sampler: Any = RandomSampler(range(size), replacement, num_samples=12)
+        return DataLoader(Named(), 2, sampler=sampler, seed=1, collate_fn=as_it_is)
+
+    iterator = iter(made(N))
+    take(iterator, 1)
+    for size in (N - 1, 12):
+        with pytest.raises(StateMismatch, match=f"expected .*found {N}"):
+            made(size).load_state_dict(iterator.state_dict())
+    beginning = made(N).state_dict()
+    made(N - 1).load_state_dict(beginning, strict=False)  # the next epoch has its samples
+
+
 def test_the_seed_comes_from_the_generator_that_was_given() -> None:
     def first(seed: int) -> list[Any]:
         generator = torch.Generator().manual_seed(seed)
@@ -517,9 +559,21 @@ def test_what_cannot_be_shared_is_refused() -> None:
     sampler: Any = DistributedSampler(Named(), 2, 0)
     refused("DistributedSampler", sampler=sampler)
     refused("DistributedSampler", batch_sampler=BatchSampler(sampler, 2, False))
+    refused("in the sampler you passed", batch_sampler=Around(sampler))
+    refused("in the sampler you passed", sampler=Around({"a": [Around(sampler)]}))
     refused("stream_length", NoisyStream())
     refused("worker", seeding="worker")
     refused("shard_tail", shard_tail="cut")
+
+
+class Around(Sampler[Any]):
+    """Gives what the sampler within it gives."""
+
+    def __init__(self, within: Any) -> None:
+        self.within, self.indices = within, [*range(1000)]
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.within
 
 
 def test_ranks_without_a_process_group_need_a_seed() -> None:

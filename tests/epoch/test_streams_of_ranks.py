@@ -469,6 +469,86 @@ def test_missing_and_doubled_ranks_are_named() -> None:
         merge_states([])
 
 
+class Short(Unequal):
+    """Rank 0 of three ends its epoch after a batch."""
+
+    def stream_length(self, stream: int, streams: int) -> int:
+        return [2, 8, 8][stream]
+
+
+def test_a_rank_that_has_ended_its_epoch_is_missing_or_doubled_as_any_other() -> None:
+    options: Any = {"num_streams": 3, "shard_tail": "uneven"}
+    made = [loader(Short(), rank, 3, **options) for rank in range(3)]
+    iterators = [iter(each) for each in made]
+    for iterator in iterators:
+        next(iterator)
+    assert next(iterators[0], None) is None
+    ended, second, third = (each.state_dict() for each in made)
+    assert merged(ended).missing == [1, 2]
+    assert merged(ended, second).missing == [2]
+    assert merged(second, third).missing == [0]
+    assert merged(ended, ended, second).missing == [2]
+    assert merged(ended, ended, second).doubled == [0]
+    assert merged(ended, ended, second, third).doubled == [0]
+    whole = merge_states([third, ended, second])
+    assert [stream["ended"] for stream in whole["streams"]] == [True, False, False]
+    rest = [loader(Short(), rank, 2, **options) for rank in range(2)]
+    for each in rest:
+        each.load_state_dict(whole)
+    assert [len(bits(each)) for each in rest] == [3, 3]
+
+
+@pytest.mark.parametrize("dataset", [Generated, lambda: range(20)], ids=["streams", "an order"])
+@pytest.mark.parametrize("epochs_before", [0, 1])
+def test_the_beginning_of_an_epoch_is_one_for_all_ranks_in_any_number(
+    dataset: Any, epochs_before: int
+) -> None:
+    def made(rank: int, world: int) -> Any:
+        return DataLoader(dataset(), 2, seed=1, shard=(rank, world), shard_tail="uneven")
+
+    before = [made(rank, 3) for rank in range(3)]
+    for each in before:
+        epochs(each, epochs_before)
+    found = [each.state_dict() for each in before]
+    assert [state["rank"] for state in found] == [[rank, 3] for rank in range(3)]
+    for state in *found, merge_states(found):
+        for rank in range(2):
+            again, other = made(rank, 2), made(rank, 2)
+            again.load_state_dict(state)
+            assert again.state_dict()["rank"] == [rank, 2]
+            other.set_epoch(epochs_before)
+            assert bits(again) == bits(other)
+    other = made(1, 3)
+    other.set_epoch(5)
+    assert "epoch" in merged(found[0], other.state_dict(), found[2]).differences
+
+
+def test_states_that_are_merged_and_those_of_ranks_are_not_merged_together() -> None:
+    found = states()
+    assert "all ranks" in str(merged(merge_states(found), found[1]))
+    assert "2 ranks and of 3 ranks" in str(merged(found[0], states(2)[1], found[2]))
+
+
+def grown() -> Any:
+    """Two samples have come since."""
+    dataset: Any = Unequal()
+    dataset.stream_length = lambda stream, streams: [7, 2, 3, 9, 1, 0][stream]
+    return dataset
+
+
+def test_a_state_of_streams_of_other_lengths_is_refused() -> None:
+    whole = merge_states(states())
+    for rank, world in (0, 2), (1, 3):
+        with pytest.raises(StateMismatch, match="dataset_length: expected 22"):
+            loader(grown(), rank, world).load_state_dict(whole)
+        loader(grown(), rank, world).load_state_dict(whole, strict=False)
+        # lengths are asked for on several ranks only, and not with "uneven"
+        loader(grown(), rank, world, shard_tail="uneven").load_state_dict(whole)
+        loader(grown(), rank, world).load_state_dict(loader(Unequal(), 0, 3).state_dict())
+    with pytest.raises(StateMismatch, match="dataset_length"):
+        loader(grown(), 1, 3).load_state_dict(states()[1])
+
+
 def test_states_of_different_passes_cannot_be_merged() -> None:
     found, other = states(), states(seed=4)
     assert {"seed", "base_seed"} <= merged(found[0], other[1], found[2]).differences.keys()

@@ -143,12 +143,22 @@ GOLDEN = [
         None,
     ),
     Golden("drop_last", lambda: {"drop_last": True, "seed": 6}),
+    # without `source_length`
     Golden(
         "replacement",
         lambda: {"sampler": RandomSampler(range(N), True, 40, generator())},
         12,
+        written=False,
     ),
-    Golden("repeated", lambda: {"sampler": RandomSampler(range(N), num_samples=25)}, 6),
+    Golden(
+        "repeated", lambda: {"sampler": RandomSampler(range(N), num_samples=25)}, 6, written=False
+    ),
+    Golden(
+        "replacement of a source",
+        lambda: {"sampler": RandomSampler(range(N), True, 40, generator())},
+        12,
+    ),
+    Golden("repeated source", lambda: {"sampler": RandomSampler(range(N), num_samples=25)}, 6),
     Golden("subset", lambda: {"sampler": SubsetRandomSampler(range(0, N, 2))}, 1),
     Golden("weighted", lambda: {"sampler": WeightedRandomSampler([1.0] * N, N)}),
     Golden("distributed", lambda: {"sampler": DistributedSampler(range(2 * N), 2, 1), "seed": 6}),

@@ -23,6 +23,7 @@ def most(case: Golden) -> int:
     own = {
         "own generator": 3 * GENERATOR,
         "replacement": 3 * GENERATOR,
+        "replacement of a source": 3 * GENERATOR,
         "shuffles in place": 4 * GENERATOR,
         "stateful iterator": 3 * GENERATOR,
         "stateful iterator that was opened": 3 * GENERATOR,

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from ...core.cursor import Cursor, Saved
+from ...core.cursor import Cursor, Saved, is_beginning
+from ...core.fields import ITERABLE
 from ...core.shard import Shard, StreamShare
 from ...core.snapshot import from_plain, to_plain
 from ...core.streams import StreamPosition
@@ -19,6 +20,7 @@ _OF_STREAMS = {"step", "next_step", "streams", "rank", "batches"}
 #: and those that share an order: each may have drawn further ahead, and have workers of its own;
 #: before they have agreed on a seed, each has its own generators
 _OF_AN_ORDER = {"next_step", "position", "window", "order", "rng", "draws_as", "worker_seed"}
+_OF_A_BEGINNING = {"rank", "rng", "draws_as", "worker_seed"}
 #: missing ranks that an error names
 _MOST_NAMED = 8
 
@@ -55,16 +57,22 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     saved = [_read(state) for state in states]
     if not saved:
         raise ValueError("merge_states needs the state of each rank, got none")
+    saved.sort(key=lambda each: (each.cursor.rank or (0, 1), repr(each)))  # whatever comes first
     epoch = min(cursor.epoch for cursor, _ in saved)
     unended = [each for each in saved if not _has_ended(each.cursor, epoch)]
-    cursor, fits = min(unended, key=repr)  # in whatever order they come
-    if cursor.num_streams is None:
+    cursor, fits = unended[0]
+    if fits.get("sampler") == ITERABLE and any(each.cursor.rank for each in saved):
+        _check_complete(saved)
+    if all(is_beginning(each.cursor) for each in unended):
+        _compare(saved, _OF_A_BEGINNING)  # rank 0's generators draw the seed
+        return with_checksum(to_plain(cursor._replace(rank=None), fits))
+    if all(each.cursor.num_streams is None for each in unended):
         if cursor.rank is not None:
             raise RanksError(_PROBLEM, _APART)
         _compare(saved, _OF_AN_ORDER)
         return with_checksum(to_plain(cursor, fits))
     _compare(unended, _OF_STREAMS)
-    streams = _streams(saved, unended)
+    streams = _streams(unended)
     steps = sum(position.given for position in streams)
     merged = cursor._replace(
         streams=streams, num_streams=None, batches=None, rank=None, step=steps, next_step=steps
@@ -99,22 +107,29 @@ def _compare(saved: list[Saved], but: set[str]) -> None:
         raise RanksError(_PROBLEM, _UNLIKE, differences=differences)
 
 
-def _streams(saved: list[Saved], unended: list[Saved]) -> tuple[StreamPosition, ...]:
-    """The positions of all streams. All of those of a rank that has ended its epoch have ended."""
-    first = unended[0].cursor
-    assert first.rank is not None and first.num_streams is not None, "streams of a rank"
-    world, total = first.rank[1], first.num_streams
-    ranks = Counter(cursor.rank[0] for cursor, _ in saved if cursor.rank is not None)
-    unnamed = len(saved) - ranks.total()  # the beginning of an epoch may name no rank
+def _check_complete(saved: list[Saved]) -> None:
+    """Raise RanksError unless each rank is there once; all were saved with rank and world size."""
+    named = [cursor.rank for cursor, _ in saved]
+    worlds = {rank[1] for rank in named if rank is not None}
+    if None in named or len(worlds) > 1:
+        found = {"all ranks" if rank is None else f"{rank[1]} ranks" for rank in named}
+        raise RanksError(_PROBLEM, f"They are of {' and of '.join(sorted(found))}. {_EACH}")
+    ranks = Counter(rank[0] for rank in named if rank is not None)
     doubled = sorted(rank for rank, count in ranks.items() if count > 1)
-    if doubled or world - len(ranks) != unnamed:
-        missing = islice((rank for rank in range(world) if rank not in ranks), _MOST_NAMED)
+    missing = islice((rank for rank in range(*worlds) if rank not in ranks), _MOST_NAMED)
+    if doubled or len(ranks) < min(worlds):
         raise RanksError(_PROBLEM, _EACH, list(missing), doubled)
+
+
+def _streams(unended: list[Saved]) -> tuple[StreamPosition, ...]:
+    """The positions of all streams. All of those of a rank that has ended its epoch have ended."""
     found: dict[int, StreamPosition] = {}
+    total = max(each.cursor.num_streams or 0 for each in unended)
     for cursor, _ in unended:
-        assert cursor.rank is not None, "it has num_streams"
+        assert cursor.rank is not None, "all of them are complete"
         own = StreamShare(Shard(*cursor.rank), total).own
-        if len(cursor.streams) < len(own):
-            raise DamagedStateError("streams", f"{len(own)} of them", len(cursor.streams))
-        found |= zip(own, cursor.streams, strict=False)
+        streams = [StreamPosition() for _ in own] if is_beginning(cursor) else cursor.streams
+        if len(streams) < len(own):
+            raise DamagedStateError("streams", f"{len(own)} of them", len(streams))
+        found |= zip(own, streams, strict=False)
     return tuple(found.get(number, StreamPosition(ended=True)) for number in range(total))

@@ -118,8 +118,8 @@ def check_checksum(state: dict[str, Any]) -> None:
 
 
 _CHANGED = (
-    "some of it has changed since it was saved, or it is made of two states. Use an earlier "
-    "checkpoint; or, if you have edited the state and know how its fields hang together, delete "
+    "some of it has changed since it was saved, or it is made of two states, as "
+    "torch.distributed.checkpoint does without LoaderState. Use an earlier checkpoint; or, if you have edited the state and know how its fields hang together, delete "
     "its field 'checksum'"
 )
 

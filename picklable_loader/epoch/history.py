@@ -49,6 +49,8 @@ class History:
         self.carryover: Carryover | None = None
         #: see `Cursor.draws_as`: that of a state that it went on from; "": the loader's own
         self.draws_as: str | None = ""
+        #: it was pickled at a `Position.midway`: workers carry their copies to the next epoch
+        self.midway = False
         # No pickle holds the rest.
         #: the sampler was iterated since the program has built it
         self.iterated = False
@@ -67,10 +69,11 @@ class History:
             carryover: that of persistent workers that live.
         """
         resume, choice, carryover = None, None, carryover or self.carryover
-        if self.resume is not None and self.position is not None:
+        position = self.position
+        if self.resume is not None and position is not None:
             cursor, fits = self.resume
             resume = to_plain(cursor._replace(rng=self.source.as_now(cursor.rng)), fits)
-            choice = self.position.at_epoch_end
+            choice = position.at_epoch_end
         return {
             "next_epoch": self.next_epoch,
             "announced": self.announced,
@@ -79,13 +82,14 @@ class History:
             "carried": self.carried,
             "carryover": carryover and carryover.to_plain(),
             **({"draws_as": self.draws_as} if self.draws_as != "" else {}),
+            **({"midway": True} if self.midway or (position and position.midway) else {}),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Become what `saved` has given."""
         self.next_epoch, self.carried = saved["next_epoch"], saved["carried"]
         self.announced = self._dataset_has = saved["announced"]
-        self.draws_as = saved.get("draws_as", "")
+        self.draws_as, self.midway = saved.get("draws_as", ""), saved.get("midway", False)
         carryover = saved.get("carryover")  # golden pickles have none
         self.carryover = carryover and Carryover.from_plain(carryover)
         self.restore_position(saved)
@@ -210,12 +214,7 @@ class History:
         return spec.draws_as if self.draws_as == "" else self.draws_as
 
     def _draws(self, spec: Spec, left: Carryover | None) -> dict[str, Any]:
-        """Fields of the start of an epoch that say how it draws.
-
-        Args:
-            spec: how the loader is set up.
-            left: by the epoch before; None if there is none.
-        """
+        """Fields of the start of an epoch that say how it draws; ``left`` by the one before."""
         draws_as = self._drawing(spec)
         shown = draws_as if shows_draws(self.source, spec) else None
         if left is None or draws_as != "persistent_workers":
@@ -344,11 +343,12 @@ class History:
     def ends(self, spec: Spec, run: Run) -> None:
         """Note the state in which the run leaves the dataset, if the next epoch finds it so."""
         self.carried = {}
-        copied = spec.workers or (spec.shared and spec.iterable)
-        alone = not copied and spec.streams.total == run.streams.total == 1
+        self.midway = self.midway and spec.workers > 0
+        alone = spec.options.num_streams is None and spec.streams.total == run.streams.total == 1
+        alone = alone and not (spec.workers or (spec.shared and spec.iterable))
         if run.finished and run.batches is not None and (wrong := run.wrong_lengths()):
             other_lengths(type(spec.dataset).__qualname__, wrong)
-        if spec.streamed and (spec.lives_on or (alone and spec.options.num_streams is None)):
+        if spec.streamed and (spec.lives_on or self.midway or alone):
             states, streams = run.last_states, len(run.streams)
             known = any(stream in states for stream in range(streams))
             self.carried = {stream: states.get(stream) for stream in range(streams) if known}

@@ -66,6 +66,14 @@ class Position:
         return self.start.cursor.epoch
 
     @property
+    def midway(self) -> bool:
+        """It reads a stream of the program's own dataset, which a pickle has as it is then."""
+        run = self.run
+        if run is None or run.finished or run.spec.workers:
+            return False
+        return run.spec.iterable and run.streams.total == 1
+
+    @property
     def left(self) -> bool:
         """Its iterator is gone: nobody can move it any more."""
         return self.iterator is None or self.iterator() is None

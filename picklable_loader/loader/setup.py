@@ -67,7 +67,7 @@ def job_of(loader: Owner[Any], spec: Spec) -> Job:
         stateful=spec.stateful and not spec.iterable,
         on_error=options.on_error,
         by_value=options.codec == "cloudpickle",
-        lives_on=spec.lives_on,
+        lives_on=spec.lives_on or (spec.workers > 0 and loader._pl.history.midway),
         rank=spec.shard.rank,
         world=spec.shard.world,
         stride=1 if spec.grouping.unit is Unit.BATCH else spec.shard.world,

@@ -24,6 +24,7 @@ from laws.codecs import by_weights_only
 from laws.observe import expected_warnings, lists, seen
 from torch.utils.data import IterableDataset
 from zoo.datasets import CountedNumbers
+from zoo.streams import KINDS as STREAMS
 from zoo.streams import ByClass, Generated, StatefulDataset, StatefulWalk, share
 
 from picklable_loader import DataLoader
@@ -588,3 +589,42 @@ class Elsewhere(tzinfo):
 def test_what_has_code_in_it_has_no_plain_form(value: Any) -> None:
     with pytest.raises(NotPlain):
         encode(value)
+
+
+# --- a pickle without workers goes on with some --------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"num_streams": 1}], ids=["default", "num_streams=1"])
+@pytest.mark.parametrize("kind", STREAMS, ids=str)
+def test_a_pickle_of_no_workers_goes_on_with_a_worker_in_later_epochs_too(
+    kind: Any, options: dict[str, Any]
+) -> None:
+    """The pickled dataset is in the middle of an epoch, of which a worker reads the rest."""
+
+    def made() -> Any:
+        return DataLoader(kind.make(), 2, seed=1, **options)
+
+    def rest(iterator: Any) -> list[Any]:
+        return [seen(iterator), *(seen(iter(iterator.loader)) for _ in range(2))]
+
+    def with_worker(pickled: bytes) -> Any:
+        again = pickle.loads(pickled)
+        again.loader.num_workers, again.loader.prefetch_factor = 1, 2
+        return again
+
+    for step in (1, 3):
+        iterator = iter(made())
+        seen(iterator, step)
+        pickled = pickle.dumps(iterator)
+        expected = rest(iterator)
+        again = with_worker(pickled)
+        assert rest(again) == expected
+        # and once more in the next epoch, which a worker reads or, from there, this process
+        for workers in (0, 1):
+            again = with_worker(pickled)
+            assert seen(again) == expected[0]
+            later = iter(again.loader)
+            seen(later, step)
+            last = pickle.loads(pickle.dumps(later))
+            last.loader.num_workers, last.loader.prefetch_factor = workers, workers * 2 or None
+            assert [seen(last), seen(iter(last.loader))] == [expected[1][step:], expected[2]]

@@ -119,8 +119,8 @@ def check_checksum(state: dict[str, Any]) -> None:
 
 _CHANGED = (
     "some of it has changed since it was saved, or it is made of two states, as "
-    "torch.distributed.checkpoint does without LoaderState. Use an earlier checkpoint; or, if you have edited the state and know how its fields hang together, delete "
-    "its field 'checksum'"
+    "torch.distributed.checkpoint does without LoaderState. Use an earlier checkpoint; or, if you "
+    "have edited the state and know how its fields hang together, delete its field 'checksum'"
 )
 
 

@@ -459,9 +459,11 @@ def test_a_state_is_moved_on_without_its_loader(tail: str) -> None:
     state = loader("shuffled", 0, 3, shard_tail=tail).state_dict()
     whole = [*loader("shuffled", 0, 3, shard_tail=tail)]
     assert batches_left(state) == len(whole)
-    of_rank = loader("shuffled", 0, 3, shard_tail=tail)
-    of_rank.load_state_dict(moved_on(state, 2))
-    assert [*of_rank] == whole[2:]
+    for rank in range(3):
+        whole = [*loader("shuffled", rank, 3, shard_tail=tail)]
+        of_rank = loader("shuffled", rank, 3, shard_tail=tail)
+        of_rank.load_state_dict(moved_on(state, 2))
+        assert [*of_rank] == whole[2:]
 
 
 def test_a_loader_takes_the_seed_of_the_state_that_it_loads() -> None:

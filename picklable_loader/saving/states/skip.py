@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
-from ...core.cursor import Cursor
+from ...core.cursor import Cursor, is_beginning
 from ...core.fields import ITERABLE
 from ...core.order import SequenceOrder
 from ...core.plan import Grouping, Plan, Unit
@@ -50,6 +50,8 @@ def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
         window=tuple(plan.backlog),
     )
     moved_state = {**given, **to_plain(there, fits)}
+    if is_beginning(cursor):  # any rank can begin there, and so go on after these batches
+        moved_state.pop("rank", None)
     return with_checksum(moved_state) if "checksum" in given else moved_state
 
 

@@ -14,7 +14,7 @@ from ..datasets.datapipes import SharedSeeds
 from ..datasets.protocol import set_epoch_of
 from ..errors import CannotSaveError
 from ..fetching.worker.baseline import FirstBaseline
-from ..fetching.worker.saved_streams import remembers, savable, warn_of_drift
+from ..fetching.worker.saved_streams import remembers, savable, settle, warn_of_drift
 from ..orders.attributes import prepare
 from ..rng.source import Source
 from .accept import accept
@@ -69,11 +69,10 @@ class History:
             carryover: that of persistent workers that live.
         """
         resume, choice, carryover = None, None, carryover or self.carryover
-        position = self.position
-        if self.resume is not None and position is not None:
+        if self.resume is not None and self.position is not None:
             cursor, fits = self.resume
             resume = to_plain(cursor._replace(rng=self.source.as_now(cursor.rng)), fits)
-            choice = position.at_epoch_end
+            choice = self.position.at_epoch_end
         return {
             "next_epoch": self.next_epoch,
             "announced": self.announced,
@@ -82,7 +81,7 @@ class History:
             "carried": self.carried,
             "carryover": carryover and carryover.to_plain(),
             **({"draws_as": self.draws_as} if self.draws_as != "" else {}),
-            **({"midway": True} if self.midway or (position and position.midway) else {}),
+            **({"midway": True} if self.midway or (self.position and self.position.midway) else {}),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -342,8 +341,7 @@ class History:
 
     def ends(self, spec: Spec, run: Run) -> None:
         """Note the state in which the run leaves the dataset, if the next epoch finds it so."""
-        self.carried = {}
-        self.midway = self.midway and spec.workers > 0
+        self.carried, self.midway = {}, self.midway and spec.workers > 0
         alone = spec.options.num_streams is None and spec.streams.total == run.streams.total == 1
         alone = alone and not (spec.workers or (spec.shared and spec.iterable))
         if run.finished and run.batches is not None and (wrong := run.wrong_lengths()):
@@ -362,6 +360,9 @@ class History:
 
     def _forget(self, spec: Spec, had: int) -> None:
         states, self.carried = self.carried.values(), {}
+        if self.midway:
+            self.midway = False
+            settle(spec.dataset, states)
         if spec.stateful or remembers(states):
             forgotten(type(spec.dataset).__qualname__, had, spec.streams.total)
 
@@ -379,8 +380,7 @@ class History:
             choice: see there, ``at_epoch_end``.
             of: the position of the iterator that loads it; None: the loader does.
         """
-        if choice is not None:
-            check_choice("at_epoch_end", choice, ("stop", "next"))
+        check_choice("at_epoch_end", choice, ("stop", "next", None))
         accepted = accept(
             spec, self.source, state, strict, lambda: self._beginning(spec, 0, live=True)
         )

@@ -25,10 +25,16 @@ from laws.observe import expected_warnings, lists, seen
 from torch.utils.data import IterableDataset
 from zoo.datasets import CountedNumbers
 from zoo.streams import KINDS as STREAMS
-from zoo.streams import ByClass, Generated, StatefulDataset, StatefulWalk, share
+from zoo.streams import LENGTH, ByClass, Generated, Keeping, StatefulDataset, StatefulWalk, share
 
 from picklable_loader import DataLoader
-from picklable_loader.errors import CannotSaveError, ReplayWarning, RestartWarning, UsageError
+from picklable_loader.errors import (
+    CannotSaveError,
+    LoaderWarning,
+    ReplayWarning,
+    RestartWarning,
+    UsageError,
+)
 from picklable_loader.saving.states.plain import NotPlain, encode
 
 PERSISTENT: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
@@ -628,3 +634,17 @@ def test_a_pickle_of_no_workers_goes_on_with_a_worker_in_later_epochs_too(
             last = pickle.loads(pickle.dumps(later))
             last.loader.num_workers, last.loader.prefetch_factor = workers, workers * 2 or None
             assert [seen(last), seen(iter(last.loader))] == [expected[1][step:], expected[2]]
+
+
+@pytest.mark.parametrize("kind", [Keeping, StatefulDataset])
+def test_with_other_streams_the_next_epoch_begins_at_its_beginning_all_the_same(kind: Any) -> None:
+    iterator = iter(DataLoader(kind(), 2, seed=1))
+    seen(iterator, 2)
+    again = pickle.loads(pickle.dumps(iterator))
+    again.loader.num_workers, again.loader.prefetch_factor = 2, 2
+    rest = seen(again)
+    with pytest.warns(LoaderWarning, match="through 1 streams, and is now read through 2"):
+        later = iter(again.loader)
+    assert rest == seen(iterator)
+    assert sorted(round(sample[0]) for batch in seen(later) for sample in batch) == [*range(LENGTH)]
+    assert len(seen(iter(again.loader))) == len(seen(iter(DataLoader(kind(), 2, num_workers=2))))

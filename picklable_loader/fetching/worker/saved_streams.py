@@ -71,6 +71,15 @@ def warn_of_drift(
         )
 
 
+def settle(dataset: Any, states: Iterable[Any]) -> None:
+    """Bring a dataset to where an epoch has left the copy of a worker, which read it to its end."""
+    for entries in (pickle.loads(state) for state in states if type(state) is bytes):
+        if "begun" in entries:
+            Baseline.put_back(dataset, entries)
+        if "dataset" in entries:
+            dataset.load_state_dict(entries["dataset"])
+
+
 def remembers(states: Iterable[Any]) -> bool:
     """They hold states of the dataset itself, and not only of its iterator."""
     return any(

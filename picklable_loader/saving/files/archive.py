@@ -123,7 +123,7 @@ class Archive:
         numbers = tensor.offset, *tensor.shape, *tensor.stride
         if min(numbers) < 0 or len(tensor.shape) != len(tensor.stride):
             raise self._damaged("a tensor of sizes and strides from 0", numbers, "data.pkl")
-        if tensor.stored is None or 0 in tensor.shape:
+        if not isinstance(tensor.stored, Stored) or 0 in tensor.shape:
             return
         steps = zip(tensor.shape, tensor.stride)
         last = tensor.offset + sum((size - 1) * stride for size, stride in steps)

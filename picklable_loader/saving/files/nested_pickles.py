@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import torch
 
+from .pickle_nodes import Stored
 from .pickle_tree import Nested, NotPickle, Trace, trace
 
 #: in place of names that are not known
@@ -48,6 +49,21 @@ def traces(file: BinaryIO) -> list[Trace]:
     """The only pickle of a file, or all five of a file that an old torch has written."""
     first = trace(file)
     return [first, *(trace(file) for _ in range(4))] if first.tree == _OLD_TORCH else [first]
+
+
+def data_of(opened: bytes) -> bytes:
+    """The numbers in a file of torch within a plain pickle, behind their type and their count.
+
+    Of tensors that are equal it is equal. The file also has a number of the process that wrote it.
+    """
+    file = io.BytesIO(opened)
+    try:
+        stored = [each.tree for each in traces(file)][2:3]
+    except NotPickle:
+        return opened
+    if not stored or not isinstance(stored[0], Stored):
+        return opened
+    return f"{stored[0].kind} {stored[0].count} ".encode() + opened[file.tell() :]
 
 
 #: what torch's files began with before they were archives, and still do if that is asked for

@@ -50,7 +50,8 @@ _ITEM_BYTES: dict[str, int] = {"UntypedStorage": 1} | {
 class Tensor:
     """A tensor that would be built."""
 
-    stored: Stored | None  #: where its numbers are; None where that is not known
+    #: where its numbers are; in a plain pickle the file of torch that is within it
+    stored: Stored | bytes
     shape: tuple[Any, ...]  #: of the tensor
     offset: Any = 0  #: number of its first number in what is stored
     stride: tuple[Any, ...] = ()  #: numbers from one to the next, by dimension

@@ -230,12 +230,15 @@ _MARKS = ("mark", "pickled", "begun")
 
 
 def _tensor(stored: Any, offset: Any, shape: Any, stride: Any, gradient: Any = False) -> Tensor:
-    source = stored if isinstance(stored, Stored) else None
+    if isinstance(stored, Built) and stored.name == OPENED:
+        (stored,) = stored.arguments
+    if not isinstance(stored, Stored | bytes):
+        raise NotPickle("a tensor whose numbers are nowhere")  # and remains the call that it is
     if max(len(shape), len(stride)) > MOST_DIMENSIONS:
         raise NotPickle("a tensor of too many dimensions")
     if not all(type(number) is int for number in (offset, *shape, *stride)):
         raise NotPickle("a tensor whose shape is none")
-    return Tensor(source, tuple(shape), offset, tuple(stride), gradient is True)
+    return Tensor(stored, tuple(shape), offset, tuple(stride), gradient is True)
 
 
 def _stored(pid: Any) -> Any:

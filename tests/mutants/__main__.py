@@ -9,14 +9,18 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+import hypothesis
+import pytest
+import torch  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,6 +53,15 @@ SAME = {
         )
     ),
 }
+
+# an example that fails is enough, the smallest one takes long
+hypothesis.settings.register_profile(
+    "mutants", phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate]
+)
+_OPTIONS = (
+    "-q -x -p no:cacheprovider --timeout=60 --hypothesis-profile=mutants "
+    "-W ignore::pytest.PytestAssertRewriteWarning"
+)
 
 _FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -108,42 +121,48 @@ def planted(source: str, number: int) -> tuple[str, int, str]:
     )
 
 
-def survives(copied: Path, module: Path, number: int) -> str | None:
-    """What was done, if no test noticed it."""
-    target = copied / module.relative_to(ROOT)
+def survives(module: Path, number: int) -> str | None:
+    """What was done, if no test noticed it; for a process of its own, which it changes."""
     source = module.read_text()
     faulty, line, what = planted(source, number)
     if (module.name, source.splitlines()[line - 1].strip(), what) in SAME:
         return None
-    target.write_text(faulty)
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/core"]
-    paths = os.pathsep.join(map(str, (copied, copied / "tests")))
-    quick = {"PYTHONPATH": paths, "HYPOTHESIS_PROFILE": "quick"}
-    try:
-        run = subprocess.run(
-            command, cwd=copied, env={**os.environ, **quick}, capture_output=True, timeout=300
-        )
-    except subprocess.TimeoutExpired:
-        return None  # it runs for ever, which a time limit notices
-    finally:
-        target.write_text(source)
-    return f"{module.name}:{line}: {what}" if run.returncode == 0 else None
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("picklable_loader", "tests"):
+            shutil.copytree(ROOT / name, Path(folder, name), ignore=shutil.ignore_patterns("*.pyc"))
+        shutil.copy(ROOT / "setup.cfg", folder)
+        Path(folder, module.relative_to(ROOT)).write_text(faulty)
+        os.chdir(folder)
+        sys.path[:0] = [folder, str(Path(folder, "tests"))]
+        sys.dont_write_bytecode = True
+        # a fault that lets a test run for ever is noticed by the time limit
+        status = pytest.main([*_OPTIONS.split(), "tests/core"])
+        os.chdir(ROOT)
+    return f"{module.name}:{line}: {what}" if status == pytest.ExitCode.OK else None
+
+
+def _silent() -> None:
+    """What pytest prints of each fault is of no use to anybody."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser("python -m mutants", description=__doc__)
     parser.add_argument("--count", type=int, default=30, help="how many faults (30)")
     parser.add_argument("--seed", type=int, default=0, help="chooses them (0)")
+    parser.add_argument("--only", nargs="*", default=[""], help="modules, for example window plan")
+    parser.add_argument("--jobs", type=int, default=2, help="how many are tried at once (2)")
     options = parser.parse_args()
-    modules = sorted((ROOT / "picklable_loader" / "core").glob("*.py"))
+    core = (ROOT / "picklable_loader" / "core").glob("*.py")
+    modules = sorted(m for m in core if any(name in m.stem for name in options.only))
     known = [(m, at) for m in modules for at, _ in enumerate(places(ast.parse(m.read_text())))]
     chosen = random.Random(options.seed).sample(known, min(options.count, len(known)))
-    with tempfile.TemporaryDirectory() as folder:
-        copied = Path(folder)
-        for name in ("picklable_loader", "tests"):
-            shutil.copytree(ROOT / name, copied / name)
-        shutil.copy(ROOT / "setup.cfg", copied)
-        alive = [name for each in chosen if (name := survives(copied, *each)) is not None]
+    # Forked processes find pytest, Hypothesis and torch imported, and nothing of the package.
+    fork = multiprocessing.get_context("fork")
+    with fork.Pool(options.jobs, _silent, maxtasksperchild=1) as pool:
+        alive = [name for name in pool.starmap(survives, chosen, chunksize=1) if name is not None]
     print(f"{len(chosen)} of {len(known)} possible faults were planted, {len(alive)} not noticed")
     print("\n".join(alive))
     return 1 if alive else 0

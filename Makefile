@@ -36,9 +36,9 @@ demo-ranks: $(READY)
 test: lint types
 	@log=$$(mktemp); \
 	PYTHONPATH=tests $(BIN)/python -m torture --minutes 5 --seed today > $$log 2>&1 & torture=$$!; \
-	$(BIN)/python -m pytest -q -n 3; tests=$$?; \
+	$(BIN)/python -m pytest -q -n 4; tests=$$?; \
 	wait $$torture; tortured=$$?; cat $$log; rm $$log; exit $$((tests + tortured))
-	$(BIN)/python -m pytest -q -n 3 --portable $(ABOUT_WORKERS)
+	$(BIN)/python -m pytest -q -n 4 --portable $(ABOUT_WORKERS)
 
 # Inside of Lightning, Accelerate and others, in an environment of its own; for example
 # FRAMEWORK_TESTS=tests/frameworks/test_lightning.py, or "-m core tests/frameworks": few cases of each

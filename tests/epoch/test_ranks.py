@@ -18,9 +18,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch._C._distributed_c10d import TCPStore
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import IterableDataset, get_worker_info
@@ -29,7 +27,6 @@ from zoo.streams import SavedWalk
 
 from picklable_loader import DataLoader, ShuffleSampler, merge_states
 from picklable_loader.errors import CannotSaveError, RanksError
-from picklable_loader.integrations.dcp import LoaderState
 
 N = 22
 #: seconds that ranks wait for each other
@@ -519,10 +516,15 @@ def test_ranks_whose_streams_differ_name_the_difference(tmp_path: Path) -> None:
 
 
 # --- checkpoints of torch.distributed.checkpoint -----------------------------------------------
+# It takes 50 MB and two seconds to import, and each fork copies them: only these ranks import it.
 
 
 @deed
 def checkpointed(rank: int, world: int, folder: Path) -> Any:
+    import torch.distributed.checkpoint as dcp
+
+    from picklable_loader.integrations.dcp import LoaderState
+
     loaders = {"streams": streams(shard_tail="uneven"), "map": loader(batch_size=12 // world)}
     alone: Any = DataLoader(cast(Any, range(9)), 2)
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
@@ -561,6 +563,11 @@ def test_a_checkpoint_of_all_ranks_goes_on_on_4_2_3_and_1_of_them(tmp_path: Path
 
 @deed
 def training_on_checkpoints(rank: int, world: int, folder: Path) -> Any:
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    from picklable_loader.integrations.dcp import LoaderState
+
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

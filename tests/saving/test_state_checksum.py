@@ -18,7 +18,6 @@ import torch
 from laws.codecs import by_weights_only
 from laws.observe import expected_warnings, seed_everything, seen
 from test_odd_states import BY_KIND, STATES, changed
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
 from torch.utils._pytree import tree_map
 
 from picklable_loader import DataLoader, from_json, register_order, to_json
@@ -145,8 +144,10 @@ def ordered(part: Any) -> Any:
 
 def through_dcp(state: Any) -> Any:
     """Flattened as ``torch.distributed.checkpoint`` does, which loses empty dicts."""
-    flat, mappings = flatten_state_dict({"app": {"data": state}})
-    return unflatten_state_dict(flat, mappings)["app"]["data"]
+    from torch.distributed.checkpoint import _nested_dict  # 50 MB, which each later fork copies
+
+    flat, mappings = _nested_dict.flatten_state_dict({"app": {"data": state}})
+    return _nested_dict.unflatten_state_dict(flat, mappings)["app"]["data"]
 
 
 PROGRAMS: dict[str, Callable[[Any], Any]] = {

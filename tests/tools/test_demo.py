@@ -22,7 +22,6 @@ from PIL import Image
 from picklable_loader.__main__ import main
 from picklable_loader.tools.demo import command
 from picklable_loader.tools.demo.compare import gather
-from picklable_loader.tools.demo.picture import RESUMED, SEEN
 from picklable_loader.tools.demo.train import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -126,6 +125,8 @@ def test_the_summary_fits_on_one_screen(shown: Shown) -> None:
 
 
 def test_the_picture_shows_both_stories(shown: Shown) -> None:
+    from picklable_loader.tools.demo.picture import RESUMED, SEEN  # and matplotlib, 20 MB
+
     with Image.open(shown.folder / "demo.png") as picture:
         assert picture.format == "PNG"
         width, height = picture.size

@@ -67,7 +67,7 @@ class Budget:
         if size > self.largest:
             self.largest = size
             fitting = [min(grown, bound // size) for bound, grown in self._grown.items()]
-            self.tasks = max(self._policy.budget, *fitting, 0)
+            self.tasks = max([self._policy.budget, *fitting])
 
     def grow_behind_a_head(self) -> bool:
         """Grow because workers idle: the window is full and its first task slow. True if grown."""

@@ -32,6 +32,12 @@ SAME = {
         "in_turn = not entries or next(reversed(entries)) < step",
         "next(reversed(entries)) < step -> next(reversed(entries)) <= step",
     ),
+    # a batch as large as the largest so far changes nothing
+    ("budget.py", "if size > self.largest:", "size > self.largest -> size >= self.largest"),
+    # four times the bytes of a batch
+    ("budget.py", "return expected > 0 and held + waiting * expected < most", "0 -> 1"),
+    # a loader always gives the number
+    ("budget.py", "most_deaths: int = 3", "3 -> 4"),
     # a moving average over 17 batches says as well which stream is the slow one
     ("placement.py", "_RECENT = 16", "16 -> 17"),
     # a loader's own fingerprint always gives the samples of a step

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 from .streams import StreamPosition
@@ -21,6 +23,9 @@ class Delivery(NamedTuple):
     counts: bool
 
 
+_counts: Callable[[Delivery], bool] = attrgetter("counts")
+
+
 class Deliveries:
     """The last deliveries of a pass, and the steps without a batch between them.
 
@@ -35,14 +40,14 @@ class Deliveries:
 
     def __len__(self) -> int:
         """How many deliveries are remembered."""
-        return min(self._remember, self._count())
+        return min(self._remember, sum(map(_counts, self._last)))
 
     def add(self, delivery: Delivery) -> None:
         """A step is about to be delivered or passed over; the oldest ones are forgotten."""
         last = self._last
         last.append(delivery)
         if len(last) > self._remember:
-            for _ in range(self._count() - self._remember):
+            for _ in range(sum(map(_counts, last)) - self._remember):
                 while not last.popleft().counts:
                     pass
 
@@ -69,6 +74,3 @@ class Deliveries:
     def forget(self) -> None:
         """Forget all of them: no state can be behind a skip."""
         self._last.clear()
-
-    def _count(self) -> int:
-        return sum([delivery.counts for delivery in self._last])

@@ -331,13 +331,15 @@ class Schedule:
     def _refill(self, out: list[Instruction]) -> None:
         """Draw tasks up to the budget and hand them out."""
         plan, policy, window, budget = self.plan, self.policy, self._window, self._budget
+        in_turn = self._in_turn
         on_demand = policy.lazy or policy.on_demand or self.feedback.listening
         if on_demand and not self._wanting:
             return
         self._fault = self.feedback.hear(self.delivered) or self._fault
         while len(window.entries) < budget.tasks and self._may_draw():
             try:
-                self._drawn = self._draw()  # in one line: no signal comes before it is noted
+                # in one line: no signal comes before it is noted
+                self._drawn = plan.draw() if in_turn else self._dispatch.draw(plan, budget.tasks)
             except StopIteration:
                 streams = plan.repeat(self.delivered + len(window.entries))
                 self._exhausted = not streams
@@ -355,10 +357,6 @@ class Schedule:
                     out.append(self._dispatch.at_once(task))
         if window.held:
             self._dispatch.hand_out(out)
-
-    def _draw(self) -> Task | None:
-        plan = self.plan
-        return plan.draw() if self._in_turn else self._dispatch.draw(plan, self.budget)
 
     def _may_draw(self) -> bool:
         """There may be more tasks, and the bound in bytes leaves room for one."""

@@ -311,7 +311,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         # A batch that raised counts as delivered. One of a worker that could not start does not:
         # the next call starts new workers.
         driver.settled = answer.kind is Failed and answer.started
-        return self._hand_over(answer)
+        return self._hand_over(answer, run.spec)
 
     def _warn_of_replay(self) -> None:
         count, self._replay = self._replay, 0
@@ -324,7 +324,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             self._driver.skips.unreported = None
             skipped(sample)
 
-    def _hand_over(self, answer: Answer) -> _T:
+    def _hand_over(self, answer: Answer, spec: Spec) -> _T:
         if answer.kind is not Arrived:
             answer.reraise()
         payload, self._notes = answer.payload, answer.notes
@@ -333,7 +333,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             self._driver.skipped(answer.step, bad)
         if self._driver.skips.unreported:
             self._warn_of_skips()
-        loader, promised, spec = self.loader, self._iterable_length, self._live_run().spec
+        loader, promised = self.loader, self._iterable_length
         if promised is not None and spec.iterable and self.step > promised:
             longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)
         if loader.pin_memory:

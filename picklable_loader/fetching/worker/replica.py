@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -179,7 +180,9 @@ class Replica:
         whose = run, task.step, self._config.worker
         try:  # no local variable holds an error: its traceback would hold this frame, and that it
             with sending() as notes:
-                batch = self._fetched(task)
+                batch = self._fetcher.fetch(task)
+                if self._job.convert is not None:
+                    batch = _converted(batch, self._job.convert)
         except StreamEnded:
             return Answer(*whose, Ended, None, None, self.take_state(over=True))
         except NothingLeft as none:
@@ -193,15 +196,6 @@ class Replica:
             return Answer(*whose, Failed, wrapped or error, None, state)
         state = None if self._saver is None else self._state_if_due(began_ns)
         return Answer(*whose, Arrived, batch, None, state, notes=notes)
-
-    def _fetched(self, task: Task) -> Any:
-        assert self._fetcher is not None
-        batch, convert = self._fetcher.fetch(task), self._job.convert
-        if convert is None:
-            return batch
-        if type(batch) is Thinned:
-            return Thinned(convert(batch.batch), batch.skipped)
-        return convert(batch)
 
     def _state_if_due(self, began_ns: int, failed: bool = False) -> Any:
         """The stream's state, if one is due after a batch that was begun then.
@@ -249,6 +243,12 @@ class Replica:
 
     def _refusal(self, reason: str) -> StreamError:
         return StreamError(self._number, type(self._job.dataset).__qualname__, reason)
+
+
+def _converted(batch: Any, convert: Callable[[Any], Any]) -> Any:
+    if type(batch) is Thinned:
+        return Thinned(convert(batch.batch), batch.skipped)
+    return convert(batch)
 
 
 def own_copy(job: Job) -> Job:

@@ -8,7 +8,7 @@ are not frozen, which would take 0.4 µs more each. Example: ``Arrived(step=3)``
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 from .feedback import Note
@@ -147,6 +147,21 @@ class Interrupted:
 Event = Union[
     Started, Wanted, Skipped, Flushed, Told, Budgeted, Answered, Left, LastState, Died, Interrupted
 ]
+
+
+def outline(event: Event) -> Event:
+    """The event without states and feedback: 64 of them may be megabytes each."""
+    if isinstance(event, Answered):
+        bare = event.state is None and not event.notes
+        return event if bare else replace(event, state=None, notes=())
+    match event:
+        case Started():
+            return Started()
+        case LastState(stream):
+            return LastState(stream, None)
+        case Told():
+            return Told(b"")
+    return event
 
 
 # --- instructions --------------------------------------------------------------------------------

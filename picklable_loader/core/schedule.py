@@ -46,6 +46,7 @@ from .events import (
     Started,
     Told,
     Wanted,
+    outline,
 )
 from .feedback import Feedback
 from .phases import Phase
@@ -85,7 +86,7 @@ class Schedule:
         self.policy = policy
         self.feedback = feedback or Feedback(plan)
         self.deliveries = Deliveries(remember)
-        #: the last events, for the reader of a bug report
+        #: the last events without states and feedback, for the reader of a bug report
         self._past: deque[Event] = deque(maxlen=_REMEMBERED)
         self._begin(delivered, positions)
 
@@ -128,7 +129,7 @@ class Schedule:
                 last 64 events.
         """
         instructions: list[Instruction] = []
-        self._past.append(event)
+        self._past.append(outline(event))
         try:
             _HANDLERS[type(event)](self, event, instructions)
         except InvalidTransition as error:

@@ -200,7 +200,11 @@ class Window:
 
     def lose(self, event: Died, most_deaths: int) -> None:
         """A worker has died: its tasks are to be done again, unless too many workers die of one."""
-        for step in sorted(event.lost):
+        lost = sorted(event.lost)
+        for step in lost:
+            if step not in self.entries and step not in self._forgotten:
+                raise InvalidTransition(Phase.GONE.value, Died.__name__, step)
+        for step in lost:
             entry = self.entries.get(step) or self._forgotten.pop(step)
             entry.deaths += step == event.at_hand
             entry.phase = TRANSITIONS[entry.phase, Died]

@@ -12,7 +12,7 @@ from ..core.shard import Tail
 from ..fetching.worker.hooks import WorkerStart
 from ..fetching.worker.on_error import OnError
 from ..saving.pickles.codecs import Codec
-from ..saving.pickles.picklers import STOCK, check_installed
+from ..saving.pickles.stock import STOCK, check_installed
 from .ranks import check_shard
 
 Seeding = Literal["batch", "sample", "worker"]
@@ -95,6 +95,11 @@ class Options:
             )
         return replace(self, **{name: value})
 
+    def other_batches(self, now: Options) -> list[str]:
+        """The names of options with another value now, on which batches depend."""
+        names = OPTIONS - _OF_NO_BATCH
+        return sorted(name for name in names if getattr(now, name) != getattr(self, name))
+
     def __post_init__(self) -> None:
         if self.seed is not None:
             object.__setattr__(self, "seed", whole_number("seed", self.seed))
@@ -167,6 +172,13 @@ _OF_THE_MAIN_PROCESS = (
     *("at_epoch_end", "codec", "pickle_dataset", "pickle_mapped"),
     *("remember", "with_state", "worker_init_fn_arg"),
 )
+
+#: batches do not depend on them
+_OF_NO_BATCH = {
+    *("schedule", "at_epoch_end", "transport", "prefetch_budget", "prefetch_bytes", "remember"),
+    *("snapshot_every_n_steps", "max_task_deaths", "on_timeout", "worker_exit_fn"),
+    *("codec", "pickle_dataset", "pickle_mapped"),
+}
 
 
 def check_budget(budget: Any) -> None:

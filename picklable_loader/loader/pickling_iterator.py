@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from torch.utils.data import Dataset
@@ -28,7 +29,7 @@ from .copies import alone, apart, named_copy
 from .display.describe import Description, describe, in_one_line
 from .display.html import card
 from .pickling import Picklable, load_into, state_of, warn_of_generators
-from .setup import packing_of, spec_of
+from .setup import batches_of, packing_of, spec_of
 
 _T = TypeVar("_T", covariant=True)
 
@@ -114,8 +115,15 @@ class PicklableIterator(Generic[_T]):
         doing = "before its start" if self._driver.run is None else "running"
         if self.finished or self._closed:
             doing = "finished" if self.finished else "closed"
-        stats = self._driver.stats
-        return describe(self, self.loader, lambda: doing, self._at, self._weight, stats)
+        return describe(
+            self,
+            spec=partial(spec_of, self.loader),
+            total=partial(batches_of, self.loader),
+            doing=lambda: doing,
+            position=self._at,
+            weight=self._weight,
+            stats=self._driver.stats,
+        )
 
     def _weight(self) -> Weight:
         """A sampler of the user's is not asked for its state: it is left out as the dataset is."""
@@ -221,8 +229,7 @@ class PicklableIterator(Generic[_T]):
         if self._driver.run is None or self._position.over:
             return
         now = self.loader._pl.options
-        names = ["on_error", "seed_hooks", "seed_dataset"]
-        names = [name for name in names if getattr(now, name) != getattr(spec.options, name)]
+        names = spec.options.other_batches(now)
         if id(self.loader.collate_fn) != self._collates:
             names.append("collate_fn")
         if names:

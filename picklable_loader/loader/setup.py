@@ -49,6 +49,21 @@ def spec_of(loader: Owner[Any]) -> Spec:
     )
 
 
+def batches_of(loader: Owner[Any]) -> int | None:
+    """Batches in an epoch; None where the sampler has no length.
+
+    Torch's ``len`` of a loader has it warn from now on if an iterable-style dataset gives more
+    than it has promised. To look at a loader is no reason for that.
+    """
+    called = loader._IterableDataset_len_called
+    try:
+        return len(loader)
+    except (TypeError, ValueError, NotImplementedError):
+        return None
+    finally:
+        loader._IterableDataset_len_called = called
+
+
 def job_of(loader: Owner[Any], spec: Spec) -> Job:
     """The job that workers do for each task of a loader."""
     options, every = spec.options, spec.options.snapshot_every_n_steps
@@ -174,6 +189,6 @@ def packing_of(loader: Owner[Any]) -> Packing:
         codec=options.codec,
         pickle_dataset=options.pickle_dataset,
         pickle_mapped=options.pickle_mapped,
-        version=(id(options), id(inner.history.resume)),
+        version=(options, inner.history.resume),
         fits=lambda: spec_of(loader).fingerprint(),
     )

@@ -173,15 +173,39 @@ def test_a_subclass_may_set_a_name_of_ours_before_torch_builds_the_loader() -> N
     assert Mine().schedule is None
 
 
+def starts_with_anything(worker: int, argument: Any = None) -> None:
+    """A ``worker_init_fn``."""
+
+
+#: the batches of a pass are others with it; a pickle of the pass may be refused
+DECIDES = [
+    *("seeding", "seed_hooks", "seed_dataset", "on_error", "shard", "shard_tail", "with_state"),
+    *("convert", "worker_init_fn_arg"),
+]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name not in (*FIXED, *DECIDES, "pickle_dataset")]
+)
+def test_a_pickle_of_a_pass_goes_on_under_an_option_that_decides_no_batch(name: str) -> None:
+    loader = DataLoader(range(12), 2, shuffle=True, num_workers=1)
+    iterator = iter(loader)
+    next(iterator)
+    setattr(loader, name, OTHER[name])
+    again = pickle.loads(pickle.dumps(iterator))
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in iterator]
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize(
-    "name, value",
-    [("collate_fn", list), ("on_error", "skip"), ("seed_hooks", [hash]), ("seed_dataset", "off")],
+    "name, value", [("collate_fn", list), *((name, OTHER[name]) for name in DECIDES)]
 )
 def test_a_pickle_of_a_pass_warns_of_what_was_set_since_it_began(
     name: str, value: Any, num_workers: int
 ) -> None:
-    loader = DataLoader(range(6), 2, num_workers=num_workers)
+    loader = DataLoader(
+        range(6), 2, num_workers=num_workers, worker_init_fn=starts_with_anything, seed=1
+    )
     iterator = iter(loader)
     next(iterator)
     with warnings.catch_warnings():

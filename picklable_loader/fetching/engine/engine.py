@@ -17,7 +17,8 @@ from ...datasets import datapipes
 from ...errors import UsageError
 from ...saving.pickles.explain import blame
 from ...saving.pickles.parts import tried
-from ...saving.pickles.picklers import STOCK, refusal
+from ...saving.pickles.picklers import refusal
+from ...saving.pickles.stock import STOCK
 from ..pool.new_processes import is_importable
 from ..pool.pool import Pool
 from ..pool.shutdown import ASKED_S, EXIT_S

@@ -19,7 +19,8 @@ from ...errors import CannotSaveError
 from .dtypes import as_bytes, is_lost
 from .mapped_files import MappedFiles
 from .opened import made, open_carried, standing_beside
-from .picklers import codec_name, dump_with, is_data
+from .picklers import dump_with, is_data
+from .stock import codec_name
 
 #: makes an object without calling its ``__init__``, in few bytes
 newobj: Callable[..., Any] = copyreg.__newobj__  # type: ignore[attr-defined]

@@ -20,7 +20,8 @@ import torch
 
 from ...errors import CannotSaveError
 from .codecs import newobj
-from .picklers import BOUND_TO_PROCESS, STOCK, check_movable, is_data, written
+from .picklers import BOUND_TO_PROCESS, check_movable, is_data, written
+from .stock import STOCK
 
 #: the size of a tensor or an array without its data, about
 _HEAD_BYTES = 200

@@ -14,6 +14,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -21,12 +22,17 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from ...errors import CannotLoadError, UsageError
-from .picklers import STOCK, codec_name, needed
+from .stock import STOCK, codec_name, needed
 
 
 def made(kind: Any) -> Any:
     """The same, of a class that is carried; pickles call this."""
     return kind.__new__(kind)
+
+
+def cached(function: Any, parameters: dict[str, Any]) -> Any:
+    """Wrap a function by lru_cache again; pickles call this."""
+    return lru_cache(**parameters)(function)
 
 
 class Pickled(bytes):

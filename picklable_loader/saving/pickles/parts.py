@@ -20,8 +20,9 @@ from .dtypes import is_lost
 from .explain import blame
 from .mapped_files import MappedFiles
 from .opened import Opened, standing_beside
-from .picklers import STOCK, Refer, is_data, reached, refusal
+from .picklers import Refer, is_data, reached, refusal
 from .placeholder import absent, is_absent
+from .stock import STOCK
 
 #: under which name the state of a loader has what is carried
 _CARRIED = "_carried"
@@ -50,8 +51,8 @@ class Packing:
     codec: str | Codec
     pickle_dataset: bool
     pickle_mapped: bool
-    #: another one after a change of that of the loader which ``owner``'s other attributes lack
-    version: object
+    #: whatever else decides: another object after each change
+    version: tuple[object, ...]
     #: the loader's fingerprint, for a stand-in of its dataset
     fits: Callable[[], dict[str, Any]]
 
@@ -68,6 +69,8 @@ class Decision:
 
     def __init__(self, codecs: Codecs | None = None) -> None:
         self._look: Any = None
+        #: alive, as an ``id`` is used again
+        self._version: tuple[object, ...] = ()
         self._codecs: Codecs = codecs or {}
         #: it was made for a loader that this one's is a copy of
         self._settled = codecs is not None
@@ -76,10 +79,10 @@ class Decision:
         """By part that is carried, its codec; CannotSaveError if none accepts it."""
         if self._settled:
             return self._codecs
-        look: list[Any] = [how.version]
-        look += [(name, id(part), _look(part)) for name, part in parts.items() if name != "_pl"]
-        if look != self._look:
-            self._codecs, self._look = _decide(how, parts), look
+        look = [(name, id(part), _look(part)) for name, part in parts.items() if name != "_pl"]
+        version = how.version
+        if look != self._look or list(map(id, version)) != list(map(id, self._version)):
+            self._codecs, self._look, self._version = _decide(how, parts), look, version
         return self._codecs
 
 

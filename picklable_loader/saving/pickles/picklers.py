@@ -11,8 +11,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
-from importlib import import_module
-from importlib.util import find_spec
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -20,9 +18,8 @@ import numpy as np
 import torch
 
 from ...errors import UsageError
-
-#: the codecs that are known by name, the most careful one first
-STOCK = ("pickle", "cloudpickle", "dill")
+from .opened import cached
+from .stock import STOCK, needed
 
 #: gives the reference to an object in a codec's bytes; None: the object itself is written
 Refer = Callable[[Any], "tuple[Any, ...] | None"]
@@ -154,11 +151,6 @@ def is_found(obj: Any) -> bool:
     return found is obj
 
 
-def cached(function: Any, parameters: dict[str, Any]) -> Any:
-    """Wrap a function by lru_cache again; pickles call this."""
-    return lru_cache(**parameters)(function)
-
-
 _CACHED = type(lru_cache(lambda: None))
 
 #: what is pickled by its name
@@ -218,26 +210,6 @@ _LOCKS: dict[type[Any], Callable[[], Any]] = {
 }
 
 
-def needed(codec: str) -> Any:
-    """A codec's module; UsageError if it is not installed."""
-    try:  # not before it is needed: it takes tens of milliseconds
-        return import_module(codec)
-    except ImportError as error:
-        raise _missing(codec) from error
-
-
-def check_installed(codec: str) -> None:
-    """Raise UsageError if a codec's module is not; nothing is imported."""
-    if find_spec(codec) is None:
-        raise _missing(codec)
-
-
-def _missing(codec: str) -> UsageError:
-    return UsageError(
-        f'the codec {codec!r} is not installed: pip install {codec}, or say codec="pickle"'
-    )
-
-
 class Sink:
     """A file of which nobody wants to know more than how much was written."""
 
@@ -247,10 +219,3 @@ class Sink:
     def write(self, data: Any) -> int:
         self.count += len(data)
         return len(data)
-
-
-def codec_name(codec: Any) -> str:
-    """A codec as messages call it."""
-    return (
-        codec if isinstance(codec, str) else str(getattr(codec, "name", type(codec).__qualname__))
-    )

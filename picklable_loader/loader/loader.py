@@ -35,7 +35,7 @@ from .display.describe import Description, describe, in_one_line
 from .display.html import card
 from .iterator import LoaderIterator
 from .pickling import Picklable, internals
-from .setup import job_of, spec_of
+from .setup import batches_of, job_of, spec_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -379,7 +379,8 @@ class DataLoader(Picklable[_T]):
     def _pl_description(self) -> Description:
         return describe(
             self,
-            self,
+            spec=partial(spec_of, self),
+            total=partial(batches_of, self),
             doing=lambda: None if self._pl.history.resume is None else "goes on from a state",
             position=self._at,
             weight=lambda: weigh(self.__dict__, self.dataset, self._pl.saved()),

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from ..errors import UsageError
-from .display.describe import total
 from .iterator import LoaderIterator
 from .loader import DataLoader
+from .setup import batches_of
 
 _T = TypeVar("_T")
 
@@ -42,7 +42,7 @@ def progress(
             f"{type(over).__qualname__}; for anything else call tqdm itself"
         )
     iterator = iter(over)
-    known = {"initial": iterator.step, "total": total(iterator.loader)}
+    known = {"initial": iterator.step, "total": batches_of(iterator.loader)}
     return _counting_steps(kind)(iterator, **{**known, **options})
 
 

@@ -16,8 +16,6 @@ from ...fetching.engine.stats import Stats
 from ...orders.torch_samplers import describe as describe_sampler
 from ...saving.pickles.placeholder import name_of
 from ...saving.pickles.size import Weight
-from ..internals import Owner
-from ..setup import spec_of
 
 _T = TypeVar("_T")
 
@@ -57,7 +55,8 @@ class Description:
 
 def describe(
     owner: object,
-    loader: Owner[Any],
+    spec: Callable[[], Spec],
+    total: Callable[[], int | None],
     doing: Callable[[], str | None],
     position: Callable[[], tuple[int, int]],
     weight: Callable[[], Weight],
@@ -65,7 +64,7 @@ def describe(
 ) -> Description:
     """The description of a loader, or of an iterator.
 
-    ``doing``, ``position``, ``weight`` and ``stats`` give one part each, and may raise anything.
+    All but ``owner`` give one part each, and may raise anything.
     """
     epoch, step = _or_none(position) or (None, None)
     return Description(
@@ -73,9 +72,9 @@ def describe(
         doing=_or_none(doing),
         epoch=epoch,
         step=step,
-        total=_or_none(lambda: total(loader)),
-        settings=_or_none(lambda: _settings(spec_of(loader))) or (),
-        workers=_or_none(lambda: loader.num_workers) or 0,
+        total=_or_none(total),
+        settings=_or_none(lambda: _settings(spec())) or (),
+        workers=_or_none(lambda: spec().workers) or 0,
         stats=None if stats is None else _or_none(stats),
         weight=_or_none(weight),
     )
@@ -92,21 +91,6 @@ def in_one_line(description: Description) -> str:
         None if description.weight is None else f"pickles to {description.weight}",
     ]
     return f"<{description.name}: {', '.join(each for each in parts if each)}>"
-
-
-def total(loader: Owner[Any]) -> int | None:
-    """Batches in an epoch; None where the sampler has no length.
-
-    Torch's ``len`` of a loader has it warn from now on if an iterable-style dataset gives more
-    than it has promised. To look at a loader is no reason for that.
-    """
-    called = loader._IterableDataset_len_called
-    try:
-        return len(loader)
-    except (TypeError, ValueError, NotImplementedError):
-        return None
-    finally:
-        loader._IterableDataset_len_called = called
 
 
 # --- what it is made of --------------------------------------------------------------------------

@@ -21,7 +21,7 @@
     LoaderWarning (UserWarning)
     ├── EmptyEpochWarning             a resumed pass delivers nothing
     ├── ReplayWarning                 a resume has to fetch batches again
-    ├── RestartWarning                a worker has died, and another one takes its place
+    ├── RestartWarning                a worker has died, and is replaced
     └── SkippedWarning                a batch comes without its bad samples
 
 The fields of an error are its ``args``, so that pickle rebuilds it. Its text is made when it is
@@ -229,7 +229,7 @@ class StreamError(LoaderError, RuntimeError):
     def __str__(self) -> str:
         return (
             f"stream {self.stream} of the dataset {self.dataset} cannot go on from its saved "
-            f"state: {self.reason}. No batch is lost: mend the dataset, or load the state into a "
+            f"state: {self.reason}. No batch is lost: fix the dataset, or load the state into a "
             "loader over the data that it was saved with."
         )
 
@@ -365,7 +365,7 @@ class ReplayWarning(LoaderWarning):
 
 
 class RestartWarning(LoaderWarning):
-    """A worker has died, and another one takes its place, which does again what it owed."""
+    """A worker has died. The loader replaces it, and a new worker fetches its batches again."""
 
 
 class SkippedWarning(LoaderWarning):

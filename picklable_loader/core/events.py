@@ -124,7 +124,7 @@ class LastState:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A worker is gone; another one takes its place."""
+    """A worker is gone; the engine replaces it."""
 
     worker: int
     #: steps that nobody has, or will answer, any more; it grows until the schedule hears of it

@@ -35,16 +35,6 @@ def complain(text: str) -> int:
     return 2
 
 
-def in_units(count: int) -> str:
-    """A number of bytes, in the unit that leaves one to three digits before the point."""
-    size = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
-
-
 def _as_text(table: Table) -> str:
     rows = [[_printable(cell) for cell in row] for row in table.rows]
     columns = max(map(len, rows), default=0)

@@ -96,7 +96,7 @@ def test_everything_that_cannot_be_saved_is_named_at_once() -> None:
 def test_the_text_shows_what_weighs_most_first_and_nothing_that_is_negligible() -> None:
     dataset = Samples(small=[1], large=np.zeros(50_000), middle=np.zeros(20_000))
     rows = str(explain(dataset)).splitlines()
-    assert "obj.large" in rows[1] and "400.2 KB" in rows[1]
+    assert "obj.large" in rows[1] and "400 kB" in rows[1]
     assert "obj.middle" in rows[2]
     assert not any("small" in row for row in rows)
 
@@ -134,7 +134,7 @@ def test_an_objects_own_refusal_is_told() -> None:
     assert isinstance(error, CannotSaveError)
     assert error.what == "loader.dataset.part[0]"
     assert "not today" in error.reason and "__getstate__" in error.advice
-    assert "mend its __reduce_ex__" in error.advice
+    assert "fix its __reduce_ex__" in error.advice
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [], {}, torch.zeros(2), len])

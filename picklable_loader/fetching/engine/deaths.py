@@ -56,7 +56,7 @@ class DeathCount:
         )
         stuck = f"\nIt was stuck:\n{death.stack}" if death.stack else ""
         warnings.warn(
-            f"DataLoader {death}; another one takes its place, {steps}. {cause}".rstrip() + stuck,
+            f"DataLoader {death}; it is replaced, {steps}. {cause}".rstrip() + stuck,
             RestartWarning,
             stacklevel=stack_level(),
         )

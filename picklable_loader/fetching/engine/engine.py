@@ -84,7 +84,7 @@ class Engine(Protocol):
         """Wait for the next event: a request was answered, or a worker has died.
 
         Raises:
-            RuntimeError: the time is up, or a worker has died and none takes its place.
+            RuntimeError: the time is up, or a worker has died and is not replaced.
         """
 
     def look(self) -> Sequence[Answered]:

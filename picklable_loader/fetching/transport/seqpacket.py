@@ -171,7 +171,7 @@ class PacketLines:
         loaders_ends.add(ours)
         # What is forked from now on needs none of those that other workers write to.
         loaders_ends.update(self._written.values())
-        if worker in self._written:  # a dead worker's, whose last words were read
+        if worker in self._written:  # a dead worker's, whose last answers were read
             self._written[worker].close()
         self._written[worker] = memory = _Memory()
         self._workers[ours.fileno()] = worker

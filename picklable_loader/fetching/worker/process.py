@@ -58,7 +58,7 @@ def work(line: WorkersEnd, job: Job | Payload, config: WorkerConfig, life: Any, 
                     f"DataLoader worker (pid {os.getpid()}): what it was given (dataset, "
                     "collate_fn, ...)",
                     f"{type(error).__name__}: {error}; its traceback is in stderr",
-                    "Workers that are spawned, or come from a fork server, unpickle it: mend what "
+                    "Workers that are spawned, or come from a fork server, unpickle it: fix what "
                     'is raised there, or say multiprocessing_context="fork", which copies the '
                     "process instead",
                 )

@@ -109,7 +109,7 @@ class Numbered:
 def _dumped(codec: Codec, obj: Any) -> bytes:
     """An object as bytes, by a user's own codec; CannotSaveError if it raises or makes no bytes."""
     what = " and ".join(f"loader.{name}" for name in obj) if isinstance(obj, dict) else repr(obj)
-    advice = 'Mend its dumps, or say codec="auto"'
+    advice = 'Fix its dumps, or say codec="auto"'
     try:
         data: Any = codec.dumps(obj)
     except Exception as error:

@@ -21,6 +21,7 @@ import torch
 from ...errors import CannotSaveError
 from .codecs import newobj
 from .picklers import BOUND_TO_PROCESS, check_movable, is_data, written
+from .size import in_words
 from .stock import STOCK
 
 #: the size of a tensor or an array without its data, about
@@ -302,7 +303,7 @@ def _advice(obj: Any, codecs: tuple[str, ...]) -> str:
     drop = "drop it in the __getstate__ of its owner"
     for name in ("__getstate__", "__reduce_ex__", "__reduce__"):
         if getattr(type(obj), name, None) is not getattr(object, name, None):
-            return f"mend its {name}, which raises that, or {drop}"
+            return f"fix its {name}, which raises that, or {drop}"
     return f"{drop}, and make it again in __setstate__"
 
 
@@ -315,21 +316,13 @@ _DEEPEST = 6
 def _lines(part: Part, depth: int, least: int) -> Iterator[str]:
     name = part.path or "iterator"
     carried = "" if part.codec == STOCK[0] else f", by {part.codec}"
-    yield f"{_size(part.bytes):>10}  {'  ' * depth}{name} ({part.kind}{carried})"
+    yield f"{in_words(part.bytes):>10}  {'  ' * depth}{name} ({part.kind}{carried})"
     if part.problem is not None:
         yield f"{'':>10}  {'  ' * depth}! {part.problem}"
     worth = [each for each in part.parts if each.bytes >= least or each.problems]
     worth.sort(key=lambda each: (not each.problems, -each.bytes))
     for each in worth[:_MOST_ROWS] if depth < _DEEPEST or part.problems else ():
         yield from _lines(each, depth + 1, least)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
 
 
 # --- code ----------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def open_carried(
         if isinstance(codec, str):
             raise
         reason = f"its codec raised {type(error).__name__}: {error}"
-        raise CannotLoadError(f"what {name} carries", reason, "Mend its loads") from error
+        raise CannotLoadError(f"what {name} carries", reason, "Fix its loads") from error
     if type(found) is dict:
         found = Opened(found)
         found.again, found.beside = again, beside

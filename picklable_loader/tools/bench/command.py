@@ -10,7 +10,7 @@ import traceback
 from dataclasses import asdict
 from typing import Any
 
-from ..table import in_units
+from ...saving.pickles.size import in_words
 from .study import SIDES, Advice, Study, advise
 from .subject import BenchError, find
 from .trial import Trial
@@ -120,7 +120,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
 def _subject(name: str, study: Study) -> str:
     samples = study.subject.samples
     length = "a stream of samples" if samples is None else f"{samples:,} samples"
-    size = in_units(study.compared["torch"][0].batch_bytes)
+    size = in_words(study.compared["torch"][0].batch_bytes)
     step = f", training steps of {study.step_s * 1e3:g} ms" if study.step_s else ""
     return f"{name}: {length}, batches of {size}{step}; {study.cores} cores"
 
@@ -160,7 +160,7 @@ def _by_workers(study: Study) -> list[str]:
 def _arguments(advice: Advice) -> str:
     if advice.prefetch_budget is None:
         return f"num_workers={advice.num_workers}"
-    memory = f"   (up to {in_units(advice.prefetch_bytes or 0)} of batches)"
+    memory = f"   (up to {in_words(advice.prefetch_bytes or 0)} of batches)"
     return (
         f"num_workers={advice.num_workers}, prefetch_budget={advice.prefetch_budget}"
         f"{memory if advice.prefetch_bytes else ''}"

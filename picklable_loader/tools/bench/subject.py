@@ -91,7 +91,7 @@ def find(name: str) -> Subject:
     try:
         loader = make()
     except Exception as error:
-        raise BenchError("it raised the exception above. Mend it, then measure again.") from error
+        raise BenchError("it raised the exception above. Fix it, then measure again.") from error
     if not isinstance(loader, TorchDataLoader):
         raise BenchError(
             f"it returned {_described(loader)}. It should return a DataLoader, of "

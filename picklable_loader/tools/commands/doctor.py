@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass
 from ... import __version__
 from ...fetching.pool.exit import memory_limit
 from ...fetching.transport.seqpacket import packets_work_here
-from ..table import Table, in_units, show
+from ...saving.pickles.size import in_words
+from ..table import Table, show
 
 _MARKS = {"good": "ok", "poor": "!", "bad": "x"}
 
@@ -129,7 +130,7 @@ def _shared_memory() -> _Sign:
     except OSError:
         means = "only the portable transport needs it, and what the arena cannot hold"
         return _Sign("/dev/shm", "not there", means, "poor")
-    text = f"{in_units(found.free)} free of {in_units(found.total)}"
+    text = f"{in_words(found.free)} free of {in_words(found.total)}"
     if found.total < _SMALL_SHM:
         means = "enough for the arena; the portable transport needs docker's --shm-size"
         return _Sign("/dev/shm", text, means, "poor")
@@ -143,9 +144,9 @@ def _memory() -> _Sign:
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit, _ = memory_limit() or (physical, 0)
     if limit >= physical:
-        return _Sign("memory", in_units(physical), "no limit of a container below that is seen")
+        return _Sign("memory", in_words(physical), "no limit of a container below that is seen")
     means = "a worker that passes it is killed, and replaced: prefetch_bytes= bounds batches"
-    return _Sign("memory", f"{in_units(limit)} of {in_units(physical)}", means)
+    return _Sign("memory", f"{in_words(limit)} of {in_words(physical)}", means)
 
 
 _CHECKS: list[Callable[[], _Sign]] = [

@@ -9,7 +9,8 @@ from typing import Any
 from ...saving.files.nested_pickles import BUILT_BY_TORCH
 from ...saving.files.pickle_nodes import Built, Ordered, Tensor
 from ...saving.files.pickle_tree import OPENED
-from ..table import Table, complain, in_units, show
+from ...saving.pickles.size import in_words
+from ..table import Table, complain, show
 from .contents import Contents, NotRead, reading
 from .findings import Finding, brief, find, weigh
 
@@ -52,7 +53,7 @@ _MOST = 40
 def _tables(
     contents: Contents, found: list[Finding], parts: list[Any], code: list[str]
 ) -> list[Table]:
-    about: list[tuple[Any, ...]] = [("kind", contents.kind), ("size", in_units(contents.bytes))]
+    about: list[tuple[Any, ...]] = [("kind", contents.kind), ("size", in_words(contents.bytes))]
     about += contents.notes.items()
     about.append(("loading it", _loading(code)))
     tables = [Table(contents.path, about)]
@@ -62,7 +63,7 @@ def _tables(
     if not found:
         tables.append(Table("Neither an iterator nor a state is in it."))
     if len(parts) > 1:
-        rows = [(path, in_units(size), what) for path, what, size in parts[:_MOST]]
+        rows = [(path, in_words(size), what) for path, what, size in parts[:_MOST]]
         tables.append(Table("parts, about", rows))
     return tables
 
@@ -73,7 +74,7 @@ def _rows(finding: Finding) -> list[tuple[Any, ...]]:
         if name == "streams":
             rows += [(f"stream {at}", each) for at, each in enumerate(value)]
         elif name.endswith("bytes"):
-            rows.append((name.replace("bytes", "size"), f"about {in_units(value)}"))
+            rows.append((name.replace("bytes", "size"), f"about {in_words(value)}"))
         else:
             rows.append((name, "none" if value is None else value))
     return rows

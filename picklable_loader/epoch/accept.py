@@ -182,14 +182,14 @@ def _check_task(spec: Spec, task: Task, order: Order, field: str, length: int | 
         return
     if task.indices is None:
         raise DamagedStateError(field, "a task with indices", None)
-    if grouping.unit is Unit.SAMPLE_OF_BATCH or spec.shard.world > 1:
-        most = grouping.batch_size * spec.shard.world
-        if type(task.indices) is not list or not 0 < len(task.indices) <= most:
-            raise DamagedStateError(field, f"a list of up to {most} indices", task.indices)
     try:
         indices = decode(task.indices)
     except SYMPTOMS as error:
         raise DamagedStateError(field, "plain indices", task.indices) from error
+    if grouping.unit is Unit.SAMPLE_OF_BATCH or spec.shard.world > 1:
+        most = grouping.batch_size * spec.shard.world
+        if type(indices) is not list or not 0 < len(indices) <= most:
+            raise DamagedStateError(field, f"a list of up to {most} indices", task.indices)
     alone = type(indices) in (bool, int, float) and spec.shard.world == 1
     if grouping.unit is Unit.BATCH and alone and not getattr(spec.dataset, "__getitems__", None):
         raise DamagedStateError(field, "the indices of a batch", indices)

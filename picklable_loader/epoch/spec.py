@@ -328,7 +328,7 @@ class Spec:
             "sampler_length": length_of(sampler) if self.known else None,
             "batch_size": self.grouping.batch_size,
             "batches_from": self.grouping.unit.value,
-            "drop_last": bool(self.drop_last),
+            "drop_last": bool(self.grouping.drop_last),
             "seeding": options.seeding,
             "seed": options.seed,
         }

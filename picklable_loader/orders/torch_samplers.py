@@ -262,6 +262,8 @@ def describe(sampler: Any) -> str:
     name = type(sampler).__qualname__
     if isinstance(sampler, RandomSampler) and sampler.replacement:
         return f"{name}(replacement=True)"
+    if isinstance(sampler, WeightedRandomSampler) and not sampler.replacement:
+        return f"{name}(replacement=False)"
     if isinstance(sampler, ShuffleSampler) and sampler.seed is not None:
         return f"{name}(seed={sampler.seed})"
     if isinstance(sampler, DistributedSampler):

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import StateMismatch
@@ -158,3 +165,79 @@ def test_with_another_batch_size_what_was_and_what_is_left_add_up_to_the_epoch(
         assert len(rest) == left and again.step == len(other)
         size = new if drop_last else 1
         assert sum(rest, []) == samples[len(seen) :][: (len(samples) - len(seen)) // size * size]
+
+
+# --- settings that decide batches ----------------------------------------------------------------
+
+
+def grouped(sampler: Any, drop_last: bool) -> dict[str, Any]:
+    return {"batch_sampler": BatchSampler(sampler, 5, drop_last)}
+
+
+WEIGHTS = torch.arange(1.0, 13.0)
+
+#: two settings of a loader that give other batches
+OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "drop_last": ({"batch_size": 5}, {"batch_size": 5, "drop_last": True}),
+    "drop_last of a BatchSampler": (grouped(range(12), False), grouped(range(12), True)),
+    "replacement": (
+        {"sampler": WeightedRandomSampler(WEIGHTS, 12)},
+        {"sampler": WeightedRandomSampler(WEIGHTS, 12, replacement=False)},
+    ),
+    "weights": (
+        {"sampler": WeightedRandomSampler(WEIGHTS, 12)},
+        {"sampler": WeightedRandomSampler(WEIGHTS.flip(0), 12)},
+    ),
+}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_state_is_refused_where_a_setting_gives_other_batches(name: str, turned: bool) -> None:
+    one, other = reversed(OTHERS[name]) if turned else OTHERS[name]
+    iterator = iter(DataLoader(range(12), seed=1, **one))  # type: ignore[arg-type]
+    next(iterator)
+    with pytest.raises(StateMismatch):
+        DataLoader(range(12), seed=1, **other).load_state_dict(  # type: ignore[arg-type]
+            iterator.state_dict()
+        )
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_batch_sampler_of_torchs_is_the_same_as_batch_size_and_drop_last(
+    drop_last: bool,
+) -> None:
+    whole: Any = DataLoader(range(12), 5, drop_last=drop_last)  # type: ignore[arg-type]
+    iterator = iter(whole)
+    next(iterator)
+    data: Any = range(12)
+    again: Any = DataLoader(data, **grouped(SequentialSampler(data), drop_last))
+    again.load_state_dict(iterator.state_dict())
+    assert [b.tolist() for b in again] == [b.tolist() for b in iterator]
+
+
+class Pairs(Sampler[tuple[int, int]]):
+    """Indices of two numbers: an image and its crop, for example."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        yield from ((index, index % 3) for index in range(12))
+
+
+class Crops(Dataset[int]):
+    def __getitem__(self, index: tuple[int, int]) -> int:
+        return 10 * index[0] + index[1]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_state_with_indices_that_are_tuples_is_loaded(num_workers: int) -> None:
+    def build() -> Any:
+        return DataLoader(Crops(), 2, sampler=Pairs(), num_workers=num_workers)
+
+    iterator = iter(build())
+    next(iterator)
+    again = build()
+    again.load_state_dict(iterator.state_dict())
+    assert [b.tolist() for b in again] == [b.tolist() for b in iterator]

@@ -19,14 +19,20 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    IterableDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 from zoo.samplers import DrawsAsItGoes, OwnTorchGenerator
 from zoo.streams import SavedWalk
 
 from picklable_loader import DataLoader, ShuffleSampler, merge_states
-from picklable_loader.errors import CannotSaveError, RanksError
+from picklable_loader.errors import CannotSaveError, RanksError, UsageError
 
 N = 22
 #: seconds that ranks wait for each other
@@ -222,6 +228,18 @@ def another_shuffle(rank: int, world: int, folder: Path) -> Any:
 
 
 @deed
+def another_replacement(rank: int, world: int, folder: Path) -> Any:
+    sampler = WeightedRandomSampler([1.0] * N, N, replacement=rank == 2)
+    return ids(loader(sampler=sampler, shuffle=None, seed=1))
+
+
+@deed
+def another_tail_of_a_batch_sampler(rank: int, world: int, folder: Path) -> Any:
+    groups = BatchSampler(range(N), 5, drop_last=rank == 2)
+    return ids(loader(batch_sampler=groups, batch_size=1, shuffle=None, seed=1))
+
+
+@deed
 def another_hidden_generator(rank: int, world: int, folder: Path) -> Any:
     _HIDDEN.seed(rank // 2)
     return ids(loader(sampler=DrawsAsItGoes(_hidden), shuffle=None))
@@ -278,6 +296,8 @@ DIFFERENT: dict[Callable[[int, int, Path], Any], set[str]] = {
     a_state_on_one_rank: {"step", "position"},
     another_generator: {"sampler.rng"},
     another_shuffle: {"sampler"},
+    another_replacement: {"sampler"},
+    another_tail_of_a_batch_sampler: {"drop_last"},
     another_hidden_generator: {"the sampler's first indices"},
     another_order_of_loaders: {"loader with shard= and without seed="},
     a_state_of_another_moment: {"step of all ranks", "batches by stream"},
@@ -618,3 +638,51 @@ def test_a_training_goes_on_from_checkpoints_on_4_2_3_and_1_ranks_with_the_same_
         losses += found[0]
     assert losses == pytest.approx(whole, abs=1e-6)
     assert len(whole) == 10 and whole[-1] < whole[0] / 2
+
+
+# --- who has no part -----------------------------------------------------------------------------
+
+
+@deed
+def rank_2_has_no_part(rank: int, world: int, folder: Path) -> Any:
+    mesh, group = DeviceMesh("cpu", [0, 1]), dist.new_group([0, 1])
+    shared, errors = loader(seed=1), []
+    next(iter(shared))
+    if rank < 2:
+        return shared.gather_state_dict(group=group) == shared.state_dict()
+    for act in (lambda: loader(shard=mesh), lambda: shared.gather_state_dict(group=group)):
+        with pytest.raises(UsageError, match="rank 2") as raised:
+            act()
+        errors.append(str(raised.value))
+    return errors
+
+
+def test_a_rank_outside_of_a_mesh_or_a_group_is_named(tmp_path: Path) -> None:
+    one, other, errors = ranks(rank_2_has_no_part, 3, tmp_path)
+    assert one and other
+    assert "DeviceMesh that rank 2 is not in" in errors[0] and "which is not in" in errors[1]
+
+
+@deed
+def distributed_in_a_checkpoint(rank: int, world: int, folder: Path) -> Any:
+    import torch.distributed.checkpoint as dcp
+
+    from picklable_loader.integrations.dcp import LoaderState
+
+    sampler: Any = DistributedSampler(cast(Any, range(N)), drop_last=True, seed=3)
+    made: Any = DataLoader(cast(Any, range(N)), 2, sampler=sampler, seed=1)
+    if world == 3:
+        dcp.load({"loader": LoaderState(made)}, checkpoint_id=folder / "saved")
+    iterator = iter(made)
+    seen = sum(ids(islice(iterator, 2 if world == 2 else None)), [])
+    if world == 2:
+        dcp.save({"loader": LoaderState(made)}, checkpoint_id=folder / "saved")
+    with pytest.raises(TypeError, match="got a LoaderIterator. Of an iterator, pass its loader"):
+        LoaderState(iterator)  # type: ignore[arg-type]
+    return seen
+
+
+def test_a_distributed_sampler_in_a_checkpoint_of_2_ranks_goes_on_on_3(tmp_path: Path) -> None:
+    read = sum(ranks(distributed_in_a_checkpoint, 2, tmp_path), [])
+    read += sum(ranks(distributed_in_a_checkpoint, 3, tmp_path), [])
+    assert len(read) == len({*read}) >= N - 3

@@ -67,7 +67,8 @@ def shard_of(shard: Any, tail: Tail) -> Shard:
     """This process's share under ``shard=`` and ``shard_tail=``.
 
     Raises:
-        UsageError: a DeviceMesh has no process group here; or the environment names no rank.
+        UsageError: a DeviceMesh has no process group here, or lacks this rank; or the environment
+            names no rank.
     """
     if shard is None:
         return ALONE
@@ -82,6 +83,11 @@ def shard_of(shard: Any, tail: Tail) -> Shard:
         raise UsageError(
             "shard= is a DeviceMesh, which has no ranks before torch.distributed is initialised: "
             "call init_process_group first"
+        )
+    if getattr(shard, "get_coordinate", tuple)() is None:
+        raise UsageError(
+            f"shard= is a DeviceMesh that rank {dist.get_rank()} is not in: build the loader on "
+            "the ranks of the mesh only, or use a mesh of all ranks"
         )
     return Shard(shard.get_local_rank(), shard.size(), tail)
 
@@ -138,8 +144,8 @@ _LATE = (
 )
 _DIFFER = (
     "the ranks that share the data do not agree",
-    "Build the same loaders in the same order on every rank, or pass seed=, and load the same "
-    "state on every rank, or on none.",
+    "Build the same loaders in the same order on every rank, or pass seed=. Give samplers of your "
+    "own the same seed on every rank. Load the same state on every rank, or on none.",
 )
 #: by store, how often this process has agreed through it
 _COUNTS: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import DistributedSampler
+
 from ..loader.loader import DataLoader
 from ..rng.process_rank import rank_and_world
 from ..saving.states.state_json import from_json, to_json
@@ -17,15 +19,25 @@ class LoaderState:
 
     DCP loads the keys that the loading program already has. Those of a loader's state differ from
     step to step, so here the state is one value, as JSON. With ``shard=`` it is that of all ranks
-    (`DataLoader.gather_state_dict`), and any number of ranks can load it. Without, each rank has a
-    value of its own, and as many ranks must load them. Tried with torch 2.13.
+    (`DataLoader.gather_state_dict`), and any number of ranks can load it. So can they with a
+    ``DistributedSampler``. Otherwise each rank has a value of its own, and as many ranks must load
+    them. Tried with torch 2.13.
 
     Args:
         loader: its newest iterator is saved; the next ``iter`` goes on from what is loaded.
         group: see `DataLoader.gather_state_dict`.
+
+    Raises:
+        TypeError: it is no loader of this package.
     """
 
     def __init__(self, loader: DataLoader[Any], group: ProcessGroup | None = None) -> None:
+        if not isinstance(loader, DataLoader):
+            raise TypeError(
+                "LoaderState takes a DataLoader of picklable_loader, got a "
+                f"{type(loader).__qualname__}. Of an iterator, pass its loader: the state is that "
+                "of the newest iterator"
+            )
         self._loader = loader
         self._group = group
 
@@ -52,7 +64,9 @@ class LoaderState:
 
     @property
     def _key(self) -> str:
-        if self._loader._pl.options.shard is not None:
+        options = self._loader._pl.options
+        shards = isinstance(self._loader.sampler, DistributedSampler)
+        if options.shard is not None or (shards and options.seeding != "worker"):
             return "of all ranks"
         rank, world = rank_and_world()
         return f"of rank {rank} of {world}"

@@ -159,6 +159,11 @@ def _gathering(choice: Any, shard: Shard, group: Any) -> Any:
         )
     if group is None and hasattr(choice, "get_group"):
         return choice.get_group()
+    if group is not None and dist.get_rank(group) < 0:
+        raise UsageError(
+            f"gather_state_dict(group=) was called on rank {dist.get_rank()}, which is not in that "
+            "group: call it on the group's ranks only"
+        )
     if group is None:  # the collective operation itself names nobody
         agree(choice, shard, {"call": "gather_state_dict()"}, None)
     return group

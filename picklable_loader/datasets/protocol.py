@@ -8,7 +8,7 @@ of one iteration, though the dataset has the methods. See `_Iteration`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from inspect import signature
+from inspect import getattr_static, signature
 from typing import Any, cast
 
 from ..core.checks import whole_number
@@ -17,12 +17,26 @@ _NONE = object()
 
 
 def is_stateful(thing: Any) -> bool:
-    """It has both methods of the protocol; methods that need other arguments are something else.
+    """It has both methods of the protocol itself; such as need other arguments are something else.
 
     Such are LitData's and MosaicML's: ``state_dict(num_samples, ...)`` is for their own loaders,
     which count the samples of all workers.
     """
-    save, load = getattr(thing, "state_dict", None), getattr(thing, "load_state_dict", None)
+    if not _has_methods(thing):
+        return False
+    return all(getattr_static(thing, method, None) is not None for method in _METHODS)
+
+
+def delegates_state(thing: Any) -> bool:
+    """Its ``__getattr__`` finds the methods of what it wraps: their state lacks what it holds."""
+    return _has_methods(thing) and not is_stateful(thing)
+
+
+_METHODS = ("state_dict", "load_state_dict")
+
+
+def _has_methods(thing: Any) -> bool:
+    save, load = (getattr(thing, method, None) for method in _METHODS)
     if isinstance(thing, type) or not (callable(save) and callable(load)):
         return False
     return _takes(save) and _takes(load, {})

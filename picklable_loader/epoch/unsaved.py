@@ -1,9 +1,10 @@
-"""Warns of random generators of the program's own that are neither saved nor seeded.
+"""Warns of what no save holds: random generators of the program's own that are not seeded either.
 
 A dataset, a collate_fn, or a closure in a sampler may hold one. Its next draws depend on its
 earlier ones, and in a worker on the batches that came there. So do the next batches of a loader
 that counts its epochs. What the loader seeds before each batch (``seed_dataset="auto"``) is none of
-these. It warns once of each: before the first epoch if no save can hold it, or when it saves.
+these. It warns once of each: before the first epoch if no save can hold it, or when it saves. It
+warns as well of a state that a dataset or a sampler only seems to have.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from ..core.cursor import Cursor
-from ..datasets.protocol import is_stateful, loses_samples
+from ..datasets.protocol import delegates_state, is_stateful, loses_samples
 from ..orders.attributes import rngs_in
 from ..rng.owned import BY_CLASS, Found, ids_of_global, owned_in, seed_of
 from .spec import Spec
 from .warnings import (
+    delegated_state,
     moved_in_sampler,
     replay_to_come,
     unsaved_in_data,
@@ -27,8 +29,9 @@ from .warnings import (
     unseeded_in_data,
 )
 
-#: dataset, collate_fn, their classes, sampler; and what cannot be seeded, before the first epoch
-MOST_PARTS = 5
+#: dataset, collate_fn, their classes, sampler; states of others; and what cannot be seeded, before
+#: the first epoch
+MOST_PARTS = 6
 _CLASSES = "classes"
 
 
@@ -92,6 +95,11 @@ def warn_of_unsaved(
     if state["step"] and "dataset" not in looked and loses_samples(spec.dataset):
         replay_to_come(type(spec.dataset).__qualname__)
         looked.add("dataset")
+    if "state" not in looked:
+        for part in (spec.dataset, spec.sampler):
+            if delegates_state(part):
+                delegated_state(type(part).__qualname__)
+        looked.add("state")
     known = {id(spec.dataset), *ids_of_global()}
     given = {"dataset": spec.dataset, "collate_fn": collate_fn}
     names = [name for name in _data_at_risk(spec, state, live, foreign) if name not in looked]

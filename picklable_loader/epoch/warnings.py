@@ -52,6 +52,17 @@ def replay_to_come(dataset: str) -> None:
     )
 
 
+def delegated_state(name: str) -> None:
+    """A wrapper's ``__getattr__`` finds the state of what it wraps."""
+    warnings.warn(
+        f"{name} has state_dict and load_state_dict only by its __getattr__, from what it wraps. "
+        f"That state lacks what {name} itself holds, so the loader does not use it, and treats "
+        f"{name} as one without a state. Define both methods on the class {name}",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )
+
+
 def unsaved_in_data(found: str) -> None:
     """A dataset or a collate_fn has generators of its own, which a save leaves out."""
     warnings.warn(

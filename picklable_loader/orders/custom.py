@@ -80,7 +80,8 @@ class CustomOrder:
         if not self.record.opens:
             self.record.before = self._frozen()
         self._iterator = self._draw(iter, self._sampler)
-        if getattr(self._iterator, "state_is_position", False):  # no replay would reach it
+        # No replay would reach its position.
+        if getattr(self._iterator, "state_is_position", False) and is_stateful(self._iterator):
             self._moves = [True] * _PROOFS
         self.record.opens += 1
         if self.record.opens == 1:

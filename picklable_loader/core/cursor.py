@@ -48,6 +48,8 @@ class Cursor(NamedTuple):
     batches: int | None = None
     #: the epoch that ``set_epoch`` has last set on the dataset; None if it was never called
     announced: int | None = None
+    #: the epoch of the pass after this one, which ``set_epoch`` has chosen; None: the next number
+    next_epoch: int | None = None
     #: the rank that this belongs to and the number of ranks, (0, 2), where ranks may differ: it
     #: holds indices, or a checksum of them. With ``shard=``, a beginning has it as well, so that
     #: `merge_states` knows whose it is; None: any rank can go on from it

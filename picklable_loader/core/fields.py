@@ -40,6 +40,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "num_streams": (int,),
         "batches": (int,),
         "announced": (int, _NULL),
+        "next_epoch": (int,),
         "rank": (list,),
         "fits": (dict,),
         "program": (dict,),

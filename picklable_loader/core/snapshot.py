@@ -42,6 +42,7 @@ _KINDS: dict[str, tuple[type[Any], int, bool]] = {
     "announced": (int, _LARGEST, True),
     "num_streams": (int, _LARGEST, True),
     "batches": (int, _LARGEST, True),
+    "next_epoch": (int, _LARGEST, True),
 }
 
 
@@ -78,6 +79,8 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         state["worker_seed"] = cursor.worker_seed
     if cursor.draws_as is not None:
         state["draws_as"] = cursor.draws_as
+    if cursor.next_epoch is not None:
+        state["next_epoch"] = cursor.next_epoch
     if cursor.rank is not None:
         state["rank"] = list(cursor.rank)
     if cursor.feedback is not None:
@@ -121,6 +124,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         streams=tuple(_streams(state, spacing(fits), next_step)),
         num_streams=state.get("num_streams"),
         batches=state.get("batches"),
+        next_epoch=state.get("next_epoch"),
         rank=_rank(state),
         feedback=_feedback(state),
     )

@@ -74,7 +74,7 @@ def batch_at(
     try:
         with world():
             task = _task(spec, history.source, owner, cursor, order, step, shift)
-            job = _of_epoch(job, history.announced, epoch)
+            job = _of_epoch(job, history.choice.announced, epoch)
             batch = make_fetcher(job, cursor.base_seed or 0).fetch(task)
     except NothingLeft as none:
         raise _no_batch(step, none.skipped) from None

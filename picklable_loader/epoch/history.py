@@ -11,7 +11,6 @@ from ..core.seeds import next_base_seed
 from ..core.snapshot import from_plain, to_plain
 from ..core.streams import StreamPosition
 from ..datasets.datapipes import SharedSeeds
-from ..datasets.protocol import set_epoch_of
 from ..errors import CannotSaveError
 from ..fetching.worker.baseline import FirstBaseline
 from ..fetching.worker.saved_streams import remembers, savable, settle, warn_of_drift
@@ -23,6 +22,7 @@ from .fits import check_fits, fit, own_streams
 from .options import AtEpochEnd
 from .position import Position
 from .run import Run, shows_draws, too_far_behind
+from .set_epoch import EpochChoice
 from .spec import Spec
 from .unmoved import unmoved
 from .warnings import forgotten, other_lengths
@@ -39,8 +39,8 @@ class History:
         self.source = source
         #: number of the epoch that the next ``iter`` begins, unless a state was loaded
         self.next_epoch = 0
-        #: the epoch that set_epoch was last called with; None if it was never called
-        self.announced: int | None = None
+        #: what `set_epoch` has chosen
+        self.choice = EpochChoice()
         #: by stream, the state in which the next epoch finds the dataset, if it lives on
         self.carried: dict[int, Any] = {}
         #: the newest pass, or the state that was loaded for the next one; None: between two passes
@@ -54,8 +54,6 @@ class History:
         # No pickle holds the rest.
         #: the sampler was iterated since the program has built it
         self.iterated = False
-        #: the epoch that the program's dataset was last given
-        self._dataset_has: int | None = None
         #: see `origin`; None before the first epoch
         self.origin_known: FirstBaseline | None = None
         self.shared_seeds = SharedSeeds(source)
@@ -75,7 +73,7 @@ class History:
             choice = self.position.at_epoch_end
         return {
             "next_epoch": self.next_epoch,
-            "announced": self.announced,
+            **self.choice.saved(),
             "resume": resume,
             "resume_at_end": choice,
             "carried": self.carried,
@@ -87,7 +85,7 @@ class History:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Become what `saved` has given."""
         self.next_epoch, self.carried = saved["next_epoch"], saved["carried"]
-        self.announced = self._dataset_has = saved["announced"]
+        self.choice.restore(saved)
         self.draws_as, self.midway = saved.get("draws_as", ""), saved.get("midway", False)
         carryover = saved.get("carryover")  # golden pickles have none
         self.carryover = carryover and Carryover.from_plain(carryover)
@@ -145,6 +143,11 @@ class History:
             live: for a pickle, which may hold objects.
             behind: see `Run.cursor`.
         """
+        state = self._snapshot(spec, position, live, behind)
+        chosen = self.choice.chosen if position is self.position else None
+        return state if chosen is None else {**state, "next_epoch": chosen}
+
+    def _snapshot(self, spec: Spec, position: Position, live: bool, behind: int) -> dict[str, Any]:
         waits, run = position.waits, position.run
         if waits is not None and (run is None or "iterator" not in (waits.cursor.order or ())):
             if behind:
@@ -178,7 +181,7 @@ class History:
             rng={} if seeded else self.source.state(spec.moves),
             **self._draws(spec, position.carryover()),
             sampler=spec.unstarted(self.source, True),
-            announced=self.announced,
+            announced=self.choice.announced,
             streams=savable(positions, live),
             num_streams=spec.streams.total if positions and spec.streams.shard.world > 1 else None,
             batches=spec.batches if positions else None,
@@ -202,7 +205,7 @@ class History:
         cursor = Cursor(
             epoch,
             rng=self.source.state(spec.draws_from),
-            announced=self.announced,
+            announced=self.choice.announced,
             sampler=spec.unstarted(self.source, self.iterated, live),
             rank=spec.named_rank,
             **self._draws(spec, None if live else self.carryover),
@@ -240,36 +243,30 @@ class History:
     def choose(self, spec: Spec, epoch: int) -> int | None:
         """``set_epoch``: the next pass is of this epoch; samplers and dataset are given it.
 
-        A state that was loaded is dropped, unless it is of this epoch, or of a moment between two.
+        If a pass goes on, they are given it after that pass. A state that was loaded is dropped,
+        unless it is of this epoch, or of a moment between two.
 
         Returns:
             The epoch of a state that was dropped, and from which batches were to come.
         """
         position, dropped = self.position, None
+        goes_on = position is not None and not (position.pending or position.over or position.left)
         if position is not None and self.resume is not None:
             cursor, fits = self.resume
             if cursor.epoch == epoch or begins(cursor):
-                position.start = Saved(cursor._replace(epoch=epoch, announced=epoch), fits)
+                cursor = cursor._replace(epoch=epoch, announced=epoch, next_epoch=None)
+                position.start = Saved(cursor, fits)
                 if not begins(cursor):
                     position.at_epoch_end = "stop"  # the program has said which epoch it is in
             else:
                 self.position = None
                 dropped = cursor.epoch if cursor.step and spec.remaining(cursor) != 0 else None
-        elif position is not None and position.left and not position.over:
+        elif position is not None and not position.over and position.left:
             self.carryover, self.position = position.carryover(), None
-        self.next_epoch = self.announced = epoch
-        spec.set_epoch_of_samplers(epoch)
-        self._set_epoch_of_dataset(spec, epoch)
+        self.next_epoch = epoch
+        follows = self.position is not None and self.resume is None
+        self.choice.choose(spec, self.origin_known, epoch, follows, goes_on)
         return dropped
-
-    def _set_epoch_of_dataset(self, spec: Spec, epoch: int | None) -> None:
-        if epoch is None:
-            return
-        self._dataset_has = epoch
-        if self.origin_known is None:
-            set_epoch_of(spec.dataset, epoch)
-        else:
-            self.origin_known.set_epoch(epoch)
 
     def fresh_run(self, spec: Spec, carryover: Carryover | None) -> Run:
         """The next epoch, begun; with ``seed=`` the sampler follows."""
@@ -277,14 +274,15 @@ class History:
         left = None if position is None or position.run is None else position.run.order
         if left is not None and not spec.known:  # it may be yet to restore the sampler
             left.take(0)
+        self.choice.give_what_is_due(spec, self.origin_known)
         if spec.options.seed is not None:
             spec.set_epoch_of_samplers(self.next_epoch)
-        if self.announced != self._dataset_has:  # it went on from a state of another epoch
-            self._set_epoch_of_dataset(spec, self.announced)
         draws_as = self._drawing(spec)
         if carryover is None and draws_as == "persistent_workers" and not spec.lives_on:
             carryover = self.carryover if position is None else position.carryover()
-        run = Run(spec, self.source, self.next_epoch, self.announced, None, carryover, draws_as)
+        run = Run(
+            spec, self.source, self.next_epoch, self.choice.announced, None, carryover, draws_as
+        )
         return self._opened(run)
 
     def after_unpickling(self, spec: Spec) -> tuple[Saved | None, Carryover | None]:
@@ -318,9 +316,8 @@ class History:
         if shows_draws(self.source, spec):
             self.draws_as = "" if cursor.draws_as == spec.draws_as else cursor.draws_as
         self.source.restore(cursor.rng)
-        if cursor.announced not in (None, self._dataset_has):
-            self._dataset_has = cursor.announced
-            set_epoch_of(spec.dataset, cursor.announced)
+        if cursor.announced != self.choice.dataset_has:
+            self.choice.put_back(spec, cursor.announced)
         position.run = self._opened(Run(spec, self.source, cursor=cursor, carryover=carryover))
         if position.pending:
             position.pending = False
@@ -336,8 +333,10 @@ class History:
 
     def begins(self, position: Position) -> None:
         """A pass has begun, or goes on from a state: it is the newest one."""
-        self.position, self.next_epoch = position, position.epoch + 1
-        self.carryover = None
+        chosen = None if position.start is None else position.start.cursor.next_epoch
+        self.choice.begins(chosen, position.over)
+        self.position, self.carryover = position, None
+        self.next_epoch = position.epoch + 1 if chosen is None else chosen
 
     def ends(self, spec: Spec, run: Run) -> None:
         """Note the state in which the run leaves the dataset, if the next epoch finds it so."""
@@ -352,6 +351,8 @@ class History:
             self.carried = {stream: states.get(stream) for stream in range(streams) if known}
             if streams == len(spec.streams) and run.streams != spec.streams:
                 self._forget(spec, run.streams.total)  # as many of this rank, and other ones
+        if self.position is not None and self.position.run is run:
+            self.choice.give_if_it_waits(spec, self.origin_known)
 
     def refit(self, spec: Spec) -> None:
         """Drop the streams' states if the next epoch has another number of streams."""
@@ -390,10 +391,8 @@ class History:
         self.source.generators = spec.generators
         self.source.put_back(cursor.rng)
         self.source.load(cursor.rng, fits)
-        if cursor.announced is not None:
-            self._dataset_has = cursor.announced
-            set_epoch_of(spec.dataset, cursor.announced)
-        self.announced = cursor.announced
+        self.choice.put_back(spec, cursor.announced)
+        self.choice.announced = cursor.announced
         position = Position(*accepted, at_epoch_end=choice, pending=True)
         if of is None or of is self.position:
             self.begins(position)

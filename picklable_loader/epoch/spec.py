@@ -385,5 +385,5 @@ class Spec:
         # a rank whose streams have given nothing is at the end, too, if all ranks are
         begun = cursor.step or cursor.batches == 0
         if at_epoch_end == "next" and begun and self.is_over(cursor):
-            return cursor.epoch + 1, 0
+            return (cursor.epoch + 1 if cursor.next_epoch is None else cursor.next_epoch), 0
         return cursor.epoch, cursor.step

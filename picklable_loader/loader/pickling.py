@@ -308,5 +308,5 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
     if saved is not None:
         history.restore_position(saved)
     history.source.dataset = dataset
-    if history.announced is not None:
-        set_epoch_of(dataset, history.announced)
+    if history.choice.announced is not None:
+        set_epoch_of(dataset, history.choice.announced)

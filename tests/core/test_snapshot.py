@@ -102,6 +102,13 @@ def test_a_rank_that_is_not_below_the_number_of_ranks_is_damage(rank: list[Any])
         from_plain({**to_plain(GOOD, {}), "rank": rank})
 
 
+def test_the_epoch_of_the_next_pass_survives() -> None:
+    for cursor in (GOOD._replace(next_epoch=0), GOOD._replace(next_epoch=7)):
+        assert from_plain(to_plain(cursor, {})) == (cursor, {})
+    with pytest.raises(DamagedStateError, match="next_epoch"):
+        from_plain({**to_plain(GOOD, {}), "next_epoch": -1})
+
+
 def test_a_part_of_the_streams_names_its_rank() -> None:
     part = GOOD._replace(rank=(1, 3), num_streams=7, batches=12)
     assert from_plain(to_plain(part, {}))[0] == part

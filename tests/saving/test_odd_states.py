@@ -198,6 +198,7 @@ STATES: dict[str, Callable[[], DataLoader[Any]]] = {
     "values of many kinds": loader_over(Holding, snapshot_every_n_steps=1),
     "a window of indices": loader_over(Wary, sampler=samplers.Endless, num_workers=1),
     "a window of batches": loader_over(Wary, batch_sampler=samplers.GroupedInTuples, num_workers=1),
+    "a chosen epoch": loader_over(Wary, shuffle=True, seed=1),
     "feedback": loader_over(Sending, sampler=Generated),
     "by one worker": loader_over(Wary, shuffle=True, seeding="worker", num_workers=1),
 }
@@ -209,6 +210,8 @@ def taken(kind: str) -> Any:
     seed_everything(1)
     iterator = iter(STATES[kind]())
     assert seen(iterator, 2)
+    if kind == "a chosen epoch":
+        iterator.loader.set_epoch(7)
     state = unsealed(iterator)
     iterator.close()
     return state

@@ -58,8 +58,10 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if not saved:
         raise ValueError("merge_states needs the state of each rank, got none")
     saved.sort(key=lambda each: (each.cursor.rank or (0, 1), repr(each)))  # whatever comes first
-    epoch = min(cursor.epoch for cursor, _ in saved)
-    unended = [each for each in saved if not _has_ended(each.cursor, epoch)]
+    epoch = min(cursor.epoch for cursor, _ in saved)  # unless `set_epoch` has chosen an earlier one
+    chosen = next((c.next_epoch for c, _ in saved if c.next_epoch is not None), None)
+    after = epoch + 1 if chosen is None else chosen
+    unended = [each for each in saved if not _has_ended(each.cursor, after)]
     cursor, fits = unended[0]
     if fits.get("sampler") == ITERABLE and any(each.cursor.rank for each in saved):
         _check_complete(saved)
@@ -87,9 +89,9 @@ def _read(state: Mapping[str, Any]) -> Saved:
     return saved
 
 
-def _has_ended(cursor: Cursor, epoch: int) -> bool:
-    """It waits for the next epoch, and the first rank is still in this one."""
-    return cursor.epoch == epoch + 1 and cursor.step == 0
+def _has_ended(cursor: Cursor, after: int) -> bool:
+    """It waits for the epoch that comes ``after`` the one that other ranks are still in."""
+    return cursor.epoch == after and cursor.step == 0 and cursor.next_epoch is None
 
 
 def _compare(saved: list[Saved], but: set[str]) -> None:

@@ -227,6 +227,8 @@ class _Rows:
         rows = {"format version": _shown(state.get("version"))}
         rows |= {name: _shown(state.get(name)) for name in ("epoch", "step", "position")}
         rows["progress"] = self._progress(state)
+        if "next_epoch" in state:
+            rows["next epoch"] = _shown(state["next_epoch"])
         rows |= {name: _shown(fits[name]) for name in _FITS if name in fits}
         rows["base_seed"] = _shown(state.get("base_seed"))
         window = state.get("window")

@@ -1,0 +1,84 @@
+"""What ``set_epoch`` has chosen, and when samplers and dataset are given it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..datasets.protocol import set_epoch_of
+from ..fetching.worker.baseline import FirstBaseline
+from .spec import Spec
+
+
+class EpochChoice:
+    """The choice of an epoch. A pass does not depend on it: if one goes on, the choice waits."""
+
+    def __init__(self) -> None:
+        #: the epoch that samplers and dataset were last given for a pass; None: never
+        self.announced: int | None = None
+        #: the epoch that was chosen since the newest pass began; None: the one after that pass
+        self.chosen: int | None = None
+        #: that pass goes on: samplers and dataset are given the choice after it
+        self.waits = False
+        #: the epoch that the program's dataset was last given
+        self.dataset_has: int | None = None
+
+    def saved(self) -> dict[str, Any]:
+        """The part of it that a pickle of the loader holds."""
+        return {"announced": self.announced, **({"chosen": self.chosen} if self.waits else {})}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Become what `saved` has given."""
+        self.announced = self.dataset_has = saved["announced"]
+        self.chosen = saved.get("chosen")
+        self.waits = self.chosen is not None
+
+    def begins(self, chosen: int | None, over: bool) -> None:
+        """A pass begins, or goes on from a state that has this choice; or it is over already."""
+        self.chosen, self.waits = chosen, chosen is not None and not over
+
+    def choose(
+        self, spec: Spec, origin: FirstBaseline | None, epoch: int, follows: bool, goes_on: bool
+    ) -> None:
+        """An epoch was chosen.
+
+        Args:
+            spec: how the loader is set up.
+            origin: see `History.origin`.
+            epoch: the choice.
+            follows: it follows a pass of this loader.
+            goes_on: that pass goes on.
+        """
+        self.begins(epoch if follows else None, over=not goes_on)
+        if not goes_on:
+            self._give(spec, origin, epoch)
+
+    def _give(self, spec: Spec, origin: FirstBaseline | None, epoch: int) -> None:
+        """Give samplers and dataset an epoch."""
+        self.announced, self.waits = epoch, False
+        spec.set_epoch_of_samplers(epoch)
+        self._give_dataset(spec, origin, epoch)
+
+    def give_if_it_waits(self, spec: Spec, origin: FirstBaseline | None) -> None:
+        """Give them the choice, now that no pass goes on."""
+        if self.waits and self.chosen is not None:
+            self._give(spec, origin, self.chosen)
+
+    def give_what_is_due(self, spec: Spec, origin: FirstBaseline | None) -> None:
+        """See that samplers and dataset have their epoch, before a pass begins."""
+        self.give_if_it_waits(spec, origin)  # the pass before was not read to its end
+        if self.announced not in (None, self.dataset_has):  # it went on from another epoch's state
+            self._give_dataset(spec, origin, self.announced)
+
+    def _give_dataset(self, spec: Spec, origin: FirstBaseline | None, epoch: int) -> None:
+        self.dataset_has = epoch
+        if origin is None:
+            set_epoch_of(spec.dataset, epoch)
+        else:
+            origin.set_epoch(epoch)
+
+    def put_back(self, spec: Spec, epoch: int | None) -> None:
+        """Give the dataset the epoch of a state's pass; None: the state has none."""
+        if epoch is not None:
+            self.dataset_has = epoch
+            set_epoch_of(spec.dataset, epoch)

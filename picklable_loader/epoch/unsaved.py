@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from ..core.cursor import Cursor
 from ..datasets.protocol import delegates_state, is_stateful, loses_samples
 from ..orders.attributes import rngs_in
-from ..rng.owned import BY_CLASS, Found, ids_of_global, owned_in, seed_of
+from ..rng.owned import BY_CLASS, GLOBALS, Found, ids_of_global, owned_in, seed_of
 from .spec import Spec
 from .warnings import (
     delegated_state,
@@ -36,13 +36,15 @@ _CLASSES = "classes"
 
 
 def parts_of(spec: Spec, collate_fn: Any) -> dict[str, Any]:
-    """What the loader seeds the generators of; a stream's or a state's are exact as they are."""
-    data = {} if spec.streamed else {"dataset": spec.dataset}
-    return {**data, "collate_fn": collate_fn}
+    """What the loader seeds the generators of, but for those that are `excluded`."""
+    return {"dataset": spec.dataset, "collate_fn": collate_fn}
 
 
 def excluded(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
-    """The paths, in parts of a loader, to generators that its order or its streams draw from."""
+    """The paths, in parts of a loader, to generators that its order or its streams draw from.
+
+    A stream's own, or a state's, are exact as they are; those in global variables are not.
+    """
     ids = set(map(id, spec.generators.values()))
     if not spec.known:
         known = {id(spec.dataset), *ids_of_global()}
@@ -52,7 +54,8 @@ def excluded(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
         return frozenset()
     found = list(owned_in(parts, ids_of_global(), whole=True))
     if found and spec.streamed:
-        ids.update(id(each) for _, each in owned_in({"": spec.dataset}, set(), whole=True))
+        own = owned_in({"": spec.dataset}, set(), whole=True)
+        ids.update(id(each) for path, each in own if GLOBALS not in path)
     return frozenset(path for path, generator in found if id(generator) in ids)
 
 
@@ -69,8 +72,10 @@ def warn_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
     looked.add("unseeded")
     if spec.hooked or not (spec.workers and spec.seeds_generators):
         return
-    found = owned_in(parts_of(spec, collate_fn), ids_of_global(), whole=True)
-    if text := _text((path, each) for path, each in found if seed_of(each) is None):
+    parts = parts_of(spec, collate_fn)
+    found = [each for each in owned_in(parts, ids_of_global(), whole=True) if not seed_of(each[1])]
+    out = excluded(spec, parts) if found and spec.streamed else ()
+    if text := _text(each for each in found if each[0] not in out):
         unseeded_in_data(text)
 
 
@@ -107,15 +112,18 @@ def warn_of_unsaved(
         by_class = names == [_CLASSES]
         parts = given if by_class else {name: given[name] for name in names}
         found = _unsaved(spec, parts, known - {id(parts.get("dataset"))})
-        if text := _text(each for each in found if not by_class or BY_CLASS in each[0]):
+        if text := _text(each for each in found if not by_class or _by_name(each[0])):
             unsaved_in_data(text)
         looked.update(names if by_class else [*names, _CLASSES])
     if spec.known:
         looked.add("sampler")
-    elif not live and "sampler" not in looked and _sampler_at_risk(spec, state):
-        if text := _text(owned_in({"sampler": spec.sampler}, _saved_of_sampler(spec))):
+    elif "sampler" not in looked and _sampler_at_risk(spec, state):
+        found = owned_in({"sampler": spec.sampler}, _saved_of_sampler(spec))
+        text = _text(each for each in found if not live or GLOBALS in each[0])
+        if text:
             unsaved_in_sampler(text)
-        looked.add("sampler")
+        if text or not live:
+            looked.add("sampler")
 
 
 def warn_of_moved(spec: Spec, cursor: Cursor) -> None:
@@ -144,8 +152,8 @@ def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) 
         return []
     # What another thread moves while it is pickled is not copied.
     travels, parts = live and not spec.workers and not foreign, []
-    if not spec.streamed and not (travels and spec.options.pickle_dataset):
-        parts.append("dataset")  # a stream's state holds it, or a replay moves it again
+    if spec.streamed or not (travels and spec.options.pickle_dataset):
+        parts.append("dataset")
     if spec.streamed or not travels:
         parts.append("collate_fn")
     if not parts and spec.options.codec not in ("cloudpickle", "dill"):
@@ -165,10 +173,17 @@ def _unsaved(spec: Spec, parts: dict[str, Any], known: set[int]) -> Found:
     seeded = spec.seeds_generators
     out = excluded(spec, parts_of(spec, parts.get("collate_fn"))) if seeded else frozenset()
     for path, generator in owned_in(parts, known, whole=seeded):
+        if spec.streamed and path.startswith("dataset") and GLOBALS not in path:
+            continue  # its state holds it, or a replay moves it again
         of_loader = type(parts.get("collate_fn")) is dict  # attributes that a method of it may use
         unseedable = seed_of(generator) is None and not spec.workers
         if not seeded or of_loader or unseedable or path in out:
             yield path, generator
+
+
+def _by_name(path: str) -> bool:
+    """Pickle writes the name of what has it."""
+    return BY_CLASS in path or GLOBALS in path
 
 
 def _text(found: Iterable[tuple[str, Any]]) -> str:

@@ -1,22 +1,24 @@
 """Finds the random generators that something owns, and seeds them.
 
 A dataset, a ``collate_fn``, or a closure in a sampler may own one. A bounded walk over attributes
-finds it. The walk calls nobody's code.
+finds it, and those in global variables that the code of these reads. It calls nobody's code.
 """
 
 from __future__ import annotations
 
+import dis
 import gc
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from inspect import signature
 from itertools import chain, cycle, islice
 from types import (
     BuiltinMethodType,
     CellType,
+    CodeType,
     FunctionType,
     GetSetDescriptorType,
     MappingProxyType,
@@ -56,6 +58,10 @@ _32_BITS = 0xFFFFFFFF
 _ITERATOR = ("picklable_loader", "LoaderIterator")
 #: in the path of what a class owns, or a default of one of its methods
 BY_CLASS = ".__class__."
+#: in the path of a global variable of the program, which a function or a method reads
+GLOBALS = ".__globals__."
+#: methods that a loader, or a transform, calls; those which these call are looked at as well
+_CALLED = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 #: their referents are all that is of interest in them
 _HOLDERS = (
     set,
@@ -93,6 +99,7 @@ def owned_in(
     ahead = deque[tuple[str, Any]]()
     # Of this walk, as classes may change; they hash as objects do.
     of_class: Any = cache(_of_class)
+    read_by: Any = cache(_read_by_methods)
     protocol_of: Any = cache(_protocol)
     seen, owners, shut = set(known), known | set(map(id, parts.values())), (*_CLOSED, *closed)
     most = len(known) + _MOST_SEEN
@@ -119,6 +126,7 @@ def owned_in(
             look_at((("[...]", each) for each in islice(thing.flat, _MOST_NEAR)), path)
         elif not issubclass(kind, shut):
             look_at(_inside(thing, kind, of_class), path)
+            look_at(_read_by([thing], {}) if kind is FunctionType else read_by(kind), path)
 
 
 def ids_of_global() -> set[int]:
@@ -256,3 +264,56 @@ def _of_class(kind: type[Any]) -> list[tuple[str, Any]]:
         elif type(value) is MemberDescriptorType or issubclass(type(value), _GENERATORS):
             found.append((name, value))
     return found
+
+
+def _read_by_methods(kind: type[Any]) -> list[tuple[str, Any]]:
+    """The generators in global variables that the methods of a class read."""
+    methods: dict[str, Any] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        methods.update(vars(base))
+    called = [methods[name] for name in _CALLED if type(methods.get(name)) is FunctionType]
+    return _read_by(called, methods) if called else []
+
+
+def _read_by(functions: list[Any], methods: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The generators in global variables that functions read, and those of theirs that they call.
+
+    Args:
+        functions: where to begin.
+        methods: what an attribute in their code may be, by name.
+    """
+    found: list[tuple[str, Any]] = []
+    waiting, seen = deque(functions), set(functions)
+    while waiting:
+        function = waiting.popleft()
+        near: list[Any] = []
+        for code in _codes(function.__code__):
+            for name in code.co_names:
+                value = dict.get(function.__globals__, name)
+                if issubclass(type(value), _GENERATORS) and name in _globals_of(code):
+                    found.append((f"{GLOBALS}{name}", value))
+                near += [value, methods.get(name)]
+        for each in near:
+            each = each.__func__ if type(each) in (classmethod, staticmethod) else each
+            if type(each) is not FunctionType or each in seen or len(seen) >= _MOST_NEAR:
+                continue
+            if each.__globals__ is function.__globals__:
+                seen.add(each)
+                waiting.append(each)
+    return found
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions and comprehensions within."""
+    yield code
+    for each in code.co_consts:
+        if type(each) is CodeType:
+            yield from _codes(each)
+
+
+@lru_cache(256)
+def _globals_of(code: CodeType) -> frozenset[str]:
+    """The global variables that code reads; its attributes have names, too."""
+    return frozenset(
+        each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"
+    )

@@ -270,6 +270,6 @@ def hooks_of(job: Job) -> tuple[Seed, ...]:
         return job.seed_hooks
     if job.seed_dataset != "auto":
         return (partial(job.seed_dataset, job.dataset), *job.seed_hooks)
-    data = {} if job.streamed else {"dataset": job.dataset}
-    found = seed_all_in({**data, "collate_fn": job.collate_fn}, job.excluded)
+    parts = {"dataset": job.dataset, "collate_fn": job.collate_fn}
+    found = seed_all_in(parts, job.excluded)
     return job.seed_hooks if found is None else (found, *job.seed_hooks)

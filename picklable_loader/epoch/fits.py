@@ -178,7 +178,7 @@ def check_kind(dataset: Any, was: bool) -> None:
     now = isinstance(dataset, IterableDataset)
     if was != now:
         raise StateMismatch(
-            [Difference("dataset", kinds[was], kinds[now])],
+            [Difference("dataset", kinds[now], kinds[was])],
             f"The class {type(dataset).__qualname__} has another base than when the loader "
             "was built. dill, for one, loses the base IterableDataset of classes of __main__: "
             "cloudpickle does not.",

@@ -104,6 +104,13 @@ class Position:
         assert self.start is not None
         return carryover_of(self.start.cursor)
 
+    def budget(self, spec: Spec, carryover: Carryover | None) -> int:
+        """The prefetch budget that its run will begin with; ``carryover``: of its workers."""
+        feedback = None if self.start is None else self.start.cursor.feedback
+        if feedback is not None:
+            return int(feedback["budget"])
+        return ((carryover and carryover.policy) or spec.policy()).budget
+
     def remaining(self, spec: Spec) -> int | None:
         """Batches still to be delivered in the epoch; None where the sampler has no length."""
         if self.over:

@@ -149,12 +149,11 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
 
         There is none (UsageError) where nothing is fetched.
         """
-        with self._turn.moves():
-            self.start()
-        run = self._position.run
-        if run is None:
+        if (run := self._position.run) is not None:
+            return run.schedule.budget
+        if self.finished or self._closed:
             raise _no_budget(self.finished)
-        return run.schedule.budget
+        return self._position.budget(spec_of(self.loader), self._driver.carryover)
 
     @prefetch_budget.setter
     def prefetch_budget(self, budget: int | Literal["auto"]) -> None:

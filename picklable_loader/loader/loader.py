@@ -243,8 +243,7 @@ class DataLoader(Picklable[_T]):
             prefetch_budget = "auto"
         wished = {**given, "seed_hooks": tuple(seed_hooks), "prefetch_budget": prefetch_budget}
         options = Options(**{name: wished[name] for name in OPTIONS})
-        if seed is not None and generator is not None:
-            raise ValueError("generator option is mutually exclusive with seed")
+        _check_generator(seed, generator)
         # Torch keeps every argument as an attribute, from which trainers build loaders anew.
         self.__dict__.update(vars(options))
         self.seed_hooks = seed_hooks
@@ -262,6 +261,8 @@ class DataLoader(Picklable[_T]):
             inner = self._pl
             persistent = inner.driver is not None and inner.driver.has_workers
             inner.options = inner.options.changed(name, value, persistent)
+        if name == "generator" and "_pl" in self.__dict__ and value is not self.generator:
+            _check_generator(self._pl.options.seed, value)
         super().__setattr__(name, value)
 
     @property
@@ -386,3 +387,8 @@ class DataLoader(Picklable[_T]):
             position=self._at,
             weight=lambda: weigh(self.__dict__, self.dataset, self._pl.saved()),
         )
+
+
+def _check_generator(seed: int | None, generator: Any) -> None:
+    if seed is not None and generator is not None:
+        raise ValueError("generator option is mutually exclusive with seed")

@@ -157,6 +157,22 @@ def test_a_budget_may_be_one_of_numpys_numbers() -> None:
     assert list(iterator) == list(range(20))
 
 
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"prefetch_budget": 3}], ids=str)
+def test_reading_the_budget_of_an_unpickled_iterator_starts_nothing(options: Any) -> None:
+    iterator = iter(loader(range(20), **options))
+    copied = pickle.loads(pickle.dumps(iterator))
+    before = copied.prefetch_budget
+    assert copied.run is None and before == iterator.prefetch_budget
+    next(copied)
+    assert copied.prefetch_budget >= before
+    copied.close()
+    closed = pickle.loads(pickle.dumps(iterator))
+    closed.close()
+    with pytest.raises(UsageError, match="closed"):
+        closed.prefetch_budget
+    iterator.close()
+
+
 # --- what is delivered ---------------------------------------------------------------------------
 
 OPTIONS: list[dict[str, Any]] = [

@@ -121,8 +121,13 @@ def test_a_pickled_loader_does_not_begin_over_another_kind_of_dataset(
 ) -> None:
     data = pickle.dumps(DataLoader(make(), 3, num_workers=workers))
     change(monkeypatch)
-    with pytest.raises(StateMismatch, match="-style"):
-        next(iter(pickle.loads(data)))
+    again = pickle.loads(data)
+    kinds = {False: "map-style", True: "iterable-style"}
+    now = isinstance(again.dataset, IterableDataset)
+    with pytest.raises(StateMismatch, match="-style") as raised:
+        next(iter(again))
+    (unlike,) = raised.value.differences
+    assert (unlike.expected, unlike.found) == (kinds[now], kinds[not now])
 
 
 def test_a_dataset_may_grow_between_two_epochs() -> None:

@@ -139,6 +139,14 @@ def test_seeds_of_other_types_are_refused(seed: Any) -> None:
 def test_a_seed_and_a_generator_are_refused_together() -> None:
     with pytest.raises(ValueError, match="mutually exclusive"):
         make(seed=1, generator=torch.Generator())
+    loader = make(seed=1)
+    with pytest.raises(ValueError, match="mutually exclusive"):
+        loader.generator = torch.Generator()
+    assert loader.generator is None
+    loader.generator = None
+    unseeded, own = make(), torch.Generator()
+    unseeded.generator = own
+    assert unseeded.generator is own
 
 
 def test_order_and_augmentation_do_not_come_from_the_same_random_numbers() -> None:

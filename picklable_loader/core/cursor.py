@@ -60,8 +60,9 @@ class Cursor(NamedTuple):
     #: as with ``num_workers=0``, or nobody can notice
     draws_as: str | None = None
     #: of a sampler that listens: the budget, the first step that it has not heard of, and feedback
-    #: that it has not received, ``{"budget": 2, "heard": 7, "notes": [[6, [0.5]]]}``; None: it
-    #: does not listen
+    #: that it has not received, ``{"budget": 2, "heard": 7, "notes": [[6, [0.5]]]}``. ``newest`` is
+    #: the step that the consumer has got last, where steps after it were skipped; -1: none. None:
+    #: it does not listen
     feedback: dict[str, Any] | None = None
 
 

@@ -21,6 +21,8 @@ class Delivery(NamedTuple):
     position: StreamPosition | None
     #: the consumer has got a batch, or what fetching it raised
     counts: bool
+    #: `Deliveries.newest` before it
+    newest: int
 
 
 _counts: Callable[[Delivery], bool] = attrgetter("counts")
@@ -31,10 +33,13 @@ class Deliveries:
 
     Args:
         remember: how many deliveries, from 1.
+        newest: see below.
     """
 
-    def __init__(self, remember: int) -> None:
+    def __init__(self, remember: int, newest: int) -> None:
         self._remember = remember
+        #: the step that the consumer has got last; -1: none
+        self.newest = newest
         # No count of them besides: a signal handler may raise between any two lines.
         self._last: deque[Delivery] = deque()
 
@@ -46,6 +51,8 @@ class Deliveries:
         """A step is about to be delivered or passed over; the oldest ones are forgotten."""
         last = self._last
         last.append(delivery)
+        if delivery.counts:
+            self.newest = delivery.task.step
         if len(last) > self._remember:
             for _ in range(sum(map(_counts, last)) - self._remember):
                 while not last.popleft().counts:
@@ -69,6 +76,7 @@ class Deliveries:
         """
         if not self._last or self._last[-1].delivered < handed_over:
             return None
+        self.newest = self._last[-1].newest
         return self._last.pop()
 
     def forget(self) -> None:

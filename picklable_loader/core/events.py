@@ -7,10 +7,12 @@ are not frozen, which would take 0.4 µs more each. Example: ``Arrived(step=3)``
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
+from ..errors import InvalidTransition
 from .feedback import Note
 from .streams import StreamPosition
 from .task import Task
@@ -40,7 +42,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What was drawn and is not delivered is given up, and the sampler is asked again."""
+    """What was drawn and is not delivered is given up; `Wanted` asks the sampler again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,15 @@ def outline(event: Event) -> Event:
         case Told():
             return Told(b"")
     return event
+
+
+class Past(deque[Event]):
+    """Outlines of the last events, for the reader of a bug report."""
+
+    def explained(self, error: InvalidTransition, event: Event) -> InvalidTransition:
+        """The error of an event that cannot happen, with those before it."""
+        step = getattr(event, "step", error.step)
+        return InvalidTransition(error.phase, error.event, step, tuple(map(repr, self)))
 
 
 # --- instructions --------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ class Receiver(Protocol):
     """A plan, as far as feedback needs it."""
 
     @property
-    def listens(self) -> bool:
-        """The sampler receives feedback."""
+    def listens(self) -> bool | None:
+        """The sampler receives feedback; None: nobody knows before it is opened."""
 
     @property
     def ranks(self) -> int:
@@ -38,9 +38,10 @@ class Feedback:
 
     Args:
         plan: what the tasks are drawn from.
-        heard: a sampler that listens has received the notes about all steps below this one; None:
-            nobody knows yet of one that listens.
+        heard: a sampler that listens has received all notes about steps below this one, which the
+            consumer may get again; None: nobody knows yet of one that listens.
         notes: by step, those that it has not received, in order of the steps.
+        waits: see below.
     """
 
     def __init__(
@@ -48,51 +49,73 @@ class Feedback:
         plan: Receiver,
         heard: int | None = None,
         notes: Mapping[int, Sequence[Note]] | None = None,
+        waits: bool = False,
     ) -> None:
         self._plan = plan
         self.listening = heard is not None
-        self.heard = heard or 0
+        #: nothing is drawn before the consumer asks: the sampler listens, or was flushed
+        self.waits = waits or self.listening
+        #: the sampler may still turn out to listen
+        self.unsure = not self.listening
+        #: notes about steps below it were received before this run
+        self._known = heard or 0
+        #: so were those about steps below this one, which the consumer has asked for
+        self._asked = self._known
         self._notes = {step: [*some] for step, some in (notes or {}).items()}
 
-    def look(self, policy: Policy, delivered: int) -> None:
+    def look(self, policy: Policy) -> None:
         """See whether the sampler listens, now that it may have been opened.
 
         Raises:
             UsageError: its draws would depend on more than deliveries and the budget.
         """
-        if not self.listening and self._plan.listens:
-            _check(policy, self._plan.ranks)
-            self.listening, self.heard = True, delivered
+        if self.unsure:
+            listens = self._plan.listens
+            if listens:
+                _check(policy, self._plan.ranks)
+                self.listening = self.waits = True
+            self.unsure = listens is None
 
     def add(self, step: int, notes: Sequence[Note]) -> None:
         """Something is said about a delivered step.
 
-        It is dropped if the sampler has heard of that step: a state may be behind its sampler, and
-        then brings the same steps again.
+        It is dropped if this run delivers the step once more: a state may be behind its sampler.
         """
-        if self.listening and step >= self.heard:
+        if self.listening and step >= self._known:
             self._notes.setdefault(step, []).extend(notes)
 
     def retract(self, step: int) -> None:
         """The consumer has not got that step's batch after all."""
         self._notes.pop(step, None)
+        self._asked = max(self._known, min(self._asked, step))
+
+    def heard(self, newest: int, behind: bool) -> int:
+        """The argument ``heard`` of the one that goes on from a state.
+
+        Args:
+            newest: the step that the consumer has got last, according to the state.
+            behind: deliveries came after it.
+        """
+        return self._asked if behind else max(self._known, min(self._asked, newest))
 
     def below(self, step: int) -> dict[int, list[Note]]:
         """The notes about steps below this one, for a state; copies."""
         return {at: [*notes] for at, notes in self._notes.items() if at < step}
 
-    def hear(self, delivered: int) -> Exception | None:
-        """Have the sampler receive all notes, step by step.
+    def hear(self, asked: int = 0) -> Exception | None:
+        """Have the sampler receive all notes, step by step, before it is drawn from.
 
         Args:
-            delivered: all steps below this one were delivered, and count as heard of.
+            asked: the step that the consumer asks for; 0: it asks for none, and may say more about
+                the last one.
 
         Returns:
             What the sampler has raised, for the consumer; it counts as received.
         """
         if not self.listening:
+            self.waits = False
             return None
-        self.heard = max(self.heard, delivered)
+        self._asked = max(self._asked, asked)
         try:
             while self._notes:
                 step = next(iter(self._notes))

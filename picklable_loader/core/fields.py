@@ -47,7 +47,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "feedback": (dict,),
         "checksum": (str,),
     },
-    "feedback": {"budget": (int,), "heard": (int,), "notes": (list,)},
+    "feedback": {"budget": (int,), "heard": (int,), "notes": (list,), "newest": (int,)},
     "program": {
         "torch": (str,), "numpy": (str,), "python": (str,), "cuda": (list,), "rank": (list,),
     },

@@ -51,8 +51,8 @@ class RandomAccess(Protocol):
 class Listener(Protocol):
     """An order whose sampler may get feedback while it is drawn from."""
 
-    #: the sampler receives feedback, as far as is known before it is opened
-    listens: bool
+    #: the sampler receives feedback; None: nobody knows before it is opened
+    listens: bool | None
 
     def receive(self, step: int, notes: Sequence[bytes]) -> None:
         """Give the sampler what was said about a delivered step; raises what it raises."""

@@ -98,9 +98,11 @@ class Plan:
         return not self.order.seekable
 
     @property
-    def listens(self) -> bool:
-        """The sampler receives feedback."""
-        return not self.order.seekable and isinstance(self.order, Listener) and self.order.listens
+    def listens(self) -> bool | None:
+        """The sampler receives feedback; None: nobody knows before it is opened."""
+        if self.order.seekable or not isinstance(self.order, Listener):
+            return False
+        return self.order.listens
 
     @property
     def ranks(self) -> int:

@@ -11,7 +11,6 @@ when the consumer asks (``lazy``). The *budget* is how many tasks the window may
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,6 +39,7 @@ from .events import (
     LastState,
     Left,
     Pass,
+    Past,
     Raise,
     Retract,
     Skipped,
@@ -57,12 +57,9 @@ from .streams import StreamPlan, StreamPosition
 from .task import Task
 from .window import Entry, Window
 
-#: events that a bug report shows
-_REMEMBERED = 64
-
 
 class Schedule:
-    """The state machine that decides what is fetched where and delivered when.
+    """Decides what is fetched where and delivered when.
 
     Args:
         plan: the epoch's tasks.
@@ -71,6 +68,7 @@ class Schedule:
         positions: the position of each stream, if streams serve the tasks and have states.
         remember: how many deliveries a state may be behind, from 1.
         feedback: of a state, what a sampler that listens is to receive; None: there is none.
+        newest: the step that the consumer has got last, -1 for none; None: the last one delivered.
     """
 
     def __init__(
@@ -81,20 +79,18 @@ class Schedule:
         positions: Sequence[StreamPosition] = (),
         remember: int = 1,
         feedback: Feedback | None = None,
+        newest: int | None = None,
     ) -> None:
-        self.plan = plan
-        self.policy = policy
+        self.plan, self.policy = plan, policy
         self.feedback = feedback or Feedback(plan)
-        self.deliveries = Deliveries(remember)
-        #: the last events without states and feedback, for the reader of a bug report
-        self._past: deque[Event] = deque(maxlen=_REMEMBERED)
+        self.deliveries = Deliveries(remember, delivered - 1 if newest is None else newest)
+        self._past = Past(maxlen=64)
         self._begin(delivered, positions)
 
     def _begin(self, delivered: int, positions: Sequence[StreamPosition]) -> None:
         """Begin with nothing under way."""
-        policy, plan = self.policy, self.plan
-        #: steps of this epoch that were delivered, skipped, or had no batch; an interruption
-        #: may decrease it by one
+        plan, policy = self.plan, self.policy
+        #: steps that were delivered, skipped, or had no batch; an interruption may decrease it
         self.delivered = delivered
         #: the window's largest size; the policy's, until it grows or the user sets it
         self._budget = Budget(policy)
@@ -125,17 +121,14 @@ class Schedule:
         wait, and report the next event; the batch comes with the answer to a later one.
 
         Raises:
-            InvalidTransition: the event cannot happen to its task; nothing has changed. It has the
-                last 64 events.
+            InvalidTransition: the event cannot happen to its task; nothing has changed.
         """
         instructions: list[Instruction] = []
         self._past.append(outline(event))
         try:
             _HANDLERS[type(event)](self, event, instructions)
         except InvalidTransition as error:
-            step = getattr(event, "step", error.step)
-            past = tuple(map(repr, self._past))
-            raise InvalidTransition(error.phase, error.event, step, past) from None
+            raise self._past.explained(error, event) from None
         return instructions
 
     def window(self) -> tuple[Task, ...]:
@@ -186,27 +179,26 @@ class Schedule:
 
     def _started(self, event: Started, out: list[Instruction]) -> None:
         self._streams.begin(event.states)
-        self.feedback.look(self.policy, self.delivered)
+        self.feedback.look(self.policy)
         self._refill(out)
-        self.feedback.look(self.policy, self.delivered)  # it may just have been opened
+        self.feedback.look(self.policy)  # it may just have been opened
 
     def _wanted(self, event: Wanted, out: list[Instruction]) -> None:
         self._wanting = True
         self._refill(out)
-        if not self.delivered:
-            self.feedback.look(self.policy, self.delivered)
+        if self.feedback.unsure:
+            self.feedback.look(self.policy)
         self._serve(out)
 
     def _told(self, event: Told, out: list[Instruction]) -> None:
-        self.feedback.add(self.delivered - 1, (event.note,))
+        self.feedback.add(self.deliveries.newest, (event.note,))
 
     def _flushed(self, event: Flushed, out: list[Instruction]) -> None:
-        self._fault = self.feedback.hear(self.delivered) or self._fault
+        self._hear()
         if self.plan.put_back(self._window.tasks()):
             out.extend(map(Drop, self._window.give_up()))
             self.deliveries.forget()
-            self._exhausted = False
-            self._refill(out)
+            self._exhausted, self.feedback.waits = False, True
 
     def _answered(self, event: Answered, out: list[Instruction]) -> None:
         entry, forgotten = self._window.answer(event)
@@ -261,7 +253,8 @@ class Schedule:
         self._refill(out)
 
     def _skipped(self, event: Skipped, out: list[Instruction]) -> None:
-        self._fault = self.feedback.hear(self.delivered) or self._fault
+        if event.count:
+            self._hear()
         passed, here = self._window.skip(event)
         out.extend(map(Drop, here))
         if not self._exhausted:
@@ -269,7 +262,14 @@ class Schedule:
         self._streams.pass_over(self.delivered, passed)
         self.delivered += passed
         self.deliveries.forget()
+        self.feedback.look(self.policy)  # it may just have been opened
         self._refill(out)
+
+    def _hear(self) -> None:
+        """Have the sampler hear while the consumer asks for nothing; no state is behind that."""
+        if self.feedback.listening:
+            self._fault = self.feedback.hear() or self._fault
+            self.deliveries.forget()
 
     def _interrupted(self, event: Interrupted, out: list[Instruction]) -> None:
         if self._drawn is not None:
@@ -312,15 +312,15 @@ class Schedule:
             self._wanting = False
             out.append(Condemn(head.task))
         elif window.under_way < self.policy.workers and len(window.entries) >= self.budget:
-            # Workers idle, the window being full and its head slow.
-            if self._budget.grow_behind_a_head():
+            if self._budget.grow_behind_a_head():  # workers idle, and the head is slow
                 self._refill(out)
 
     def _move_on(self, entry: Entry) -> Answered:
         """Move on behind a step; returns its answer."""
         task, kind = entry.task, type(entry.answer)
         position = self._streams.copy_of(task.stream) if self._streamed else None
-        self.deliveries.add(Delivery(self.delivered, task, position, kind is not Emptied))
+        newest = self.deliveries.newest
+        self.deliveries.add(Delivery(self.delivered, task, position, kind is not Emptied, newest))
         answer = self._window.take(entry, Wanted)
         self.delivered += 1
         if answer.notes:
@@ -332,15 +332,16 @@ class Schedule:
     def _refill(self, out: list[Instruction]) -> None:
         """Draw tasks up to the budget and hand them out."""
         plan, policy, window, budget = self.plan, self.policy, self._window, self._budget
-        in_turn = self._in_turn
-        on_demand = policy.lazy or policy.on_demand or self.feedback.listening
+        on_demand = policy.lazy or policy.on_demand or self.feedback.waits
         if on_demand and not self._wanting:
             return
         self._fault = self.feedback.hear(self.delivered) or self._fault
         while len(window.entries) < budget.tasks and self._may_draw():
             try:
                 # in one line: no signal comes before it is noted
-                self._drawn = plan.draw() if in_turn else self._dispatch.draw(plan, budget.tasks)
+                self._drawn = (
+                    plan.draw() if self._in_turn else self._dispatch.draw(plan, budget.tasks)
+                )
             except StopIteration:
                 streams = plan.repeat(self.delivered + len(window.entries))
                 self._exhausted = not streams
@@ -364,10 +365,10 @@ class Schedule:
         over = self._exhausted or self._fault or self._streams.awaited is not None
         if over or self._window.redraws:
             return False
-        limit = self.plan.limit
-        if limit is not None and self.delivered + len(self._window.entries) >= limit:
+        limit, drawn = self.plan.limit, len(self._window.entries)
+        if limit is not None and self.delivered + drawn >= limit:
             return False
-        if self.policy.bytes is None or not self._window.entries:
+        if self.policy.bytes is None or not drawn:
             return True
         fetched = self._window.under_way + self._window.held
         return self._budget.has_room(self._window.bytes, fetched)

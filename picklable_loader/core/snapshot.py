@@ -232,7 +232,12 @@ def _feedback(state: Mapping[str, Any]) -> dict[str, Any] | None:
         steps.append(entry[0])
     if steps != sorted(set(steps)):
         raise DamagedStateError("feedback.notes", "each step once, ascending", steps)
-    return {"budget": budget, "heard": _count(form, "heard"), "notes": form["notes"]}
+    feedback = {"budget": budget, "heard": _count(form, "heard"), "notes": form["notes"]}
+    if (newest := form.get("newest")) is None:
+        return feedback
+    if type(newest) is not int or not -1 <= newest < step:
+        raise DamagedStateError("feedback.newest", f"from -1 to {step - 1}", newest)
+    return {**feedback, "newest": newest}
 
 
 # --- the streams ---------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ class Run:
             workers=as_text(self.worker_states) if self.worker_states else {},
             announced=self.announced,
             draws_as=self.draws_as if shows_draws(self._source, self.spec) else None,
-            feedback=saved_feedback(self.schedule, step, live),
+            feedback=saved_feedback(self.schedule, undone, live),
         )
 
     def _undone(self, behind: int) -> list[Delivery]:
@@ -377,10 +377,11 @@ class Run:
                 again = map(plan.again, map(self._as_drawn, position.since))
                 position.since = [task for task in again if task is not None]
             plan.seek()
-        feedback = restored_feedback(cursor, self.order, plan)
-        if feedback is not None and cursor is not None and cursor.feedback is not None:
+        feedback, newest = restored_feedback(cursor, self.order, plan), None
+        if cursor is not None and cursor.feedback is not None:
             policy = replace(policy, budget=cursor.feedback["budget"], most=0)
-        return Schedule(plan, policy, step, positions, spec.options.remember, feedback)
+            newest = cursor.feedback.get("newest")
+        return Schedule(plan, policy, step, positions, spec.options.remember, feedback, newest)
 
     def _as_drawn(self, task: Task) -> Task:
         """A task of a state, with its indices as the sampler gave them."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..core.cursor import Cursor
+from ..core.deliveries import Delivery
 from ..core.feedback import Feedback
 from ..core.order import Listener, Order
 from ..core.plan import Plan
@@ -13,26 +15,36 @@ from ..errors import SYMPTOMS, DamagedStateError
 from ..saving.states.notes import notes_as_plain, notes_from_plain
 
 
-def saved_feedback(schedule: Schedule, step: int, live: bool) -> dict[str, Any] | None:
+def saved_feedback(
+    schedule: Schedule, undone: Sequence[Delivery], live: bool
+) -> dict[str, Any] | None:
     """The feedback of a run, as a cursor holds it.
 
     Args:
         schedule: the run's.
-        step: the cursor's; the same batches come again from there on, with their feedback.
+        undone: the last deliveries, the newest first, which the cursor is behind: the same batches
+            come again, with their feedback.
         live: it may hold objects that only pickle can save.
     """
     feedback = schedule.feedback
     if not feedback.listening:
         return None
+    first = undone[-1] if undone else None
+    step = schedule.delivered if first is None else first.delivered
+    newest = schedule.deliveries.newest if first is None else first.newest
     notes = [[at, notes_as_plain(some, live)] for at, some in feedback.below(step).items()]
-    return {"budget": schedule.budget, "heard": feedback.heard, "notes": notes}
+    heard = feedback.heard(newest, behind=bool(undone))
+    state = {"budget": schedule.budget, "heard": heard, "notes": notes}
+    return state if newest == step - 1 else {**state, "newest": newest}
 
 
-def restored_feedback(cursor: Cursor | None, order: Order, plan: Plan) -> Feedback | None:
-    """The feedback that a cursor holds; None if there is none."""
-    saved = None if cursor is None else cursor.feedback
-    if saved is None:
-        return None
+def restored_feedback(cursor: Cursor | None, order: Order, plan: Plan) -> Feedback:
+    """The feedback that a run goes on with."""
+    if cursor is None or cursor.feedback is None:
+        # With nothing drawn ahead it may have been flushed: the original waits, too.
+        flushed = cursor is not None and cursor.order is not None and not cursor.window
+        return Feedback(plan, waits=flushed and not order.seekable)
+    saved = cursor.feedback
     if order.seekable or not isinstance(order, Listener):
         raise DamagedStateError("feedback", "absent, as this sampler receives none", saved)
     try:

@@ -66,7 +66,7 @@ class SamplerAccess(PicklableIterator[_T]):
             return order.iterator()
 
     def flush(self) -> int:
-        """Give up what was drawn and not delivered, and ask the sampler again.
+        """Give up what was drawn and not delivered; the next ``next`` asks the sampler again.
 
         Torch's samplers give the same batches again. The iterator of another one, or else the
         sampler, is offered the batches by ``put_back(batches)``, a list in the order in which it
@@ -99,7 +99,7 @@ class SamplerAccess(PicklableIterator[_T]):
             return before - self.drawn
 
     def tell(self, obj: Any) -> None:
-        """Give the sampler feedback about the batch that was delivered last, such as its losses.
+        """Give the sampler feedback about the batch that came last from ``next``, such as losses.
 
         The sampler's iterator, or else the sampler, receives it by ``receive(step, objs)`` right
         before it is next asked for a batch, together with what `send_feedback` has attached.
@@ -124,7 +124,7 @@ class SamplerAccess(PicklableIterator[_T]):
                     f"tell() needs a sampler that listens: give {_named(run)}, or its iterator, "
                     "a method receive(step, objs)"
                 )
-            if not run.step:
+            if run.schedule.deliveries.newest < 0:
                 raise UsageError("tell() needs a batch: none was delivered in this epoch yet")
             note = note_of(obj, "tell()")
             run.has_moved = True

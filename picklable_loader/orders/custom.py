@@ -109,9 +109,10 @@ class CustomOrder:
         return taken
 
     @property
-    def listens(self) -> bool:
-        """The sampler, or its iterator, receives feedback; the latter is known once it is open."""
-        return receiver_of(self._iterator, self._sampler) is not None
+    def listens(self) -> bool | None:
+        """The sampler, or its iterator, receives feedback; None: it is not open, nobody knows."""
+        found = receiver_of(self._iterator, self._sampler) is not None
+        return found or (None if self._iterator is None else False)
 
     def receive(self, step: int, notes: Sequence[bytes]) -> None:
         """Have the sampler receive what was said about a step, at the next take at the latest."""
@@ -241,10 +242,7 @@ class CustomOrder:
                 return
             raise CannotSaveError(
                 f"the iterator of the sampler {type(self._sampler).__qualname__}",
-                "it draws from a global random number generator that the program draws from in "
-                "between, and has done so too often to be replayed",
-                "Pass seed= to the DataLoader, give the sampler a generator of its own, or give "
-                "its iterator state_dict and load_state_dict, or what pickle can save",
+                *self.record.why_not(seeded=self._private is not None),
             )
         if not self.record.taken:
             self._note_between()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -38,6 +39,12 @@ class Event(NamedTuple):
     step: int | None
     #: the notes, or the batches
     given: list[Any]
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes in a state, or so."""
+        notes = self.given if self.step is not None else [pickle.dumps(self.given)]
+        return sum(map(len, notes))
 
 
 @dataclass
@@ -81,7 +88,7 @@ class Record:
         if found is not None and len(bytes.fromhex(found)) != 8:
             raise ValueError("a checksum is 16 hexadecimal digits")
         events = [_event(*form) for form in saved.get("events", ())]
-        heard = sum(len(note) for event in events for note in event.given)
+        heard = sum(event.bytes for event in events)
         return cls(opens, taken, ended, found, log, before, between, events, heard)
 
     def note(self, opens: int, taken: int, states: dict[str, Any]) -> None:
@@ -91,12 +98,28 @@ class Record:
             if len(self.log) > _LOG_LIMIT:
                 self.log = None
 
+    def why_not(self, seeded: bool) -> tuple[str, str]:
+        """Why there is no log, and the way out; with a seed, too much was heard."""
+        state = "its iterator state_dict and load_state_dict, or what pickle can save"
+        if seeded or self.heard_bytes > _MOST_HEARD:
+            return (
+                "it has received, or taken back, more than the 1 MiB that a state can hold of an "
+                "epoch's feedback for a replay",
+                f"Give {state}, or give it less: `tell` and `send_feedback` numbers, not arrays",
+            )
+        return (
+            "it draws from a global random number generator that the program draws from in "
+            "between, and has done so too often to be replayed",
+            "Pass seed= to the DataLoader, give the sampler a generator of its own, or give "
+            + state,
+        )
+
     def heard(self, event: Event) -> None:
         """The sampler was given that; too much of it makes a replay impossible."""
         if self.log is None:
             return
         self.events.append(event)
-        self.heard_bytes += sum(map(len, event.given))
+        self.heard_bytes += event.bytes
         if self.heard_bytes > _MOST_HEARD:
             self.log = None
             self.events.clear()

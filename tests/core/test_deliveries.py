@@ -24,14 +24,14 @@ from picklable_loader.core.task import Task
 
 
 def delivery(step: int, counts: bool = True) -> Delivery:
-    return Delivery(step, Task(step, [step], step), None, counts)
+    return Delivery(step, Task(step, [step], step), None, counts, step - 1)
 
 
 @given(st.lists(st.booleans(), max_size=30), st.integers(1, 4))
 def test_the_last_so_many_are_remembered_and_the_empty_steps_between_them(
     counts: list[bool], remember: int
 ) -> None:
-    deliveries = Deliveries(remember)
+    deliveries = Deliveries(remember, -1)
     for step, each in enumerate(counts):
         deliveries.add(delivery(step, each))
     counting = [step for step, each in enumerate(counts) if each]
@@ -42,7 +42,7 @@ def test_the_last_so_many_are_remembered_and_the_empty_steps_between_them(
 
 
 def test_only_what_the_consumer_has_not_got_is_taken_back() -> None:
-    deliveries = Deliveries(3)
+    deliveries = Deliveries(3, -1)
     deliveries.add(delivery(0))
     deliveries.add(delivery(1))
     assert deliveries.take_back(handed_over=2) is None

@@ -41,17 +41,30 @@ from picklable_loader.errors import UsageError
 
 
 class Attentive:
-    """An order whose next index depends on everything that happened before, and on its moment."""
+    """An order whose next index depends on everything that happened before, and on its moment.
+
+    Args:
+        length: how many indices it has.
+        takes_back: it has ``put_back``.
+        listens: it has ``receive``; None: so has its iterator, which nobody knows before a draw.
+    """
 
     seekable = False
-    listens = True
 
-    def __init__(self, length: int, takes_back: bool) -> None:
+    def __init__(self, length: int, takes_back: bool, listens: bool | None = True) -> None:
         self.left = length
         self.takes_back = takes_back
+        self.listens = listens
+        self.opened = False
         self.log: list[Any] = []
 
+    def open(self) -> None:
+        self.opened = True
+        if self.listens is None:
+            self.listens = True
+
     def take(self, count: int) -> list[int]:
+        self.open()
         count = min(count, self.left)
         self.left -= count
         items = [crc32(repr((self.log, at)).encode()) for at in range(count)]
@@ -60,6 +73,7 @@ class Attentive:
         return items
 
     def receive(self, step: int, notes: Sequence[bytes]) -> None:
+        assert self.listens
         self.log.append((step, [*notes]))
 
     def put_back(self, batches: list[Any]) -> bool:
@@ -75,28 +89,31 @@ class Attentive:
         return None
 
 
-@dataclass(frozen=True)
-class Habits:
-    """What a consumer does after each step; it does the same again after a resume."""
-
-    tells: frozenset[int] = frozenset()
-    flushes: frozenset[int] = frozenset()
-    skips: frozenset[int] = frozenset()
-    empty: frozenset[int] = frozenset()
-
-
 @dataclass
 class Pass_:
-    """A consumer, and workers that answer in the order of ``luck``, or die."""
+    """A program that follows a script, and workers that answer in the order of ``luck``, or die.
+
+    An act of the script is "next", "tell", "flush", "change" (of the live sampler), or a number of
+    steps to skip. When it is at its end, the program asks for the rest.
+    """
 
     schedule: Schedule
-    habits: Habits
+    script: Sequence[Any]
+    empty: frozenset[int] = frozenset()
     luck: list[int] = field(default_factory=list)
     under_way: list[tuple[int, Any]] = field(default_factory=list)
     #: the batches that the consumer has got, by step
     got: dict[int, Any] = field(default_factory=dict)
+    #: by step, which act has asked for it
+    asked: dict[int, int] = field(default_factory=dict)
     arrived: dict[int, Any] = field(default_factory=dict)
+    #: acts that are done
+    done: int = 0
     over: bool = False
+
+    @property
+    def order(self) -> Any:
+        return self.schedule.plan.order  # type: ignore[union-attr]
 
     def handle(self, event: Any) -> int | None:
         """Carry out what an event leads to; the step that is delivered."""
@@ -132,7 +149,7 @@ class Pass_:
             return self.handle(Died(0, lost, lost[0] if lost else None))
         step, indices = self.under_way.pop(luck % len(self.under_way))
         self.arrived[step] = indices
-        if step in self.habits.empty:
+        if step in self.empty:
             return self.handle(Emptied(step))
         return self.handle(Arrived(step, notes=[repr(indices).encode()]))
 
@@ -150,117 +167,164 @@ class Pass_:
             self.arrived.clear()
             self.handle(Started())
             return self.next()
-        self.got[step] = self.arrived.pop(step)
-        self.after(step)
+        self.got[step], self.asked[step] = self.arrived.pop(step), self.done
 
-    def after(self, step: int) -> None:
-        if step in self.habits.tells:
-            self.handle(Told(f"told {step}".encode()))
-        if step in self.habits.flushes:
+    def act(self, act: Any) -> None:
+        if act == "next":
+            self.next()
+        elif act == "tell":
+            if self.schedule.feedback.listening and self.schedule.deliveries.newest >= 0:
+                self.handle(Told(f"about {self.schedule.deliveries.newest}".encode()))
+        elif act == "flush":
+            drawn = self.drawn()
             self.handle(Flushed())
-            if step % 2:  # a worker is still busy with what was given up
-                self.handle(Flushed())
-        if step in self.habits.skips:
-            self.handle(Skipped(1))
+            assert self.drawn() in (0, drawn), "all or nothing is given up"
+        elif act == "change":
+            self.order.open()
+            self.order.log.append("change")
+        else:
+            self.handle(Skipped(act))
 
-    def run(self, batches: int | None = None) -> Pass_:
-        for _ in range(1000 if batches is None else batches):
-            if self.over:
-                break
+    def drawn(self) -> int:
+        plan: Any = self.schedule.plan
+        return len(self.schedule.window()) + len(plan.backlog)
+
+    def run(self, acts: int | None = None) -> Pass_:
+        """Do so many acts; None: all, and ask for the rest."""
+        script = self.script if acts is None else self.script[:acts]
+        while self.done < len(script) and not self.over:
+            self.act(script[self.done])
+            self.done += 1
+        while acts is None and not self.over:
             self.next()
         return self
+
+    def behind(self, most: int) -> int:
+        """How many deliveries a state may be behind, with all that is done again since then."""
+        for count in range(min(most, len(self.schedule.deliveries)), 0, -1):
+            first = self.schedule.deliveries.last(count)[-1].task.step
+            if first in self.asked and "change" not in self.script[self.asked[first] : self.done]:
+                return count
+        return 0
 
     def resumed(self, behind: int, policy: Policy, luck: list[int]) -> Pass_:
         """Another consumer, which goes on from a state; the rest is as after a crash."""
         old = self.schedule
         undone = old.deliveries.last(behind)
         step = undone[-1].delivered if undone else old.delivered
+        newest = undone[-1].newest if undone else old.deliveries.newest
         plan: Any = old.plan
         pending = [*(each.task for each in undone), *old.window(), *plan.backlog]
         order = copy.deepcopy(plan.order)
         again = Plan(order, plan.grouping, plan.next_step, plan.position, pending)
-        feedback = Feedback(again, old.feedback.heard, old.feedback.below(step))
-        schedule = Schedule(again, policy, step, (), 3, feedback)
+        heard = old.feedback.heard(newest, behind > 0) if old.feedback.listening else None
+        waits = order.opened and not pending
+        feedback = Feedback(again, heard, old.feedback.below(step), waits)
+        schedule = Schedule(again, policy, step, (), 3, feedback, newest)
         got = {at: batch for at, batch in self.got.items() if at < step}
-        passing = Pass_(schedule, self.habits, luck, got=got)
-        passing.handle(Started())
+        done = self.asked[undone[-1].task.step] if undone else self.done
+        passing = Pass_(schedule, self.script, self.empty, luck, got=got, done=done)
+        passing.over = self.over and not undone
+        if not passing.over:
+            passing.handle(Started())
         return passing
 
 
 def begun(
-    policy: Policy, habits: Habits, length: int, back: bool, luck: Sequence[int] = ()
+    policy: Policy,
+    script: Sequence[Any],
+    length: int,
+    back: bool,
+    luck: Sequence[int] = (),
+    empty: frozenset[int] = frozenset(),
+    listens: bool | None = True,
 ) -> Pass_:
-    plan = Plan(Attentive(length, back), Grouping(Unit.SAMPLE_OF_BATCH, 2))
-    passing = Pass_(Schedule(plan, policy, remember=3), habits, [*luck])
+    plan = Plan(Attentive(length, back, listens), Grouping(Unit.SAMPLE_OF_BATCH, 2))
+    passing = Pass_(Schedule(plan, policy, remember=3), script, empty, [*luck])
     passing.handle(Started())
     return passing
 
 
 def seen(passing: Pass_) -> Any:
     """All that the sampler has seen, and all that the consumer has got."""
-    plan: Any = passing.schedule.plan
-    return plan.order.log, passing.got
+    return passing.order.log, passing.got
 
 
-STEPS = st.frozensets(st.integers(0, 12))
-HABITS = st.builds(Habits, STEPS, STEPS, STEPS, STEPS)
+def under(workers: int, budget: int) -> Policy:
+    """As a loader sets it for a sampler of one's own."""
+    return Policy(workers, budget=budget, most_deaths=ENDLESS, on_demand=budget == 1)
+
+
+ACTS = st.sampled_from(["next", "next", "next", "tell", "tell", "flush", "change", 0, 1, 2])
+SCRIPT = st.lists(ACTS, max_size=24)
+EMPTY = st.frozensets(st.integers(0, 12), max_size=3)
+LISTENS = st.sampled_from([True, None, False])
 #: lists that Hypothesis makes are short, and mostly zeros: too little happens under these
 LUCK = st.integers(0, 2**32).map(lambda seed: Random(seed).choices(range(14), k=80))
-LENGTH = st.integers(0, 24)
+LENGTH = st.integers(0, 30)
 ENDLESS = 10**9
 
 
 @settings(max_examples=1000, deadline=None)
-@given(HABITS, LENGTH, st.booleans(), st.integers(1, 4), st.integers(1, 6), LUCK)
+@given(SCRIPT, EMPTY, LENGTH, st.booleans(), LISTENS, st.integers(1, 4), st.integers(1, 5), LUCK)
 def test_a_sampler_sees_the_same_whoever_works(
-    habits: Habits, length: int, back: bool, workers: int, budget: int, luck: list[int]
+    script: list[Any],
+    empty: frozenset[int],
+    length: int,
+    back: bool,
+    listens: bool | None,
+    workers: int,
+    budget: int,
+    luck: list[int],
 ) -> None:
-    alone = Policy(lazy=True, budget=budget, most_deaths=ENDLESS)
-    several = Policy(workers=workers, budget=budget, most_deaths=ENDLESS)
-    expected = begun(alone, habits, length, back).run()
-    found = begun(several, habits, length, back, luck).run()
+    alone = Policy(lazy=True, budget=1, most_deaths=ENDLESS) if budget == 1 else under(1, budget)
+    expected = begun(alone, script, length, back, (), empty, listens).run()
+    found = begun(under(workers, budget), script, length, back, luck, empty, listens).run()
     assert seen(found) == seen(expected)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1500, deadline=None)
 @given(
-    HABITS, LENGTH, st.booleans(), st.integers(1, 6), LUCK, LUCK, st.integers(0, 13),
-    st.integers(0, 3), st.integers(1, 3),
+    SCRIPT, EMPTY, LENGTH, st.booleans(), LISTENS, st.integers(1, 5), LUCK, LUCK, LUCK,
+    st.integers(0, 24), st.integers(0, 24), st.integers(0, 3), st.integers(0, 3),
 )  # fmt: skip
 def test_a_state_goes_on_with_what_the_sampler_would_have_seen(
-    habits: Habits,
+    script: list[Any],
+    empty: frozenset[int],
     length: int,
     back: bool,
+    listens: bool | None,
     budget: int,
     luck: list[int],
     more: list[int],
-    batches: int,
+    most: list[int],
+    acts: int,
+    later: int,
     behind: int,
-    workers: int,
+    then_behind: int,
 ) -> None:
-    policy = Policy(workers=2, budget=budget, most_deaths=ENDLESS)
-    expected = begun(policy, habits, length, back).run()
-    killed = begun(policy, habits, length, back, luck).run(batches)
-    behind = min(behind, len(killed.schedule.deliveries))
-    other = Policy(workers=workers, budget=budget, most_deaths=ENDLESS)
-    assert seen(killed.resumed(behind, other, more).run()) == seen(expected)
+    """The one that goes on is saved once more, at once or later."""
+    expected = begun(under(2, budget), script, length, back, (), empty, listens).run()
+    killed = begun(under(2, budget), script, length, back, luck, empty, listens).run(acts)
+    again = killed.resumed(killed.behind(behind), under(1, budget), more).run(acts + later)
+    last = again.resumed(again.behind(then_behind), under(3, budget), most)
+    assert seen(last.run()) == seen(expected)
 
 
 def test_with_a_budget_of_one_a_batch_is_drawn_with_all_feedback_of_those_before() -> None:
-    habits = Habits(tells=frozenset(range(9)))
-    log, got = seen(begun(Policy(workers=2), habits, 6, back=False).run())
+    log, got = seen(begun(Policy(workers=2), ["next", "tell"] * 3, 6, back=False).run())
     notes = [repr(got[step]).encode() for step in range(3)]
-    rows = [(step, [notes[step], f"told {step}".encode()]) for step in range(3)]
+    rows = [(step, [notes[step], f"about {step}".encode()]) for step in range(3)]
     assert log == [got[0], rows[0], got[1], rows[1], got[2], rows[2]]
 
 
 def test_a_budget_of_three_lets_the_sampler_be_two_batches_ahead() -> None:
-    log, got = seen(begun(Policy(workers=2, budget=3), Habits(), 8, back=False).run(2))
+    log, got = seen(begun(Policy(workers=2, budget=3), ["next"] * 2, 8, back=False).run(2))
     assert log == [*log[:3], (0, [repr(got[0]).encode()]), log[4]]
 
 
 def test_flush_gives_up_what_was_drawn_and_the_sampler_is_asked_again() -> None:
-    passing = begun(Policy(workers=2, budget=3), Habits(flushes=frozenset({0})), 8, back=True)
+    passing = begun(Policy(workers=2, budget=3), ["next", "flush"], 8, back=True)
     log, got = seen(passing.run())
     offered = log[4]
     assert offered == ("back", log[1:3])
@@ -269,13 +333,13 @@ def test_flush_gives_up_what_was_drawn_and_the_sampler_is_asked_again() -> None:
 
 
 def test_without_put_back_flush_gives_nothing_up() -> None:
-    with_flush = begun(Policy(workers=2, budget=3), Habits(flushes=frozenset({0})), 8, False)
-    without = begun(Policy(workers=2, budget=3), Habits(), 8, False)
+    with_flush = begun(Policy(workers=2, budget=3), ["next", "flush"], 8, False)
+    without = begun(Policy(workers=2, budget=3), [], 8, False)
     assert seen(with_flush.run())[1] == seen(without.run())[1]
 
 
 def test_a_step_that_was_given_up_is_not_drawn_again_while_a_worker_has_it() -> None:
-    passing = begun(Policy(workers=2, budget=3), Habits(), 8, back=True)
+    passing = begun(Policy(workers=2, budget=3), [], 8, back=True)
     passing.next()
     assert passing.under_way, "workers have later steps"
     passing.handle(Flushed())
@@ -286,17 +350,13 @@ def test_a_step_that_was_given_up_is_not_drawn_again_while_a_worker_has_it() -> 
 
 
 def test_a_second_flush_does_not_forget_what_workers_have_of_the_first() -> None:
-    passing = begun(Policy(workers=2, budget=3), Habits(flushes=frozenset({0})), 8, back=True)
-    expected = seen(passing.run())
-    twice = begun(Policy(workers=2, budget=3), Habits(), 8, back=True)
-    twice.next()
-    for _ in range(3):
-        twice.handle(Flushed())
-    assert seen(twice.run())[1] == expected[1]
+    once = begun(Policy(workers=2, budget=3), ["next", "flush"], 8, back=True)
+    often = begun(Policy(workers=2, budget=3), ["next", *["flush"] * 3], 8, back=True)
+    assert seen(often.run()) == seen(once.run())
 
 
 def test_what_receive_raises_reaches_the_consumer_and_the_pass_goes_on() -> None:
-    passing = begun(Policy(workers=1), Habits(), 6, back=False)
+    passing = begun(Policy(workers=1), [], 6, back=False)
     order: Any = passing.schedule.plan.order  # type: ignore[union-attr]
     passing.next()
 
@@ -312,7 +372,7 @@ def test_what_receive_raises_reaches_the_consumer_and_the_pass_goes_on() -> None
 
 
 def test_a_larger_budget_from_the_program_counts_from_the_next_batch() -> None:
-    passing = begun(Policy(workers=2), Habits(), 12, back=False)
+    passing = begun(Policy(workers=2), [], 12, back=False)
     passing.next()
     passing.handle(Budgeted(3))
     passing.next()

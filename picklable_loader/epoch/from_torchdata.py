@@ -15,7 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ..core.cursor import Saved
 from ..core.plan import Unit
-from ..core.seeds import base_seed
+from ..core.seeds import base_seed, next_base_seed
 from ..core.streams import StreamPosition
 from ..datasets.protocol import is_hugging_face, is_stateful
 from ..errors import DamagedStateError, Difference, ForeignStateError, StateMismatch
@@ -146,26 +146,40 @@ def _of_known(spec: Spec, source: Source, given: TorchdataState, position: int) 
             "torchdata's own RandomSampler, as shuffle=True makes it",
             given.again(),
         )
+    return _of_random(spec, source, given, *random)
+
+
+def _of_random(
+    spec: Spec, source: Source, given: TorchdataState, yielded: int, generator: torch.Generator
+) -> dict[str, Any]:
+    """The same for a RandomSampler that has given so many indices since its generator was so."""
     own, loaders = spec.generators.get("sampler"), spec.generators.get("loader")
-    yielded, generator = random
-    if given.of_0_10 and own is not None and own is loaders:
+    shared, length = own is not None and own is loaders, _chunk_length(spec.sampler)
+    if shared and (given.of_0_10 or (not given.workers and spec.sampler.num_samples > length)):
         raise refused(
-            "torchdata 0.10 has saved its generator before the base seed was drawn from it, and "
-            "itself goes on with another order. Expected a RandomSampler whose generator is not "
-            "the loader's",
+            "torchdata has saved its generator before the base seed was drawn from it, and itself "
+            "goes on with another order. Expected a RandomSampler whose generator is not the "
+            "loader's",
             "Finish the epoch with torchdata, without a restart",
         )
+    begun: dict[str, Any] = {}
     if given.finished:
         _pass_epoch(spec, given, generator)
+        if shared:  # the base seed is drawn before that order, and not again when it begins
+            lives_on = given.workers and spec.lives_on
+            seed = next_base_seed(given.base_seed) if lives_on else random_int64(generator)
+            begun = {"base_seed": seed}
     elif yielded != (samples := given.drawn if given.samples is None else given.samples):
         raise DamagedStateError("yielded", f"{samples}, as samples_yielded", yielded)
-    chunks = sampler.num_samples // _chunk_length(sampler) + 1
-    order = {"generator": generator_to_text(generator), "chunks": chunks}
+    order = {
+        "generator": generator_to_text(generator),
+        "chunks": spec.sampler.num_samples // length + 1,
+    }
     if own is None or source.seed is not None:
         return {"order": order}
     _pass_epoch(spec, given, generator)
-    name = "loader" if own is loaders else "sampler"
-    return {"order": order, "rng": {name: generator_to_text(generator)}}
+    name = "loader" if shared else "sampler"
+    return {"order": order, "rng": {name: generator_to_text(generator)}, **begun}
 
 
 def _chunk_length(sampler: RandomSampler) -> int:
@@ -173,7 +187,7 @@ def _chunk_length(sampler: RandomSampler) -> int:
 
 
 def _pass_epoch(spec: Spec, given: TorchdataState, generator: torch.Generator) -> None:
-    """Draw what torchdata draws from its sampler's generator until the next epoch's order."""
+    """Draw what its sampler draws from its generator until the next epoch's order."""
     sampler, length = spec.sampler, _chunk_length(spec.sampler)
     whole, rest = divmod(sampler.num_samples, length)
     opens_twice = bool(given.workers) and not spec.lives_on and not given.of_0_10
@@ -185,8 +199,6 @@ def _pass_epoch(spec: Spec, given: TorchdataState, generator: torch.Generator) -
             torch.randint(size, (count,), generator=generator)
         else:
             torch.randperm(size, generator=generator)
-    if opens_twice and "loader" in spec.generators:
-        random_int64(generator)
 
 
 def _of_custom(spec: Spec, source: Source, given: TorchdataState, position: int) -> dict[str, Any]:

@@ -328,8 +328,10 @@ def _no_descriptors_of_theirs() -> Iterator[None]:
 #: Torchdata itself begins anew if it is resumed after the last batch of a sampler, or of a worker's
 #: stream, whose own state has begun anew by then.
 TORCHDATA_REPEATS = {("a stream", 2), ("a sampler with a state", 0), ("a sampler with a state", 2)}
-#: Resumed from a state of an epoch's end, it passes over one epoch of these samplers.
+#: Resumed from a state of an epoch's end, it passes over one epoch of these samplers, or over the
+#: base seed that it has drawn from the sampler's generator.
 TORCHDATA_PASSES_OVER = {
+    ("shuffled by a generator", 0),
     ("StatefulDistributedSampler", 0),
     ("StatefulDistributedSampler, and torch's here", 0),
     ("a sampler with a state", 2),
@@ -424,12 +426,71 @@ def test_states_that_are_saved_after_that_are_ours_and_exact(case: str, workers:
     assert [plain(batch) for batch in pickle.loads(pickled)] == batches[2:]
 
 
-@pytest.mark.parametrize("case", ["a RandomSampler's generator", "replacement"])
-def test_later_epochs_are_those_of_the_sampler_under_torchdata(case: str) -> None:
-    _, states, _, following = recorded(case, 0)
-    loader = ours(case, 0)
-    the_rest(loader, states[2])
-    assert [plain(batch) for batch in loader] == following
+def generators_of(kind: str, seed: int) -> tuple[Any, Any]:
+    """The generators of a sampler, and of its loader; None: it has none."""
+    own, other = generator(seed), generator(seed + 1)
+    return {
+        "none": (None, None),
+        "the sampler's": (own, None),
+        "the loader's": (None, other),
+        "one each": (own, other),
+        "one for both": (own, own),
+    }[kind]
+
+
+#: by name: replacement, num_samples, and batch_size
+EPOCHS = {"permutation": (False, None, 3), "several": (False, 26, 6), "replacement": (True, 40, 9)}
+
+
+def randomly(make: Any, sampler: Any, epoch: str, kind: str, seed: int, **more: Any) -> Any:
+    replacement, num_samples, batch_size = EPOCHS[epoch]
+    torch.manual_seed(seed)
+    own, loaders = generators_of(kind, seed)
+    given = sampler(DATA, replacement, num_samples, generator=own)
+    return make(DATA, batch_size, sampler=given, generator=loaders, **more)
+
+
+def epochs(loader: Any, count: int) -> list[Any]:
+    return [[plain(batch) for batch in loader] for _ in range(count)]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize(
+    "kind", ["none", "the sampler's", "the loader's", "one each", "one for both"]
+)
+@pytest.mark.parametrize("epoch", EPOCHS)
+def test_the_next_epochs_are_torchdatas(
+    epoch: str, kind: str, workers: int, persistent: bool
+) -> None:
+    if persistent and not workers:
+        return
+    how = {"num_workers": workers, "persistent_workers": persistent}
+    there = stateful.StatefulDataLoader, td_samplers.RandomSampler
+    original = randomly(*there, epoch, kind, 3, **how)
+    iterator = iter(original)
+    next(iterator)
+    midway = copy.deepcopy(original.state_dict())
+    rest = [plain(batch) for batch in iterator]
+    at_end = copy.deepcopy(original.state_dict())
+    expected = [rest, *epochs(original, 2)]
+    exact = 2 if generators_of(kind, 0)[0] is not None else 1
+    restarts = (kind, workers) != ("one for both", 0)  # otherwise torchdata has another order then
+    for state, following in ((midway, expected), (at_end, expected[1:])):
+        theirs, here = randomly(*there, epoch, kind, 8, **how), (DataLoader, RandomSampler)
+        theirs.load_state_dict(copy.deepcopy(state))
+        assert (epochs(theirs, 2) == following[:2]) == restarts
+        resumed = randomly(*here, epoch, kind, 9, **how)
+        if not restarts and epoch != "permutation":
+            with pytest.raises(ForeignStateError, match="before the base seed was drawn"):
+                resumed.load_state_dict(copy.deepcopy(state))
+            continue
+        resumed.load_state_dict(copy.deepcopy(state))
+        saved = resumed.state_dict()
+        assert epochs(resumed, exact) == following[:exact]
+        again = randomly(*here, epoch, kind, 10, **how)
+        again.load_state_dict(saved)
+        assert epochs(again, exact) == following[:exact]
 
 
 @pytest.mark.parametrize("case", ["a stream", "streams and their dataset", "a stream's iterator"])

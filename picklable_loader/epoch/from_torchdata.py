@@ -22,10 +22,12 @@ from ..errors import DamagedStateError, Difference, ForeignStateError, StateMism
 from ..orders.attributes import changed
 from ..orders.torch_samplers import describe
 from ..rng.generators import generator_to_text
+from ..rng.owned import ids_of_global, owned_in
 from ..rng.source import Source, random_int64
 from ..saving.states.plain import alike
 from ..saving.states.torchdata import TorchdataState, form_of, is_record, random_sampler, refused
 from .spec import Spec
+from .warnings import drawn_otherwise
 
 
 def taken_over(spec: Spec, source: Source, given: TorchdataState, beginning: Saved) -> Saved:
@@ -58,6 +60,7 @@ def taken_over(spec: Spec, source: Source, given: TorchdataState, beginning: Sav
         changes["base_seed"] = base_seed(seed, epoch)
         changes["streams"] = _streams(spec, given) if spec.streamed else ()
     changes["rng"] = {**cursor.rng, **changes.get("rng", {})}
+    _warn_of_global(spec, given)
     return Saved(cursor._replace(epoch=epoch, step=step, next_step=step, **changes), fits)
 
 
@@ -83,6 +86,18 @@ def _check_kind(spec: Spec, given: TorchdataState) -> None:
             "Set its field '_steps_since_snapshot' to 0, load it, and pass over these: "
             f"`it = iter(loader); it.skip({given.since})`",
         )
+
+
+def _warn_of_global(spec: Spec, given: TorchdataState) -> None:
+    """Warn of a dataset that gives a global generator back, from which batches are not drawn."""
+    dataset = spec.dataset
+    own = {"dataset", "iterator"} if hasattr(dataset, "__next__") else {"dataset"}
+    if not (spec.stateful and own & given.random):
+        return
+    if given.finished and given.workers and not spec.lives_on:  # new workers are given no state
+        return
+    if not any(True for _ in owned_in({"dataset": dataset}, ids_of_global())):
+        drawn_otherwise(type(dataset).__qualname__)
 
 
 def _unlike(name: str, expected: str, found: str) -> StateMismatch:

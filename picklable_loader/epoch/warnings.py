@@ -76,6 +76,19 @@ def unsaved_in_data(found: str) -> None:
     )
 
 
+def drawn_otherwise(dataset: str) -> None:
+    """A state of torchdata has a generator that datasets here do not go on with."""
+    warnings.warn(
+        f"the dataset {dataset} has saved the state of a random generator, and has none of its "
+        "own: it is the global one, it seems, as torch.get_rng_state() gives it. This loader "
+        "seeds the global generators by itself, so the batches have other random numbers than "
+        "torchdata's. If they matter, finish the epoch with torchdata. Then remove that state "
+        "from state_dict, as this loader does not need it",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )
+
+
 def unseeded_in_data(found: str) -> None:
     """Workers draw from generators that the loader can neither seed nor save."""
     warnings.warn(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -26,6 +28,7 @@ from picklable_loader.errors import (
     DamagedStateError,
     ForeignStateError,
     LoaderError,
+    LoaderWarning,
     StateError,
     StateMismatch,
 )
@@ -559,6 +562,170 @@ def test_the_last_state_of_an_epoch_can_go_straight_on(case: str) -> None:
     assert the_rest(loader, recorded(case, 0).states[-1])
 
 
+# --- states of generators ------------------------------------------------------------------------
+
+
+class Noisy(Dataset[Any]):
+    """The dataset of torchdata's tutorial: its state is that of the global generators."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> list[float]:
+        return [index, self.random()]
+
+    def random(self) -> float:
+        return float(torch.rand(()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": 1, "rng": [torch.get_rng_state()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        torch.set_rng_state(state["rng"][0])
+
+
+class NoisyPython(Noisy):
+    def random(self) -> float:
+        return random.random()
+
+    def state_dict(self) -> Any:
+        return random.getstate()
+
+    def load_state_dict(self, state: Any) -> None:
+        random.setstate(state)
+
+
+class NoisyNumpy(Noisy):
+    def random(self) -> float:
+        return float(np.random.random())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"legacy": np.random.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        np.random.set_state(state["legacy"])
+
+
+class NoisyStream(Permuted):
+    def __iter__(self) -> Iterator[Any]:
+        for index in super().__iter__():
+            yield index, float(torch.rand(()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "rng": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        torch.set_rng_state(state["rng"])
+
+
+class NoisyIterator(IterableDataset[Any]):
+    """It is its own iterator."""
+
+    i = 0
+
+    def __iter__(self) -> NoisyIterator:
+        return self
+
+    def __next__(self) -> float:
+        if self.i == 10:
+            raise StopIteration
+        self.i += 1
+        return float(torch.rand(()))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"i": self.i, "rng": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.i = state["i"]
+        torch.set_rng_state(state["rng"])
+
+
+class OwnNoise(Noisy):
+    """Its generator is its own."""
+
+    def __init__(self) -> None:
+        self.g = generator()
+
+    def random(self) -> float:
+        return float(torch.rand((), generator=self.g))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.g.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.g.set_state(state["rng"])
+
+
+class OwnNumpy(OwnNoise):
+    def __init__(self) -> None:
+        self.own = np.random.default_rng(3)
+
+    def random(self) -> float:
+        return float(self.own.random())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.own.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.own.bit_generator.state = state["rng"]
+
+
+class GlobalSampler(DrawsSampler):
+    """Its state is that of the global generator."""
+
+    def __iter__(self) -> Iterator[int]:
+        while self.i < self.limit:
+            self.i += 1
+            yield int(torch.randint(high=self.high, size=(1,)))
+        self.i = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"i": self.i, "rng": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.i = state["i"]
+        torch.set_rng_state(state["rng"])
+
+
+def halfway(arguments: dict[str, Any]) -> tuple[Any, Any]:
+    """A state of torchdata after three batches, and the batches after it."""
+    torch.manual_seed(3)
+    iterator = iter(loader := stateful.StatefulDataLoader(**arguments))
+    for _ in range(3):
+        next(iterator)
+    return copy.deepcopy(loader.state_dict()), [plain(batch) for batch in iterator]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [Noisy, NoisyPython, NoisyNumpy, NoisyStream, NoisyIterator])
+def test_a_dataset_that_saves_a_global_generator_is_warned_of(kind: Any, workers: int) -> None:
+    state, _ = halfway({"dataset": kind(), "batch_size": 1, "num_workers": workers})
+    loader: DataLoader[Any] = DataLoader(kind(), 1, num_workers=workers)
+    with pytest.warns(LoaderWarning, match=f"dataset {kind.__name__} has saved the state of a "):
+        loader.load_state_dict(state)
+    own = loader.state_dict()
+    loader.load_state_dict(own)  # warnings are errors
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: {"dataset": OwnNoise()},
+        lambda: {"dataset": OwnNumpy()},
+        lambda: {"dataset": DATA, "sampler": GlobalSampler()},
+    ],
+    ids=["torch's", "numpy's", "a sampler's"],
+)
+def test_other_states_of_generators_go_on_exactly_without_a_warning(
+    make: Callable[[], dict[str, Any]], workers: int
+) -> None:
+    state, expected = halfway({**make(), "num_workers": workers})
+    torch.manual_seed(4)
+    assert the_rest(DataLoader(**make(), num_workers=workers), state) == expected
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 
@@ -793,6 +960,7 @@ def edited(
             yield path, made
 
 
+@pytest.mark.filterwarnings("ignore:.*has saved the state of a random generator")  # so it has
 @pytest.mark.parametrize(
     "case",
     [

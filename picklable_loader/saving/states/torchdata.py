@@ -83,6 +83,8 @@ class TorchdataState:
     sampler_iterator: Any
     #: by worker, or of the main process, the state of the dataset; see `saved_streams`
     states: tuple[dict[str, Any], ...]
+    #: those of "dataset" and "iterator" whose states hold that of a random generator
+    random: frozenset[str]
 
     def again(self) -> str:
         """What to do where the state says how many batches there were, and nothing else."""
@@ -146,6 +148,7 @@ def read(state: dict[str, Any]) -> TorchdataState:
         sampler=index,
         sampler_iterator=iterator,
         states=tuple(_stream_state(each, path) for path, each in streams.items()),
+        random=frozenset().union(*map(_random_in, streams.values())),
     )
 
 
@@ -172,6 +175,38 @@ def _stream_state(record: dict[str, Any], path: str) -> dict[str, Any]:
         found["iterator"] = form_of(fetcher["dataset_iter_state"], field)
         found["over"] = fetcher["fetcher_ended"] or None
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _random_in(record: dict[str, Any]) -> set[str]:
+    fetcher = record["fetcher_state"] or {"dataset_iter_state": None}
+    parts = {"dataset": record["dataset_state"], "iterator": fetcher["dataset_iter_state"]}
+    return {name for name, part in parts.items() if _holds_random(part)}
+
+
+def _holds_random(value: Any) -> bool:
+    """It is, or contains, the state of a random generator; its size was checked."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if _is_random(part):
+            return True
+        if type(part) in _CONTAINERS:
+            waiting += part.values() if type(part) in _DICTS else part
+    return False
+
+
+def _is_random(value: Any) -> bool:
+    """It is the state of a generator of torch's, numpy's or Python's, as their methods give it."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype == torch.uint8 and value.shape == (5056,)
+    if type(value) in _DICTS:
+        return "bit_generator" in value
+    if type(value) not in (list, tuple) or len(value) < 3:
+        return False
+    first, words = value[:2]
+    if type(first) is str:
+        return first == "MT19937"
+    return type(words) in (list, tuple) and len(words) == 625
 
 
 def random_sampler(state: TorchdataState) -> tuple[int, torch.Generator] | None:

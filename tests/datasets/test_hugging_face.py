@@ -1,4 +1,4 @@
-"""Streaming datasets of Hugging Face's, with the real library, over files of JSON lines."""
+"""Datasets of Hugging Face's, streaming and map-style, with the real library."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from picklable_loader import DataLoader, Interleave, ShuffleBuffer
+from picklable_loader import DataLoader, Interleave, KeyBasedDtypeConverter, ShuffleBuffer
 from picklable_loader.errors import EmptyEpochWarning, ReplayWarning
 
 #: rows in each file
@@ -240,3 +241,82 @@ def test_that_it_will_be_replayed_is_told_at_the_first_save() -> None:
     next(iterator)
     iterator.state_dict()  # warnings are errors
     list(iterator)
+
+
+# --- map-style -----------------------------------------------------------------------------------
+
+
+def table(form: str | None) -> Any:
+    from datasets import Dataset
+
+    rows = [{"ids": [n, n + 1, n + 2], "mask": [1, 1, n % 2], "label": n} for n in range(22)]
+    return Dataset.from_list(rows).with_format(form)
+
+
+def values(batch: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: column.tolist() for name, column in batch.items()}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+def test_a_table_goes_on_in_mid_epoch_with_its_format_and_converted_values(
+    form: str, workers: int
+) -> None:
+    small = KeyBasedDtypeConverter({"ids": "int32", "mask": "uint8", "label": "int16"})
+    expected_types = {"ids": torch.int32, "mask": torch.uint8, "label": torch.int16}
+
+    def make(num_workers: int) -> DataLoader[Any]:
+        return DataLoader(
+            table(form), 4, shuffle=True, seed=0, convert=small, num_workers=num_workers
+        )
+
+    run = make(workers)
+    iterator = iter(run)
+    batches: list[Any] = []
+    saves: list[list[Any]] = []
+    while True:
+        saves.append([door(iterator) for door in DOORS])
+        if len(batches) == 6:
+            break
+        batch = next(iterator)
+        assert {name: column.dtype for name, column in batch.items()} == expected_types
+        batches.append(values(batch))
+    assert list(iterator) == []
+    later = [values(batch) for batch in run]
+    assert sorted(n for batch in batches for n in batch["label"]) == [*range(22)]
+    for step, (pickled, state) in enumerate(saves[:-1]):
+        again = pickle.loads(pickled)
+        assert [values(batch) for batch in again] == batches[step:], step
+        other = make(2 - workers)
+        other.load_state_dict(state)
+        assert [values(batch) for batch in other] == batches[step:], step
+        assert [values(batch) for batch in other] == later, step
+
+
+@pytest.mark.parametrize("form", [None, "torch", "numpy"])
+def test_a_table_is_read_once_a_batch(form: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, read = table(form), []
+    kind = type(dataset)
+    whole, single = kind.__getitems__, kind.__getitem__
+
+    def counted(self: Any, keys: list[int]) -> Any:
+        read.append(list(keys))
+        return whole(self, keys)
+
+    def one(self: Any, key: Any) -> Any:
+        assert isinstance(key, list), f"the row {key} is read alone"
+        return single(self, key)
+
+    monkeypatch.setattr(kind, "__getitems__", counted)
+    monkeypatch.setattr(kind, "__getitem__", one)
+    run: DataLoader[Any] = DataLoader(dataset, 4, shuffle=True, seed=0)
+    labels = [[int(n) for n in batch["label"]] for batch in run]
+    assert read == labels
+    read.clear()
+    iterator = iter(run)
+    next(iterator)
+    again: DataLoader[Any] = DataLoader(table(form), 4, shuffle=True, seed=0)
+    again.load_state_dict(iterator.state_dict())
+    read.clear()
+    rest = [[int(n) for n in batch["label"]] for batch in again]
+    assert read == rest and len(rest) == 5

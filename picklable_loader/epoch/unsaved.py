@@ -115,15 +115,22 @@ def warn_of_unsaved(
         if text := _text(each for each in found if not by_class or _by_name(each[0])):
             unsaved_in_data(text)
         looked.update(names if by_class else [*names, _CLASSES])
-    if spec.known:
+    if not spec.known and "sampler" not in looked:
+        _warn_of_sampler(spec, looked, state, live)
+
+
+def _warn_of_sampler(spec: Spec, looked: set[str], state: dict[str, Any], live: bool) -> None:
+    order = state["order"] or {}
+    # A pickle has the generators as they are now, and a replay begins with them.
+    replayed = live and "checksum" in order and not {*_POSITIONS, "iterator"} & order.keys()
+    if not replayed and not _sampler_at_risk(spec, state):
+        return
+    found = owned_in({"sampler": spec.sampler}, _saved_of_sampler(spec))
+    text = _text(each for each in found if replayed or not live or GLOBALS in each[0])
+    if text:
+        unsaved_in_sampler(text)
+    if text or not live:
         looked.add("sampler")
-    elif "sampler" not in looked and _sampler_at_risk(spec, state):
-        found = owned_in({"sampler": spec.sampler}, _saved_of_sampler(spec))
-        text = _text(each for each in found if not live or GLOBALS in each[0])
-        if text:
-            unsaved_in_sampler(text)
-        if text or not live:
-            looked.add("sampler")
 
 
 def warn_of_moved(spec: Spec, cursor: Cursor) -> None:
@@ -161,9 +168,13 @@ def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) 
     return parts
 
 
+#: of an order, what the sampler's own state_dict has given
+_POSITIONS = {"iterator_state", "sampler_state"}
+
+
 def _sampler_at_risk(spec: Spec, state: dict[str, Any]) -> bool:
     """A program that is built anew begins with generators that no earlier epoch has moved."""
-    if not state["epoch"] or {"iterator_state", "sampler_state"} & (state["order"] or {}).keys():
+    if not state["epoch"] or _POSITIONS & (state["order"] or {}).keys():
         return False
     return not is_stateful(spec.sampler)
 

@@ -190,6 +190,16 @@ def test_a_generator_hidden_in_a_sampler_is_told_of_from_the_second_epoch_on(mak
     loader.state_dict()
 
 
+@pytest.mark.parametrize("make", HIDDEN)
+def test_a_pickle_that_a_replay_goes_on_from_warns_of_a_hidden_generator(make: Any) -> None:
+    """The pickle has it as it is in mid-epoch, and the replay draws from it once more."""
+    iterator = iter(DataLoader(Noisy(), batch_size=BATCH, sampler=make()))
+    next(iterator)
+    with pytest.warns(LoaderWarning, match=r"loader\.sampler\.\S+ \(\w+ \w+\).*another order"):
+        pickle.dumps(iterator)
+    pickle.dumps(iterator)
+
+
 @pytest.mark.parametrize("make", [*HIDDEN, inexact.by_namespace])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_state_of_the_beginning_warns_of_a_hidden_generator_that_has_moved(

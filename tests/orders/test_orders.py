@@ -216,6 +216,7 @@ SETTINGS = pytest.mark.parametrize("num_workers, seed", [(0, None), (0, 1), (1, 
 
 
 @SETTINGS
+@pytest.mark.filterwarnings("ignore:this state does not hold that of loader.sampler")
 @pytest.mark.filterwarnings("ignore:this state does not hold all of the sampler Hides")
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("kind", HIDDEN)
@@ -240,6 +241,7 @@ def test_a_hidden_generator_is_exact_or_an_error(
         assert found == batches(iterator), f"step {step}"
 
 
+@pytest.mark.filterwarnings("ignore:this state does not hold that of loader.sampler")
 def test_the_error_of_another_order_comes_again_and_the_iterator_stays() -> None:
     loader = DataLoader(range(N), 3, sampler=HIDDEN["a closure"]())
     iterator = iter(loader)

@@ -152,7 +152,9 @@ def seed_of(generator: Any) -> Seed | None:
     return None
 
 
-def seed_all_in(parts: dict[str, Any], excluded: frozenset[str]) -> Seed | None:
+def seed_all_in(
+    parts: dict[str, Any], excluded: frozenset[str], exact: str | None = None
+) -> Seed | None:
     """Seeds all that can be found and seeded in some things; None: there is nothing.
 
     Each has a seed of its own, which depends on its path alone.
@@ -160,11 +162,13 @@ def seed_all_in(parts: dict[str, Any], excluded: frozenset[str]) -> Seed | None:
     Args:
         parts: the things, by path.
         excluded: paths of what is not seeded.
+        exact: the part that is saved with all that it owns; it may still read global variables.
     """
     found, paths = [], Counter[str]()
     for path, generator in owned_in(parts, ids_of_global(), whole=True):
         paths[path] += 1  # those in a set have one path
-        seed = None if path in excluded else seed_of(generator)
+        own = exact is not None and path.startswith(exact) and GLOBALS not in path
+        seed = None if own or path in excluded else seed_of(generator)
         if seed is not None:
             found.append((f"{path},{paths[path]}".encode(), seed))
     return partial(_seed_each, found) if found else None

@@ -271,5 +271,6 @@ def hooks_of(job: Job) -> tuple[Seed, ...]:
     if job.seed_dataset != "auto":
         return (partial(job.seed_dataset, job.dataset), *job.seed_hooks)
     parts = {"dataset": job.dataset, "collate_fn": job.collate_fn}
-    found = seed_all_in(parts, job.excluded)
+    exact = "dataset" if job.streamed else None  # worker_init_fn may have given it more
+    found = seed_all_in(parts, job.excluded, exact)
     return job.seed_hooks if found is None else (found, *job.seed_hooks)

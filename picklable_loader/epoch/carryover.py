@@ -1,14 +1,18 @@
-"""Seeds, policy and generators that persistent workers carry from one epoch to the next."""
+"""What one epoch leaves to the next: seeds, policy, generators, and the states of streams."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.budget import Policy
 from ..core.cursor import Cursor
+from ..core.seeds import next_base_seed
+from ..core.streams import StreamPosition
+from ..fetching.worker.saved_streams import savable, warn_of_drift
 from ..rng.generators import RNGS, GeneratorStates
+from .spec import Spec
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,14 @@ class Carryover:
         """The part of it that new workers can go on with: plain values."""
         seeds = {"base_seed": self.base_seed, "worker_seed": self.worker_seed}
         return {**seeds, "workers": as_text(self.worker_states)}
+
+    def fields(self, seeded: bool) -> dict[str, Any]:
+        """Fields of a state at the start of the next epoch; ``seeded``: it has seeds of its own."""
+        return {
+            "base_seed": None if seeded else next_base_seed(self.base_seed),
+            "worker_seed": self.worker_seed,
+            "workers": as_text(self.worker_states),
+        }
 
     @classmethod
     def from_plain(cls, saved: dict[str, Any]) -> Carryover:
@@ -59,3 +71,36 @@ def worker_states(cursor: Cursor | None, carryover: Carryover | None) -> dict[st
 
 def _states(workers: Mapping[str, Any]) -> dict[str, Any]:
     return {worker: GeneratorStates.from_text(texts).states for worker, texts in workers.items()}
+
+
+def positions_left(spec: Spec, carried: Mapping[int, Any]) -> list[StreamPosition]:
+    """The streams' positions at the start of the next epoch; none if they are at their beginning.
+
+    Args:
+        spec: how the loader is set up.
+        carried: by stream, the state that the epoch before has left.
+    """
+    if not carried or len(carried) != len(spec.streams):
+        return []  # they are of other streams
+    return [StreamPosition(state=carried[stream]) for stream in range(len(spec.streams))]
+
+
+def stream_fields(
+    spec: Spec, carried: Mapping[int, Any], drift: Iterable[str], live: bool
+) -> dict[str, Any]:
+    """Fields of a state at the start of the next epoch: the states that it finds streams in.
+
+    Args:
+        spec, carried: see `positions_left`.
+        drift: attributes that earlier epochs have changed in the program's own dataset.
+        live: it is for a pickle.
+    """
+    positions = positions_left(spec, carried)
+    if not live:
+        warn_of_drift(spec.dataset, positions, drift)
+    apart = positions and spec.streams.shard.world > 1
+    return {
+        "streams": savable(positions, live),
+        "num_streams": spec.streams.total if apart else None,
+        "batches": spec.batches if positions else None,
+    }

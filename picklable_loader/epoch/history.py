@@ -7,17 +7,15 @@ from typing import Any
 
 from ..core.checks import check_choice
 from ..core.cursor import Cursor, Saved, begins
-from ..core.seeds import next_base_seed
 from ..core.snapshot import from_plain, to_plain
-from ..core.streams import StreamPosition
 from ..datasets.datapipes import SharedSeeds
 from ..errors import CannotSaveError
 from ..fetching.worker.baseline import FirstBaseline
-from ..fetching.worker.saved_streams import remembers, savable, settle, warn_of_drift
+from ..fetching.worker.saved_streams import brought, read, remembers, settle
 from ..orders.attributes import prepare
 from ..rng.source import Source
 from .accept import accept
-from .carryover import Carryover, as_text
+from .carryover import Carryover, positions_left, stream_fields
 from .fits import check_fits, fit, own_streams
 from .options import AtEpochEnd
 from .position import Position
@@ -171,10 +169,6 @@ class History:
         """
         self._check_newest(spec, position)
         seeded = self.source.seed is not None
-        positions = self._carried_positions(spec)
-        if not live:
-            drift = self.origin_known.reached() if self.origin_known and not spec.workers else {}
-            warn_of_drift(spec.dataset, positions, drift.get("drift", []))
         cursor = Cursor(
             epoch=self.next_epoch if position is self.position else position.epoch + 1,
             # with a seed each epoch begins with its own
@@ -182,10 +176,8 @@ class History:
             **self._draws(spec, position.carryover()),
             sampler=spec.unstarted(self.source, True),
             announced=self.choice.announced,
-            streams=savable(positions, live),
-            num_streams=spec.streams.total if positions and spec.streams.shard.world > 1 else None,
-            batches=spec.batches if positions else None,
             rank=spec.named_rank,
+            **self._dataset_left(spec, live),
         )
         return self._noted(Saved(cursor, spec.fingerprint()))
 
@@ -209,6 +201,7 @@ class History:
             sampler=spec.unstarted(self.source, self.iterated, live),
             rank=spec.named_rank,
             **self._draws(spec, None if live else self.carryover),
+            **({} if live else self._dataset_left(spec, live)),
         )
         return self._noted(Saved(cursor, spec.fingerprint()))
 
@@ -221,22 +214,18 @@ class History:
         shown = draws_as if shows_draws(self.source, spec) else None
         if left is None or draws_as != "persistent_workers":
             return {"draws_as": shown}
-        return {
-            "draws_as": shown,
-            "base_seed": next_base_seed(left.base_seed) if self.source.seed is None else None,
-            "worker_seed": left.worker_seed,
-            "workers": as_text(left.worker_states),
-        }
+        return {"draws_as": shown, **left.fields(self.source.seed is not None)}
+
+    def _dataset_left(self, spec: Spec, live: bool) -> dict[str, Any]:
+        """Fields of the start of an epoch that say in which state it finds the dataset."""
+        drift: dict[str, Any] = {}
+        if not live and self.origin_known and not spec.workers:
+            drift = self.origin_known.reached()
+        return stream_fields(spec, self.carried, drift.get("drift", []), live)
 
     def _noted(self, saved: Saved) -> Saved:
         self.source.fits = dict(saved.fits)
         return saved
-
-    def _carried_positions(self, spec: Spec) -> list[StreamPosition]:
-        """The streams' positions at the start of the next epoch, if not at their beginning."""
-        if not self.carried or len(self.carried) != len(spec.streams):
-            return []  # they are of other streams
-        return [StreamPosition(state=self.carried[stream]) for stream in range(len(spec.streams))]
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -278,7 +267,7 @@ class History:
         if spec.options.seed is not None:
             spec.set_epoch_of_samplers(self.next_epoch)
         draws_as = self._drawing(spec)
-        if carryover is None and draws_as == "persistent_workers" and not spec.lives_on:
+        if carryover is None and draws_as == "persistent_workers":  # they have ended, or never were
             carryover = self.carryover if position is None else position.carryover()
         run = Run(
             spec, self.source, self.next_epoch, self.choice.announced, None, carryover, draws_as
@@ -318,6 +307,9 @@ class History:
         self.source.restore(cursor.rng)
         if cursor.announced != self.choice.dataset_has:
             self.choice.put_back(spec, cursor.announced)
+        if cursor.streams and (spec.lives_on or self.midway):
+            # the pass may be left, and begun anew
+            self.carried = brought(read(cursor.streams)) or self.carried
         position.run = self._opened(Run(spec, self.source, cursor=cursor, carryover=carryover))
         if position.pending:
             position.pending = False
@@ -328,7 +320,7 @@ class History:
     def _opened(self, run: Run) -> Run:
         self.source.generators = run.spec.generators
         self.iterated = True
-        run.open(self.shared_seeds, self._carried_positions(run.spec))
+        run.open(self.shared_seeds, positions_left(run.spec, self.carried))
         return run
 
     def begins(self, position: Position) -> None:
@@ -395,5 +387,6 @@ class History:
         self.choice.announced = cursor.announced
         position = Position(*accepted, at_epoch_end=choice, pending=True)
         if of is None or of is self.position:
+            self.carried = {}  # it is of another epoch
             self.begins(position)
         return position

@@ -67,9 +67,8 @@ class Internals:
         if resumes:
             changed = spec.streamed or spec.options.seeding == "worker"
         else:
-            position = self.history.position
-            left = position is not None and position.run is not None and not position.over
-            changed = left and spec.stateful
+            run = self.driver.run
+            changed = run is not None and not run.finished and spec.stateful
         if changed:
             self.driver.stop()
 

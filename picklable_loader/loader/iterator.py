@@ -218,8 +218,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if inner.driver is not None:
             if start is None:
                 self._leave()
-            self._driver.rest()
             inner.abandon(spec, resumes=start is not None)
+            self._driver.rest()
         if start is None:
             _check_kind(self.loader)
             spec = agreed(self.loader, spec, None)

@@ -128,6 +128,71 @@ def test_a_pass_that_was_left_leaves_nothing_in_workers_that_no_state_tells(data
     assert lists(loader) == whole
 
 
+def _at_rest(loader: Any) -> Any:
+    lists(loader)
+    return loader
+
+
+def _begun(loader: Any) -> Any:
+    lists(loader)
+    return iter(loader)
+
+
+def _begun_first(loader: Any) -> Any:
+    return iter(loader)
+
+
+def _left_and_announced(loader: Any) -> Any:
+    lists(loader)
+    next(iter(loader))
+    loader.set_epoch(7)
+    return loader
+
+
+@pytest.mark.parametrize("left", [(), (0,), (1,), (2, 1)])
+@pytest.mark.parametrize("door", ["state", "pickle"])
+@pytest.mark.parametrize("before", [_at_rest, _begun, _begun_first, _left_and_announced])
+@DATASETS
+def test_passes_that_are_left_after_a_resume_lose_nothing_that_the_state_has_brought(
+    dataset: Any, before: Any, door: str, left: Any
+) -> None:
+    def make() -> Any:
+        shuffle = {} if dataset is Total else {"shuffle": True}
+        return DataLoader(dataset(), 2, **shuffle, **PERSISTENT)
+
+    def later(loader: Any) -> list[Any]:
+        for steps in left:
+            seen(iter(loader), steps)
+        return [lists(loader), lists(loader)]
+
+    torch.manual_seed(1)
+    saved = before(loader := make())
+    if door == "pickle":
+        iterator = saved if saved is not loader else iter(loader)
+        again = pickle.loads(pickle.dumps(iterator)).loader
+    else:
+        again = make()
+        again.load_state_dict(saved.state_dict())
+        if saved is not loader:  # it was saved in a pass, which is left
+            iter(again)
+    rng = torch.get_rng_state()
+    expected = later(loader)
+    torch.manual_seed(99)  # what has drawn from torch's generator is in the state
+    torch.set_rng_state(rng)
+    assert later(again) == expected
+
+
+def test_a_pass_that_is_left_draws_no_other_order_than_under_torch() -> None:
+    def passes(make: Any) -> list[Any]:
+        torch.manual_seed(1)
+        loader = make(CountedNumbers(), 2, shuffle=True, **PERSISTENT)
+        iter(loader)
+        # Torch's workers have read ahead in the pass that was left, and count on.
+        return [[[count % 1000 for count in batch] for batch in lists(loader)] for _ in range(2)]
+
+    assert passes(DataLoader) == passes(torch.utils.data.DataLoader)
+
+
 @pytest.mark.parametrize("seeding", ["batch", "worker"])
 @pytest.mark.parametrize("dataset", [StatefulDataset, ByClass, Generated, CountedNumbers])
 def test_an_iterator_whose_loader_is_given_a_state_still_delivers_what_was_left(

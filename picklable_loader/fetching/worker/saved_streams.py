@@ -80,6 +80,13 @@ def settle(dataset: Any, states: Iterable[Any]) -> None:
             dataset.load_state_dict(entries["dataset"])
 
 
+def brought(positions: Iterable[StreamPosition]) -> dict[int, Any]:
+    """By stream, the state that the epoch before has left; none where the epoch has begun."""
+    states = {at: each.state for at, each in enumerate(positions) if not each.given}
+    known = all(state is None or "over" in pickle.loads(state) for state in states.values())
+    return states if known and len(states) == len(list(positions)) else {}
+
+
 def remembers(states: Iterable[Any]) -> bool:
     """They hold states of the dataset itself, and not only of its iterator."""
     return any(

@@ -57,8 +57,12 @@ class Listener(Protocol):
     def receive(self, step: int, notes: Sequence[bytes]) -> None:
         """Give the sampler what was said about a delivered step; raises what it raises."""
 
-    def iterator(self) -> Iterator[Any]:
-        """The live iterator of the sampler, which is opened where it is not yet."""
+    def iterator(self, lend: bool = False) -> Iterator[Any]:
+        """The live iterator of the sampler, which is opened where it is not yet.
+
+        Args:
+            lend: the program gets it, and may change it.
+        """
 
     def put_back(self, batches: list[Any]) -> bool:
         """Offer the sampler the batches that it gave last; False: it takes nothing back."""

@@ -45,7 +45,8 @@ class SamplerAccess(PicklableIterator[_T]):
         """The live iterator of the sampler, which is ahead: it has given ``drawn`` batches.
 
         Change its attributes between two batches, and `flush` if the change is to count at once.
-        A state holds such a change if a pickle or the ``state_dict`` of the iterator does.
+        A state holds such a change if a pickle or the ``state_dict`` of the iterator does. Without
+        these, `state_dict` raises CannotSaveError once the iterator was changed.
 
         Returns:
             The iterator that ``iter(sampler)`` has made.
@@ -63,7 +64,7 @@ class SamplerAccess(PicklableIterator[_T]):
                     f"{_named(run)} is computed, and has no iterator"
                 )
             run.has_moved = True  # the program may change it
-            return order.iterator()
+            return order.iterator(lend=True)
 
     def flush(self) -> int:
         """Give up what was drawn and not delivered; the next ``next`` asks the sampler again.

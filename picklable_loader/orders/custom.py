@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
-from ..core.seeds import order_seed
 from ..datasets.protocol import is_stateful
 from ..errors import (
     SYMPTOMS,
@@ -33,7 +32,7 @@ from ..saving.states.checksum import checksum
 from ..saving.states.plain import alike, decode, encode_any, encode_state
 from .attributes import Frozen, changed, freeze, thaw
 from .replay import Event, Record, Replay, give, next_items, receiver_of, taker_of
-from .unknown import check_known, once_only, pickles
+from .unknown import Lent, check_known, once_only, pickles
 
 _T = TypeVar("_T")
 
@@ -52,7 +51,7 @@ class CustomOrder:
         self._sampler = sampler
         self._setting, self._source = setting, setting.source
         #: with a seed, what the sampler draws from, and the states it began in
-        self._private = _private(setting)
+        self._private = setting.private()
         self._start = dict(self._private.states) if self._private else {}
         #: to be restored at the first take; None once that is done, or where there is nothing
         self._saved = setting.saved
@@ -73,6 +72,7 @@ class CustomOrder:
         #: what the sampler is to receive
         self._heard: deque[Event] = deque()
         self._pickles: bool | None = None
+        self._lent = Lent()
 
     def open(self) -> None:
         if self._saved is not None:
@@ -102,7 +102,8 @@ class CustomOrder:
         if len(self._moves) < _PROOFS and self._stateful() is not None:
             self._pass_on()  # what it receives changes its state as well
             before = self._own_state()
-        taken = self._draw(self._next, count)
+        with self._lent:
+            taken = self._draw(self._next, count)
         if before is not None and taken:
             self._moved_to = self._own_state()
             self._moves.append(not alike(before, self._moved_to))
@@ -130,13 +131,15 @@ class CustomOrder:
         self.record.ended = False
         return True
 
-    def iterator(self) -> Iterator[Any]:
+    def iterator(self, lend: bool = False) -> Iterator[Any]:
         """The live iterator of the sampler, which is opened or restored where it is not yet."""
         if self._saved is not None:
             self._restore(self._saved)
         if self._iterator is None:
             self.open()
         self._pass_on()
+        if lend:
+            self._lent.lend(self._iterator, self._sampler)
         return cast("Iterator[Any]", self._iterator)
 
     def _pass_on(self) -> None:
@@ -146,7 +149,8 @@ class CustomOrder:
         if self._saved is not None:
             self._restore(self._saved)
         logged = len(self.record.log or ())
-        self._draw(self._next, 0)
+        with self._lent:
+            self._draw(self._next, 0)
         if logged != len(self.record.log or ()):
             self.record.log = None  # a replay could not tell these draws from those of `take`
 
@@ -189,10 +193,10 @@ class CustomOrder:
 
     def again(self, sampler: Any, source: Source) -> Replay | None:
         """The epoch from its beginning, by a copy of the sampler; None if that cannot be had."""
-        if self.record.log is None or self.record.events:
+        if self.record.log is None or self.record.events or self._lent.look():
             return None
         thaw(sampler, source.origin)
-        world = _private(self._setting)
+        world = self._setting.private()
         beyond = world or source.globals()
         return Replay(sampler, self.record, world or GeneratorStates({}), beyond)
 
@@ -237,9 +241,10 @@ class CustomOrder:
         return encode_state(self._sampler.state_dict(), "state_dict() of the sampler: ", live)
 
     def _add_replay(self, state: dict[str, Any], live: bool) -> None:
-        if self.record.log is None:
+        if self.record.log is None or self._lent.look():
             if "iterator" in state:
                 return
+            self._lent.check(self._sampler)
             raise CannotSaveError(
                 f"the iterator of the sampler {type(self._sampler).__qualname__}",
                 *self.record.why_not(seeded=self._private is not None),
@@ -382,11 +387,6 @@ class CustomOrder:
         self._logged.update(strange)
         if strange:
             self.record.note(opens, taken, strange)
-
-
-def _private(setting: Setting) -> GeneratorStates | None:
-    seed = setting.source.seed
-    return None if seed is None else GeneratorStates.seeded(order_seed(seed, setting.epoch))
 
 
 def _read(saved: dict[str, Any]) -> Record:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..core.seeds import order_seed
 from ..errors import SYMPTOMS, DamagedStateError
 from .current import fetching
 from .generators import (
@@ -288,3 +289,8 @@ class Setting:
     saved: dict[str, Any] | None = None
     #: the epoch is not the sampler's current one (``batch_at`` of another epoch)
     elsewhere: bool = False
+
+    def private(self) -> GeneratorStates | None:
+        """What the sampler draws from, where there is a seed; else None."""
+        seed = self.source.seed
+        return None if seed is None else GeneratorStates.seeded(order_seed(seed, self.epoch))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import Dataset, Sampler, get_worker_info
-from zoo.listeners import Picklable, Sending, SendingStream, Stateful
+from zoo.listeners import Generated, Picklable, Sending, SendingStream, Stateful, Weights
 
 from picklable_loader import DataLoader, send_feedback
 from picklable_loader.errors import CannotSaveError, UsageError
@@ -80,6 +81,68 @@ def test_the_live_iterator_of_a_resumed_pass_has_its_saved_state() -> None:
     found: Any = iter(again).get_sampler_iter()
     live: Any = iterator.get_sampler_iter()
     assert found.weights == live.weights and found.given == live.given
+
+
+class Itself(Weights, Sampler[int]):
+    """A sampler that is its own iterator."""
+
+    def __iter__(self) -> Iterator[int]:  # type: ignore[override]
+        Weights.__init__(self)
+        return self
+
+
+class Closing(Picklable):
+    """Its iterator cannot be pickled, and so not be compared."""
+
+    def __iter__(self) -> Iterator[int]:
+        iterator = Weights()
+        iterator.closure = lambda: 0  # type: ignore[attr-defined]
+        return iterator
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("kind", [Picklable, Stateful, Itself, Closing])
+def test_a_change_of_the_live_iterator_is_in_a_state_or_the_save_is_refused(
+    kind: Any, held: bool, num_workers: int
+) -> None:
+    """The program may hold the iterator (``held``), and change it at any later step."""
+
+    def made() -> DataLoader[Any]:
+        return make(num_workers, kind(), prefetch_budget=3 if num_workers else None)
+
+    iterator = iter(made())
+    next(iterator)
+    live: Any = iterator.get_sampler_iter()
+    if held:
+        next(iterator)
+    live.weights[33] = 1000.0
+    iterator.flush()
+    for step in range(2):
+        try:
+            state = iterator.state_dict()
+        except CannotSaveError as error:
+            assert kind is not Stateful and "get_sampler_iter" in str(error)
+        else:
+            assert kind is Stateful
+            again = made()
+            again.load_state_dict(state)
+            assert next(iter(again)).tolist() == next(copy.copy(iterator)).tolist()
+        if kind in (Picklable, Stateful):
+            again = pickle.loads(pickle.dumps(iterator))
+            assert next(again).tolist() == next(copy.copy(iterator)).tolist()
+        next(iterator)
+
+
+@pytest.mark.parametrize("kind", [Picklable, Stateful, Itself, Generated])
+def test_a_look_at_the_live_iterator_leaves_the_pass_savable(kind: Any) -> None:
+    iterator = iter(make(sampler=kind()))
+    for _ in range(4):
+        next(iterator)
+        iterator.get_sampler_iter()
+        again = make(sampler=kind())
+        again.load_state_dict(iterator.state_dict())
+    assert next(iter(again)).tolist() == next(iterator).tolist()
 
 
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"sampler": range(40)}])

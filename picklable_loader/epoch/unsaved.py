@@ -123,10 +123,12 @@ def _warn_of_sampler(spec: Spec, looked: set[str], state: dict[str, Any], live: 
     order = state["order"] or {}
     # A pickle has the generators as they are now, and a replay begins with them.
     replayed = live and "checksum" in order and not {*_POSITIONS, "iterator"} & order.keys()
-    if not replayed and not _sampler_at_risk(spec, state):
+    at_risk = _sampler_at_risk(spec, state)
+    if not replayed and not at_risk:
         return
     found = owned_in({"sampler": spec.sampler}, _saved_of_sampler(spec))
-    text = _text(each for each in found if replayed or not live or GLOBALS in each[0])
+    # It has those in its parts, and not those in global variables.
+    text = _text(e for e in found if (at_risk if not live or GLOBALS in e[0] else replayed))
     if text:
         unsaved_in_sampler(text)
     if text or not live:

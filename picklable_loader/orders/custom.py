@@ -31,7 +31,7 @@ from ..rng.source import Setting, Source
 from ..saving.states.checksum import checksum
 from ..saving.states.plain import alike, decode, encode_any, encode_state
 from .attributes import Frozen, changed, freeze, thaw
-from .replay import Event, Record, Replay, give, next_items, receiver_of, taker_of
+from .replay import Event, Record, Replay, goes_on, next_items, receiver_of, taker_of
 from .unknown import Lent, check_known, once_only, pickles
 
 _T = TypeVar("_T")
@@ -117,16 +117,16 @@ class CustomOrder:
 
     def receive(self, step: int, notes: Sequence[bytes]) -> None:
         """Have the sampler receive what was said about a step, at the next take at the latest."""
-        self._heard.append(Event(self.record.taken, step, [*notes]))
+        self._heard.append(Event(self.record.taken, step, [*notes], self.record.ended))
         if self.record.ended:  # there is no next take
             self._pass_on()
 
     def put_back(self, batches: list[Any]) -> bool:
         """Offer the sampler the batches that it gave last; False: it takes nothing back."""
-        taker = taker_of(self.iterator(), self._sampler)
-        if taker is None:
+        iterator, ended = self.iterator(), self.record.ended
+        if taker_of(iterator, self._sampler) is None or (ended and not goes_on(iterator)):
             return False
-        self._heard.append(Event(self.record.taken, None, copy.deepcopy(batches)))
+        self._heard.append(Event(self.record.taken, None, copy.deepcopy(batches), ended))
         self._pass_on()
         self.record.ended = False
         return True
@@ -343,8 +343,7 @@ class CustomOrder:
         taken: list[Any] = []
         assert self._iterator is not None
         while self._heard:
-            self.record.heard(event := self._heard.popleft())  # the sampler may raise in its middle
-            give(event, self._iterator, self._sampler)
+            self.record.give(self._heard.popleft(), self._iterator, self._sampler)
         if not count:
             return taken
         try:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,10 @@ class Event(NamedTuple):
     step: int | None
     #: the notes, or the batches
     given: list[Any]
+    #: its iterator had come to its end, since batches were put back last
+    ended: bool = False
+    #: the class of the exception that it has raised; None: it has raised none
+    raised: str | None = None
 
     @property
     def bytes(self) -> int:
@@ -95,7 +100,9 @@ class Record:
         """The sampler found these states when so much was done."""
         if self.log is not None:
             self.log.append([opens, taken, states])
-            if len(self.log) > _LOG_LIMIT:
+            # Before the end, or after batches were put back behind it?
+            unclear = any(event.ended and event.taken == taken for event in self.events)
+            if unclear or len(self.log) > _LOG_LIMIT:
                 self.log = None
 
     def why_not(self, seeded: bool) -> tuple[str, str]:
@@ -114,7 +121,17 @@ class Record:
             + state,
         )
 
-    def heard(self, event: Event) -> None:
+    def give(self, event: Event, *candidates: Any) -> None:
+        """Give a sampler, or its iterator, what an event says; see `give`."""
+        try:
+            give(event, *candidates)
+        except Exception as error:
+            event = event._replace(raised=type(error).__qualname__)
+            raise
+        finally:  # it may have done a part
+            self._heard(event)
+
+    def _heard(self, event: Event) -> None:
         """The sampler was given that; too much of it makes a replay impossible."""
         if self.log is None:
             return
@@ -126,14 +143,15 @@ class Record:
 
     def events_as_plain(self, live: bool) -> list[list[Any]]:
         """The events, for a state; CannotSaveError if one has what no state can hold."""
-        return [
-            (
-                [taken, step, encode_state(given, "a batch that was put back: ", live)]
-                if step is None
-                else [taken, step, notes_as_plain(given, live)]
-            )
-            for taken, step, given in self.events
-        ]
+        plain = []
+        for taken, step, given, ended, raised in self.events:
+            if step is None:
+                form = encode_state(given, "a batch that was put back: ", live)
+            else:
+                form = notes_as_plain(given, live)
+            more = [ended, raised] if raised is not None else [ended] if ended else []
+            plain.append([taken, step, form, *more])
+        return plain
 
     def log_as_text(self) -> list[list[Any]]:
         return [
@@ -142,10 +160,15 @@ class Record:
         ]
 
 
-def _event(taken: int, step: int | None, form: Any) -> Event:
+def _event(
+    taken: int, step: int | None, form: Any, ended: bool = False, raised: str | None = None
+) -> Event:
     if type(taken) is not int or type(step) not in (int, type(None)):
         raise TypeError("an event has whole numbers")
-    return Event(taken, step, decode(form) if step is None else notes_from_plain(form))
+    if type(ended) is not bool or type(raised) not in (str, type(None)):
+        raise TypeError("an event says whether the end had come, and which class was raised")
+    given = decode(form) if step is None else notes_from_plain(form)
+    return Event(taken, step, given, ended, raised)
 
 
 def receiver_of(*candidates: Any) -> Any:
@@ -156,6 +179,12 @@ def receiver_of(*candidates: Any) -> Any:
 def taker_of(*candidates: Any) -> Any:
     """The first that takes batches back; None: none does."""
     return next((each for each in candidates if callable(getattr(each, "put_back", None))), None)
+
+
+def goes_on(iterator: Any) -> bool:
+    """An iterator that has come to its end may give more; generators, and those of C, never do."""
+    written = isinstance(getattr(type(iterator), "__next__", None), FunctionType)
+    return written or taker_of(iterator) is not None
 
 
 def give(event: Event, *candidates: Any) -> None:
@@ -200,6 +229,8 @@ class Replay:
         self._found = {(opens, taken): states for opens, taken, states in record.log or ()}
         self._taken = 0
         self._events = deque(record.events)
+        #: the iterator has come to its end, since batches were put back last
+        self._ended = False
         #: of the indices that were given so far, up to those that are recorded
         self.checksum = BEGINNING
         stops = {taken for opens, taken in self._found if opens == record.opens}
@@ -231,13 +262,10 @@ class Replay:
     def complete(self) -> None:
         """Do all that was recorded and is not done yet; OrderMismatch: see `take`."""
         self.take(max(0, self._record.taken - self._taken))
+        self._find(self._record.opens, self._taken)
         self._give()
-        if self._record.ended and self._taken == self._record.taken:
-            self._find(self._record.opens, self._taken)
-            with self._world:
-                more = next(self.iterator, _END) is not _END
-            if more and self._record.checksum is not None:
-                raise OrderMismatch(type(self._sampler).__qualname__, self._taken)
+        if self._record.ended:
+            self._end()
 
     def seek(self, position: int) -> None:
         raise NotImplementedError("a replay goes on where it is")
@@ -263,8 +291,26 @@ class Replay:
     def _give(self) -> None:
         """Give the sampler what it was given at this moment."""
         while self._events and self._events[0].taken <= self._taken:
-            with self._world:
-                give(self._events.popleft(), self.iterator, self._sampler)
+            event = self._events.popleft()
+            if event.ended:
+                self._end()
+            try:
+                with self._world:
+                    give(event, self.iterator, self._sampler)
+            except Exception as error:
+                if type(error).__qualname__ != event.raised:
+                    raise
+            if event.step is None and event.raised is None:
+                self._ended = False
+
+    def _end(self) -> None:
+        """Have the iterator come to its end, unless it has."""
+        if self._ended:
+            return
+        with self._world:
+            self._ended = next(self.iterator, _END) is _END
+        if not self._ended and self._record.checksum is not None:
+            raise OrderMismatch(type(self._sampler).__qualname__, self._taken)
 
     def _compare(self, some: list[Any]) -> None:
         """Compare the indices so far with those recorded, as soon as there are as many."""

@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from zoo.listeners import LISTENERS, Batches, Generated, Picklable, Sending, Stateful
+from zoo.listeners import (
+    LISTENERS,
+    Batches,
+    Generated,
+    Learning,
+    Picklable,
+    Pile,
+    Sending,
+    Stateful,
+)
 
 from picklable_loader import DataLoader, from_json, to_json
 from picklable_loader.errors import RestartWarning
@@ -160,3 +169,70 @@ def test_without_a_seed_a_pickle_has_the_feedback_too(kind: Any) -> None:
     train(iterator, 4)
     again = pickle.loads(pickle.dumps(iterator))
     assert train(again) == train(iterator)
+
+
+def train_with_mistakes(iterator: Any, steps: int = -1) -> list[Any]:
+    """With feedback that the sampler refuses; the program goes on.
+
+    Only under a budget of one: the exception comes after what was drawn before, and no state has
+    one that is yet to come.
+    """
+    mistakes = (3, 8, 11) if iterator.prefetch_budget in (None, 1) else ()
+    seen: list[Any] = []
+    while steps < 0 or iterator.step < steps:
+        try:
+            batch = next(iterator, None)
+        except TypeError as error:
+            seen.append(str(error))
+            continue
+        if batch is None:
+            break
+        seen.append(batch.tolist())
+        iterator.tell("no number" if iterator.step in mistakes else batch[:, 1].sum().item())
+    return seen
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("door", [by_state, by_json, by_pickle])
+@pytest.mark.parametrize("num_workers, budget", [(0, 1), (2, 2), (2, 6)])
+def test_a_replay_ends_and_raises_where_the_original_did_and_the_next_epoch_shows_it(
+    num_workers: int, budget: int, door: Any, step: int
+) -> None:
+    def make() -> DataLoader[Any]:
+        return loader_of(Learning, num_workers, budget)
+
+    def rest(iterator: Any) -> list[Any]:
+        seen = train_with_mistakes(iterator)
+        loader = iterator.loader
+        return [*seen, loader.sampler.weights, *train(iter(loader)), loader.sampler.weights]
+
+    expected = rest(iter(make()))
+    iterator = iter(make())
+    seen = train_with_mistakes(iterator, step)
+    with expected_warnings():  # of an empty pass, at the end
+        assert seen + rest(door(iterator, make)) == expected
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+@pytest.mark.parametrize("kind", ["generator", "list", "class"])
+def test_a_flush_behind_the_samplers_end_loses_nothing(kind: str, stubborn: bool) -> None:
+    def make() -> DataLoader[Any]:
+        data = range(20)
+        return DataLoader(data, 2, sampler=Pile(kind, stubborn), num_workers=2, prefetch_budget=4)
+
+    def flushed(iterator: Any) -> Any:
+        try:
+            return iterator.flush()
+        except ValueError as error:
+            return str(error)
+
+    for step in range(1, 11):
+        iterator = iter(make())
+        seen = [next(iterator).tolist() for _ in range(step)]
+        assert (flushed(iterator) == "not yet") == stubborn or step > 6
+        again = by_state(iterator, make)
+        assert flushed(again) == flushed(iterator)
+        rest = [batch.tolist() for batch in iterator]
+        assert [batch.tolist() for batch in again] == rest
+        if not stubborn:
+            assert sorted(sum([*seen, *rest], [])) == list(range(20))

@@ -126,3 +126,66 @@ class _BatchesOf(StatefulWeights):
 
 
 LISTENERS = [Picklable, Stateful, Generated, Batches]
+
+
+class Learning(Weights, Sampler[int]):
+    """A generator that goes on with what it has learnt in earlier epochs, and halves it at its end.
+
+    It refuses feedback that is no number, after it has noted it.
+    """
+
+    def __init__(self) -> None:
+        Weights.__init__(self)
+
+    def __iter__(self) -> Iterator[int]:
+        self.given = 0
+        while self.given < GIVEN:
+            yield next(self)
+        self.weights = [weight / 2 for weight in self.weights]
+
+    put_back = None  # type: ignore[assignment]
+
+
+class Pile(Sampler[int]):
+    """Indices in an order of which batches are put back at the beginning.
+
+    Args:
+        kind: of the iterator: a generator, one of a list, or one of a class in Python.
+        stubborn: it refuses its first batches, after it has taken the last index off.
+    """
+
+    def __init__(self, kind: str, stubborn: bool = False) -> None:
+        self.kind, self.stubborn = kind, stubborn
+
+    def __iter__(self) -> Iterator[int]:
+        self.pile, self.refuses = list(range(20)), self.stubborn
+        if self.kind == "list":
+            return iter(self.pile)
+        return self.generated() if self.kind == "generator" else PileIterator(self.pile)
+
+    def generated(self) -> Iterator[int]:
+        while self.pile:
+            yield self.pile.pop(0)
+
+    def put_back(self, batches: list[list[int]]) -> None:
+        if self.refuses:
+            self.refuses = False
+            del self.pile[-1:]
+            raise ValueError("not yet")
+        if self.kind == "list":
+            self.pile += [index for batch in batches for index in batch]
+        else:
+            self.pile[:0] = [index for batch in batches for index in batch]
+
+
+class PileIterator:
+    def __init__(self, pile: list[int]) -> None:
+        self.pile = pile
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if not self.pile:
+            raise StopIteration
+        return self.pile.pop(0)

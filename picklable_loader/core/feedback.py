@@ -98,6 +98,10 @@ class Feedback:
         """
         return self._asked if behind else max(self._known, min(self._asked, newest))
 
+    def about(self, step: int) -> Sequence[Note]:
+        """The notes about a step that the sampler has not received."""
+        return self._notes.get(step, ())
+
     def below(self, step: int) -> dict[int, list[Note]]:
         """The notes about steps below this one, for a state; copies."""
         return {at: [*notes] for at, notes in self._notes.items() if at < step}

@@ -106,7 +106,7 @@ class SamplerAccess(PicklableIterator[_T]):
         before it is next asked for a batch, together with what `send_feedback` has attached.
 
         Args:
-            obj: what pickle takes, at most 1 MiB; it is copied at once.
+            obj: what pickle takes, at most 1 MiB, and 16 MiB for a batch; it is copied at once.
 
         Raises:
             UsageError: the sampler has no ``receive``; no batch was delivered yet; the epoch is
@@ -127,9 +127,11 @@ class SamplerAccess(PicklableIterator[_T]):
                 )
             if run.schedule.deliveries.newest < 0:
                 raise UsageError("tell() needs a batch: none was delivered in this epoch yet")
-            note = note_of(obj, "tell()")
+            schedule = run.schedule
+            others = schedule.feedback.about(schedule.deliveries.newest)
+            note = note_of(obj, "tell()", others)
             run.has_moved = True
-            run.schedule.handle(Told(note))
+            schedule.handle(Told(note))
 
     def _live(self, what: str) -> Run:
         """The run under way; starts it where that was not done yet."""

@@ -221,6 +221,22 @@ def test_feedback_of_a_stream_comes_with_its_batch(num_workers: int) -> None:
         assert iterator.feedback == [f"number {3 * step + at}" for at in range(3)]
 
 
+class Talkative(Sending):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        send_feedback(bytes(2**20 - 100))
+        return torch.zeros(1)
+
+
+class Piled(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        self.pile = list(range(20))
+        while self.pile:
+            yield self.pile.pop(0)
+
+    def put_back(self, batches: list[int]) -> None:
+        self.pile[:0] = batches
+
+
 class Remarks(Dataset[int]):
     """Feedback that is large, odd, or of a thread."""
 
@@ -314,6 +330,43 @@ def test_tell_needs_a_batch_a_listener_and_an_epoch(options: dict[str, Any]) -> 
     next(silent)
     with pytest.raises(UsageError, match="RandomSampler, or its iterator, a method receive"):
         silent.tell(1)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_feedback_about_one_batch_is_bounded(num_workers: int) -> None:
+    iterator, large = iter(make(num_workers)), bytes(2**20 - 100)
+    next(iterator)
+    with pytest.raises(UsageError, match="tell.. was given more than 16,777,216 bytes"):
+        for _ in range(17):
+            iterator.tell(large)
+    greedy = iter(DataLoader(Talkative(), 20, num_workers=num_workers))
+    with pytest.raises(UsageError, match="send_feedback.. was given more than 16,777,216 bytes"):
+        next(greedy)
+
+
+def test_too_much_feedback_for_a_replay_is_the_reason_that_is_given() -> None:
+    iterator = iter(make(0, Generated()))
+    next(iterator), iterator.tell(0.5)
+    iterator.state_dict()
+    for _ in range(2):
+        next(iterator), iterator.tell(0.5)
+        live: Any = iterator.loader.sampler
+        live.receive = lambda step, objs: None
+        iterator.tell(bytes(2**20 - 100))
+    next(iterator)
+    with pytest.raises(CannotSaveError, match="more than the 1 MiB .* state_dict and load_state"):
+        iterator.state_dict()
+
+
+def test_single_indices_are_put_back_as_well() -> None:
+    """With ``batch_size=None`` a batch is an index."""
+    options = {"batch_size": None, "num_workers": 2, "prefetch_budget": 3}
+    iterator = iter(DataLoader(range(20), sampler=Piled(), **options))
+    seen = [int(next(iterator))]
+    assert iterator.flush() == 3
+    again = DataLoader(range(20), sampler=Piled(), **options)
+    again.load_state_dict(iterator.state_dict())
+    assert [*seen, *map(int, again)] == [*seen, *map(int, iterator)] == list(range(20))
 
 
 def test_what_was_told_is_copied_and_may_be_changed_afterwards() -> None:

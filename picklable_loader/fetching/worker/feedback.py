@@ -31,7 +31,7 @@ def send_feedback(obj: Any) -> None:
     A batch that raises, or has no sample, takes no feedback with it.
 
     Args:
-        obj: what pickle takes, at most 1 MiB; it is copied at once.
+        obj: what pickle takes, at most 1 MiB, and 16 MiB for a batch; it is copied at once.
 
     Raises:
         UsageError: no batch is being fetched here; or the object cannot be pickled, or is larger.
@@ -39,7 +39,7 @@ def send_feedback(obj: Any) -> None:
     notes = _latest if _here.notes is None else _here.notes
     if notes is None:
         raise UsageError("send_feedback() needs a batch, and none is being fetched here")
-    notes.append(note_of(obj, "send_feedback()"))
+    notes.append(note_of(obj, "send_feedback()", notes))
 
 
 class sending:

@@ -11,17 +11,21 @@ from .plain import decode, encode_state
 
 #: bytes of a note at most; it travels with its batch, and a state may hold it
 _MOST = 1 << 20
+#: bytes of all notes about one batch at most; small ones are not counted, which takes time
+_MOST_TOGETHER = 16 << 20
+_SMALL = 1 << 12
 
 
-def note_of(obj: Any, giver: str) -> bytes:
+def note_of(obj: Any, giver: str, others: Sequence[bytes] = ()) -> bytes:
     """The note of an object.
 
     Args:
         obj: any small object that pickle takes.
         giver: the function that it was given to, for errors.
+        others: the notes about the same batch.
 
     Raises:
-        UsageError: pickle refuses it, or its pickle is larger than 1 MiB.
+        UsageError: pickle refuses it, or its pickle is larger than 1 MiB, or 16 with the others.
     """
     try:
         note = pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
@@ -34,6 +38,11 @@ def note_of(obj: Any, giver: str) -> bytes:
         raise UsageError(
             f"{giver} was given a {type(obj).__qualname__} of {len(note):,} bytes; feedback has "
             f"at most {_MOST:,}. Give a summary, for example a mean, or make it a part of the batch"
+        )
+    if len(note) > _SMALL and sum(map(len, others)) + len(note) > _MOST_TOGETHER:
+        raise UsageError(
+            f"{giver} was given more than {_MOST_TOGETHER:,} bytes about one batch. Give a "
+            "summary, for example a mean, or make it a part of the batch"
         )
     return note
 

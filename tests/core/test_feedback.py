@@ -56,6 +56,8 @@ class Attentive:
         self.takes_back = takes_back
         self.listens = listens
         self.opened = False
+        #: how often it has heard of a step from the program
+        self.told = 0
         self.log: list[Any] = []
 
     def open(self) -> None:
@@ -74,6 +76,9 @@ class Attentive:
 
     def receive(self, step: int, notes: Sequence[bytes]) -> None:
         assert self.listens
+        told = [note for note in notes if note.startswith(b"about")]
+        assert told == [f"about {step}".encode()] * len(told), "it goes to the step it is about"
+        self.told += len(told)
         self.log.append((step, [*notes]))
 
     def put_back(self, batches: list[Any]) -> bool:
@@ -109,6 +114,7 @@ class Pass_:
     arrived: dict[int, Any] = field(default_factory=dict)
     #: acts that are done
     done: int = 0
+    tells: int = 0
     over: bool = False
 
     @property
@@ -174,11 +180,12 @@ class Pass_:
             self.next()
         elif act == "tell":
             if self.schedule.feedback.listening and self.schedule.deliveries.newest >= 0:
+                self.tells += 1
                 self.handle(Told(f"about {self.schedule.deliveries.newest}".encode()))
         elif act == "flush":
-            drawn = self.drawn()
+            drawn = 0 if self.order.takes_back else self.drawn()
             self.handle(Flushed())
-            assert self.drawn() in (0, drawn), "all or nothing is given up"
+            assert self.drawn() == drawn, "nothing is drawn again before the program asks"
         elif act == "change":
             self.order.open()
             self.order.log.append("change")
@@ -281,6 +288,7 @@ def test_a_sampler_sees_the_same_whoever_works(
     expected = begun(alone, script, length, back, (), empty, listens).run()
     found = begun(under(workers, budget), script, length, back, luck, empty, listens).run()
     assert seen(found) == seen(expected)
+    assert found.order.told == found.tells, "nothing that the program says is lost"
 
 
 @settings(max_examples=1500, deadline=None)
@@ -353,6 +361,18 @@ def test_a_second_flush_does_not_forget_what_workers_have_of_the_first() -> None
     once = begun(Policy(workers=2, budget=3), ["next", "flush"], 8, back=True)
     often = begun(Policy(workers=2, budget=3), ["next", *["flush"] * 3], 8, back=True)
     assert seen(often.run()) == seen(once.run())
+
+
+@pytest.mark.parametrize("quick", [0, 1])
+def test_after_flush_nothing_is_drawn_before_the_program_asks_however_quick_workers_were(
+    quick: int,
+) -> None:
+    """Near the end all that was drawn may have arrived: no worker has what is given up."""
+    passing = begun(under(2, 3), ["next", "flush", "change"], 6, True, [quick] * 4, listens=False)
+    passing.run(3)
+    assert bool(passing.under_way) != quick
+    assert passing.order.log[-2][0] == "back" and passing.order.log[-1] == "change"
+    assert len(passing.run().got) == 3
 
 
 def test_what_receive_raises_reaches_the_consumer_and_the_pass_goes_on() -> None:

@@ -45,7 +45,7 @@ class _Silent(Sampler[int]):
         return self.at
 
 
-class _Listens(_Silent):
+class Listens(_Silent):
     heard = 0
 
     def receive(self, step: int, objs: list[Any]) -> None:
@@ -61,9 +61,9 @@ def _passes(side: Side) -> list[tuple[Any, bool]]:
 
     return [
         (iterator(_Silent()), False),
-        (iterator(_Listens()), False),
-        (iterator(_Listens(), send_feedback), False),
-        (iterator(_Listens()), True),
+        (iterator(Listens()), False),
+        (iterator(Listens(), send_feedback), False),
+        (iterator(Listens()), True),
     ]
 
 

@@ -229,3 +229,16 @@ def test_the_benchmarks_run_from_the_command_line_to_the_chart(tmp_path: Path) -
     table = (tmp_path / "table.md").read_text()
     assert "| tiny batches, 2 workers | batches/s |" in table and table in done.stdout
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("script", "rows"), [("budgets", 5), ("conversions", 6)])
+def test_the_scripts_of_the_docs_tables_print_them(script: str, rows: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{script}", "--quick"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT)])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 + rows and len({line.count("|") for line in lines}) == 1

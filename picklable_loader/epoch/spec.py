@@ -25,6 +25,7 @@ from ..orders.torch_samplers import (
     data_of,
     describe,
     draws_at_once,
+    gathers_as_torch,
     is_known,
     shortened,
     source_length,
@@ -93,10 +94,7 @@ class Spec:
             sampler, grouping = None, Grouping(unit, self.batch_size or 1)
         elif batch_sampler is None:
             grouping, opened = Grouping(Unit.SAMPLE, shard=self.shard), True
-        elif (
-            isinstance(batch_sampler, BatchSampler)
-            and type(batch_sampler).__iter__ is BatchSampler.__iter__
-        ):
+        elif gathers_as_torch(batch_sampler):
             sampler, size = batch_sampler.sampler, batch_sampler.batch_size
             grouping = cast(Grouping, _LiveGrouping(batch_sampler, self.shard))
             if batch_sampler.drop_last:

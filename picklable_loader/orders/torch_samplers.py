@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch.utils.data import (
+    BatchSampler,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -231,8 +232,8 @@ def register_order(sampler_type: type[Any], factory: OrderFactory) -> None:
     """Give samplers of a type an order of their own, for instance a seekable one.
 
     Args:
-        sampler_type: the sampler's class. Subclasses that override neither ``__iter__`` nor
-            ``__len__`` get the same order.
+        sampler_type: the sampler's class. Subclasses get the same order, unless they override
+            ``__iter__`` or ``__len__``, or have ``receive`` or ``put_back`` of their own.
         factory: called with the sampler and a `Setting` at the start of every epoch and on
             resume; returns an `Order`. ``Setting.saved`` is what the order's ``state()`` gave.
 
@@ -337,14 +338,23 @@ def has_distributed(sampler: Any) -> bool:
 
 
 #: a subclass that has one of these of its own may have another sequence
-_DECISIVE = ("__iter__", "__len__", "num_samples")
+_OF_BATCHES = ("__iter__", "receive", "put_back")
+_DECISIVE = (*_OF_BATCHES, "__len__", "num_samples")
+
+
+def gathers_as_torch(batch_sampler: Any) -> bool:
+    """It is torch's BatchSampler, or gathers the indices of its sampler as that does."""
+    kind = type(batch_sampler)
+    return issubclass(kind, BatchSampler) and _same(kind, BatchSampler, _OF_BATCHES)
+
+
+def _same(kind: type[Any], base: type[Any], names: tuple[str, ...]) -> bool:
+    return all(getattr(kind, name, None) is getattr(base, name, None) for name in names)
 
 
 def _factory(kind: type[Any]) -> OrderFactory | None:
     for base in kind.__mro__:
         if base in _FACTORIES:
-            same = kind is base or all(
-                getattr(kind, n, None) is getattr(base, n, None) for n in _DECISIVE
-            )
+            same = kind is base or _same(kind, base, _DECISIVE)
             return _FACTORIES[base] if same else None
     return None

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, Sampler, get_worker_info
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 from zoo.listeners import Generated, Picklable, Sending, SendingStream, Stateful, Weights
 
 from picklable_loader import DataLoader, send_feedback
@@ -312,6 +321,68 @@ def test_a_batch_without_samples_takes_no_feedback_along() -> None:
 def test_send_feedback_outside_of_a_loader_says_so() -> None:
     with pytest.raises(UsageError, match="none is being fetched here"):
         Sending()[3]
+
+
+def of_torch(base: Any, *arguments: Any) -> Any:
+    """A sampler of torch's, of a subclass that listens and does nothing else."""
+    heard: list[Any] = []
+
+    class Listening(base):  # type: ignore[misc]
+        def receive(self, step: int, objs: list[Any]) -> None:
+            heard.append([step, *objs])
+
+    sampler = Listening(*arguments)
+    return sampler, base(*arguments), heard
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    "base, arguments",
+    [
+        (RandomSampler, (range(12),)),
+        (SequentialSampler, (range(12),)),
+        (SubsetRandomSampler, (range(12),)),
+        (WeightedRandomSampler, ([1.0] * 12, 12)),
+        (BatchSampler, (range(12), 4, False)),
+    ],
+)
+def test_a_subclass_of_torchs_samplers_that_listens_is_heard_and_draws_as_torchs(
+    base: Any, arguments: tuple[Any, ...], num_workers: int
+) -> None:
+    sampler, plain, heard = of_torch(base, *arguments)
+    batched = base is BatchSampler
+
+    def batches(sampler: Any) -> Any:
+        order = {"batch_sampler": sampler} if batched else {"sampler": sampler, "batch_size": 4}
+        torch.manual_seed(1)
+        return iter(DataLoader(Sending(), num_workers=num_workers, **order))
+
+    iterator, said = batches(sampler), []
+    for step, batch in enumerate(iterator):
+        indices = [int(index) for index in batch[:, 0]]
+        iterator.tell("a remark")
+        said.append([step, *indices, "a remark"])
+    assert heard == said
+    expected = [[int(index) for index in batch[:, 0]] for batch in batches(plain)]
+    assert [indices for _, *indices, _ in said] == expected
+
+
+@pytest.mark.parametrize("base, arguments", [(RandomSampler, (range(12),)), (BatchSampler, ())])
+def test_a_subclass_of_torchs_samplers_may_take_batches_back(
+    base: Any, arguments: tuple[Any, ...]
+) -> None:
+    class Taking(base):  # type: ignore[misc]
+        taken: list[Any] = []
+
+        def put_back(self, batches: list[Any]) -> None:
+            self.taken += batches
+
+    batched = base is BatchSampler
+    sampler = Taking(*(arguments or (range(12), 4, False)))
+    order = {"batch_sampler": sampler} if batched else {"sampler": sampler, "batch_size": 4}
+    iterator = iter(DataLoader(Sending(), num_workers=2, prefetch_budget=2, seed=1, **order))
+    next(iterator)
+    assert iterator.flush() == 2 and len(sampler.taken) == 2
 
 
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])

@@ -77,8 +77,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             with turn.lock:
                 run = self._position.run
                 self._handed_over = -1 if run is None else run.schedule.delivered
-                before, turn.phase = turn.phase, MOVING
-                entered = True
+                before, turn.phase, entered = turn.phase, MOVING, True
                 if turn.mover != get_ident():
                     turn.note_mover()
                 if _profiler_enabled():
@@ -88,12 +87,12 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                     batch = self._next()
                 turn.phase = before
                 return batch
-        except StopIteration:
-            raise
         except BaseException as error:  # Ctrl-C, and what other signals' handlers raise, as well
-            if entered and not self._driver.settled:
-                with turn.lock:
-                    self._come_to_rest(error)
+            if entered:
+                self._notes = ()
+                if not (isinstance(error, StopIteration) or self._driver.settled):
+                    with turn.lock:
+                        self._come_to_rest(error)
             raise
 
     def skip(self, count: int) -> int:
@@ -116,7 +115,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if count < 0:
             raise ValueError(f"count should be from 0, got count={count}")
         with self._turn.jumps("skip()"):
-            return self._skip(count)
+            passed, self._notes = self._skip(count), ()
+            return passed
 
     def _skip(self, count: int) -> int:
         spec = spec_of(self.loader)

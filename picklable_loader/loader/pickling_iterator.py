@@ -47,6 +47,8 @@ class PicklableIterator(Generic[_T]):
         self._closed = False
         #: batches that are fetched again, of which the user is yet to be warned
         self._replay = 0
+        #: what workers have sent with the batch that was delivered last
+        self._notes: Any = ()
         #: the step at which the consumer had got all that was delivered, when it last asked
         self._handed_over = -1
         self._turn = loader._pl.turn
@@ -319,7 +321,7 @@ class PicklableIterator(Generic[_T]):
         position.iterator = weakref.ref(self)
         #: of the pass; from the first `begin`, or `__setstate__`, on
         self._position = position
-        self._closed, self._replay = False, 0
+        self._closed, self._replay, self._notes = False, 0, ()
 
     def _lead(self, spec: Spec) -> None:
         """Be the loader's newest iterator."""

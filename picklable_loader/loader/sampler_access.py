@@ -19,9 +19,6 @@ _T = TypeVar("_T", covariant=True)
 class SamplerAccess(PicklableIterator[_T]):
     """The part of an iterator that a live sampler is reached by; see docs/live_samplers.md."""
 
-    #: what workers have sent with the batch that was delivered last
-    _notes: Any = ()
-
     def start(self, skip: int = 0) -> None:
         """Start the workers; see `LoaderIterator.start`."""
         raise NotImplementedError
@@ -38,7 +35,10 @@ class SamplerAccess(PicklableIterator[_T]):
 
     @property
     def feedback(self) -> list[Any]:
-        """The objects that `send_feedback` has attached to the batch that was delivered last."""
+        """The objects that `send_feedback` has attached to the batch that was delivered last.
+
+        There are none after an error, `skip`, and the epoch's end.
+        """
         return objects_of(self._notes)
 
     def get_sampler_iter(self) -> Iterator[Any]:

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     Dataset,
+    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -24,6 +25,7 @@ from zoo.listeners import Generated, Picklable, Sending, SendingStream, Stateful
 
 from picklable_loader import DataLoader, send_feedback
 from picklable_loader.errors import CannotSaveError, UsageError
+from picklable_loader.saving.states.notes import notes_as_plain, objects_of
 
 
 class Counting(Sending):
@@ -246,6 +248,13 @@ class Piled(Sampler[int]):
         self.pile[:0] = batches
 
 
+class Unopened(Exception):
+    """Pickle takes it, and calls ``__init__`` with one argument when it opens it."""
+
+    def __init__(self, index: str, why: str) -> None:
+        super().__init__(f"{index}: {why}")
+
+
 class Remarks(Dataset[int]):
     """Feedback that is large, odd, or of a thread."""
 
@@ -271,8 +280,10 @@ class Remarks(Dataset[int]):
     [
         (bytes(2**20), "a bytes of 1,048,5.. bytes"),
         (lambda: 0, "a function, which cannot be pickled"),
+        (Unopened("index", "why"), "a Unopened, which cannot be pickled, or not opened again"),
+        ({"a": [(1, Unopened("index", "why"))]}, "a dict, which cannot be pickled, or not opened"),
     ],
-    ids=["large", "lambda"],
+    ids=["large", "lambda", "an exception", "within containers"],
 )
 def test_bad_feedback_is_an_error_of_its_sample_and_the_pass_goes_on(
     num_workers: int, remark: Any, said: str
@@ -316,6 +327,84 @@ def test_a_batch_without_samples_takes_no_feedback_along() -> None:
         iterator = iter(DataLoader(Bad(), 4, on_error="skip"))
         next(iterator)
     assert iterator.feedback == [4, 5, 6, 7]
+
+
+class SomeBad(Sending):
+    """Each sample sends feedback, also the bad ones."""
+
+    def __init__(self, *bad: int) -> None:
+        super().__init__()
+        self.bad = bad
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        sample = super().__getitem__(index)
+        if index in self.bad:
+            raise ValueError(index)
+        return sample
+
+
+class SomeBadInBulk(SomeBad):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices]
+
+
+class SomeBadInAStream(IterableDataset[torch.Tensor]):
+    def __init__(self, *bad: int) -> None:
+        self.data, self.at = SomeBad(*bad), 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.at = 0
+        return self
+
+    def __next__(self) -> torch.Tensor:
+        if self.at == 12:
+            raise StopIteration
+        self.at += 1
+        return self.data[self.at - 1]
+
+
+def remarked(error: Exception, index: Any) -> torch.Tensor:
+    send_feedback(f"replaced {index}")
+    return torch.tensor([30.0, 0.0])
+
+
+@pytest.mark.filterwarnings("ignore:.*skipped")
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", [SomeBad, SomeBadInBulk, SomeBadInAStream])
+def test_a_bad_sample_takes_no_feedback_along(kind: Any, num_workers: int) -> None:
+    iterator = iter(DataLoader(kind(2, 5), 4, num_workers=num_workers, on_error="skip"))
+    for batch in iterator:
+        assert iterator.feedback == [int(index) for index in batch[:, 0]]
+    assert iterator.finished
+    iterator = iter(DataLoader(kind(2), 4, num_workers=num_workers, on_error=remarked))
+    next(iterator)
+    assert iterator.feedback == [0, 1, "replaced 2", 3]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_there_is_no_feedback_without_a_batch(num_workers: int) -> None:
+    iterator = iter(DataLoader(SomeBad(5, 22), 4, num_workers=num_workers))
+    for step in range(10):
+        if step in (1, 5):
+            with pytest.raises(ValueError):
+                next(iterator)
+            assert iterator.feedback == []
+        elif step == 7:
+            assert iterator.skip(1) == 1 and iterator.feedback == []
+        else:
+            next(iterator)
+            assert iterator.feedback == [*range(4 * step, 4 * step + 4)]
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert iterator.feedback == []
+
+
+def test_feedback_that_only_its_giver_can_open_is_an_error_that_names_it() -> None:
+    notes = [pickle.dumps(3), b"cno_such_module\nThing\n."]
+    with pytest.raises(UsageError, match="feedback cannot be opened.*no_such_module"):
+        objects_of(notes)
+    with pytest.raises(CannotSaveError, match="feedback.*no_such_module"):
+        notes_as_plain(notes, live=False)
 
 
 def test_send_feedback_outside_of_a_loader_says_so() -> None:

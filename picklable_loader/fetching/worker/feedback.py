@@ -28,7 +28,8 @@ def send_feedback(obj: Any) -> None:
     the batch is delivered, the program finds the object in ``it.feedback``. A sampler whose
     iterator has ``receive(step, objs)`` receives it before it is asked for the next batch.
 
-    A batch that raises, or has no sample, takes no feedback with it.
+    A batch that raises, or has no sample, takes no feedback with it. The same holds for a bad
+    sample that ``on_error`` skips or replaces.
 
     Args:
         obj: what pickle takes, at most 1 MiB, and 16 MiB for a batch; it is copied at once.
@@ -60,3 +61,14 @@ class sending:
     ) -> None:
         global _latest
         _here.notes = _latest = self._before
+
+
+def sent() -> int:
+    """How many objects the batch at hand has so far."""
+    return len(_here.notes or ())
+
+
+def take_back(count: int) -> None:
+    """Leave only the first so many: a sample becomes no part of the batch."""
+    if _here.notes is not None:
+        del _here.notes[count:]

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...core.task import Task
 from ...rng.owned import Seed, seed_all_in
+from .feedback import sent, take_back
 from .on_error import Gathering, OnError, left_a_generator
 from .seeding import Seeder
 
@@ -131,11 +132,13 @@ class LenientMapFetcher(MapFetcher):
 
     def _in_bulk(self, bulk: Callable[[Any], Any], task: Task, gathering: Gathering) -> None:
         """Gather all samples in one call; if it raises, singly, where the dataset can do that."""
+        before = sent()
         try:
             gathering.samples = self._at_once(bulk, task)
         except Exception:
             if not hasattr(self._job.dataset, "__getitem__"):
                 raise
+            take_back(before)
             self._seeder.before_batch(task)  # how much was drawn until then is not to matter
             missing = False
             try:
@@ -150,6 +153,7 @@ class LenientMapFetcher(MapFetcher):
         for position, index in zip(count(task.first, self._job.stride), indices):
             if self._per_sample:
                 self._seeder.before_sample(position)
+            gathering.begin()
             try:
                 sample = dataset[index]
             except Exception as error:
@@ -228,6 +232,7 @@ class LenientIterableFetcher(IterableFetcher):
         first = (self._given - 1) * count
         gathering = Gathering(job.on_error)
         for number in range(first, first + count):
+            gathering.begin()
             try:
                 gathering.samples.append(self._next())
             except StreamEnded:

@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+from .feedback import sent, take_back
+
 #: what becomes of bad samples: "raise" or "skip", or what is given the exception and the index
 OnError = Literal["raise", "skip"] | Callable[[Exception, Any], Any]
 
@@ -44,9 +46,15 @@ class Gathering:
         self._on_error = on_error
         self.samples: Any = []
         self.skipped: Bad = []
+        self._sent = sent()
+
+    def begin(self) -> None:
+        """A sample comes next."""
+        self._sent = sent()
 
     def miss(self, error: Exception, index: Any) -> None:
         """A sample is bad. Called while its error is handled, so that a callable can ``raise``."""
+        take_back(self._sent)
         if isinstance(error, NotImplementedError):
             raise error  # not the sample is bad: the dataset lacks a method
         another = self._on_error(error, index) if callable(self._on_error) else None

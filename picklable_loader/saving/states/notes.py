@@ -6,14 +6,23 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import UsageError
-from .plain import decode, encode_state
+import numpy as np
+import torch
+
+from ...errors import CannotSaveError, UsageError
+from .plain import SCALARS, decode, encode_state
 
 #: bytes of a note at most; it travels with its batch, and a state may hold it
 _MOST = 1 << 20
 #: bytes of all notes about one batch at most; small ones are not counted, which takes time
 _MOST_TOGETHER = 16 << 20
 _SMALL = 1 << 12
+
+#: types of values that pickle opens again, whatever they are
+_OPENS = {*SCALARS, torch.Tensor, *(np.dtype(kind).type for kind in "?bhilqBHILQefdgFDGSUMm")}
+
+#: levels of containers that are looked through
+_LEVELS = 4
 
 
 def note_of(obj: Any, giver: str, others: Sequence[bytes] = ()) -> bytes:
@@ -25,14 +34,18 @@ def note_of(obj: Any, giver: str, others: Sequence[bytes] = ()) -> bytes:
         others: the notes about the same batch.
 
     Raises:
-        UsageError: pickle refuses it, or its pickle is larger than 1 MiB, or 16 with the others.
+        UsageError: pickle refuses it, or cannot open it again; or its pickle is larger than 1 MiB,
+            or than 16 MiB with the others.
     """
     try:
         note = pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
+        if pickle.STACK_GLOBAL in note and not _opens(obj):  # it names a class
+            pickle.loads(note)
     except Exception as error:  # whatever people's __reduce__ raises
         raise UsageError(
-            f"{giver} was given a {type(obj).__qualname__}, which cannot be pickled "
-            f"({type(error).__name__}: {error}). Give numbers, text, arrays, or containers of them"
+            f"{giver} was given a {type(obj).__qualname__}, which cannot be pickled, "
+            f"or not opened again ({type(error).__name__}: {error}). Give numbers, text, arrays, "
+            "or containers of them"
         ) from error
     if len(note) > _MOST:
         raise UsageError(
@@ -47,9 +60,32 @@ def note_of(obj: Any, giver: str, others: Sequence[bytes] = ()) -> bytes:
     return note
 
 
+def _opens(obj: Any, level: int = 0) -> bool:
+    """Numbers, text, tensors, or containers of them, which pickle always opens again."""
+    kind = type(obj)
+    if kind in _OPENS:
+        return True
+    if kind is np.ndarray:
+        return not obj.dtype.hasobject
+    if kind not in (list, tuple, dict) or level >= _LEVELS:
+        return False
+    parts = [*obj, *obj.values()] if kind is dict else obj
+    return set(map(type, parts)) <= _OPENS or all(_opens(part, level + 1) for part in parts)
+
+
 def objects_of(notes: Sequence[bytes]) -> list[Any]:
-    """The objects of notes, built anew."""
-    return [pickle.loads(note) for note in notes]
+    """The objects of notes, built anew.
+
+    Raises:
+        UsageError: this process cannot open what another one, a worker, has given.
+    """
+    try:
+        return [pickle.loads(note) for note in notes]
+    except Exception as error:  # whatever people's classes raise
+        raise UsageError(
+            f"feedback cannot be opened in this process ({type(error).__name__}: {error}). Give "
+            "numbers, text, arrays, or containers of them"
+        ) from error
 
 
 def notes_as_plain(notes: Sequence[bytes], live: bool) -> list[Any]:
@@ -58,7 +94,11 @@ def notes_as_plain(notes: Sequence[bytes], live: bool) -> list[Any]:
     Raises:
         CannotSaveError: an object is none that a state can hold.
     """
-    return [encode_state(obj, "feedback: ", live) for obj in objects_of(notes)]
+    try:
+        objects = objects_of(notes)
+    except UsageError as error:
+        raise CannotSaveError("feedback", str(error), "Leave it out") from error
+    return [encode_state(obj, "feedback: ", live) for obj in objects]
 
 
 def notes_from_plain(forms: Sequence[Any]) -> list[bytes]:

@@ -13,6 +13,7 @@ from ..errors import CannotSaveError
 from ..fetching.worker.baseline import FirstBaseline
 from ..fetching.worker.saved_streams import brought, read, remembers, settle
 from ..orders.attributes import prepare
+from ..orders.torch_samplers import changed_settings
 from ..rng.source import Source
 from .accept import accept
 from .carryover import Carryover, positions_left, stream_fields
@@ -23,7 +24,7 @@ from .run import Run, shows_draws, too_far_behind
 from .set_epoch import EpochChoice
 from .spec import Spec
 from .unmoved import unmoved
-from .warnings import forgotten, other_lengths
+from .warnings import forgotten, other_lengths, set_in_the_sampler
 
 
 class History:
@@ -154,6 +155,8 @@ class History:
         assert run is not None
         if behind and run.finished:
             self._check_newest(spec, position)
+        if names := changed_settings(run.spec.sampler, run.settings):
+            set_in_the_sampler(type(run.spec.sampler).__qualname__, names)
         return to_plain(*run.saved(live, behind))
 
     def following(self, spec: Spec, position: Position, live: bool) -> Saved:

@@ -25,7 +25,7 @@ from ..datasets.datapipes import SharedSeeds
 from ..errors import UsageError
 from ..fetching.transport.messages import Answer, EpochStart
 from ..fetching.worker.saved_streams import read, savable, warn_of_drift
-from ..orders.torch_samplers import make_order
+from ..orders.torch_samplers import make_order, settings_of
 from ..rng.generators import GeneratorStates
 from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode, encode_state
@@ -121,6 +121,7 @@ class Run:
         self.shared_seed = self._shared_seed(cursor, shared_seeds)
         #: None: iterable-style data
         self.order = None if spec.iterable else self._make_order(cursor)
+        self.settings = settings_of(spec.sampler)
         self.base_seed = self._base_seed(cursor, carryover)
         known = (carryover if self._lives_on else None) or cursor
         seed = None if known is None else known.worker_seed

@@ -134,6 +134,17 @@ def set_in_the_pass(names: list[str]) -> None:
     )
 
 
+def set_in_the_sampler(sampler: str, names: list[str]) -> None:
+    """Attributes of a sampler that are other ones than when the epoch was drawn."""
+    warnings.warn(
+        f"{', '.join(sorted(names))} of the {sampler} has changed in mid-epoch: this epoch is "
+        "drawn from the old value, and its resume would draw it from the new one. Change it "
+        "between two epochs, or write a sampler with state_dict and load_state_dict",
+        LoaderWarning,
+        stacklevel=stack_level(),
+    )
+
+
 def forgotten(dataset: str, before: int, now: int) -> None:
     """Streams that live on from epoch to epoch are now others."""
     warnings.warn(

@@ -12,13 +12,15 @@ from torch.utils.data import (
     BatchSampler,
     Dataset,
     IterableDataset,
+    RandomSampler,
     Sampler,
     SequentialSampler,
+    SubsetRandomSampler,
     WeightedRandomSampler,
 )
 
 from picklable_loader import DataLoader
-from picklable_loader.errors import StateMismatch
+from picklable_loader.errors import LoaderWarning, StateMismatch
 
 #: what the code of the dataset is, and what its folder holds, at the moment
 world: dict[str, Any] = {}
@@ -246,3 +248,58 @@ def test_a_state_with_indices_that_are_tuples_is_loaded(num_workers: int) -> Non
     again = build()
     again.load_state_dict(iterator.state_dict())
     assert [b.tolist() for b in again] == [b.tolist() for b in iterator]
+
+
+# --- samplers of torch's that change in mid-epoch ------------------------------------------------
+
+
+def rebinds(sampler: Any) -> None:
+    sampler.weights = WEIGHTS.clone()
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "weights in place": (
+        lambda: WeightedRandomSampler(WEIGHTS.clone(), 12),
+        lambda sampler: sampler.weights[:6].zero_(),
+    ),
+    "weights": (lambda: WeightedRandomSampler(WEIGHTS, 12), rebinds),
+    "replacement": (
+        lambda: RandomSampler(range(12)),
+        lambda sampler: setattr(sampler, "replacement", True),
+    ),
+    "num_samples": (
+        lambda: RandomSampler(range(12), replacement=True, num_samples=12),
+        lambda sampler: setattr(sampler, "_num_samples", 8),
+    ),
+    "indices": (
+        lambda: SubsetRandomSampler(range(12)),
+        lambda sampler: setattr(sampler, "indices", list(range(11, -1, -1))),
+    ),
+}
+
+
+@pytest.mark.parametrize("grouped_by", ["batch_size", "batch_sampler"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_save_warns_of_a_sampler_of_torchs_that_has_changed_in_mid_epoch(
+    name: str, grouped_by: str
+) -> None:
+    """The live pass goes on with what was drawn, and a resume draws from what the sampler is."""
+    make, change = CHANGES[name]
+    sampler = make()
+    how: Any = {"sampler": sampler, "batch_size": 2}
+    if grouped_by == "batch_sampler":
+        how = {"batch_sampler": BatchSampler(sampler, 2, False)}
+    loader: Any = DataLoader(range(12), seed=1, **how)  # type: ignore[arg-type]
+    iterator = iter(loader)
+    next(iterator)
+    loader.state_dict()
+    pickle.dumps(iterator)
+    change(sampler)
+    repr(iterator)
+    for save in (loader.state_dict, iterator.state_dict, lambda: pickle.dumps(iterator)):
+        with pytest.warns(LoaderWarning, match=rf"{name.split()[0]} of the \w+ has changed"):
+            save()
+    list(iterator)
+    loader.state_dict()
+    next(iter(loader))
+    loader.state_dict()

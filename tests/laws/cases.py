@@ -173,6 +173,7 @@ ODD = [
     sampler("read-only", odd.ReadOnly),
     sampler("knows its epoch only", odd.KnowsItsEpochOnly),
     sampler("half of the protocol", odd.SavesOnly),
+    sampler("counts its saves", odd.CountsItsSaves),
     batch_sampler("begins again", odd.BeginsAgain),
     Case("a shared generator", odd.with_a_shared_generator),
     sampler("numpy's numbers", odd.InArrays, json=False, counts_iters=True),

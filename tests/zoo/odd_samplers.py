@@ -195,6 +195,16 @@ class KnowsItsEpochOnly(Sized):
         self.epoch += 1
 
 
+class CountsItsSaves(KnowsItsEpochOnly):
+    """Its state is another one at each call, also where nothing was drawn."""
+
+    saves = 0
+
+    def state_dict(self) -> dict[str, int]:
+        self.saves += 1
+        return {"epoch": self.epoch, "saves": self.saves}
+
+
 class SavesOnly(KnowsItsEpochOnly):
     """Half of the protocol is none."""
 

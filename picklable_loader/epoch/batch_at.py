@@ -23,7 +23,7 @@ from ..orders.attributes import changed, freeze, prepare
 from ..orders.custom import CustomOrder
 from ..orders.replay import Replay
 from ..orders.torch_samplers import make_order
-from ..rng.current import set_current
+from ..rng.current import current
 from ..rng.source import Setting, Source
 from .history import History
 from .spec import Spec
@@ -70,16 +70,13 @@ def batch_at(
             "from a state of another batch size or number of ranks. Its batches are those from "
             f"step {first} on"
         )
-    before = set_current(None)
     try:
-        with world():
+        with current(None), world():
             task = _task(spec, history.source, owner, cursor, order, step, shift)
             job = _of_epoch(job, history.choice.announced, epoch)
             batch = make_fetcher(job, cursor.base_seed or 0).fetch(task)
     except NothingLeft as none:
         raise _no_batch(step, none.skipped) from None
-    finally:
-        set_current(before)
     return batch.batch if type(batch) is Thinned else batch
 
 

@@ -14,9 +14,10 @@ from ..errors import UsageError
 class _Here(threading.local):
     """The seed that this thread fetches with, and those of the samples of a whole batch."""
 
-    seed: int | None = None
+    #: and whether it is of one batch or sample; otherwise it is the worker's
+    now: tuple[int | None, bool] = None, False
     samples: Callable[[], list[int]] | None = None
-    #: how many calls were given seeds since `seed` was set
+    #: how many calls were given seeds since `now` was set
     calls = 0
 
 
@@ -24,7 +25,7 @@ _here = _Here()
 
 
 #: the one set last, for threads that a dataset has started
-_latest: int | None = None
+_latest: tuple[int | None, bool] = None, False
 
 
 def current_seed() -> int:
@@ -42,16 +43,27 @@ def current_seed() -> int:
     Raises:
         UsageError: no batch is being fetched here.
     """
-    seed = _latest if _here.seed is None else _here.seed
+    seed, _ = _known()
     if seed is None:
         raise UsageError("current_seed() is known only while a batch is being fetched")
     return seed
 
 
-def call_seed() -> int:
-    """`current_seed` for one call of a dataset: calls that one batch makes have different ones."""
-    seed, number = current_seed(), _here.calls
-    if _here.seed is None:  # a thread that a dataset has started: nobody says when a batch begins
+def _known() -> tuple[int | None, bool]:
+    return _here.now if fetching() else _latest
+
+
+def call_seed() -> int | None:
+    """`current_seed` for one call of a dataset: calls that one batch makes have different ones.
+
+    Returns:
+        The seed; None where none is a batch's. With ``seeding="worker"`` a count of calls would go
+        on over the epoch, and is in no state; torch's generator, which is, has to be drawn from.
+    """
+    (seed, of_batch), number = _known(), _here.calls
+    if seed is None or not of_batch:
+        return None
+    if not fetching():  # a thread that a dataset has started: nobody says when a batch begins
         return seed
     _here.calls += 1
     return seed if number == 0 else repeated_seed(seed, number)
@@ -83,12 +95,23 @@ def with_sample_seeds(seeds: Callable[[], list[int]]) -> Iterator[None]:
 
 def fetching() -> bool:
     """This thread runs people's code for a batch of some loader."""
-    return _here.seed is not None
+    return _here.now[0] is not None
 
 
-def set_current(seed: int | None) -> int | None:
-    """Make it the current seed; return the one before."""
+def set_current(seed: int | None, of_batch: bool = False) -> None:
+    """Make it the current seed; with ``of_batch``, that of one batch or sample."""
     global _latest
-    before, _here.seed, _latest = _here.seed, seed, seed
+    _here.now = _latest = seed, of_batch
     _here.calls = 0
-    return before
+
+
+@contextmanager
+def current(seed: int | None) -> Iterator[None]:
+    """Within it that is the current seed, until another one is set; afterwards, the one before."""
+    global _latest
+    before, calls = _here.now, _here.calls
+    set_current(seed)
+    try:
+        yield
+    finally:
+        _here.now, _here.calls, _latest = before, calls, before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -56,10 +57,19 @@ def batch_sampler(make: Callable[[Any], Any]) -> Callable[[Any], Case]:
     return dataset(rows, batch_sampler=make)
 
 
+def with_seed(make: Callable[[], Any]) -> Any:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        return make()
+
+
 CASES = {
     "dataset": dataset(rows, shuffle=True),
     "dataset, collated in C++": dataset(rows, shuffle=True, collate_fn=lambda p: p.Stack()),
     "dataset, seeds of samples": dataset(rows, shuffle=True, seed=5, seeding="sample"),
+    "dataset, seeds of workers": dataset(
+        lambda p: p.Engines([0] * 10), shuffle=True, seed=5, seeding="worker"
+    ),
     "dataset, subclass in Python": dataset(lambda p: p.InPython(10), shuffle=True),
     "dataset, getitem in Python": dataset(lambda p: p.EnginesOneByOne([0] * 10), shuffle=True),
     "dataset of structs": dataset(lambda p: p.Samples(10), shuffle=True),
@@ -91,6 +101,15 @@ CASES = {
 #: one of each kind
 KINDS = ["dataset", "whole batch", "sampler", "batch sampler", "stream", "chunks"]
 MORE = ["dataset, seeds of samples", "stream of batches", "stream without a state"]
+#: one of each source of random numbers in C++, under seeding="worker"
+BY_WORKER = {
+    "global, and a generator": rows,
+    "engines": lambda p: p.Engines([0] * 10),
+    "engines, one by one": lambda p: p.EnginesOneByOne([0] * 10),
+    "seeds": lambda p: p.OwnSeeds([1.0] * 10),
+    "loops": lambda p: p.Loops(p.values()),
+    "stream": lambda p: with_seed(lambda: p.Shards(10)),
+}
 
 
 def saved_at_every_step(
@@ -149,6 +168,63 @@ def test_saves_made_with_workers_go_on_with_them_and_without(name: str, parts: A
             assert_goes_on(case, codec, saved, expected[epoch : epoch + 1], step)
         else:
             assert_goes_on(case, codec, saved, expected[epoch:], step, num_workers=number % 4)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("name", BY_WORKER)
+def test_seeds_of_workers_go_on_from_batch_to_batch(
+    name: str, num_workers: int, parts: Any
+) -> None:
+    case = dataset(BY_WORKER[name], seed=5, seeding="worker")(parts)
+    expected, saves = saved_at_every_step(case, num_workers, [PICKLES[0], STATES[0], JSON])
+    for codec, epoch, step, saved in saves:
+        assert_goes_on(
+            case, codec, saved, expected[epoch : epoch + 1], step, num_workers=num_workers
+        )
+    batches = [batch for epoch in expected for batch in epoch]
+    assert len(set(map(str, batches))) == len(batches), "batches have the same random numbers"
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("by_loader", [False, True])
+def test_an_epoch_that_is_set_in_mid_epoch_is_for_the_next_one(
+    by_loader: bool, num_workers: int, parts: Any
+) -> None:
+    def make() -> Any:
+        sampler = parts.DistributedRandomSampler(20, num_replicas=2, rank=1)
+        return DataLoader(range(20), 2, sampler=sampler, num_workers=num_workers)
+
+    def epoch(number: int) -> Any:
+        loader = make()
+        loader.sampler.set_epoch(number)
+        return seen(iter(loader))
+
+    for step in range(1, 5):
+        loader = make()
+        iterator = iter(loader)
+        for _ in range(step):
+            next(iterator)
+        (loader if by_loader else loader.sampler).set_epoch(3)
+        for codec in (*PICKLES, *STATES, JSON) if not num_workers else (PICKLES[0], STATES[0]):
+            once = codec.load(codec.save(iterator), make)
+            again = codec.load(codec.save(once), make)
+            for resumed in (once, again):
+                assert seen(resumed) == epoch(0)[step:], (codec, step)
+                if codec not in (*STATES, JSON):
+                    assert seen(iter(resumed.loader)) == epoch(3), (codec, step)
+        assert seen(iterator) == epoch(0)[step:]
+        assert seen(iter(loader)) == epoch(3)
+
+
+@pytest.mark.inline
+def test_an_epoch_that_is_set_after_a_pass_was_left_holds_for_the_next_pass(parts: Any) -> None:
+    left, fresh = (parts.DistributedRandomSampler(20) for _ in range(2))
+    next(iter(left))
+    left.set_epoch(1)
+    left.set_epoch(2)
+    fresh.set_epoch(2)
+    again = pickle.loads(pickle.dumps(left))
+    assert list(left) == list(again) == list(fresh)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -14,7 +14,7 @@ from torch.utils.data._utils import worker as torch_worker
 from ...core.events import Answered, Ended, LastState
 from ...core.streams import StreamPosition, StreamStates
 from ...core.task import Task
-from ...rng.current import set_current
+from ...rng.current import current
 from ...rng.generators import capture_all, restore_all
 from ..transport.messages import Answer, EpochStart
 from ..worker.baseline import FirstBaseline
@@ -147,12 +147,12 @@ class InlineEngine:
     def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Run people's code, which leaves no trace in this process."""
         with self._world():  # of the loader's own draws: no batch is being fetched yet
-            before, info = set_current(self._seed), torch_worker._worker_info
+            info = torch_worker._worker_info
             try:
-                if self._bare:
-                    return act(*arguments)
-                with collate_here():
-                    return act(*arguments)
+                with current(self._seed):
+                    if self._bare:
+                        return act(*arguments)
+                    with collate_here():
+                        return act(*arguments)
             finally:
-                set_current(before)
                 torch_worker._worker_info = info

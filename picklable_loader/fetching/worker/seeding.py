@@ -48,7 +48,7 @@ class Seeder:
             self._seed(stream_seed(self.base_seed, stream, ordinal))
 
     def _seed(self, seed: int) -> None:
-        set_current(seed)
+        set_current(seed, of_batch=True)
         seed_all(seed)
         for hook in self.hooks:
             hook(seed)

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from ...errors import CannotLoadError, UsageError
 from ...fetching.worker import collate
 from ...rng.current import call_seed, sample_seeds
+from ...rng.source import random_int64
 from .explained import explained
 from .passes import around_own_iter, batches, begin, load_state_dict, state_dict
 from .pickling import getstate, recorded, reduce, setstate
@@ -25,11 +26,9 @@ from .whole import Whole
 
 
 def seed() -> int:
-    """The seed of a call into C++; outside of our loader, a draw of torch's global generator."""
-    try:
-        return call_seed()
-    except UsageError:
-        return int(torch.empty((), dtype=torch.int64).random_())
+    """The seed of a call into C++; a draw of torch's global generator where no batch has one."""
+    known = call_seed()
+    return random_int64(None) if known is None else known
 
 
 def worker() -> tuple[int, int]:
@@ -88,11 +87,20 @@ def complete(cls: Any, kind: str, holds_gil: bool, one_by_one: bool) -> None:
 
 
 def _noting(set_epoch: Any) -> Any:
-    """A set_epoch whose epoch is saved: it is none of the constructor's arguments."""
+    """A set_epoch whose epoch is saved: it is none of the constructor's arguments.
+
+    While a pass is under way, the epoch is for the next one. A state would otherwise have this
+    pass's position and the next one's epoch, of which ``load`` may make another order.
+    """
 
     def noting(self: Any, epoch: int) -> None:
+        attributes = self.__dict__
+        attributes.pop("_next_epoch", None)
+        if attributes.get("_under_way", False):
+            attributes["_next_epoch"] = epoch
+            return
         set_epoch(self, epoch)
-        self.__dict__["_built"]["epoch"] = epoch
+        attributes["_built"]["epoch"] = epoch
 
     return noting
 

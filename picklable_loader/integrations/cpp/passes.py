@@ -14,7 +14,7 @@ from ...core.checks import check_count
 from ...datasets.protocol import is_stateful
 from ...errors import CannotSaveError, Difference, StateMismatch, UsageError
 from .explained import explained
-from .pickling import load_state, state_of
+from .pickling import bound_of, load_state, state_of
 
 
 class Pass:
@@ -71,6 +71,9 @@ class Pass:
         self._take_over()
         attributes = vars(self._source)
         if not attributes.pop("_goes_on", False):
+            attributes["_under_way"] = False
+            if "_next_epoch" in attributes:  # not by a subclass's set_epoch, which has been called
+                bound_of(type(self._source)).set_epoch(self._source, attributes["_next_epoch"])
             self._source._reset()
         self._begun = attributes["_under_way"] = True
 
@@ -118,9 +121,10 @@ def state_dict(self: Any) -> dict[str, Any]:
             "its save() writes nothing",
             "Let save() write all that its next indices depend on, and load() read it",
         )
-    epoch = vars(self)["_built"].get("epoch")
-    begun = vars(self).get("_under_way", False)
-    return {"source": source, **({} if epoch is None else {"epoch": epoch}), "begun": begun}
+    attributes = vars(self)
+    epochs = {"epoch": attributes["_built"].get("epoch"), "next": attributes.get("_next_epoch")}
+    known = {name: epoch for name, epoch in epochs.items() if epoch is not None}
+    return {"source": source, **known, "begun": attributes.get("_under_way", False)}
 
 
 def load_state_dict(self: Any, state: dict[str, Any]) -> None:
@@ -131,10 +135,18 @@ def load_state_dict(self: Any, state: dict[str, Any]) -> None:
             [Difference(f"state of {type(self).__qualname__}", expected, state)],
             "Pass what state_dict() of this class has returned",
         )
-    if "epoch" in state:
-        self.set_epoch(state["epoch"])
-    load_state(self, state["source"])
-    vars(self)["_goes_on"] = vars(self)["_under_way"] = state["begun"]
+    attributes = vars(self)
+    begun, attributes["_under_way"] = attributes.get("_under_way", False), False
+    try:
+        if "epoch" in state:
+            self.set_epoch(state["epoch"])
+        load_state(self, state["source"])
+        begun = attributes["_goes_on"] = state["begun"]
+    finally:
+        attributes["_under_way"] = begun
+    attributes.pop("_next_epoch", None)
+    if "next" in state:
+        self.set_epoch(state["next"])
 
 
 class Batches:

@@ -54,7 +54,7 @@ def setstate(self: Any, saved: dict[str, Any]) -> None:
         if "rng" in saved:
             torch.default_generator.set_state(saved["rng"])
         # the bound class's own: what a subclass's adds is in the attributes
-        _bound(type(self)).__init__(self, *saved["args"], **saved["kwargs"])
+        bound_of(type(self)).__init__(self, *saved["args"], **saved["kwargs"])
     except TypeError as error:
         raise CannotLoadError(
             f"a {type(self).__qualname__}",
@@ -65,14 +65,14 @@ def setstate(self: Any, saved: dict[str, Any]) -> None:
         torch.default_generator.set_state(program)
     if "rng" in saved:
         self.__dict__["_built"]["rng"] = saved["rng"]
-    self.__dict__.update(saved["attributes"])
     if "epoch" in saved:  # not by a subclass's set_epoch, which may count its calls
-        _bound(type(self)).set_epoch(self, saved["epoch"])
+        bound_of(type(self)).set_epoch(self, saved["epoch"])
     if "state" in saved:
         load_state(self, saved["state"])
+    self.__dict__.update(saved["attributes"])  # with them, it may be in the midst of a pass
 
 
-def _bound(cls: Any) -> Any:
+def bound_of(cls: Any) -> Any:
     """The class of C++ itself, of a subclass."""
     return next(base for base in cls.__mro__ if "_built_by" in vars(base))
 

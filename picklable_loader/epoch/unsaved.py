@@ -115,7 +115,9 @@ def warn_of_unsaved(
         if text := _text(each for each in found if not by_class or _by_name(each[0])):
             unsaved_in_data(text)
         looked.update(names if by_class else [*names, _CLASSES])
-    if not spec.known and "sampler" not in looked:
+    if spec.known:
+        looked.add("sampler")
+    elif "sampler" not in looked:
         _warn_of_sampler(spec, looked, state, live)
 
 

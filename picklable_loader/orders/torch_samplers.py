@@ -307,38 +307,36 @@ def data_of(sampler: Any) -> Any:
 
 
 #: attributes of torch's samplers from which an order is drawn
-_SETTINGS = ("weights", "indices", "replacement", "num_samples", "shuffle", "num_replicas")
+_SETTINGS = (
+    *("weights", "indices", "replacement", "num_samples", "_num_samples", "shuffle"),
+    "num_replicas",
+)
 
 
 def settings_of(sampler: Any) -> dict[str, tuple[Any, int]]:
-    """What a sampler's order is drawn from: by attribute, its value, and how often that changed.
+    """What a sampler's order is drawn from: by attribute, its value, and a sign of its changes.
 
     A resume draws the order again, and would do so from what they are then.
     """
     found = vars(sampler) if is_known(sampler) and hasattr(sampler, "__dict__") else {}
-    named = ((name, found.get(name, found.get(f"_{name}"))) for name in _SETTINGS)
-    return {name: (each, _changes(each)) for name, each in named if each is not None}
+    return {name: (found[name], _changes(found[name])) for name in _SETTINGS if name in found}
 
 
 def changed_settings(sampler: Any, before: dict[str, tuple[Any, int]]) -> list[str]:
     """The names of those that are other ones now; a list's own items are not compared."""
-    now = settings_of(sampler)
-    return [
-        name
-        for name in before.keys() | now.keys()
-        if not _is_same(now.get(name, (None, 0)), before.get(name, (None, 0)))
-    ]
+    found = []
+    for name, (value, changes) in before.items():
+        now = getattr(sampler, name, None)
+        same = now is value or (type(now) is int and now == value)
+        if not same or _changes(now) != changes:
+            found.append(name.lstrip("_"))
+    return found
 
 
 def _changes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         return value._version
     return len(value) if isinstance(value, list | tuple | np.ndarray) else 0
-
-
-def _is_same(one: tuple[Any, int], other: tuple[Any, int]) -> bool:
-    plain = isinstance(one[0], bool | int) and isinstance(other[0], bool | int)
-    return one[1] == other[1] and (one[0] == other[0] if plain else one[0] is other[0])
 
 
 def source_length(sampler: Any) -> int | None:

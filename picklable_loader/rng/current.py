@@ -105,13 +105,18 @@ def set_current(seed: int | None, of_batch: bool = False) -> None:
     _here.calls = 0
 
 
-@contextmanager
-def current(seed: int | None) -> Iterator[None]:
+class current:
     """Within it that is the current seed, until another one is set; afterwards, the one before."""
-    global _latest
-    before, calls = _here.now, _here.calls
-    set_current(seed)
-    try:
-        yield
-    finally:
-        _here.now, _here.calls, _latest = before, calls, before
+
+    __slots__ = ("_before", "_seed")
+
+    def __init__(self, seed: int | None) -> None:
+        self._seed = seed
+
+    def __enter__(self) -> None:
+        self._before = _here.now, _here.calls
+        set_current(self._seed)
+
+    def __exit__(self, *error: object) -> None:
+        global _latest
+        (_here.now, _here.calls), _latest = self._before, self._before[0]

@@ -12,6 +12,7 @@ import copy
 import random
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -144,7 +145,10 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
         found = look(sampler, path)
         if found is not None:
             before[path] = found
-    state = copy.deepcopy(sampler.state_dict()) if "state" in saved else None
+    state = None
+    if "state" in saved:
+        with suppress(Exception):  # it may have none before its first pass
+            state = copy.deepcopy(sampler.state_dict())
     try:
         thaw(sampler, built)
         if "state" in saved:

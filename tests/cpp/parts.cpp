@@ -100,6 +100,61 @@ struct Sneaky : Calls {
   }
 };
 
+// The same in the ways in which code touches Python; `how` says which.
+struct Touches : data::datasets::Dataset<Touches, data::TensorExample> {
+  explicit Touches(std::string how)
+      : how(std::move(how)), function(py::module_::import("math").attr("sqrt")) {}
+  data::TensorExample get(size_t index) override {
+    if (how == "a call")
+      return torch::tensor(function(index).cast<double>());
+    if (how == "a copy")
+      py::object mine = function;
+    function = py::none();
+    return torch::tensor(0);
+  }
+  std::optional<size_t> size() const override { return 10; }
+  std::string how;
+  py::object function;
+};
+
+// Its samples are Python objects.
+struct Dicts : data::datasets::Dataset<Dicts, py::dict> {
+  py::dict get(size_t index) override {
+    py::dict sample;
+    sample["index"] = index;
+    return sample;
+  }
+  std::optional<size_t> size() const override { return 10; }
+};
+
+struct GivesLists : data::samplers::Sampler<std::vector<py::list>> {
+  void reset(std::optional<size_t>) override {}
+  std::optional<std::vector<py::list>> next(size_t) override { return std::nullopt; }
+  void save(torch::serialize::OutputArchive&) const override {}
+  void load(torch::serialize::InputArchive&) override {}
+};
+
+struct CollatesDicts : data::transforms::Collation<torch::Tensor, std::vector<py::dict>> {
+  torch::Tensor apply_batch(std::vector<py::dict> batch) override {
+    return torch::tensor(int64_t(batch.size()));
+  }
+};
+
+struct CollatesToUnknown : data::transforms::Collation<Unknown, std::vector<Example<>>> {
+  Unknown apply_batch(std::vector<Example<>>) override { return {}; }
+};
+
+// Calls a function that may be one of Python, and is called without hold_gil().
+struct Callback : data::datasets::Dataset<Callback, data::TensorExample> {
+  explicit Callback(std::vector<std::function<double(int64_t)>> functions)
+      : functions(std::move(functions)) {}
+  data::TensorExample get(size_t index) override {
+    return torch::tensor(functions.at(0)(index), torch::kFloat64);
+  }
+  std::optional<size_t> size() const override { return 8; }
+  std::vector<std::function<double(int64_t)>> functions;
+};
+
 // A permutation by a generator of its own, which goes on from epoch to epoch.
 struct Shuffled : data::samplers::Sampler<> {
   Shuffled(int64_t length, int64_t seed) : length(length), engine(seed) {}
@@ -139,6 +194,38 @@ struct Shuffled : data::samplers::Sampler<> {
   std::vector<size_t> order;
   size_t at = 0;
 };
+
+// Its save() and load() need what reset() makes.
+struct NeedsReset : Shuffled {
+  using Shuffled::Shuffled;
+  void reset(std::optional<size_t> size) override {
+    Shuffled::reset(size);
+    is_reset = true;
+    torch::rand({}); // as a sampler may
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    TORCH_CHECK(is_reset, "reset() comes first");
+    Shuffled::save(archive);
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    TORCH_CHECK(is_reset, "reset() comes first");
+    Shuffled::load(archive);
+  }
+  bool is_reset = false;
+};
+
+// No states: bind_... refuses to compile them.
+struct SavesIfNotConst {
+  void save(torch::serialize::OutputArchive&) {}
+  void load(torch::serialize::InputArchive&) {}
+};
+struct SavesOnly {
+  void save(torch::serialize::OutputArchive&) const {}
+};
+template <typename T>
+concept Refused = pl::detail::SavesOrLoads<T> && !pl::detail::Stateful<T>;
+static_assert(Refused<SavesIfNotConst> && Refused<SavesOnly>);
+static_assert(!Refused<Shuffled> && !Refused<Rows>);
 
 // As it is often written: the order is not saved.
 struct Forgetful : Shuffled {
@@ -365,6 +452,18 @@ struct Same : data::transforms::Transform<Example<>, Example<>> {
 };
 using Mapped = data::datasets::MapDataset<Engines, Same>;
 
+// A random transform of one sample, above a get_batch of its own.
+struct Noise : data::transforms::Transform<Example<>, Example<>> {
+  Example<> apply(Example<> sample) override {
+    TORCH_CHECK_VALUE(sample.target.item<double>() < 100, "a great value");
+    auto mine = torch::rand({}, pl::generator(), torch::kFloat64);
+    return {torch::cat({sample.data.to(torch::kFloat64), (torch::rand({}, torch::kFloat64) + mine).view(1)}),
+            sample.target};
+  }
+};
+using Noised = data::datasets::MapDataset<OwnSeeds, Noise>;
+using NoisedTwice = data::datasets::MapDataset<data::datasets::SharedBatchDataset<Noised>, Noise>;
+
 // A sampler or stream with a fault: `how` says which.
 void save_or_not(const std::string& how, int64_t at, torch::serialize::OutputArchive& archive) {
   TORCH_CHECK(how != "throws", "not implemented");
@@ -415,6 +514,19 @@ struct WholeBatches : data::datasets::StreamDataset<WholeBatches, std::optional<
   int64_t length, at = 0;
 };
 
+// The same; it ends with a batch of no rows.
+struct EndsEmpty : data::datasets::StreamDataset<EndsEmpty, Example<torch::Tensor, Example<>>> {
+  explicit EndsEmpty(int64_t length) : length(length) {}
+  Example<torch::Tensor, Example<>> get_batch(size_t count) override {
+    TORCH_CHECK(++calls < 20, "it has ended");
+    const int64_t from = std::exchange(at, std::min<int64_t>(at + count, length));
+    auto rows = torch::arange(from, at);
+    return {rows, {rows, torch::tensor(7)}};
+  }
+  std::optional<size_t> size() const override { return std::nullopt; }
+  int64_t length, at = 0, calls = 0;
+};
+
 } // namespace
 
 PICKLABLE_LOADER_FIELDS(Sample, image, label, name)
@@ -436,6 +548,17 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
   pl::bind_dataset<Unnamed>(m, "Unnamed", pl::init<>());
   pl::bind_dataset<Calls>(m, "Calls", pl::init<py::function>(), pl::hold_gil());
   pl::bind_dataset<Sneaky>(m, "Sneaky", pl::init<>());
+  pl::bind_dataset<Touches>(m, "Touches", pl::init<std::string>());
+  pl::bind_dataset<Callback>(m, "Callback", pl::init<std::vector<std::function<double(int64_t)>>>());
+  pl::bind_dataset<Dicts>(m, "Dicts", pl::init<>(), pl::hold_gil());
+  m.def("bind_python_without_the_gil", [m](std::string what) mutable {
+    if (what == "samples")
+      pl::bind_dataset<Dicts>(m, "Bare", pl::init<>());
+    if (what == "indices")
+      pl::bind_sampler<GivesLists>(m, "Bare", pl::init<>());
+    if (what == "batches")
+      pl::bind_collate<CollatesDicts>(m, "Bare", pl::init<>());
+  });
   m.def("bind_without_the_gil", [m]() mutable {
     pl::bind_dataset<Calls>(m, "Calls2", pl::init<py::function>());
   });
@@ -446,9 +569,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
   });
 
   pl::bind_collate<data::transforms::Stack<>>(m, "Stack", pl::init<>());
+  pl::bind_collate<CollatesToUnknown>(m, "CollatesToUnknown", pl::init<>());
 
   pl::bind_sampler<Shuffled>(m, "Shuffled", pl::init<int64_t, int64_t>(py::arg("length"), py::arg("seed") = 1))
       .def("__len__", [](Shuffled& sampler) { return sampler.length; });
+  pl::bind_sampler<NeedsReset>(m, "NeedsReset", pl::init<int64_t, int64_t>(py::arg("length"), py::arg("seed") = 1));
   pl::bind_sampler<Forgetful>(m, "Forgetful", pl::init<int64_t, int64_t>(py::arg("length"), py::arg("seed") = 1));
   pl::bind_sampler<samplers::RandomSampler>(m, "RandomSampler", pl::init<int64_t>(py::arg("size")));
   pl::bind_sampler<samplers::SequentialSampler>(m, "SequentialSampler", pl::init<size_t>(py::arg("size")));
@@ -467,9 +592,17 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
   pl::bind_dataset<Mapped>(m, "Mapped", pl::make([](int64_t length) {
                              return Engines(std::vector<int64_t>(length)).map(Same());
                            }));
+  pl::bind_dataset<Noised>(m, "Noised", pl::make([](std::vector<double> values) {
+                             return OwnSeeds(std::move(values)).map(Noise());
+                           }));
+  pl::bind_dataset<NoisedTwice>(m, "NoisedTwice", pl::make([](std::vector<double> values) {
+                                  auto once = OwnSeeds(std::move(values)).map(Noise());
+                                  return data::datasets::make_shared_dataset<Noised>(once).map(Noise());
+                                }));
   pl::bind_sampler<OddSampler>(m, "OddSampler", pl::init<std::string>());
   pl::bind_stream<OddStream>(m, "OddStream", pl::init<std::string>());
   pl::bind_stream<WholeBatches>(m, "WholeBatches", length);
+  pl::bind_stream<EndsEmpty>(m, "EndsEmpty", length);
   pl::bind_dataset<Throws>(m, "Throws", pl::init<std::string>());
   pl::bind_dataset<Locked>(m, "Locked", pl::init<>());
   pl::bind_sampler<Writes>(m, "Writes", pl::init<std::string>()).def(py::self == py::self);

@@ -99,9 +99,34 @@ def test_a_python_object_in_a_constructor_needs_hold_gil(parts: Any) -> None:
 
 
 @pytest.mark.inline
-def test_a_python_object_that_is_used_without_the_gil_is_found(parts: Any) -> None:
+@pytest.mark.parametrize("which", ["samples", "indices", "batches"])
+def test_samples_that_are_python_objects_need_hold_gil(which: str, parts: Any) -> None:
+    with pytest.raises(UsageError, match="samples or batches of Bare are or hold .*hold_gil"):
+        parts.extension.bind_python_without_the_gil(which)
+    assert next(iter(DataLoader(parts.Dicts(), 2)))["index"].tolist() == [0, 1]
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("how", ["a call", "a copy", "an assignment"])
+def test_a_python_object_that_is_used_without_the_gil_is_found(how: str, parts: Any) -> None:
     with pytest.raises(UsageError, match=r"Sneaky uses Python objects without the GIL.*hold_gil"):
         parts.Sneaky()[4]
+    with pytest.raises(UsageError, match=r"Touches uses Python objects without the GIL.*hold_gil"):
+        parts.Touches(how)[4]
+
+
+@pytest.mark.inline
+def test_what_cannot_be_collated_in_cpp_is_said_in_words(parts: Any) -> None:
+    pair = torch.zeros(2), torch.zeros(1)
+    with pytest.raises(UsageError, match="CollatesToUnknown returns a C.. type .*FIELDS"):
+        parts.CollatesToUnknown()([pair])
+    with pytest.raises(
+        TypeError, match="^Stack cannot collate samples such as 3: .*Example"
+    ) as raised:
+        list(DataLoader(range(3, 6), 2, collate_fn=parts.Stack()))
+    assert "Invoked" not in str(raised.value)
+    with pytest.raises(RuntimeError, match=r"(?s)equal size.*Stack was asked for \["):
+        parts.Stack()([pair, (torch.zeros(3), torch.zeros(1))])
 
 
 @pytest.mark.inline
@@ -231,6 +256,17 @@ def test_an_incomplete_whole_batch_cannot_be_dropped(parts: Any) -> None:
     assert [len(batch) for batch in DataLoader(whole.batches(3), None)] == [3, 3, 1]
     with pytest.raises(UsageError, match="drop_last=True.*a WholeBatches makes whole batches"):
         next(iter(whole.batches(3, drop_last=True)))
+
+
+@pytest.mark.inline
+def test_a_stream_of_whole_batches_ends_with_one_that_is_empty(parts: Any) -> None:
+    ends = parts.EndsEmpty(7)
+    assert [rows.tolist() for rows, _ in DataLoader(ends.batches(3), None)] == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [6],
+    ]
+    assert len(list(ends)) == 7
 
 
 @pytest.mark.inline

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from laws.observe import expected_warnings
 from torch.utils.data import DataLoader as TorchsLoader
 from torch.utils.data import Dataset
 
 from picklable_loader import DataLoader, current_seed
-from picklable_loader.errors import CannotSaveError, SkippedWarning, UsageError
+from picklable_loader.errors import CannotSaveError, SkippedWarning, StateMismatch, UsageError
 
 pytestmark = pytest.mark.inline
 BY_SAMPLE: dict[str, Any] = {"seed": 3, "seeding": "sample"}
@@ -54,8 +55,14 @@ class Asking:
         lambda parts: parts.Jittered(parts.values()[:8]),
         lambda parts: parts.Calls(lambda index: random.random()),
         lambda parts: parts.Calls(lambda index: current_seed() % 1000),
+        lambda parts: parts.Callback([lambda index: random.random() + np.random.rand()]),
+        lambda parts: parts.Noised([1.0] * 8),
+        lambda parts: parts.NoisedTwice([1.0] * 8),
     ],
-    ids=["own get_batch", "mapped", "get", "transform", "callback", "callback with a seed"],
+    ids=[
+        *["own get_batch", "mapped", "get", "transform", "callback", "callback with a seed"],
+        *["std::function", "transform of own get_batch", "two of them"],
+    ],
 )
 def test_a_sample_is_the_same_alone_and_in_any_batch(make: Any, parts: Any) -> None:
     dataset = make(parts)
@@ -73,6 +80,12 @@ def test_a_sample_is_the_same_alone_and_in_any_batch(make: Any, parts: Any) -> N
 
     torch.set_printoptions(precision=10)
     assert len({samples(of, size) for of in (dataset, Alone()) for size in (1, 3, 8)}) == 1
+
+
+def test_an_error_of_a_transform_names_its_sample(parts: Any) -> None:
+    noised = parts.Noised([1.0, 1.0, 200.0])
+    with pytest.raises(ValueError, match=r"a great value.*Noised was asked for 2\)"):
+        list(DataLoader(noised, 3, **BY_SAMPLE))
 
 
 def test_a_bad_sample_does_not_change_its_neighbours(parts: Any) -> None:
@@ -218,6 +231,38 @@ def test_a_reduce_in_python_is_called(parts: Any) -> None:
     assert len(copy.copy(parts.MadeAnew(3))) == 7
 
 
+def test_the_slots_of_a_subclass_are_copied(parts: Any) -> None:
+    class Slots(parts.Samples):  # type: ignore[misc, name-defined]
+        __slots__ = ("first", "__second")
+
+    class Slotted(Slots):
+        __slots__ = ("third", "empty")
+
+    dataset = Slotted(4)
+    dataset.first, dataset.third, dataset.other = 1, 3, 4
+    dataset._Slots__second = 2
+    for again in (copy.copy(dataset), copy.deepcopy(dataset)):
+        assert (again.first, again._Slots__second, again.third, again.other) == (1, 2, 3, 4)
+        assert not hasattr(again, "empty") and len(again) == 4
+
+
+def test_a_new_that_takes_arguments_is_given_them(parts: Any) -> None:
+    class New(parts.Samples):  # type: ignore[misc, name-defined]
+        def __new__(cls, length: int, label: str) -> Any:
+            made = super().__new__(cls)
+            made.label = label
+            return made
+
+        def __init__(self, length: int, label: str) -> None:
+            super().__init__(length)
+
+        def __getnewargs__(self) -> Any:
+            return len(self), self.label
+
+    again = copy.copy(New(3, "cats"))
+    assert (len(again), again.label) == (3, "cats")
+
+
 def test_a_sampler_that_is_compared_and_not_hashed_works(parts: Any) -> None:
     assert list(parts.Writes("at")) == list(parts.Writes("at"))
 
@@ -329,6 +374,46 @@ def test_an_overridden_set_epoch_is_not_called_by_a_pickle(parts: Any) -> None:
     sampler.set_epoch(3)
     again = pickle.loads(pickle.dumps(sampler))
     assert again.epochs == [3] and list(again) == list(sampler)
+
+
+@pytest.mark.parametrize("taken", [1, 5, 9])
+def test_a_sampler_goes_on_that_has_no_state_before_its_first_reset(taken: int, parts: Any) -> None:
+    def make() -> Any:
+        return DataLoader(range(9), 1, sampler=parts.NeedsReset(9))
+
+    iterator = iter(make())
+    for _ in range(taken):
+        next(iterator)
+    data, state = pickle.dumps(iterator), iterator.state_dict()
+    before = torch.get_rng_state()
+    resumed = make()
+    resumed.load_state_dict(state, at_epoch_end="stop")
+    copies = [pickle.loads(data), iter(resumed)]
+    assert torch.equal(before, torch.get_rng_state()), "the program's generator has moved"
+    rest = str(list(iterator))
+    with expected_warnings():
+        assert [str(list(each)) for each in copies] == [rest, rest]
+    following = str(list(iterator.loader))
+    assert [str(list(each.loader)) for each in copies] == [following, following]
+
+
+def test_a_state_that_a_sampler_refuses_is_named_where_it_has_none_to_go_back_to(
+    parts: Any,
+) -> None:
+    with pytest.raises(StateMismatch, match="state of NeedsReset"):
+        parts.NeedsReset(9).load_state_dict({"source": {"at": 3}, "begun": True})
+
+
+@pytest.mark.parametrize("loader", [TorchsLoader, DataLoader])
+def test_a_batch_sampler_may_give_tensors(loader: Any, parts: Any) -> None:
+    batches = list(torch.arange(8).split(3))
+    for dataset in (parts.Samples(8), parts.OwnSeeds([1.0] * 8)):
+        assert [
+            len(next(iter(batch.values() if isinstance(batch, dict) else batch)))
+            for batch in loader(dataset, batch_sampler=batches)
+        ] == [3, 3, 2]
+    with pytest.raises(TypeError, match="an index of Samples is an int, not 1.0"):
+        parts.Samples(8).__getitems__(torch.tensor([1.0]))
 
 
 class Values(list[float]):

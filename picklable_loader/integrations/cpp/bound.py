@@ -41,8 +41,8 @@ def worker() -> tuple[int, int]:
 empty = collate.empty
 
 
-def check_binding(name: str, torch_version: str, needs_gil: bool) -> None:
-    """Raise unless a class can be bound: by its library's torch, and by its constructors."""
+def check_binding(name: str, torch_version: str, takes_python: bool, gives_python: bool) -> None:
+    """Raise unless a class can be bound: by its library's torch, and without the GIL."""
     here = torch.__version__.partition("+")[0]
     if torch_version.partition("+")[0] != here:
         raise CannotLoadError(
@@ -50,15 +50,26 @@ def check_binding(name: str, torch_version: str, needs_gil: bool) -> None:
             f"it was built for torch {torch_version}, and this is torch {here}",
             "Build it again: a C++ extension fits one version of torch",
         )
-    if needs_gil:
+    if takes_python:
         raise UsageError(
             f"a constructor of {name} takes a Python object, and its methods run without the GIL. "
             "Take C++ types (std::function for a callback), or bind the class with hold_gil()"
         )
+    if gives_python:
+        raise UsageError(
+            f"the samples or batches of {name} are or hold Python objects, and its methods run "
+            "without the GIL. Give them C++ types (PICKLABLE_LOADER_FIELDS makes a struct a dict), "
+            "or bind the class with hold_gil()"
+        )
 
 
-def complete(cls: Any, kind: str, holds_gil: bool, one_by_one: bool) -> None:
-    """Give a bound class what its kind has in Python."""
+def complete(cls: Any, kind: str, holds_gil: bool, draws_in_python: bool) -> None:
+    """Give a bound class what its kind has in Python.
+
+    Args:
+        draws_in_python: it makes samples one by one, with functions of Python that may draw. The
+            loader then asks for one after the other, as it seeds Python for each sample.
+    """
     built = cls.__init__
 
     @functools.wraps(built)
@@ -80,8 +91,8 @@ def complete(cls: Any, kind: str, holds_gil: bool, one_by_one: bool) -> None:
         cls.set_epoch = _noting(cls.set_epoch)
     for name, method in {**_EVERY, **_METHODS[kind]}.items():
         setattr(cls, name, method)
-    if holds_gil and one_by_one:
-        del cls.__getitems__  # a callback may draw: the loader seeds Python for each sample
+    if draws_in_python:
+        del cls.__getitems__
     if kind == "stream":
         IterableDataset.register(cls)
 
@@ -128,6 +139,8 @@ def _getitem(self: Any, index: Any) -> Any:
 
 
 def _getitems(self: Any, indices: Any) -> Any:
+    if type(indices) is not list:  # a batch sampler may give tensors
+        indices = indices.tolist() if hasattr(indices, "tolist") else [*indices]
     try:
         return self._get_batch(indices, _seeds_of(self, indices))
     except Exception as error:
@@ -171,6 +184,13 @@ def _getitems_at_once(self: Any, indices: Any) -> list[Whole]:
     return [Whole(_getitems(self, indices))]
 
 
+def _collate(self: Any, samples: Any) -> Any:
+    try:
+        return self._apply(samples)
+    except Exception as error:
+        raise explained(error, self, samples)
+
+
 _EVERY = {"__reduce_ex__": reduce, "__getstate__": getstate, "__setstate__": setstate}
 
 _METHODS: dict[str, dict[str, Any]] = {
@@ -184,5 +204,5 @@ _METHODS: dict[str, dict[str, Any]] = {
         "load_state_dict": load_state_dict,
     },
     "stream": {"__iter__": begin, "batches": batches},
-    "collate": {},
+    "collate": {"__call__": _collate},
 }

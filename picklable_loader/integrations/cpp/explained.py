@@ -21,8 +21,12 @@ def explained(error: Exception, dataset: Any, asked: Any) -> Exception:
             f"({name} was asked for {_brief(asked)})"
         )
     if isinstance(error, TypeError) and "incompatible function arguments" in text:
-        if (wrong := _of_indices(name, asked)) is not None:
-            return wrong
+        if not hasattr(dataset, "_apply"):
+            if (wrong := _of_indices(name, asked)) is not None:
+                return wrong
+        elif isinstance(asked, list) and asked:
+            takes = " ".join(text.partition("Invoked with")[0].split())
+            return TypeError(f"{name} cannot collate samples such as {_brief(asked[0])}: {takes}")
     if "Unregistered type" in text or "Unable to convert function return value" in text:
         return UsageError(
             f"{name} returns a C++ type that Python does not know ({first_line(error)}). Name its "

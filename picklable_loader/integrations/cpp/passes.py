@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset
 
 from ...core.checks import check_count
@@ -50,19 +51,19 @@ class Pass:
             taken = self._source._next(count)
         except Exception as error:
             raise explained(error, self._source, f"the next {count}")
-        if taken is not None and not isinstance(taken, list):
+        if taken is not None and not isinstance(taken, list) and not _is_empty(taken):
             if self._drop_last:
                 raise UsageError(
                     f"drop_last=True needs to know how many samples a batch has, and a {name} "
                     "makes whole batches. Leave it out, and end the stream there in C++"
                 )
             return taken
-        if taken is not None and len(taken) > count:
+        if isinstance(taken, list) and len(taken) > count:
             raise ValueError(
                 f"{name} gives {len(taken)} at once when it is asked for {count}. "
                 "Return as many as asked for, or fewer; return the others when it is asked again"
             )
-        if taken is None or len(taken) < (count if self._drop_last else 1):
+        if not isinstance(taken, list) or len(taken) < (count if self._drop_last else 1):
             vars(self._source)["_under_way"] = False
             raise StopIteration
         return taken[0] if self._batch_size is None else taken
@@ -174,6 +175,20 @@ class StreamBatches(Batches):
 
 
 IterableDataset.register(StreamBatches)
+
+
+def _is_empty(batch: Any) -> bool:
+    """All tensors of a whole batch have no rows."""
+    tensors = [each for each in _tensors(batch) if each.ndim]
+    return bool(tensors) and not any(map(len, tensors))
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, tuple | list | dict):
+        for part in batch.values() if isinstance(batch, dict) else batch:
+            yield from _tensors(part)
 
 
 def batches(self: Any, batch_size: int, drop_last: bool = False) -> Batches:

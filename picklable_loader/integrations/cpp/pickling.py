@@ -7,6 +7,7 @@ import copyreg
 import reprlib
 from array import array
 from collections.abc import Iterator, MappingView
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,11 @@ from .explained import first_line
 
 
 def reduce(self: Any, protocol: Any) -> Any:
-    """For ``__reduce_ex__``; a subclass in Python may have a ``__reduce__`` of its own."""
-    cls: Any = type(self)
-    if cls.__reduce__ is not object.__reduce__:
-        return self.__reduce__()
-    return copyreg.__newobj__, (cls,), self.__getstate__()  # type: ignore[attr-defined]
+    """For ``__reduce_ex__``; the oldest protocols know no ``__getstate__``.
+
+    A subclass in Python may have a ``__reduce__`` or ``__getnewargs__`` of its own.
+    """
+    return object.__reduce_ex__(self, max(2, protocol))
 
 
 def getstate(self: Any) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def getstate(self: Any) -> dict[str, Any]:
             "its constructor was given an iterator, which can be read only once, or a dict's view",
             "Give it a list",
         )
+    attributes.update({name: getattr(self, name) for name in _slots(self) if hasattr(self, name)})
     saved = {**built, "attributes": attributes}
     if hasattr(self, "_get_state"):
         saved["state"] = state_of(self)
@@ -69,7 +71,15 @@ def setstate(self: Any, saved: dict[str, Any]) -> None:
         bound_of(type(self)).set_epoch(self, saved["epoch"])
     if "state" in saved:
         load_state(self, saved["state"])
-    self.__dict__.update(saved["attributes"])  # with them, it may be in the midst of a pass
+    attributes = dict(saved["attributes"])
+    for name in attributes.keys() & _slots(self):
+        object.__setattr__(self, name, attributes.pop(name))
+    self.__dict__.update(attributes)  # with them, it may be in the midst of a pass
+
+
+def _slots(self: Any) -> list[str]:
+    """The names in ``__slots__`` of its classes in Python."""
+    return copyreg._slotnames(type(self))  # type: ignore[attr-defined, no-any-return]
 
 
 def bound_of(cls: Any) -> Any:
@@ -114,20 +124,43 @@ def _cloned(state: Any) -> Any:
 
 def load_state(self: Any, state: Any) -> None:
     """Set the state in C++; if it is refused, the old one is back."""
-    expected = state_of(self)
+    expected = None
+    with suppress(CannotSaveError):  # save() may need what the first reset() makes
+        expected = state_of(self)
     try:
-        self._set_state(_cloned(state))
-        now = state_of(self)
-        if type(state) is dict and now.keys() != state.keys():
-            raise ValueError("load() does not read all of these entries")
+        try:
+            _set(self, state)
+        except Exception:
+            if not hasattr(self, "_reset"):
+                raise
+            _reset_unseen(self)  # load() or save() may need that, too
+            _set(self, state)
     except Exception as error:
-        self._set_state(expected)
+        if expected is not None:
+            with suppress(Exception):  # the one at hand says more
+                self._set_state(expected)
         found, wanted = map(_entries, (state, expected))
         raise StateMismatch(
             [Difference(f"state of {type(self).__qualname__}", wanted, found)],
             f"Its load() says: {first_line(error)}. The state may be of another version of the "
             "class: load it with that version",
         ) from error
+
+
+def _set(self: Any, state: Any) -> None:
+    self._set_state(_cloned(state))
+    now = state_of(self)
+    if type(state) is dict and now.keys() != state.keys():
+        raise ValueError("load() does not read all of these entries")
+
+
+def _reset_unseen(self: Any) -> None:
+    """Begin a pass, whose draws the state will replace; the program's generator does not move."""
+    program = torch.default_generator.get_state()
+    try:
+        self._reset()
+    finally:
+        torch.default_generator.set_state(program)
 
 
 def _entries(state: Any) -> Any:

@@ -9,6 +9,16 @@
 #define PYBIND11_ASSERT_GIL_HELD_INCREF_DECREF
 #endif
 
+// pybind11 looks for the GIL before it calls a Python object, but not with NDEBUG. The headers below
+// cast.h get NDEBUG as it was: with their assertions the process would end where pybind11 throws.
+#ifdef NDEBUG
+#include <pybind11/detail/common.h>
+#undef NDEBUG
+#include <pybind11/cast.h>
+#define NDEBUG
+#include <cassert>
+#endif
+
 #include <torch/data.h>
 
 #include <torch/csrc/utils/pybind.h>

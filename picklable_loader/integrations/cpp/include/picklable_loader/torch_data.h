@@ -19,6 +19,7 @@
 
 #include <array>
 #include <concepts>
+#include <functional>
 #include <limits>
 #include <tuple>
 #include <type_traits>
@@ -32,6 +33,11 @@ concept Stateful = requires(const T& from, T& to, OutputArchive& out, InputArchi
   from.save(out);
   to.load(in);
 };
+
+// It has one of the two, or one that is not for a const object.
+template <typename T>
+concept SavesOrLoads = requires(T& object, OutputArchive& out) { object.save(out); } ||
+    requires(T& object, InputArchive& in) { object.load(in); };
 
 template <typename T>
 constexpr bool is_vector = false;
@@ -109,22 +115,54 @@ struct HoldsPython<std::array<Item, length>> : HoldsPython<Item> {};
 template <typename Argument>
 constexpr bool is_python = HoldsPython<std::decay_t<Argument>>::value;
 
+// What it takes from Python and gives back: samples, batches, chunks, indices, collated batches.
+template <typename T>
+constexpr bool gives_python = [] {
+  bool found = false;
+  if constexpr (requires { typename T::ExampleType; })
+    found |= is_python<typename T::ExampleType>;
+  if constexpr (requires { typename T::BatchType; })
+    found |= is_python<typename T::BatchType>;
+  if constexpr (requires { typename T::ChunkType; })
+    found |= is_python<typename T::ChunkType>;
+  if constexpr (requires { typename T::BatchRequestType; })
+    found |= is_python<typename T::BatchRequestType>;
+  if constexpr (requires { typename T::InputBatchType; })
+    found |= is_python<typename T::InputBatchType>;
+  if constexpr (requires { typename T::OutputBatchType; })
+    found |= is_python<typename T::OutputBatchType>;
+  return found;
+}();
+
+// A function that may be one of Python, or contains such. pybind11 takes the GIL to call it.
+template <typename T>
+struct HoldsCallback : std::false_type {};
+template <template <typename...> typename Container, typename... Items>
+struct HoldsCallback<Container<Items...>>
+    : std::bool_constant<(HoldsCallback<std::decay_t<Items>>::value || ...)> {};
+template <typename Function>
+struct HoldsCallback<std::function<Function>> : std::true_type {};
+
+// What a constructor takes.
+template <typename... Args>
+struct Arguments {
+  static constexpr bool python = (is_python<Args> || ...);
+  static constexpr bool callback = (HoldsCallback<std::decay_t<Args>>::value || ...);
+};
+
 template <typename Function>
 struct Signature : Signature<decltype(&Function::operator())> {};
 template <typename Class, typename Result, typename... Args>
-struct Signature<Result (Class::*)(Args...) const> {
-  static constexpr bool takes_python = (is_python<Args> || ...);
-};
+struct Signature<Result (Class::*)(Args...) const> : Arguments<Args...> {};
 template <typename Result, typename... Args>
-struct Signature<Result (*)(Args...)> {
-  static constexpr bool takes_python = (is_python<Args> || ...);
-};
+struct Signature<Result (*)(Args...)> : Arguments<Args...> {};
 
-template <typename Init, typename... Extra>
+template <typename Takes, typename Init, typename... Extra>
 struct Constructor {
+  static constexpr bool takes_python = Takes::python;
+  static constexpr bool takes_callback = Takes::callback;
   Init init;
   std::tuple<Extra...> extra;
-  bool takes_python;
 
   template <typename T>
   void add_to(py::class_<T>& bound) {
@@ -138,23 +176,21 @@ struct Constructor {
 template <typename... Args, typename... Extra>
 auto init(Extra... extra) {
   using Init = decltype(py::init<Args...>());
-  return detail::Constructor<Init, Extra...>{
-      py::init<Args...>(), {std::move(extra)...}, (detail::is_python<Args> || ...)};
+  return detail::Constructor<detail::Arguments<Args...>, Init, Extra...>{
+      py::init<Args...>(), {std::move(extra)...}};
 }
 
 // A function in place of a constructor; it returns the object, or a pointer to it.
 template <typename Function, typename... Extra>
 auto make(Function function, Extra... extra) {
   using Init = decltype(py::init(std::move(function)));
-  return detail::Constructor<Init, Extra...>{
-      py::init(std::move(function)),
-      {std::move(extra)...},
-      detail::Signature<Function>::takes_python};
+  return detail::Constructor<detail::Signature<Function>, Init, Extra...>{
+      py::init(std::move(function)), {std::move(extra)...}};
 }
 
 // Among the constructors: the class has Python objects, so it is called with the GIL.
 struct hold_gil {
-  static constexpr bool takes_python = false;
+  static constexpr bool takes_python = false, takes_callback = false;
   template <typename T>
   void add_to(py::class_<T>&) {}
 };
@@ -167,7 +203,12 @@ class Bound : public py::class_<T> {
   Bound(py::module_& m, const char* name, Inits... inits)
       // other extensions may bind the same class, such as Stack<>
       : py::class_<T>(m, checked(name, inits...), py::dynamic_attr(), py::module_local()),
-        holds_gil((std::is_same_v<Inits, hold_gil> || ...)) {
+        holds_gil((std::is_same_v<Inits, hold_gil> || ...)),
+        calls_python(holds_gil || (Inits::takes_callback || ...)) {
+    static_assert(
+        !detail::SavesOrLoads<T> || detail::Stateful<T>,
+        "a state needs both: void save(torch::serialize::OutputArchive&) const, and void "
+        "load(torch::serialize::InputArchive&)");
     (inits.add_to(*this), ...);
     if constexpr (detail::Stateful<T>)
       state(&detail::saved<T>, &detail::load<T>);
@@ -188,18 +229,21 @@ class Bound : public py::class_<T> {
 
   // `one_by_one`: a batch is a loop over its samples.
   Bound& complete(const char* kind, bool one_by_one = false) {
-    in_python().attr("complete")(*this, kind, holds_gil, one_by_one);
+    in_python().attr("complete")(*this, kind, holds_gil, one_by_one && calls_python);
     return *this;
   }
 
   const bool holds_gil;
+  // its methods may run code in Python, which draws from Python's generators
+  const bool calls_python;
 
  private:
   template <typename... Inits>
-  static const char* checked(const char* name, const Inits&... inits) {
+  static const char* checked(const char* name, const Inits&...) {
     const bool holds_gil = (std::is_same_v<Inits, hold_gil> || ...);
-    const bool takes_python = (inits.takes_python || ...);
-    in_python().attr("check_binding")(name, TORCH_VERSION, takes_python && !holds_gil);
+    const bool takes_python = (Inits::takes_python || ...);
+    in_python().attr("check_binding")(
+        name, TORCH_VERSION, takes_python && !holds_gil, detail::gives_python<T> && !holds_gil);
     return name;
   }
 };
@@ -273,6 +317,16 @@ auto get_one(T& dataset, size_t index) {
     return dataset.get(index);
 }
 
+// The samples that the dataset below all transforms of one sample gives.
+template <typename T>
+auto get_untransformed(T& dataset, std::vector<size_t>& indices);
+// One of these, transformed.
+template <typename T, typename Sample>
+auto transformed(T& dataset, Sample sample);
+
+template <typename Batch>
+Batch counted(Batch batch, const std::vector<size_t>& indices);
+
 // The batch at these indices. Torch's wrappers are opened, so that each sample within has its seed.
 // Without seeds of samples the order of calls is torch's: transforms come after all gets.
 template <typename T>
@@ -281,9 +335,17 @@ typename T::BatchType get_batch(T& dataset, std::vector<size_t>& indices) {
   if constexpr (BySample<T>) {
     return get_each(dataset, indices, [](T& object, size_t index) { return object.get(index); });
   } else if constexpr (Mapped<T>) {
-    if constexpr (alone)
+    if constexpr (alone) {
       if (!running->samples.empty())
         return get_each(dataset, indices, get_one<T>);
+    } else if constexpr (TransformsEach<TransformOf<T>>) {
+      if (!running->samples.empty()) {
+        auto below = counted(get_untransformed(dataset, indices), indices);
+        size_t k = 0;
+        return get_each(
+            dataset, indices, [&](T& object, size_t) { return transformed(object, std::move(below[k++])); });
+      }
+    }
     return const_cast<TransformOf<T>&>(dataset.transform())
         .apply_batch(get_batch(const_cast<SourceOf<T>&>(dataset.dataset()), indices));
   } else if constexpr (SharedWithOthers<T>) {
@@ -291,6 +353,31 @@ typename T::BatchType get_batch(T& dataset, std::vector<size_t>& indices) {
   } else {
     return dataset.get_batch(typename T::BatchRequestType(indices));
   }
+}
+
+template <typename T>
+auto get_untransformed(T& dataset, std::vector<size_t>& indices) {
+  if constexpr (SharedWithOthers<T>)
+    return get_untransformed(*dataset.operator->(), indices);
+  else if constexpr (!Mapped<T>)
+    return get_batch(dataset, indices);
+  else if constexpr (TransformsEach<TransformOf<T>>)
+    return get_untransformed(const_cast<SourceOf<T>&>(dataset.dataset()), indices);
+  else
+    return get_batch(dataset, indices);
+}
+
+template <typename T, typename Sample>
+auto transformed(T& dataset, Sample sample) {
+  if constexpr (SharedWithOthers<T>)
+    return transformed(*dataset.operator->(), std::move(sample));
+  else if constexpr (!Mapped<T>)
+    return sample;
+  else if constexpr (TransformsEach<TransformOf<T>>)
+    return const_cast<TransformOf<T>&>(dataset.transform())
+        .apply(transformed(const_cast<SourceOf<T>&>(dataset.dataset()), std::move(sample)));
+  else
+    return sample;
 }
 
 // A vector holds the samples, so it has one for each index.
@@ -400,7 +487,7 @@ template <typename T, typename... Inits>
 Bound<T> bind_collate(py::module_& m, const char* name, Inits... inits) {
   using Samples = typename T::InputBatchType;
   Bound<T> bound(m, name, std::move(inits)...);
-  bound.def("__call__", [hold = bound.holds_gil](T& object, Samples samples) {
+  bound.def("_apply", [hold = bound.holds_gil](T& object, Samples samples) {
     return detail::run(hold, [&] { return object.apply_batch(std::move(samples)); });
   });
   bound.complete("collate");

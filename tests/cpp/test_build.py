@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -39,7 +40,7 @@ PyMODINIT_FUNC INIT(TORCH_EXTENSION_NAME)() {
 HERE = Path(__file__).parent
 REAL = shutil.which("c++")
 #: of a fake compiler: what asks it for something else than a library is for the real one
-NOT_TO_BUILD = f'case "$*" in *fsyntax*|*-MM*) exec {REAL} "$@";; esac'
+NOT_TO_BUILD = f'case "$*" in *fsyntax*|*" -M") exec {REAL} "$@";; esac'
 
 
 @pytest.fixture
@@ -198,6 +199,64 @@ def test_each_source_and_its_headers_count(folder: Path) -> None:
     Path("a b$.h").write_text("inline int number() { return 4; }\n")
     Path("first.cpp").write_text("\n")
     assert both() == 4
+
+
+LINKED = SOURCE.replace('#include "number.h"', 'extern "C" int number();').replace(
+    "NUMBER)", "number())"
+)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"extra_cflags": ["-isystem", "apart"]},
+        {"extra_cflags": ["-isystemapart"]},
+        {"extra_cflags": ["@flags"]},
+        {"extra_cflags": ["-include", "apart/number.h"]},
+        {"environment": "CPLUS_INCLUDE_PATH"},
+        {"sources": ["number.o"]},
+        {"extra_ldflags": ["libnumber.a"]},
+        {"extra_ldflags": ["-Lapart", "-lnumber"]},
+        {"extra_ldflags": ["-L", "apart", "-lnumber"]},
+        {"extra_ldflags": ["-Wl,--whole-archive,libnumber.a,--no-whole-archive"]},
+    ],
+    ids=str,
+)
+def test_a_library_is_built_again_for_each_file_that_it_is_made_of(
+    folder: Path, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("number.h").unlink()
+    Path("apart").mkdir()
+    linked = "sources" in how or "extra_ldflags" in how
+    Path("tiny.cpp").write_text(LINKED if linked else SOURCE.replace('"number.h"', "<number.h>"))
+    if "environment" in how:
+        monkeypatch.setenv(how["environment"], str(Path("apart").resolve()))
+    options = {name: how[name] for name in how if name.startswith("extra_")}
+    if options.get("extra_cflags", [""])[0] == "-include":
+        Path("tiny.cpp").write_text(SOURCE.replace('#include "number.h"', ""))
+
+    def number(value: int) -> int:
+        Path("flags").write_text(f"-DNUMBER={value} -Iempty")
+        Path("apart/number.h").write_text(f"#define NUMBER {value}\n")
+        if options.get("extra_cflags") == ["@flags"]:
+            Path("tiny.cpp").write_text(SOURCE.replace('#include "number.h"', ""))
+        Path("number.c").write_text(f"int number() {{ return {value}; }}\n")
+        if linked:
+            subprocess.run([str(REAL), "-xc", "-fPIC", "-c", "number.c"], check=True)
+            subprocess.run(["ar", "rcs", "libnumber.a", "number.o"], check=True)
+            shutil.copy("libnumber.a", "apart")
+        sources = ["tiny.cpp", *how.get("sources", ())]
+        return int(cpp.load("tiny", sources, build_directory="builds", **options).number)
+
+    assert [number(1), number(2), number(2)] == [1, 2, 2]
+    assert len([*Path("builds").glob("*/*.so")]) == 2
+
+
+def test_headers_of_the_system_are_no_part_of_it(folder: Path) -> None:
+    load()
+    (known,) = Path("builds").glob("*/*.json")
+    files = json.loads(known.read_text())
+    assert sorted(Path(each).name for each in files) == ["number.h", "tiny.cpp"]
 
 
 @pytest.mark.parametrize("content", [b"", b"no library"])

@@ -240,8 +240,13 @@ class _Build:
             print(shlex.join(done.args), done.stderr, sep="\n")
 
     def _dependencies(self, compiler: list[str]) -> list[str]:
-        """The sources, and the headers that are not the system's (or torch's), as they are now."""
-        return _files_of(self._run([*compiler, *self._for_sources(), "-MM"]).stdout)
+        """All files that the library is made of, but for the system's and torch's."""
+        rules = self._run([*compiler, *self._for_sources(), "-M"]).stdout
+        system = _folders_of_the_system(compiler)
+        read = [path for path in _files_of(rules) if not path.startswith(system)]
+        # -M names no objects, and nothing that only the linker reads
+        given = [*self.sources, *_files_in([*self.cflags, *self.ldflags])]
+        return sorted({*read, *(str(path.resolve()) for path in given)})
 
     def _for_sources(self) -> list[str]:
         return [
@@ -269,7 +274,7 @@ class _Build:
         """Of what the sources do not say."""
         parts = [
             *[torch.__version__, str(torch.version.git_version)],  # nightlies share versions
-            *[str(sysconfig.get_config_var("SOABI")), str(_TORCH)],
+            *[str(sysconfig.get_config_var("SOABI")), str(_TORCH), str(_HEADERS)],
             *[self.name, *map(str, self.sources), *self.cflags, "", *self.ldflags],
             *[os.environ.get(variable, "") for variable in _VARIABLES],
         ]
@@ -303,6 +308,28 @@ def _files_of(rules: str) -> list[str]:
     """The files in a compiler's rules for make, one rule for each source."""
     words = shlex.split(rules.replace("\\\n", " ").replace("$$", "\\$"))
     return sorted({str(Path(word).resolve()) for word in words if not word.endswith(":")})
+
+
+def _files_in(flags: list[str]) -> Iterator[Path]:
+    """The files that flags name: a library, one of flags, one of symbols; -lname in their -L."""
+    folders = [
+        Path(flag[2:] or after) for flag, after in zip(flags, [*flags[1:], ""]) if flag[:2] == "-L"
+    ]
+    for flag in flags:
+        named = [Path(part) for part in re.split("[,=@]", flag) if part]
+        if flag.startswith("-l"):
+            named = [folder / f"lib{flag[2:]}.a" for folder in folders]
+        yield from filter(Path.is_file, named)
+
+
+def _folders_of_the_system(compiler: list[str]) -> tuple[str, ...]:
+    """Where headers are that change with the system only; -M names a thousand of them."""
+    program = Path(shutil.which(compiler[0]) or "/usr/bin/c++").resolve()
+    found = [Path(path) for path in _system_headers()]
+    for prefix in {Path("/usr"), Path("/usr/local"), program.parents[1]}:
+        found += [prefix / "include", *prefix.glob("lib*/gcc*"), *prefix.glob("lib*/*llvm*")]
+        found += prefix.glob("lib*/clang*")
+    return tuple(f"{folder.resolve()}{os.sep}" for folder in found)
 
 
 def _system_headers() -> list[str]:

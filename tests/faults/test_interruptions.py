@@ -112,6 +112,47 @@ def test_what_a_signal_handler_raises_at_any_line_loses_no_batch(
     assert at > 60
 
 
+class WhileSending(Interrupting):
+    """Raises at a line of what `PoolEngine.send` calls, as it holds a lock itself.
+
+    A tracer can raise where a ``with`` ends and the lock is held; no signal's handler can.
+    """
+
+    inside = False
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code is PoolEngine.send.__code__:
+            return self.sending
+        return super().__call__(frame, event, _) if self.inside else None
+
+    def sending(self, frame: FrameType, event: str, _: Any) -> Any:
+        self.inside = event != "return"
+        return self.sending
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.parametrize("transport", ["arena", "portable"])
+def test_what_a_signal_handler_raises_while_a_task_is_sent_loses_no_batch(transport: Any) -> None:
+    options: dict[str, Any] = {"seed": 5, "num_workers": 1, "transport": transport}
+    expected = lists(DataLoader(Numbers(), 3, **options))
+    at, interrupted = 1, True
+    while interrupted:
+        iterator = iter(DataLoader(Numbers(), 3, **options))
+        found = lists(next(iterator) for _ in range(2))
+        before = sys.gettrace()
+        sys.settrace(WhileSending(at, TimeIsUp))
+        try:
+            found.append(next(iterator).tolist())
+            interrupted = False
+        except TimeIsUp:
+            pass
+        finally:
+            sys.settrace(before)
+        assert found + lists(iterator) == expected, f"line {at}"
+        at += 1
+    assert at > 20
+
+
 @pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("transport", ["arena", "portable"])

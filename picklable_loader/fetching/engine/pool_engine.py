@@ -99,10 +99,9 @@ class PoolEngine:
         with self._reading:  # nobody may see the answer before it is known that it was sent
             try:
                 self._sent[self._run, task.step] = self._request(worker, task, position)
-            except Exception as error:  # the schedule counts on an answer
-                self.answers[task.step] = Answer(
-                    self._run, task.step, 0, Failed, _unsent(task.step, error)
-                )
+            except (_NotEncoded, ArenaFull) as error:  # the schedule counts on an answer
+                refusal = _unsent(task.step, error.__cause__ or error)
+                self.answers[task.step] = Answer(self._run, task.step, 0, Failed, refusal)
                 self._events.append(Failed(task.step))
 
     def ask(self, worker: int, stream: int, position: StreamPosition | None = None) -> None:
@@ -126,7 +125,7 @@ class PoolEngine:
                 begin = begin and begin._replace(states=states or begin.states)
                 position = position or self._positions.get(stream)
         request = Request(self._run, task, begin, position)
-        taker = self._lines.post(worker, encode_request(request))
+        taker = self._lines.post(worker, _encoded(request))
         self.clocks.sent(worker)
         if stream is not None and worker is not None:
             self._readers[stream] = worker
@@ -293,7 +292,22 @@ class PoolEngine:
 _NEVER_SENT = -1
 
 
-def _unsent(step: int, error: Exception) -> UsageError:
+class _NotEncoded(Exception):
+    """Pickle refuses a task; the cause says why."""
+
+
+def _encoded(request: Request) -> bytes:
+    try:
+        return encode_request(request)
+    except Exception as error:
+        try:
+            encode_request(request)
+        except Exception:
+            raise _NotEncoded from error
+        raise  # a signal handler's: it is no matter of the task
+
+
+def _unsent(step: int, error: BaseException) -> UsageError:
     """The error of a step whose indices could not be sent to a worker."""
     way_out = "give such as can be pickled, for example numbers, or use num_workers=0"
     if isinstance(error, ArenaFull):

@@ -169,5 +169,7 @@ class PipeLines:
 def _receive(connection: Connection[Any, Any]) -> bytes | None:
     try:
         return connection.recv_bytes()
+    except TimeoutError:
+        raise  # a signal handler's: these connections have no timeout
     except (EOFError, OSError):  # the worker is gone, perhaps in the middle of an answer
         return None

@@ -268,6 +268,8 @@ def _sent(line: socket.socket, packet: bytes) -> bool:
         line.send(packet, socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False
+    except TimeoutError:
+        raise  # a signal handler's: these sockets have no timeout
     except OSError:
         pass  # noticed by those who wait
     return True
@@ -276,5 +278,7 @@ def _sent(line: socket.socket, packet: bytes) -> bool:
 def _received_from(line: socket.socket, how: int = 0) -> bytes:
     try:
         return line.recv(_LONGEST, how)
+    except TimeoutError:
+        raise  # as above
     except OSError:
         return b""

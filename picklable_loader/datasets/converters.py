@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields, is_dataclass
@@ -24,7 +25,8 @@ class DtypeConverter:
     Args:
         dtype: the new type, for example ``torch.float16`` or ``"float16"``.
         check: a value that the new type does not hold is an error. Between floating types,
-            rounding is allowed, and a number that would become infinite is not. To or from whole
+            rounding is allowed. A number beyond the largest one is not, nor an infinity that the
+            new type lacks. To or from whole
             numbers and bools, each value has to be equal afterwards: 70,000 is no int16, NaN and
             0.5 are no int32, and 2049 is no float16.
 
@@ -184,10 +186,26 @@ def _not_held(value: np.ndarray[Any, Any], kind: torch.dtype) -> np.ndarray[Any,
         return np.asarray(outside | (value != np.trunc(value)))
     result = _floating(value, kind)
     if value.dtype.kind in "fc":
-        return np.asarray(np.isfinite(value) & ~np.isfinite(result))
+        wrong = _out_of_range(value.real, result.real, kind)
+        return wrong | _out_of_range(value.imag, result.imag, kind) if kind.is_complex else wrong
     numbers, whole = result.real, np.iinfo(value.dtype)
     inside = (numbers >= whole.min) & (numbers < float(whole.max + 1))
     return np.asarray(~inside | (np.where(inside, numbers, 0).astype(value.dtype) != value))
+
+
+def _out_of_range(
+    value: np.ndarray[Any, Any], result: np.ndarray[Any, Any], kind: torch.dtype
+) -> np.ndarray[Any, Any]:
+    """Which floating numbers are finite before or after rounding, and not both."""
+    finite = np.isfinite(value)
+    wrong = (finite & ~np.isfinite(result)) | (np.isinf(value) & ~np.isinf(result))
+    if not (_in_numpy(kind) or kind.is_complex):
+        # Torch makes the largest number of those beyond it, in the types of 8 bits.
+        most = torch.finfo(kind).max
+        step = 2.0 ** math.floor(math.log2(most)) * torch.finfo(kind).eps
+        beyond, size = most + step / 2, np.abs(value)
+        wrong |= finite & ((size > beyond) | ((size == beyond) & (most // step % 2 == 1)))
+    return np.asarray(wrong)
 
 
 def _floating(value: np.ndarray[Any, Any], kind: torch.dtype) -> np.ndarray[Any, Any]:
@@ -215,17 +233,20 @@ def _misfit(path: str, value: Any, kind: torch.dtype) -> ValueError:
 
 def _named(dtype: AnyDtype) -> str:
     """The name of a type of numbers that torch has: ``"float32"`` for ``"float"`` as well."""
+    refusal = f"dtype should be a number type of torch's, such as 'int16', got {dtype!r}"
+    if dtype is None:  # numpy's default would be float64
+        raise ValueError(refusal)
     name = dtype if isinstance(dtype, str) else str(dtype).removeprefix("torch.")
     if not isinstance(dtype, str | torch.dtype):
         name = np.dtype(dtype).name
     kind = getattr(torch, name, None)
     try:
-        if isinstance(kind, torch.dtype):
+        if isinstance(kind, torch.dtype) and "e8m0" not in name:  # it has no sign, and no zero
             torch.zeros(1, device="cpu").to(kind)
             return _name(kind)
     except RuntimeError:  # "qint8", "bits8"
         pass
-    raise ValueError(f"dtype should be a number type of torch's, such as 'int16', got {dtype!r}")
+    raise ValueError(refusal)
 
 
 def _in_numpy(kind: torch.dtype) -> bool:

@@ -109,11 +109,18 @@ def test_what_does_not_fit_is_an_error_that_names_key_value_and_range(
 
 WHOLE = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATING = ["float16", "float32", "float64", "bfloat16", "float8_e5m2", "float8_e4m3fn"]
+FLOATING += ["float8_e5m2fnuz", "float8_e4m3fnuz"]
+#: by type, the first number that is rounded beyond the largest one, were there larger ones
+TOO_LARGE = {"float8_e5m2": 61440.0, "float8_e4m3fn": math.nextafter(464.0, 500)}
+TOO_LARGE |= {"float8_e5m2fnuz": 61440.0, "float8_e4m3fnuz": 248.0}
 COMPLEX = ["complex64", "complex128"]
 EDGES = [2**bits + step for bits in (0, 3, 7, 8, 15, 16, 24, 31, 32, 53) for step in (-1, 0, 1)]
 EDGES += [2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
 SOME_WHOLE = st.sampled_from(EDGES + [-edge for edge in EDGES[:-3]]) | st.integers(-(2**63), 2**63)
-SOME_FLOATS = st.floats() | st.sampled_from([0.5, -0.0, 448.0, 480.0, 65504.0, 65520.0, 3.5e38])
+SOME_FLOATS = st.floats() | st.sampled_from(
+    [0.5, -0.0, 240.0, 247.0, 248.0, 448.0, 464.0, 465.0, 480.0, 57344.0, 61439.0, 61440.0]
+    + [65504.0, 65520.0, 3.5e38, math.inf, -math.inf]
+)
 
 
 def held(value: int | float, dtype: str) -> bool:
@@ -124,8 +131,13 @@ def held(value: int | float, dtype: str) -> bool:
     if dtype in WHOLE:
         info = torch.iinfo(kind)
         return math.isfinite(value) and value == int(value) and info.min <= value <= info.max
+    if dtype in TOO_LARGE and isinstance(value, float):
+        infinite = "e5m2" in dtype and "fnuz" not in dtype
+        return (
+            math.isnan(value) or abs(value) < TOO_LARGE[dtype] or (infinite and math.isinf(value))
+        )
     result = torch.tensor([value], dtype=of(value)).to(kind).to(torch.complex128).real.item()
-    if isinstance(value, float):
+    if isinstance(value, float):  # NaN and infinity are in each of these
         return math.isfinite(result) or not math.isfinite(value)
     return math.isfinite(result) and int(result) == value
 
@@ -211,10 +223,23 @@ def test_a_key_that_no_batch_has_is_an_error() -> None:
     KeyBasedDtypeConverter({"lable": "int16"}, check=False)({"label": torch.ones(1)})
 
 
-@pytest.mark.parametrize("dtype", ["no type", "nn", "float17", object, "qint8"])
+@pytest.mark.parametrize(
+    "dtype", ["no type", "nn", "float17", object, "qint8", None, "float8_e8m0fnu"]
+)
 def test_a_type_that_torch_lacks_is_refused_at_once(dtype: Any) -> None:
     with pytest.raises(ValueError, match="number type of torch's"):
         DtypeConverter(dtype)
+
+
+@pytest.mark.parametrize("parts", [(math.nan, 1e300), (1e300, math.nan), (math.inf, -1e300)])
+def test_each_part_of_a_complex_number_has_to_fit(parts: tuple[float, float]) -> None:
+    for sample in (
+        torch.tensor([complex(*parts)], dtype=torch.complex128),
+        np.array([complex(*parts)]),
+    ):
+        with pytest.raises(ValueError, match="complex64 does not hold"):
+            DtypeConverter("complex64")(sample)
+        DtypeConverter("complex64", check=False)(sample)
 
 
 def test_bfloat16_needs_tensors() -> None:

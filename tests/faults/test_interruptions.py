@@ -224,7 +224,7 @@ def test_an_interruption_leaves_no_random_numbers_of_the_batch_that_was_not_deli
     expected = lists(DataLoader(Numbers(), 3, **options))
     hand_over = LoaderIterator._hand_over
 
-    def interrupted(self: Any, answer: Any) -> Any:
+    def interrupted(self: Any, *_: Any) -> Any:
         monkeypatch.setattr(LoaderIterator, "_hand_over", hand_over)
         raise KeyboardInterrupt
 

@@ -407,6 +407,22 @@ def test_feedback_that_only_its_giver_can_open_is_an_error_that_names_it() -> No
         notes_as_plain(notes, live=False)
 
 
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_batch_at_gives_a_converted_batch_again_and_leaves_the_feedback(per_sample: bool) -> None:
+    def halved(batch: torch.Tensor) -> torch.Tensor:
+        send_feedback("converted")
+        return batch.half()
+
+    seeding: Any = "sample" if per_sample else "batch"
+    loader = DataLoader(Sending(), 4, shuffle=True, seed=1, convert=halved, seeding=seeding)
+    iterator = iter(loader)
+    first, _ = next(iterator), next(iterator)
+    feedback = iterator.feedback
+    again = loader.batch_at(0)
+    assert again.dtype is torch.float16 and torch.equal(again, first)
+    assert iterator.feedback == feedback and feedback[-1] == "converted"
+
+
 def test_send_feedback_outside_of_a_loader_says_so() -> None:
     with pytest.raises(UsageError, match="none is being fetched here"):
         Sending()[3]

@@ -11,7 +11,7 @@ from typing import Any
 from ...core.task import Task
 from ...rng.owned import Seed, seed_all_in
 from .feedback import sent, take_back
-from .on_error import Gathering, OnError, left_a_generator
+from .on_error import Gathering, OnError, Thinned, left_a_generator
 from .seeding import Seeder
 
 #: more batches than any stream has: no state is taken in mid-epoch
@@ -267,6 +267,15 @@ def make_fetcher(
     if opened is not None:
         opened()
     return LenientMapFetcher(job, seeder) if lenient else MapFetcher(job, seeder)
+
+
+def converted(batch: Any, job: Job) -> Any:
+    """A batch as it is sent: what ``convert`` makes of it, if there is one."""
+    if job.convert is None:
+        return batch
+    if type(batch) is Thinned:
+        return Thinned(job.convert(batch.batch), batch.skipped)
+    return job.convert(batch)
 
 
 def hooks_of(job: Job) -> tuple[Seed, ...]:

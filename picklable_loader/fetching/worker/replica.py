@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -33,8 +32,8 @@ from ...rng.generators import restore_all
 from ..transport.messages import Answer, EpochStart
 from .baseline import FirstBaseline
 from .feedback import sending
-from .fetch import Fetcher, Job, StreamEnded, hooks_of, make_fetcher
-from .on_error import NothingLeft, Thinned
+from .fetch import Fetcher, Job, StreamEnded, converted, hooks_of, make_fetcher
+from .on_error import NothingLeft
 from .stream_state import Cadence, StreamSaver
 
 
@@ -180,9 +179,7 @@ class Replica:
         whose = run, task.step, self._config.worker
         try:  # no local variable holds an error: its traceback would hold this frame, and that it
             with sending() as notes:
-                batch = self._fetcher.fetch(task)
-                if self._job.convert is not None:
-                    batch = _converted(batch, self._job.convert)
+                batch = converted(self._fetcher.fetch(task), self._job)
         except StreamEnded:
             return Answer(*whose, Ended, None, None, self.take_state(over=True))
         except NothingLeft as none:
@@ -243,12 +240,6 @@ class Replica:
 
     def _refusal(self, reason: str) -> StreamError:
         return StreamError(self._number, type(self._job.dataset).__qualname__, reason)
-
-
-def _converted(batch: Any, convert: Callable[[Any], Any]) -> Any:
-    if type(batch) is Thinned:
-        return Thinned(convert(batch.batch), batch.skipped)
-    return convert(batch)
 
 
 def own_copy(job: Job) -> Job:

@@ -8,10 +8,13 @@ of one iteration, though the dataset has the methods. See `_Iteration`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from inspect import getattr_static, signature
 from typing import Any, cast
 
 from ..core.checks import whole_number
+from ..saving.states.arrays import NotPlain
+from ..saving.states.plain import alike, decode, encode
 
 _NONE = object()
 
@@ -65,7 +68,7 @@ def save(dataset: Any, iterator: Any) -> dict[str, Any]:
         has a state. A dataset that is its own iterator is under ``"iterator"``.
     """
     parts = {"iterator": iterator}
-    if dataset is not iterator and not isinstance(iterator, _Iteration):
+    if dataset is not iterator and not isinstance(iterator, _Iteration | _OfChanged):
         parts["dataset"] = dataset
     states = {name: _state_of(part) for name, part in parts.items()}
     return {name: state for name, state in states.items() if state is not _NONE}
@@ -73,12 +76,97 @@ def save(dataset: Any, iterator: Any) -> dict[str, Any]:
 
 def iterate(dataset: Any, states: dict[str, Any]) -> Any:
     """Go on with an iteration: the dataset's state, then ``iter``, then the iterator's state."""
+    if is_hugging_face(dataset):
+        iterator: Any = _Iteration(dataset)
+        if "iterator" in states:
+            iterator.load_state_dict(states["iterator"])
+        return iterator
+    saved = states.get("iterator")
+    if _is_of_changed(saved):
+        return _OfChanged.again(dataset, saved)
     if "dataset" in states:
         dataset.load_state_dict(states["dataset"])
-    iterator: Any = _Iteration(dataset) if is_hugging_face(dataset) else iter(dataset)
+    before = _form(dataset)
+    iterator = iter(dataset)
     if "iterator" in states:
-        iterator.load_state_dict(states["iterator"])
+        iterator.load_state_dict(saved)
+    elif iterator is not dataset and is_stateful(iterator) and _others(before, _form(dataset)):
+        iterator = _OfChanged(dataset, iterator, decode(before))
     return iterator
+
+
+def dataset_state(states: dict[str, Any]) -> Any:
+    """The dataset's state in those of `save`; None if there is none."""
+    saved = states.get("iterator")
+    return saved["dataset"] if _is_of_changed(saved) else states.get("dataset")
+
+
+class _OfChanged:
+    """An iteration whose ``iter`` has changed the dataset's state; say that it counts epochs there.
+
+    After a ``load_state_dict`` another ``iter`` may change it once more. So the state of this one
+    has the dataset's from before ``iter`` as well.
+    """
+
+    @classmethod
+    def again(cls, dataset: Any, saved: dict[str, Any]) -> _OfChanged:
+        """The iteration that `state_dict` has saved."""
+        dataset.load_state_dict(deepcopy(saved["dataset"]))
+        iterator = iter(dataset)
+        if _others(_form_of(saved["dataset"]), _form(dataset)):
+            dataset.load_state_dict(deepcopy(saved[_BEFORE]))
+            iterator = iter(dataset)
+            dataset.load_state_dict(saved["dataset"])
+        if saved["iterator"] is not None:
+            iterator.load_state_dict(saved["iterator"])
+        return cls(dataset, iterator, saved[_BEFORE])
+
+    def __init__(self, dataset: Any, iterator: Any, before: Any) -> None:
+        self._dataset, self._iterator, self._before = dataset, iterator, before
+        self._begun = False
+
+    def __iter__(self) -> _OfChanged:
+        return self
+
+    def __next__(self) -> Any:
+        self._begun = True
+        return next(self._iterator)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        state = self._iterator.state_dict()
+        if state is None and self._begun:
+            return None
+        return {_BEFORE: self._before, "dataset": self._dataset.state_dict(), "iterator": state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError("`again` does it")
+
+
+_BEFORE = "before iter"
+
+
+def _is_of_changed(state: Any) -> bool:
+    return type(state) is dict and state.keys() == {_BEFORE, "dataset", "iterator"}
+
+
+def _form(dataset: Any) -> Any:
+    """A dataset's state in its plain form; None if it has none."""
+    try:
+        return _form_of(dataset.state_dict()) if is_stateful(dataset) else None
+    except Exception:  # whatever people's state_dict raises: a save says so
+        return None
+
+
+def _form_of(state: Any) -> Any:
+    try:
+        return encode(state)
+    except NotPlain:
+        return None
+
+
+def _others(one: Any, other: Any) -> bool:
+    """Two plain forms are known to be of other values."""
+    return one is not None and other is not None and not alike(one, other)
 
 
 def _state_of(part: Any) -> Any:

@@ -27,7 +27,7 @@ from zoo.datasets import CountedNumbers
 from zoo.streams import KINDS as STREAMS
 from zoo.streams import LENGTH, ByClass, Generated, Keeping, StatefulDataset, StatefulWalk, share
 
-from picklable_loader import DataLoader
+from picklable_loader import DataLoader, Interleave, ShuffleBuffer
 from picklable_loader.errors import (
     CannotSaveError,
     LoaderWarning,
@@ -235,6 +235,79 @@ def test_copies_for_several_streams_do_not_outlive_their_epoch() -> None:
     iterator = iter(loader)
     first, state = lists(iterator), iterator.state_dict()
     assert lists(loader) == resumed(make, state) == first
+
+
+class EpochOfItsDataset:
+    """An iterator with a state; the dataset that it counts in has another one."""
+
+    def __init__(self, dataset: CountsInIter) -> None:
+        self.dataset, self.epoch, self.at = dataset, dataset.epoch, 0
+
+    def __iter__(self) -> EpochOfItsDataset:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 8:
+            raise StopIteration
+        self.at += 1
+        self.dataset.reads += 1
+        return 10_000 * self.dataset.reads + 100 * self.epoch + self.at
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class CountsInIter(IterableDataset[int]):
+    def __init__(self) -> None:
+        self.epoch = self.reads = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        return EpochOfItsDataset(self)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "reads": self.reads}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.reads = state["epoch"], state["reads"]
+
+
+@LIVING_ON
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        lambda: CountsInIter(),
+        lambda: ShuffleBuffer(ShuffleBuffer(CountsInIter(), size=2), size=3),
+        lambda: Interleave([CountsInIter(), CountsInIter()]),
+    ],
+    ids=["by itself", "shuffled", "interleaved"],
+)
+def test_an_epoch_that_iter_counts_in_the_state_of_the_dataset_is_counted_once(
+    wrapped: Any, epochs: int, options: Any
+) -> None:
+    def make() -> Any:
+        return DataLoader(wrapped(), 2, seed=1, **options)
+
+    for step in range(4):
+        loader = make()
+        for _ in range(epochs):
+            lists(loader)
+        iterator = iter(loader)
+        seen(iterator, step)
+        state, saved = json.dumps(iterator.state_dict()), pickle.dumps(iterator)
+        expected = [lists(iterator), lists(loader)]
+        loader = make()
+        loader.load_state_dict(json.loads(state))
+        state = json.dumps(iter(loader).state_dict())  # saved again, and read again
+        loader = make()
+        loader.load_state_dict(json.loads(state))
+        assert [lists(loader), lists(loader)] == expected, step
+        again = pickle.loads(saved)
+        assert [lists(again), lists(again.loader)] == expected, step
 
 
 # --- interruptions --------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...core.streams import StreamPosition
+from ...datasets.protocol import dataset_state
 from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, LoaderWarning, stack_level
 from ...rng.generators import RNGS, GeneratorStates
 from ...saving.pickles.dtypes import dumps
@@ -76,8 +77,8 @@ def settle(dataset: Any, states: Iterable[Any]) -> None:
     for entries in (pickle.loads(state) for state in states if type(state) is bytes):
         if "begun" in entries:
             Baseline.put_back(dataset, entries)
-        if "dataset" in entries:
-            dataset.load_state_dict(entries["dataset"])
+        if (state := dataset_state(entries)) is not None:
+            dataset.load_state_dict(state)
 
 
 def brought(positions: Iterable[StreamPosition]) -> dict[int, Any]:

@@ -81,7 +81,7 @@ def iterate(dataset: Any, states: dict[str, Any]) -> Any:
         if "iterator" in states:
             iterator.load_state_dict(states["iterator"])
         return iterator
-    saved = states.get("iterator")
+    saved: Any = states.get("iterator")
     if _is_of_changed(saved):
         return _OfChanged.again(dataset, saved)
     if "dataset" in states:
@@ -97,7 +97,7 @@ def iterate(dataset: Any, states: dict[str, Any]) -> Any:
 
 def dataset_state(states: dict[str, Any]) -> Any:
     """The dataset's state in those of `save`; None if there is none."""
-    saved = states.get("iterator")
+    saved: Any = states.get("iterator")
     return saved["dataset"] if _is_of_changed(saved) else states.get("dataset")
 
 

@@ -310,6 +310,94 @@ def test_an_epoch_that_iter_counts_in_the_state_of_the_dataset_is_counted_once(
         assert [lists(again), lists(again.loader)] == expected, step
 
 
+class Box:
+    def __init__(self, content: Any) -> None:
+        self.content, self.big = content, list(range(2000))
+
+
+class BoxOfItsOwn(Box):
+    """Pickles in a way of its own."""
+
+    def __getstate__(self) -> Any:
+        return {"content": self.content, "big": self.big}
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__ = state
+
+
+class BoxInSlots:
+    __slots__ = ("big", "content")
+
+    def __init__(self, content: Any) -> None:
+        self.content, self.big = content, list(range(2000))
+
+
+class MyList(list[Any]):
+    pass
+
+
+#: a large attribute that has a list of counts somewhere within, and the way to that
+HOLDERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "dict": (lambda counts: {"rows": counts, "big": [0] * 5000}, lambda part: part["rows"]),
+    "lists": (lambda counts: [[0] * 5000, (counts,)], lambda part: part[1][0]),
+    "object": (Box, lambda part: part.content),
+    "object in a deque": (lambda counts: deque([Box(counts)]), lambda part: part[0].content),
+    "object with its own pickle": (BoxOfItsOwn, lambda part: part.content),
+    "slots": (BoxInSlots, lambda part: part.content),
+    "a list's subclass": (lambda counts: MyList([counts, [0] * 5000]), lambda part: part[0]),
+    "key of another type": (lambda counts: {(1,): counts, 2: [0] * 5000}, lambda part: part[1,]),
+    "behind 20,000 objects": (
+        lambda counts: [*([index] for index in range(20_000)), counts],
+        lambda part: part[-1],
+    ),
+}
+
+
+class SharesWithItsIterator(IterableDataset[int]):
+    def __init__(self, holder: str) -> None:
+        self.holder, (make, _) = holder, HOLDERS[holder]
+        self.part = make([0] * 20)
+
+    def __iter__(self) -> Iterator[int]:
+        _, find = HOLDERS[self.holder]
+        return CountsInShared(find(self.part))
+
+
+class CountsInShared:
+    """Changes what it shares with its dataset from the fifth sample on."""
+
+    def __init__(self, counts: list[int]) -> None:
+        self.counts, self.at, self.own = counts, 0, [1]
+
+    def __iter__(self) -> CountsInShared:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 12:
+            raise StopIteration
+        self.at += 1
+        if self.at > 4:
+            self.counts[self.at] += 1000
+        return self.counts[self.at] + self.at
+
+
+@LIVING_ON
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_what_an_iterator_shares_with_its_dataset_is_one_object_after_a_pickle(
+    holder: str, epochs: int, options: Any
+) -> None:
+    for step in (0, 1, 2, 3):
+        loader = DataLoader(SharesWithItsIterator(holder), 2, snapshot_every_n_steps=1, **options)
+        for _ in range(epochs):
+            lists(loader)
+        iterator = iter(loader)
+        seen(iterator, step)
+        again = pickle.loads(pickle.dumps(iterator))
+        expected = [lists(iterator), lists(loader), lists(loader)]
+        assert [lists(again), lists(again.loader), lists(again.loader)] == expected, step
+
+
 # --- interruptions --------------------------------------------------------------------------------
 
 

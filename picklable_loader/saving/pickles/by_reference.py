@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import import_module
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,71 @@ def _parts(owner: Any) -> Iterable[tuple[Any, Any]]:
 
 #: what has no parts of a dataset's own
 _NO_OWNERS = (str, bytes, int, float, type, ModuleType, FunctionType)
+
+
+def shared_parts(attributes: Mapping[str, Any]) -> tuple[dict[int, Path], bool]:
+    """What is in attributes of a dataset, at any depth: paths by id; and whether that is all.
+
+    It is not where something pickles in a way of its own, or there is very much.
+    """
+    found: dict[int, Path] = {}
+    complete = True
+    ahead: deque[tuple[Path, Any]] = deque(((name,), part) for name, part in attributes.items())
+    while ahead:
+        path, owner = ahead.popleft()
+        if id(owner) in found or isinstance(owner, _UNCHANGING):
+            continue
+        if len(found) == _MOST_OBJECTS:
+            return found, False
+        found[id(owner)] = path
+        parts = _plain_parts(owner)
+        complete = complete and parts is not None
+        ahead.extend(((*path, name), part) for name, part in parts or ())
+    return found, complete
+
+
+def _plain_parts(owner: Any) -> Iterable[tuple[Any, Any]] | None:
+    """The parts that a path can name; None: there are others, or too many."""
+    kind = type(owner)
+    if kind in (list, tuple, dict):
+        flat = _FLAT.issuperset(map(type, owner.values() if kind is dict else owner))
+        if flat and (kind is not dict or _FLAT.issuperset(map(type, owner))):
+            return ()
+        if len(owner) > _MOST_OBJECTS or (kind is dict and not _FLAT.issuperset(map(type, owner))):
+            return None
+        return owner.items() if kind is dict else enumerate(owner)
+    if isinstance(owner, torch.Tensor):
+        return ()
+    if isinstance(owner, np.ndarray):
+        return None if owner.dtype.hasobject else ()
+    plain = all(getattr(kind, name, None) is getattr(object, name, None) for name in _REDUCING)
+    if not plain or isinstance(owner, list | dict) or copyreg._slotnames(kind):  # type: ignore
+        return None
+    return attributes_of(owner).items()
+
+
+def held(
+    thing: Any, dataset: Any, by_value: bool = False, by_id: Mapping[int, str | Path] | None = None
+) -> dict[int, Any]:
+    """The objects, by id, that `dumps` of a thing writes and that may change."""
+    pickler = _pickler(by_value)(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
+    pickler.dataset, pickler.by_id = dataset, by_id or {}
+    pickler.most_bytes, pickler.to_compare = None, False
+    pickler.dump(thing)
+    written = (obj for _, obj in pickler.memo.copy().values())
+    return {id(obj): obj for obj in written if not isinstance(obj, (*_UNCHANGING, tuple))}
+
+
+#: the types of what has no parts, and can have as many names as it likes
+_FLAT: frozenset[type[Any]] = frozenset((int, float, complex, bool, str, bytes, type(None)))
+_UNCHANGING: tuple[type[Any], ...] = (
+    *_FLAT, type, ModuleType, FunctionType, BuiltinFunctionType, np.dtype, torch.dtype, torch.device
+)  # fmt: skip
+#: methods of classes that pickle in a way of their own
+_REDUCING = (
+    "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__",
+    "__getnewargs_ex__",
+)  # fmt: skip
 
 
 def dumps(

@@ -35,6 +35,7 @@ from picklable_loader.errors import (
     RestartWarning,
     UsageError,
 )
+from picklable_loader.saving.pickles.by_reference import dumps, loads
 from picklable_loader.saving.states.plain import NotPlain, encode
 
 PERSISTENT: dict[str, Any] = {"num_workers": 1, "persistent_workers": True}
@@ -396,6 +397,48 @@ def test_what_an_iterator_shares_with_its_dataset_is_one_object_after_a_pickle(
         again = pickle.loads(pickle.dumps(iterator))
         expected = [lists(iterator), lists(loader), lists(loader)]
         assert [lists(again), lists(again.loader), lists(again.loader)] == expected, step
+
+
+class LongLists(IterableDataset[int]):
+    """Changes one of its long lists, which has two names, in each epoch."""
+
+    def __init__(self) -> None:
+        shared = list(range(1000))
+        self.names = [f"{number}" for number in range(1000)]
+        self.tables = {"a": shared, "b": shared, "c": [shared, self.names]}
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(12):
+            self.tables["a"][index] += 1
+            yield self.tables["b"][index] + len(self.tables["c"][1])
+        self.names.append("")
+
+
+@LIVING_ON
+def test_long_lists_of_numbers_and_texts_are_put_back_with_what_they_share(options: Any) -> None:
+    for step in (1, 3):
+        loader = DataLoader(LongLists(), 2, **options)
+        lists(loader)
+        iterator = iter(loader)
+        seen(iterator, step)
+        again = pickle.loads(pickle.dumps(iterator))
+        expected = [lists(iterator), lists(loader)]
+        assert [lists(again), lists(again.loader)] == expected
+
+
+def test_a_long_list_is_written_at_once_and_stays_one_object() -> None:
+    numbers, mixed = list(range(100_000)), [*range(100), {}]
+    asked: list[Any] = []
+
+    class Asking(dict[int, Any]):
+        def get(self, key: int, default: Any = None) -> Any:
+            asked.append(key)
+            return default
+
+    written = dumps([numbers, numbers, mixed], None, by_id=Asking(), fast=True)
+    assert len(asked) < 200
+    first, second, other = loads(written, None)
+    assert first is second and (first, other) == (numbers, mixed)
 
 
 # --- interruptions --------------------------------------------------------------------------------

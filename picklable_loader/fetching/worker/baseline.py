@@ -14,7 +14,13 @@ from typing import Any
 
 from ...datasets.datapipes import lasting
 from ...datasets.protocol import is_stateful, set_epoch_of
-from ...saving.pickles.by_reference import attributes_of, dumps, large_leaves, loads
+from ...saving.pickles.by_reference import (
+    attributes_of,
+    dumps,
+    large_leaves,
+    left_out,
+    loads,
+)
 
 #: an attribute that is larger when pickled, large tensors and arrays in it aside, is not carried
 _MOST_BYTES = 1 << 24
@@ -54,8 +60,10 @@ class Baseline:
             return self.state
         try:
             known = loads(self._together or b"", self._dataset) if changed else {}
-            before = {name: value for name, value in known.items() if name in changed}
-            entry = new, dumps(before, self._dataset, self._by_value, self._leaves)
+            same = {name: value for name, value in known.items() if name not in changed}
+            by_id = left_out(known, same, None, self._dataset, self._by_value)
+            before = {name: value for name, value in known.items() if name not in same}
+            entry = new, dumps(before, self._dataset, self._by_value, {**by_id, **self._leaves})
         except Exception:  # what cannot be read again cannot be put back: nor can the dataset
             return self.state
         entries = {} if self.state is None else pickle.loads(self.state)
@@ -78,7 +86,7 @@ class Baseline:
         """A value's pickle; None if it is large, or has none."""
         dataset, by_value, leaves = self._dataset, self._by_value, self._leaves
         try:
-            return dumps(value, dataset, by_value, leaves, most_bytes, to_compare)
+            return dumps(value, dataset, by_value, leaves, most_bytes, to_compare, fast=True)
         except Exception:  # whatever people's __reduce__ raises
             return None
 
@@ -118,8 +126,13 @@ class FirstBaseline(Baseline):
         }
         if not gone and not changed:
             return {}
+        known = {name: value for name, value in now.items() if forms[name] is not None}
+        same = {name: value for name, value in known.items() if name not in changed}
         try:
-            entry = gone, dumps(changed, self._dataset, self._by_value, self._leaves)
+            by_id = left_out(known, same, None, self._dataset, self._by_value)
+            carried = {name: value for name, value in known.items() if name not in same}
+            by_id |= self._leaves
+            entry = gone, dumps(carried, self._dataset, self._by_value, by_id)
         except Exception:  # whatever people's __reduce__ raises
             return {}
         # An attribute that the program had not built is most often set anew by each `__iter__`;

@@ -26,12 +26,10 @@ from ...datasets.wrapper import keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
 from ...saving.pickles.by_reference import (
-    Path,
     attributes_of,
     dumps,
-    held,
+    left_out,
     loads,
-    shared_parts,
 )
 from ...saving.pickles.dtypes import dump
 from .baseline import Baseline, FirstBaseline
@@ -271,39 +269,13 @@ class _ByPickle:
             return {}
         same = {n: attributes[n] for n, digest in digests.items() if digest == self._begun.get(n)}
         try:
-            by_id = self._left_out(same, attributes, iterator)
+            by_id = left_out(attributes, same, iterator, self._dataset, self._by_value)
             changed = {name: value for name, value in attributes.items() if name not in same}
             parts = list(attributes), changed, iterator
             return {"pickled": dumps(parts, self._dataset, self._by_value, by_id)}
         except Exception:  # whatever people's __reduce__ raises
             self._refused = True
             return {}
-
-    def _left_out(
-        self, same: dict[str, Any], attributes: dict[str, Any], iterator: Any
-    ) -> dict[int, str | Path]:
-        """What is left out, and what is in it at any depth: names and paths by id.
-
-        An attribute that shares with the rest what no path leads to is taken out of ``same``.
-        """
-        by_id: dict[int, str | Path] = {}
-        hidden: dict[str, Any] = {}
-        for name, value in same.items():
-            parts, complete = shared_parts({name: value})
-            by_id |= parts
-            hidden |= {} if complete else {name: value}
-        by_id |= {id(value): name for name, value in same.items()}
-        if not hidden:
-            return by_id
-        rest = [value for name, value in attributes.items() if name not in same]
-        shown = held((rest, iterator), self._dataset, self._by_value, by_id)
-        for part in (rest, iterator, getattr(iterator, "__dict__", None)):
-            shown.pop(id(part), None)
-        for name, value in hidden.items() if shown else ():
-            if shown.keys() & held(value, self._dataset, self._by_value).keys():
-                del same[name]
-        gone = hidden.keys() - same.keys()
-        return self._left_out(same, attributes, iterator) if gone else by_id
 
     def read(self, pickled: bytes) -> Any:
         """The iterator; the dataset's attributes are as they were then."""

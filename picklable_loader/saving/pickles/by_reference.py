@@ -60,17 +60,49 @@ def _parts(owner: Any) -> Iterable[tuple[Any, Any]]:
 _NO_OWNERS = (str, bytes, int, float, type, ModuleType, FunctionType)
 
 
-def shared_parts(attributes: Mapping[str, Any]) -> tuple[dict[int, Path], bool]:
-    """What is in attributes of a dataset, at any depth: paths by id; and whether that is all.
+def left_out(
+    attributes: Mapping[str, Any], same: dict[str, Any], beside: Any, dataset: Any, by_value: bool
+) -> dict[int, str | Path]:
+    """By id, the names and paths of what is left out of a pickle, and of all that is in it.
+
+    Args:
+        attributes: of the dataset.
+        same: those that are left out. One that shares with the rest what no path leads to is taken
+            out of these.
+        beside: is pickled with the rest.
+        dataset, by_value: see `dumps`.
+    """
+    by_id: dict[int, str | Path] = {}
+    hidden: dict[str, Any] = {}
+    for name, value in same.items():
+        parts, complete = _parts_by_id(name, value)
+        by_id |= parts
+        hidden |= {} if complete else {name: value}
+    by_id |= {id(value): name for name, value in same.items() if not _is_unchanging(value)}
+    if not hidden:
+        return by_id
+    rest = [value for name, value in attributes.items() if name not in same]
+    shown = _held((rest, beside), dataset, by_value, by_id)
+    for part in (rest, beside, getattr(beside, "__dict__", None)):
+        shown.pop(id(part), None)
+    for name, value in hidden.items() if shown else ():
+        if shown.keys() & _held(value, dataset, by_value).keys():
+            del same[name]
+    gone = hidden.keys() - same.keys()
+    return left_out(attributes, same, beside, dataset, by_value) if gone else by_id
+
+
+def _parts_by_id(name: str, attribute: Any) -> tuple[dict[int, Path], bool]:
+    """What is in an attribute of a dataset, at any depth: paths by id; and whether that is all.
 
     It is not where something pickles in a way of its own, or there is very much.
     """
     found: dict[int, Path] = {}
     complete = True
-    ahead: deque[tuple[Path, Any]] = deque(((name,), part) for name, part in attributes.items())
+    ahead: deque[tuple[Path, Any]] = deque([((name,), attribute)])
     while ahead:
         path, owner = ahead.popleft()
-        if id(owner) in found or isinstance(owner, _UNCHANGING):
+        if id(owner) in found or _is_unchanging(owner):
             continue
         if len(found) == _MOST_OBJECTS:
             return found, False
@@ -101,18 +133,24 @@ def _plain_parts(owner: Any) -> Iterable[tuple[Any, Any]] | None:
     return attributes_of(owner).items()
 
 
-def held(
+def _is_unchanging(value: Any) -> bool:
+    return isinstance(value, _UNCHANGING)
+
+
+def _held(
     thing: Any, dataset: Any, by_value: bool = False, by_id: Mapping[int, str | Path] | None = None
 ) -> dict[int, Any]:
     """The objects, by id, that `dumps` of a thing writes and that may change."""
     pickler = _pickler(by_value)(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
     pickler.dataset, pickler.by_id = dataset, by_id or {}
-    pickler.most_bytes, pickler.to_compare = None, False
+    pickler.most_bytes, pickler.to_compare, pickler.lists = None, False, None
     pickler.dump(thing)
     written = (obj for _, obj in pickler.memo.copy().values())
     return {id(obj): obj for obj in written if not isinstance(obj, (*_UNCHANGING, tuple))}
 
 
+#: items of a list from which on it is written at once: a pickler in Python asks for each item
+_LONG = 64
 #: the types of what has no parts, and can have as many names as it likes
 _FLAT: frozenset[type[Any]] = frozenset((int, float, complex, bool, str, bytes, type(None)))
 _UNCHANGING: tuple[type[Any], ...] = (
@@ -132,6 +170,7 @@ def dumps(
     by_id: Mapping[int, str | Path] | None = None,
     most_bytes: int | None = None,
     to_compare: bool = False,
+    fast: bool = False,
 ) -> bytes:
     """Pickle an object that refers to a dataset; ValueError if it has more than ``most_bytes``.
 
@@ -139,11 +178,13 @@ def dumps(
         by_value: classes of ``__main__`` go along.
         by_id: parts of the dataset that are referred to as well, by id: their names or paths.
         to_compare: nobody will read it; equal tensors are written alike.
+        fast: only this process will read it: long lists of numbers and texts are written at once.
     """
     buffer = io.BytesIO() if most_bytes is None else _Limited(most_bytes)
     pickler = _pickler(by_value)(buffer, pickle.HIGHEST_PROTOCOL)
     pickler.dataset, pickler.by_id = dataset, by_id or {}
     pickler.most_bytes, pickler.to_compare = most_bytes, to_compare
+    pickler.lists = {} if fast else None
     pickler.dump(thing)
     return buffer.getvalue()
 
@@ -174,10 +215,14 @@ def _pickler(by_value: bool) -> Any:
         by_id: Mapping[int, str | Path]
         most_bytes: int | None
         to_compare: bool
+        #: by id, the lists that were written at once, as often as they occur: number and bytes
+        lists: dict[int, list[Any]] | None
 
-        def persistent_id(self, obj: Any) -> str | Path | None:
+        def persistent_id(self, obj: Any) -> str | Path | list[Any] | None:
             if (name := self.by_id.get(id(obj))) is not None:
                 return name
+            if type(obj) is list and len(obj) >= _LONG and self.lists is not None:
+                return _at_once(obj, self.lists, self.most_bytes)
             # Torch copies all of a tensor before it writes the first byte.
             if self.most_bytes is not None and isinstance(obj, torch.Tensor | np.ndarray):
                 if obj.nbytes > self.most_bytes:
@@ -187,6 +232,20 @@ def _pickler(by_value: bool) -> Any:
             return "" if obj is self.dataset else None
 
     return Pickler
+
+
+def _at_once(
+    flat: list[Any], lists: dict[int, list[Any]], most_bytes: int | None
+) -> list[Any] | None:
+    """A list's number and bytes; none if these were given before. None: it is not of scalars."""
+    if (known := lists.get(id(flat))) is not None:
+        return [known[0], b""]
+    if not _FLAT.issuperset(map(type, flat)):
+        return None
+    written = pickle.dumps(flat, pickle.HIGHEST_PROTOCOL)
+    if most_bytes is not None and len(written) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes} bytes")
+    return lists.setdefault(id(flat), [len(lists), written])
 
 
 def _content(tensor: torch.Tensor) -> Path:
@@ -199,8 +258,15 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, buffer: io.BytesIO, dataset: Any) -> None:
         super().__init__(buffer)
         self._dataset = dataset
+        #: lists that were written at once, by number
+        self._lists: dict[int, list[Any]] = {}
 
-    def persistent_load(self, name: str | Path) -> Any:
+    def persistent_load(self, name: str | Path | list[Any]) -> Any:
+        if isinstance(name, list):
+            number, written = name
+            if number not in self._lists:
+                self._lists[number] = pickle.loads(written)
+            return self._lists[number]
         if isinstance(name, str):
             return getattr(self._dataset, name) if name else self._dataset
         found = self._dataset

@@ -300,6 +300,52 @@ def test_a_library_without_the_module_is_named(folder: Path) -> None:
         load()
 
 
+SETUP = """
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+from picklable_loader import cpp
+flags = ["-std=c++20", "-fvisibility=hidden", "-O0"]
+of = CppExtension("tens", ["tens.cpp"], include_dirs=[cpp.include()], extra_compile_args=flags)
+setup(name="tens", ext_modules=[of], cmdclass={"build_ext": BuildExtension})
+"""
+
+TENS = """
+#include <picklable_loader/torch_data.h>
+struct Tens : torch::data::datasets::Dataset<Tens> {
+  torch::data::Example<> get(size_t index) override {
+    return {torch::tensor(10 * int64_t(index)), torch::rand({}, picklable_loader::generator())};
+  }
+  std::optional<size_t> size() const override { return 6; }
+};
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  picklable_loader::bind_dataset<Tens>(m, "Tens", picklable_loader::init<>());
+}
+"""
+
+
+@pytest.mark.costly
+def test_a_setup_py_builds_the_same(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text(SETUP)
+    (tmp_path / "tens.cpp").write_text(TENS)
+    here = os.pathsep.join([str(HERE.parents[1]), str(tmp_path)])
+    environment = {**os.environ, "PYTHONPATH": here, "MAX_JOBS": "1"}
+    program = "import torch, tens, pickle\nfrom picklable_loader import DataLoader\n"
+    program += "it = iter(DataLoader(tens.Tens(), 2, seed=1)); next(it)\n"
+    program += "again = pickle.loads(pickle.dumps(it)); rest = list(it)\n"
+    program += "print(str(list(again)) == str(rest), rest[-1][0].tolist())"
+    for command in (["setup.py", "-q", "build_ext", "--inplace"], ["-c", program]):
+        done = subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not done.returncode, done.stderr
+    assert done.stdout == "True [40, 50]\n"
+
+
 # --- where pickles find the classes ----------------------------------------------------------
 
 

@@ -98,17 +98,16 @@ class CustomOrder:
             self._note_between()
         if self.record.ended:
             return []
-        before = None
+        before, steady = None, True
         if len(self._moves) < _PROOFS and self._stateful() is not None:
             self._pass_on()  # what it receives changes its state as well
             before = self._own_state()
-            if not alike(before, self._own_state()):  # it shows its calls, or the time
-                before, self._moves = None, [False] * _PROOFS
+            steady = alike(before, self._own_state())  # it may show its calls, or the time
         with self._lent:
             taken = self._draw(self._next, count)
         if before is not None and taken:
             self._moved_to = self._own_state()
-            self._moves.append(not alike(before, self._moved_to))
+            self._moves.append(steady and not alike(before, self._moved_to))
         return taken
 
     @property

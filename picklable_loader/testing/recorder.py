@@ -29,6 +29,15 @@ class _Recorded:
     def __getitem__(self, index: Any) -> tuple[Any, Any]:
         return index, self._dataset[index]
 
+    # A wrapper has a state only where its class says so. This one holds nothing of its own.
+    @property
+    def state_dict(self) -> Any:
+        return self._dataset.state_dict
+
+    @property
+    def load_state_dict(self) -> Any:
+        return self._dataset.load_state_dict
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_dataset":
             raise AttributeError(name)

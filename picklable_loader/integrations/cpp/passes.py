@@ -150,8 +150,8 @@ def load_state_dict(self: Any, state: dict[str, Any]) -> None:
         self.set_epoch(state["next"])
 
 
-class Batches:
-    """A sampler in batches, for ``batch_sampler=``. Attributes are those of torch's, or its own."""
+class Batched:
+    """A sampler or stream in batches. Attributes are those of torch's BatchSampler, or its own."""
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool = False) -> None:
         check_count("batch_size", batch_size)
@@ -170,7 +170,19 @@ class Batches:
         return getattr(vars(self)["sampler"], name)
 
 
-class StreamBatches(Batches):
+class Batches(Batched):
+    """A sampler in batches, for ``batch_sampler=``. Its position is the sampler's."""
+
+    def state_dict(self) -> Any:
+        """The sampler's position."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from that position."""
+        self.sampler.load_state_dict(state)
+
+
+class StreamBatches(Batched):
     """A stream in batches, for ``batch_size=None``."""
 
 
@@ -191,14 +203,14 @@ def _tensors(batch: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(part)
 
 
-def batches(self: Any, batch_size: int, drop_last: bool = False) -> Batches:
+def batches(self: Any, batch_size: int, drop_last: bool = False) -> Batched:
     """For ``batches`` of samplers and streams, in C++ code."""
     if getattr(type(self).__iter__, "__module__", None) != __name__:
         raise UsageError(
             f"{type(self).__qualname__} has an __iter__ of its own in Python, which batches() "
             "would go past. Give the loader batch_size=, or for a sampler torch's BatchSampler"
         )
-    of = StreamBatches if isinstance(self, IterableDataset) else Batches
+    of: type[Batched] = StreamBatches if isinstance(self, IterableDataset) else Batches
     return of(self, batch_size, drop_last)
 
 

@@ -25,6 +25,8 @@ MAP_STYLE = [c for c in ALL if "iterable" not in c.name and "by worker" not in c
 #: their state_dict goes forwards only
 STATEFUL = ("state_dict", "MySampler")
 REPEATABLE = [c for c in MAP_STYLE if not any(word in c.name for word in STATEFUL)]
+#: two states are equal where nothing happened between them
+STEADY = [c for c in REPEATABLE if c.name != "counts its saves"]
 
 
 def at(loader: DataLoader[Any], step: int, epoch: int | None = None) -> Any:
@@ -66,7 +68,7 @@ def test_batch_at_gives_every_batch_again_at_any_step(case: Case) -> None:
 
 
 @pytest.mark.inline
-@pytest.mark.parametrize("case", REPEATABLE, ids=str)
+@pytest.mark.parametrize("case", STEADY, ids=str)
 def test_batch_at_touches_no_iterator_and_no_random_state(case: Case) -> None:
     seed_everything(1)
     expected = epochs(case, case.make(), 2)

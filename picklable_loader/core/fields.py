@@ -66,6 +66,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "batches_from": (str,),
         "drop_last": (bool,),
         "seeding": (str,),
+        "seed_dataset": (str,),
         "seed": (int, _NULL),
         "num_workers": (int,),
         "dataset": (str,),

@@ -138,11 +138,15 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
     return Saved(cursor, fits)
 
 
+#: what a fingerprint says that lacks it
+_ABSENT = {"seed_dataset": "auto"}
+
+
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[Difference]:
     """Every property in which two fingerprints differ, in the order of the first."""
     names = [*expected, *(name for name in found if name not in expected)]
     return [
-        Difference(name, expected.get(name), found.get(name))
+        Difference(name, expected.get(name, _ABSENT.get(name)), found.get(name, _ABSENT.get(name)))
         for name in names
         if expected.get(name) != found.get(name)
     ]

@@ -18,7 +18,7 @@ from ..orders.torch_samplers import reshared
 from .spec import Spec
 
 #: What may differ under strict=False: the position in the order still has a meaning.
-_BRIDGED = {"drop_last", "seeding", "seed", "num_workers"}
+_BRIDGED = {"drop_last", "seeding", "seed_dataset", "seed", "num_workers"}
 
 
 def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
@@ -152,6 +152,14 @@ def _steps(position: int, length: int | None, expected: Mapping[str, Any]) -> in
     return batches_in(length, grouping) - batches_in(max(0, length - position), grouping)
 
 
+def unlike_its_pickle(loader_fits: Mapping[str, Any], saved: Mapping[str, Any]) -> list[Difference]:
+    """The differences between an unpickled loader's fingerprint and the one that it had.
+
+    A pickle holds `seed_dataset` itself; one of an earlier version has no fingerprint of it.
+    """
+    return [each for each in differences(loader_fits, saved) if each.name != "seed_dataset"]
+
+
 def check_fits(loader_fits: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     """Raise StateMismatch if a pickled position is not one of its loader any more.
 
@@ -159,7 +167,7 @@ def check_fits(loader_fits: Mapping[str, Any], saved: Mapping[str, Any]) -> None
         loader_fits: the loader's fingerprint here and now.
         saved: the one that was pickled with the position.
     """
-    unlike = differences(loader_fits, saved)
+    unlike = unlike_its_pickle(loader_fits, saved)
     if unlike:
         raise StateMismatch(
             unlike,
@@ -285,8 +293,12 @@ def _is_immaterial(
     entry: Difference, cursor: Cursor, expected: Mapping[str, Any], strict: bool
 ) -> bool:
     """A length that only one of the two knows, or that no position depends on."""
-    if entry.name == "source_length":
-        return entry.found is None  # earlier versions did not save it
+    if entry.name == "source_length":  # a state has it only if it is not the dataset's
+        if entry.found is None and expected["sampler_length"] != entry.expected:
+            return (
+                "num_replicas" not in expected["sampler"]
+            )  # earlier ones lack that of num_samples=
+        return {entry.expected, entry.found} == {None, expected["dataset_length"]}
     if entry.name == "dataset_length" and expected["sampler"] == ITERABLE:
         # "pad" and "drop" ask for it on several ranks only; a beginning is in no stream
         return None in (entry.expected, entry.found) or not (strict and cursor.streams)

@@ -26,9 +26,10 @@ from ..errors import UsageError
 from ..fetching.transport.messages import Answer, EpochStart
 from ..fetching.worker.saved_streams import read, savable, warn_of_drift
 from ..orders.torch_samplers import make_order, settings_of
+from ..orders.unknown import saved_indices
 from ..rng.generators import GeneratorStates
 from ..rng.source import Setting, Source, random_int64, rejoin
-from ..saving.states.plain import decode, encode_state
+from ..saving.states.plain import decode
 from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, worker_states
 from .saved_feedback import restored_feedback, saved_feedback
@@ -244,7 +245,7 @@ class Run:
         if self.order is not None and self.order.seekable:
             return replace(task, indices=None)  # the order gives it again
         drawn = task.indices if task.drawn is None else task.drawn
-        indices = encode_state(drawn, "an index that the sampler has given: ", live)
+        indices = saved_indices(drawn, live)
         return replace(task, indices=indices, drawn=None)
 
     def _rank(

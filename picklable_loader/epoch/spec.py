@@ -333,12 +333,14 @@ class Spec:
         data = data_of(sampler)
         if data is not None:
             fits["sampler_checksum"] = checksum(data)
-        if (length := source_length(sampler)) is not None:
+        if (length := source_length(sampler)) not in (None, fits["dataset_length"]):
             fits["source_length"] = length
         if self.shared:
             fits |= {"world_size": self.shard.world, "shard_tail": self.shard.tail}
         if options.seeding == "worker":
             fits["num_workers"] = self.workers
+        elif options.seed_dataset != "auto":
+            fits["seed_dataset"] = "callable" if callable(options.seed_dataset) else "off"
         if self.streamed:
             fits["dataset"] = type(self.dataset).__qualname__
         return fits

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from ..core.checks import whole_number
-from ..core.snapshot import differences
 from ..datasets.protocol import set_epoch_of
+from ..epoch.fits import unlike_its_pickle
 from ..epoch.history import History
 from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
@@ -294,7 +294,7 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
         loader.__dict__.update(parts)
     loader.__dict__["dataset"] = dataset
     try:
-        unlike = differences(spec_of(loader).fingerprint(), missing.fits)
+        unlike = unlike_its_pickle(spec_of(loader).fingerprint(), missing.fits)
     except BaseException:
         loader.__dict__.update(before)
         raise

@@ -34,6 +34,7 @@ from .unknown import (
     is_programs,
     lost,
     once_only,
+    warn_of_iterator,
 )
 
 #: an attribute's path from the sampler, which has the path "" -> [kind, plain value]
@@ -126,6 +127,9 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
             raise once_only(sampler)
         # A pickle holds the sampler as it is.
         check_known(now, now if live else source.origin, sampler)
+        for path, form in () if live else now.items():
+            if form[0] == "iterator":
+                warn_of_iterator(path, _at(sampler, path), sampler)
     return {"attributes": attributes} if attributes else {}
 
 

@@ -340,11 +340,15 @@ def _changes(value: Any) -> int:
 
 
 def source_length(sampler: Any) -> int | None:
-    """The length of a RandomSampler's source, if ``num_samples`` says another one; else None."""
-    if not (isinstance(sampler, RandomSampler) and is_known(sampler)):
+    """The samples that one of torch's samplers draws from; None for a sampler of another kind."""
+    if not is_known(sampler):
         return None
-    length = len(sampler.data_source)
-    return None if sampler.num_samples == length else length
+    source: Any = None
+    if isinstance(sampler, RandomSampler):
+        source = sampler.data_source
+    elif isinstance(sampler, DistributedSampler):
+        source = sampler.dataset
+    return None if source is None else len(source)
 
 
 #: samplers in a list that are looked at; longer ones are lists of indices

@@ -8,7 +8,8 @@ import weakref
 from collections.abc import Collection, Iterator
 from functools import partial
 from hashlib import blake2b
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from operator import length_hint
+from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..errors import CannotSaveError, LoaderWarning, stack_level
 from ..saving.pickles.by_reference import dumps
 from ..saving.pickles.picklers import refusal
-from ..saving.states.plain import alike
+from ..saving.states.plain import alike, encode_state
 
 #: what a sampler may refer to and is none of its own state
 CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
@@ -36,6 +37,21 @@ def once_only(sampler: Any) -> CannotSaveError:
         "it is an iterator, which cannot begin again",
         "Pass an object whose __iter__ begins the order anew",
     )
+
+
+def saved_indices(drawn: Any, live: bool) -> Any:
+    """The saved form of what a sampler has given for a task that is not delivered.
+
+    Raises:
+        CannotSaveError: it is None, which means "no indices" in a state; or it is no plain value.
+    """
+    if drawn is None:
+        raise CannotSaveError(
+            "the position",
+            "the sampler has given None as the index of a sample, and workers have it ahead",
+            "Give another index, for example -1; or use num_workers=0, which draws none ahead",
+        )
+    return encode_state(drawn, "an index that the sampler has given: ", live)
 
 
 class Lent:
@@ -158,6 +174,19 @@ def check_known(
             f"its attribute {path} {OPAQUE[kind]}",
             "Give the sampler's iterator state_dict and load_state_dict, or keep numbers there",
         )
+
+
+def warn_of_iterator(path: str, iterator: Any, sampler: Any) -> None:
+    """Warn, between two epochs, of an iterator that may have more: the next one may go on in it.
+
+    Or it makes a new one there. Nobody can know that before.
+    """
+    if isinstance(iterator, GeneratorType):
+        over = iterator.gi_frame is None
+    else:
+        over = type(iterator).__module__ == "builtins" and not length_hint(iterator, 1)
+    if not over:
+        _warn(f"{type(sampler).__qualname__}: its attribute {path} {OPAQUE['iterator']}")
 
 
 def lost(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> Iterator[tuple[str, str]]:

@@ -18,9 +18,10 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 from picklable_loader import DataLoader
-from picklable_loader.errors import LoaderWarning, StateMismatch
+from picklable_loader.errors import CannotSaveError, LoaderWarning, StateMismatch
 
 #: what the code of the dataset is, and what its folder holds, at the moment
 world: dict[str, Any] = {}
@@ -181,6 +182,10 @@ def grouped(sampler: Any, drop_last: bool) -> dict[str, Any]:
     return {"batch_sampler": BatchSampler(sampler, 5, drop_last)}
 
 
+def seeds_nothing(dataset: Any, seed: int) -> None:
+    pass
+
+
 WEIGHTS = torch.arange(1.0, 13.0)
 
 #: two settings of a loader that give other batches
@@ -195,7 +200,32 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"sampler": WeightedRandomSampler(WEIGHTS, 12)},
         {"sampler": WeightedRandomSampler(WEIGHTS.flip(0), 12)},
     ),
+    "source": (
+        {"sampler": RandomSampler(range(8))},
+        {"sampler": RandomSampler(range(12), num_samples=8)},
+    ),
+    "source of another length": (
+        {"sampler": RandomSampler(range(10), replacement=True, num_samples=8)},
+        {"sampler": RandomSampler(range(9), replacement=True, num_samples=8)},
+    ),
+    "source of a DistributedSampler": (
+        {"sampler": DistributedSampler(range(12), 2, 0)},
+        {"sampler": DistributedSampler(range(11), 2, 0)},
+    ),
+    "seed_dataset": ({}, {"seed_dataset": "off"}),
+    "seed_dataset of another kind": ({"seed_dataset": seeds_nothing}, {"seed_dataset": "off"}),
 }
+
+
+@pytest.mark.parametrize("value", ["off", seeds_nothing])
+def test_another_seed_dataset_is_bridged_by_strict_false(value: Any) -> None:
+    iterator = iter(DataLoader(range(12), 5, seed=1))  # type: ignore[arg-type]
+    next(iterator)
+    again: Any = DataLoader(range(12), 5, seed=1, seed_dataset=value)  # type: ignore[arg-type]
+    with pytest.raises(StateMismatch, match="seed_dataset: .* found 'auto'.*\n.*strict=False"):
+        again.load_state_dict(iterator.state_dict())
+    again.load_state_dict(iterator.state_dict(), strict=False)
+    assert [b.tolist() for b in again] == [b.tolist() for b in iterator]
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -248,6 +278,35 @@ def test_a_state_with_indices_that_are_tuples_is_loaded(num_workers: int) -> Non
     again = build()
     again.load_state_dict(iterator.state_dict())
     assert [b.tolist() for b in again] == [b.tolist() for b in iterator]
+
+
+class GivesNone(Sampler[Any]):
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Iterator[None]:
+        return iter([None] * 12)
+
+
+class Constant(Dataset[int]):
+    def __getitem__(self, index: None) -> int:
+        return 7
+
+
+def test_an_index_that_is_none_is_refused_where_it_is_ahead() -> None:
+    def build(num_workers: int) -> Any:
+        return DataLoader(Constant(), batch_size=None, sampler=GivesNone(), num_workers=num_workers)
+
+    iterator = iter(build(2))
+    next(iterator)
+    with pytest.raises(CannotSaveError, match="None as the index"):
+        iterator.state_dict()
+    assert list(iterator) == [7] * 11
+    iterator = iter(build(0))
+    next(iterator)
+    again = build(0)
+    again.load_state_dict(iterator.state_dict())
+    assert list(again) == list(iterator) == [7] * 11
 
 
 # --- samplers of torch's that change in mid-epoch ------------------------------------------------

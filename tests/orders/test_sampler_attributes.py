@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import array
 import enum
+import itertools
 import json
 import pickle
 import types
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import Sampler
+from torch.utils.data import RandomSampler, Sampler
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotSaveError, LoaderWarning, UsageError
@@ -231,6 +233,80 @@ def test_a_pickle_between_epochs_holds_all_kinds(epochs: int) -> None:
     again = pickle.loads(pickle.dumps(loader))
     for _ in range(3):
         assert _flat(again) == _flat(loader)
+
+
+def _gives(indices: Iterable[int]) -> Iterator[int]:
+    yield from indices
+
+
+ITERATORS = {"generator": _gives, "list iterator": iter, "cycle": itertools.cycle}
+
+
+class HalfAPass(Sampler[int]):
+    """Each epoch goes on in an iterator where the epoch before has ended."""
+
+    def __init__(self, begin: Callable[[Any], Iterator[int]]) -> None:
+        self.begin, self.pass_over = begin, RandomSampler(range(N))
+        self.inner: Iterator[int] | None = None
+
+    def __len__(self) -> int:
+        return N // 2
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(N // 2):
+            if self.inner is None or (found := next(self.inner, None)) is None:
+                self.inner = self.begin(list(self.pass_over))
+                found = next(self.inner)
+            yield found
+
+
+class BeginsItAnew(Sampler[int]):
+    """Each epoch makes an iterator, and exhausts it."""
+
+    def __init__(self, begin: Callable[[Any], Iterator[int]]) -> None:
+        self.begin, self.pass_over = begin, RandomSampler(range(N))
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        self.inner = self.begin(list(self.pass_over))
+        yield from self.inner
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("epochs", [0, 1, 2, 3])
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_a_save_between_epochs_warns_of_an_iterator_that_the_next_one_may_go_on_in(
+    kind: str, epochs: int, begun: bool
+) -> None:
+    loader = DataLoader(range(N), 2, sampler=HalfAPass(ITERATORS[kind]), seed=1)
+    for _ in range(epochs):
+        list(loader)
+    iterator = iter(loader) if begun else loader
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state = iterator.state_dict()
+    expected = _flat(iterator)
+    again = DataLoader(range(N), 2, sampler=HalfAPass(ITERATORS[kind]), seed=1)
+    again.load_state_dict(state)
+    assert _flat(again) == expected or caught
+    assert all("inner is an iterator" in str(each.message) for each in caught)
+    assert epochs or not caught
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["generator", "list iterator"])
+def test_a_save_between_epochs_does_not_warn_of_an_exhausted_iterator(
+    kind: str, epochs: int
+) -> None:
+    loader = DataLoader(range(N), 2, sampler=BeginsItAnew(ITERATORS[kind]), seed=1)
+    for _ in range(epochs):
+        list(loader)
+    state, expected = loader.state_dict(), _flat(loader)
+    again = DataLoader(range(N), 2, sampler=BeginsItAnew(ITERATORS[kind]), seed=1)
+    again.load_state_dict(state)
+    assert _flat(again) == expected
 
 
 def _made() -> Callable[[], None]:

@@ -54,6 +54,24 @@ def test_a_preempted_epoch_goes_on_with_the_next_batch(
     assert seen + torch.cat([*again]).tolist() == torch.cat([*make()]).tolist()
 
 
+def test_within_itself_it_is_refused_and_puts_the_handlers_back(tmp_path: Path) -> None:
+    saving = save_on_signal(tmp_path / "file", dict)
+    with saving:
+        with pytest.raises(UsageError, match="entered already"):
+            saving.__enter__()
+        come()
+    assert saving.saved
+    with saving:  # afterwards it may be used again
+        assert not saving()
+
+
+def test_what_could_not_be_saved_is_noticed_when_it_is_made(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="make_checkpoint should be callable, got {'a': 1}"):
+        save_on_signal(tmp_path / "file", {"a": 1})  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError, match="needs its folder.*no folder"):
+        save_on_signal(tmp_path / "no folder" / "file", dict)
+
+
 def test_without_a_signal_nothing_is_written(tmp_path: Path) -> None:
     with save_on_signal(tmp_path / "file", dict) as stop:
         assert not stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -44,7 +45,10 @@ class save_on_signal:
         saved: the checkpoint is written.
 
     Raises:
-        UsageError: this is not the main thread, which alone may handle signals.
+        UsageError: this is not the main thread, which alone may handle signals; or it is entered
+            within itself.
+        FileNotFoundError, TypeError: the folder does not exist, or ``make_checkpoint`` is no
+            callable.
         ValueError, TypeError, OSError: Python's, for a signal that cannot be handled.
     """
 
@@ -56,6 +60,11 @@ class save_on_signal:
         make_checkpoint: Callable[[], Any],
         signals: Iterable[int] = _DEFAULT,
     ) -> None:
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(errno.ENOENT, "save_on_signal() needs its folder", folder)
+        if not callable(make_checkpoint):
+            raise TypeError(f"make_checkpoint should be callable, got {make_checkpoint!r}")
         self._path = path
         self._make = make_checkpoint
         self._signals = tuple(map(signal.Signals, signals))
@@ -69,6 +78,8 @@ class save_on_signal:
                 "save_on_signal() has to be entered in the main thread, which alone may handle "
                 "signals in Python: enter it there, and call it from the training thread"
             )
+        if self._before:
+            raise UsageError("this save_on_signal() is entered already: make one for each block")
         self.received, self.saved = None, False
         try:
             for number in self._signals:

@@ -23,7 +23,7 @@ from torch.utils.data import (
 )
 from zoo.listeners import Generated, Picklable, Sending, SendingStream, Stateful, Weights
 
-from picklable_loader import DataLoader, send_feedback
+from picklable_loader import DataLoader, from_json, send_feedback, to_json
 from picklable_loader.errors import CannotSaveError, UsageError
 from picklable_loader.saving.states.notes import notes_as_plain, objects_of
 
@@ -576,6 +576,29 @@ def test_feedback_that_no_state_can_hold_is_named_when_it_is_saved() -> None:
     with pytest.raises(CannotSaveError, match="feedback"):
         iterator.state_dict()
     pickle.dumps(iterator)
+
+
+@pytest.mark.parametrize("wants_grad", [False, True])
+@pytest.mark.parametrize("by", [copy.deepcopy, lambda state: from_json(to_json(state))])
+def test_a_tensor_comes_back_with_its_gradient_required_or_not(by: Any, wants_grad: bool) -> None:
+    heard: list[Any] = []
+
+    class Taking(Sampler[int]):
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(12))
+
+        def receive(self, step: int, objs: list[Any]) -> None:
+            heard.extend(obj for obj in objs if isinstance(obj, torch.Tensor))
+
+    iterator = iter(make(sampler=Taking()))
+    next(iterator)
+    iterator.tell(torch.tensor([1.5], requires_grad=wants_grad))
+    again = make(sampler=Taking())
+    again.load_state_dict(by(iterator.state_dict()))
+    heard.clear()
+    next(iter(again))
+    (found,) = heard
+    assert found.requires_grad is wants_grad and found.tolist() == [1.5]
 
 
 @pytest.mark.parametrize(

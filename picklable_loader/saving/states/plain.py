@@ -59,7 +59,7 @@ def encode(value: Any, level: int = 0) -> Any:
             return _encode_items(value, level + 1)
         return {"as": kind.__name__, "value": _CONTAINERS[kind](value, level + 1)}
     if kind in _ENCODERS:
-        return {"as": kind.__name__, "value": _ENCODERS[kind](value)}
+        return _encode_leaf(kind, value)
     if isinstance(value, np.generic) and value.dtype.kind in _NUMBERS:
         return _encode_number(value)
     raise NotPlain(f"a {kind.__module__}.{kind.__qualname__}")
@@ -203,6 +203,13 @@ def _decode_number(form: dict[str, Any]) -> Any:
     return dtype.type(_decode(form["value"]))
 
 
+def _encode_leaf(kind: type[Any], value: Any) -> dict[str, Any]:
+    form = {"as": kind.__name__, "value": _ENCODERS[kind](value)}
+    if kind is torch.Tensor and value.requires_grad:
+        form["requires_grad"] = True
+    return form
+
+
 def _encode_tensor(value: torch.Tensor) -> torch.Tensor:
     try:
         made = value.detach().resolve_conj().resolve_neg().clone()
@@ -233,7 +240,10 @@ def _decode_rows(form: dict[str, Any]) -> list[tuple[Any, ...]]:
 def _decode_tensor(form: dict[str, Any]) -> torch.Tensor:
     if type(form["value"]) is not torch.Tensor:
         raise TypeError("no tensor")
-    return whole(form["value"]).detach().clone()
+    made, wants_grad = whole(form["value"]).detach().clone(), form.get("requires_grad", False)
+    if type(wants_grad) is not bool:
+        raise TypeError("a tensor requires a gradient, or not")
+    return made.requires_grad_(wants_grad)
 
 
 def _encode_pairs(pairs: dict[Any, Any], level: int) -> list[Any]:

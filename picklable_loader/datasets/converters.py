@@ -166,9 +166,8 @@ def _in_range(lowest: Any, highest: Any, kind: torch.dtype, floats: bool) -> boo
         floats: the values may have fractions.
     """
     if kind.is_floating_point or kind.is_complex:
-        info = torch.finfo(kind)
         # Whole numbers up to 2 / eps are exact: 2,048 of a float16.
-        most = info.max if floats else 2 / info.eps
+        most = torch.finfo(kind).max if floats else 2 / _eps(kind)
         return bool(-most <= lowest and highest <= most)
     if floats or kind is torch.bool:
         return False
@@ -202,10 +201,15 @@ def _out_of_range(
     if not (_in_numpy(kind) or kind.is_complex):
         # Torch makes the largest number of those beyond it, in the types of 8 bits.
         most = torch.finfo(kind).max
-        step = 2.0 ** math.floor(math.log2(most)) * torch.finfo(kind).eps
+        step = 2.0 ** math.floor(math.log2(most)) * _eps(kind)
         beyond, size = most + step / 2, np.abs(value)
         wrong |= finite & ((size > beyond) | ((size == beyond) & (most // step % 2 == 1)))
     return np.asarray(wrong)
+
+
+def _eps(kind: torch.dtype) -> float:
+    """The distance from 1 to the next larger number."""
+    return 0.25 if kind is torch.float8_e5m2fnuz else torch.finfo(kind).eps  # torch says 0.125
 
 
 def _floating(value: np.ndarray[Any, Any], kind: torch.dtype) -> np.ndarray[Any, Any]:

@@ -160,6 +160,12 @@ def of(value: int | float) -> torch.dtype:
 @example(("float64", 2.0**63), "int64", False)
 @example(("float64", 1e300), "complex64", False)
 @example(("int64", 2**53 + 1), "complex128", True)
+@example(("int8", 9), "float8_e5m2fnuz", False)
+@example(("float64", 61439.0), "float8_e5m2fnuz", False)
+@example(("float64", 464.0), "float8_e4m3fn", False)
+@example(("float64", 465.0), "float8_e4m3fn", True)
+@example(("float64", 248.0), "float8_e4m3fnuz", False)
+@example(("float64", math.inf), "float8_e4m3fn", False)
 def test_a_value_passes_exactly_if_the_new_type_holds_it(
     source: tuple[str, Any], dtype: str, beside: bool
 ) -> None:

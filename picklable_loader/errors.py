@@ -33,6 +33,7 @@ from __future__ import annotations
 import os
 import reprlib
 import sys
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -387,9 +388,9 @@ def _cut(text: str, limit: int = 80) -> str:
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
 
-def stack_level() -> int:
-    """The stack level, for a warning of the caller's, of the line outside of this package."""
-    frame, depth = sys._getframe(1), 1
+def warn(text: str, category: type[Warning] = LoaderWarning) -> None:
+    """Give a warning, at the line of the program that has called into this package."""
+    frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame, depth = frame.f_back, depth + 1
-    return depth
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)

@@ -2,167 +2,141 @@
 
 from __future__ import annotations
 
-import warnings
-
-from ..errors import EmptyEpochWarning, LoaderWarning, ReplayWarning, SkippedWarning, stack_level
+from ..errors import EmptyEpochWarning, ReplayWarning, SkippedWarning, warn
 from ..fetching.engine.stats import SkippedSample
 
 
 def empty_epoch(epoch: int) -> None:
     """The state was taken after an epoch's last batch, and before StopIteration."""
-    warnings.warn(
+    warn(
         f"the state was taken after the last batch of epoch {epoch}: this pass delivers nothing. "
         'Pass at_epoch_end="next" to load_state_dict or DataLoader to go straight on with epoch '
         f"{epoch + 1}.",
         EmptyEpochWarning,
-        stacklevel=stack_level(),
     )
 
 
 def replay(count: int, epoch: int, dataset: str) -> None:
     """Batches of iterable-style data have to be fetched again."""
-    warnings.warn(
+    warn(
         f"the dataset {dataset} has no state, and is resumed by replay: {count} batches of epoch "
         f"{epoch} are fetched again and dropped. Give the dataset, or its iterator, state_dict and "
         "load_state_dict, and it goes on at once",
         ReplayWarning,
-        stacklevel=stack_level(),
     )
 
 
 def large_list(path: str, entries: int) -> None:
     """Forked workers read a large list, and so copy its memory bit by bit."""
-    warnings.warn(
+    warn(
         f"{path} has {entries:,} Python objects. A worker that reads one copies its memory, so "
         "each worker may grow to the size of all. Make it a picklable_loader.PackedList, an array, "
         "or a tensor, which workers share",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def replay_to_come(dataset: str) -> None:
     """A state cannot have what is in the buffer of a shuffled dataset."""
-    warnings.warn(
+    warn(
         f"the state of the dataset {dataset} lacks the samples in the buffer of its shuffle: a "
         "resume reads the epoch again from its beginning. Shuffle by "
         "picklable_loader.ShuffleBuffer around the dataset, and it goes on at once",
         ReplayWarning,
-        stacklevel=stack_level(),
     )
 
 
 def delegated_state(name: str) -> None:
     """A wrapper's ``__getattr__`` finds the state of what it wraps."""
-    warnings.warn(
+    warn(
         f"{name} has state_dict and load_state_dict only by its __getattr__, from what it wraps. "
         f"That state lacks what {name} itself holds, so the loader does not use it, and treats "
         f"{name} as one without a state. Define both methods on the class {name}",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def unsaved_in_data(found: str) -> None:
     """A dataset or a collate_fn has generators of its own, which a save leaves out."""
-    warnings.warn(
+    warn(
         f"this save does not hold the state of {found}. If samples are drawn from it, a resume "
         "gives other ones, and with workers each run may. Make a generator for each sample, from "
         "picklable_loader.current_seed() and the index, pass seed_dataset= or seed_hooks= to the "
         "DataLoader, which seed it before each batch, or give the dataset state_dict and "
         "load_state_dict",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def drawn_otherwise(dataset: str) -> None:
     """A state of torchdata has a generator that datasets here do not go on with."""
-    warnings.warn(
+    warn(
         f"the dataset {dataset} has saved the state of a random generator, and has none of its "
         "own: it is the global one, it seems, as torch.get_rng_state() gives it. This loader "
         "seeds the global generators by itself, so the batches have other random numbers than "
         "torchdata's. If they matter, finish the epoch with torchdata. Then remove that state "
         "from state_dict, as this loader does not need it",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def unseeded_in_data(found: str) -> None:
     """Workers draw from generators that the loader can neither seed nor save."""
-    warnings.warn(
+    warn(
         f"the loader cannot seed {found}: if samples are drawn from it, each run gives other ones, "
         "and so does a resume. Seed it yourself, from picklable_loader.current_seed() or by "
         'seed_dataset=, a callable; or pass seed_dataset="off" and nothing is looked for',
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def unsaved_in_sampler(found: str) -> None:
     """A sampler draws from a generator that is no attribute of its own."""
-    warnings.warn(
+    warn(
         f"this state does not hold that of {found}. If the order is drawn from it, a resume in a "
         "program that is built anew gives another order. Keep the generator itself in an "
         "attribute of the sampler, or give the sampler state_dict and load_state_dict",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def moved_in_sampler(found: str) -> None:
     """A state was loaded for a sampler whose own generator earlier passes have moved."""
-    warnings.warn(
+    warn(
         f"no state holds that of {found}, and earlier passes of this loader have moved it. If the "
         "order is drawn from it, the loader gives another order than it gave before. Load the "
         "state into a new loader with a new sampler; or keep the generator itself in an attribute "
         "of the sampler, or give the sampler state_dict and load_state_dict",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def set_in_the_pass(names: list[str]) -> None:
     """Attributes that the program has set since the pass began, which goes on with the old ones."""
-    warnings.warn(
+    warn(
         f"{', '.join(names)} of the loader was set in mid-epoch: this pass goes on with the old "
         "value, and its pickle with the new one. Set it between two passes, or save state_dict() "
         "and build the loader with the old value to finish this epoch",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def set_in_the_sampler(sampler: str, names: list[str]) -> None:
     """Attributes of a sampler that are other ones than when the epoch was drawn."""
-    warnings.warn(
+    warn(
         f"{', '.join(sorted(names))} of the {sampler} has changed in mid-epoch: this epoch is "
         "drawn from the old value, and its resume would draw it from the new one. Change it "
         "between two epochs, or write a sampler with state_dict and load_state_dict",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def forgotten(dataset: str, before: int, now: int) -> None:
     """Streams that live on from epoch to epoch are now others."""
-    warnings.warn(
+    warn(
         f"the dataset {dataset} was read through {before} streams, and is now read through {now}: "
         "what each one had saved in itself in earlier epochs is lost, and the epoch begins with "
         "fresh copies. Pass num_streams= to have as many streams under any number of workers",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def skipped(sample: SkippedSample) -> None:
     """The first bad sample of an epoch."""
-    warnings.warn(
+    warn(
         f"skipped, as on_error says: {sample}. This warning comes once an epoch; stats() of the "
         "iterator counts all that are skipped",
         SkippedWarning,
-        stacklevel=stack_level(),
     )
 
 
@@ -178,38 +152,32 @@ def longer_than_promised(dataset: object, promised: int, fetched: int, workers: 
             "shard it by torch.utils.data.get_worker_info(), as "
             "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset shows."
         )
-    warnings.warn(text, stacklevel=stack_level())
+    warn(text, UserWarning)
 
 
 def other_lengths(dataset: str, wrong: list[int]) -> None:
     """Streams have another length than the dataset says, on which all ranks have counted."""
     streams = ", ".join(map(str, wrong[:8])) + (", ..." if len(wrong) > 8 else "")
-    warnings.warn(
+    warn(
         f"of the dataset {dataset}, stream {streams} has more or fewer batches than its length "
         "says. All ranks have as many batches as the lengths say: of a longer stream the rest is "
         "not read, and for a shorter one this rank has read streams again. len(dataset) is the "
         "samples of all streams together, in even shares; stream_length gives those of one",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def dropped_state(epoch: int, loaded: int) -> None:
     """``set_epoch`` went back behind a loaded state."""
-    warnings.warn(
+    warn(
         f"set_epoch({epoch}) drops the loaded state of epoch {loaded}",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 
 def rebuilt_by_accelerate() -> None:
     """Accelerate builds a loader of torch's from one of ours."""
-    warnings.warn(
+    warn(
         "Accelerate's prepare and skip_first_batches make a loader of torch's of this one, without "
         "seed=, state_dict and all else that torch's does not have. Use prepare(accelerator, "
         "loader) of picklable_loader.integrations.accelerate; in a transformers.Trainer, "
         "self.prepare_loader(loader) of picklable_loader.integrations.huggingface.ExactResume",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )

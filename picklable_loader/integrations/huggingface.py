@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,7 +12,7 @@ from torch.utils.data import IterableDataset
 from transformers import TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
-from ..errors import LoaderWarning, UsageError
+from ..errors import UsageError, warn
 from ..loader.loader import DataLoader
 from .accelerate import Prepared, build, skip_first_batches
 
@@ -118,12 +117,10 @@ class _InCheckpoints(TrainerCallback):  # type: ignore[misc]
             loader.load(folder)
             loader.lead = None  # without a length, the Trainer counts epochs from 0 again
             return
-        warnings.warn(
+        warn(
             f"{folder} has no state of the training data: it was saved by a Trainer without "
             "picklable_loader's ExactResume. The training goes on at the same step of the same "
             "epoch, and maybe with another order of samples",
-            LoaderWarning,
-            stacklevel=2,
         )
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -10,10 +10,9 @@ Lightning itself saves and loads the states of loaders, but it
 from __future__ import annotations
 
 import sys
-import warnings
 from typing import TYPE_CHECKING, Any
 
-from ..errors import LoaderWarning, UsageError
+from ..errors import UsageError, warn
 from ..loader.loader import DataLoader
 from .fabric import LoaderStates
 
@@ -87,13 +86,13 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         epoch_over = not untrained and fit.epoch_loop._num_ready_batches_reached()
         if not untrained and progress.current.completed < progress.current.ready:
             if fit.epoch_loop._should_check_val_fx(fit._data_fetcher):
-                _warn(
+                warn(
                     "this checkpoint is saved before a validation, which Lightning omits when it "
                     "resumes from here: save after it, "
                     "ModelCheckpoint(save_on_train_epoch_end=False)"
                 )
         if not epoch_over and progress.current.processed % self._trainer.accumulate_grad_batches:
-            _warn(
+            warn(
                 "this checkpoint is saved between two optimizer steps, and Lightning saves no "
                 "gradients: a resume is not exact"
             )
@@ -118,7 +117,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             return
         self._loaded = checkpoint.get("callbacks", {}).get(self.state_key)
         if self._loaded is None:
-            _warn("the checkpoint was saved without ResumeLoaders: this resume is not exact")
+            warn("the checkpoint was saved without ResumeLoaders: this resume is not exact")
             return
         # Lightning would give rank 0's states, which are ahead, to every rank.
         checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
@@ -134,7 +133,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
                 'take mode="max_size_cycle" or "min_size"'
             )
         if len(combined.flattened) > 1 and any(each.seed is None for each in combined.flattened):
-            _warn(
+            warn(
                 "combined loaders without seed= draw from one generator: a resume is not exact "
                 "where an epoch leaves one in its middle; pass seed="
             )
@@ -194,10 +193,6 @@ def _end_epoch(fit: Any) -> None:
             progress.reset_on_run()
         loop.val_loop.batch_progress.total.reset()
         loop.reset_restart_stage()
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, LoaderWarning, stacklevel=3)
 
 
 def _of_validation(fit: Any) -> list[Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
+
+from ..errors import warn
 
 
 def pin(batch: Any) -> Any:
@@ -22,16 +23,16 @@ def warn_about_pinning(device: str) -> None:
         device: the loader's ``pin_memory_device``.
     """
     if device:
-        warnings.warn(
+        warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{device}'.",
-            stacklevel=2,
+            UserWarning,
         )
     if not torch.accelerator.is_available():
-        warnings.warn(
+        warn(
             "'pin_memory' argument is set as true but no accelerator is found, then device pinned "
             "memory won't be used.",
-            stacklevel=2,
+            UserWarning,
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 import weakref
 from collections.abc import Collection, Iterator
 from functools import partial
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ..errors import CannotSaveError, LoaderWarning, stack_level
+from ..errors import CannotSaveError, warn
 from ..saving.pickles.by_reference import dumps
 from ..saving.pickles.picklers import refusal
 from ..saving.states.plain import alike, encode_state
@@ -202,11 +201,9 @@ def lost(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> Iterator[tu
 
 
 def _warn(what: str) -> None:
-    warnings.warn(
+    warn(
         f"this state does not hold all of the sampler {what}. If the order depends on it, set it "
         "again before the resume, or give the sampler state_dict and load_state_dict",
-        LoaderWarning,
-        stacklevel=stack_level(),
     )
 
 

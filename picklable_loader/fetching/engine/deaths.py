@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Sequence
 
 from ...core.task import Task
-from ...errors import RestartWarning, WorkerDied, stack_level
+from ...errors import RestartWarning, WorkerDied, warn
 from ..pool.exit import Death, likely_cause
 
 #: workers in a row that may die before they are at any task, at least
@@ -55,10 +54,9 @@ class DeathCount:
             f"steps {', '.join(map(str, lost))} are fetched again" if lost else "it owed nothing"
         )
         stuck = f"\nIt was stuck:\n{death.stack}" if death.stack else ""
-        warnings.warn(
+        warn(
             f"DataLoader {death}; it is replaced, {steps}. {cause}".rstrip() + stuck,
             RestartWarning,
-            stacklevel=stack_level(),
         )
 
     def error(self, task: Task) -> WorkerDied:

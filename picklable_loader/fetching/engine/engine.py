@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from ...core.shard import StreamShare
 from ...core.streams import StreamPosition, StreamStates
 from ...core.task import Task
 from ...datasets import datapipes
-from ...errors import UsageError
+from ...errors import UsageError, warn
 from ...saving.pickles.explain import blame
 from ...saving.pickles.parts import tried
 from ...saving.pickles.picklers import refusal
@@ -195,11 +194,11 @@ def _payload(job: Job, init: Any, choice: Any) -> Payload:
     try:
         return Payload((job, init), codecs, not importable)
     except Exception as error:
-        warnings.warn(
+        warn(
             "Got pickle error when attempting to start a worker Process: a part of the loader "
             "cannot be sent to it (the error says which), which the start method needs. It need "
             'not be with multiprocessing_context="fork"',
-            stacklevel=2,
+            UserWarning,
         )
         parts = {"dataset": job.dataset, "collate_fn": job.collate_fn, "worker_init_fn": init}
         for name, part in parts.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,6 +12,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from ...errors import warn
 from ..transport.channels import Lines
 from ..transport.fork_safety import guard
 from ..transport.open_files import explained, lacks_descriptors
@@ -70,12 +70,12 @@ class Pool:
             self._watch()
         except _PICKLE_ERRORS:
             self.retire()
-            warnings.warn(
+            warn(
                 "Got pickle error when attempting to start a worker Process: the dataset, "
                 "collate_fn, worker_init_fn or a seed hook cannot be pickled, which the start "
                 f"method {context.get_start_method()!r} needs. Define it at the top level of a "
                 'module, or use multiprocessing_context="fork"',
-                stacklevel=2,
+                UserWarning,
             )
             raise
         except BaseException as error:

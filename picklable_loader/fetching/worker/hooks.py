@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import reprlib
 import traceback
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from ...errors import LoaderWarning, UsageError
+from ...errors import UsageError, warn
 
 
 @dataclass(frozen=True)
@@ -79,9 +78,7 @@ def end(worker_exit_fn: Callable[[int], object], worker: int) -> None:
     try:
         worker_exit_fn(worker)
     except Exception:
-        warnings.warn(
+        warn(
             f"worker_exit_fn has failed in DataLoader worker {worker} (pid {os.getpid()}):\n"
             f"{traceback.format_exc()}",
-            LoaderWarning,
-            stacklevel=2,
         )

@@ -20,13 +20,12 @@ pickled iterator: such a stream begins anew and is replayed.
 from __future__ import annotations
 
 import pickle
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ...core.streams import StreamPosition
 from ...datasets.protocol import dataset_state
-from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, LoaderWarning, stack_level
+from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
 from ...rng.generators import RNGS, GeneratorStates
 from ...saving.pickles.dtypes import dumps
 from ...saving.pickles.opened import Pickled
@@ -61,14 +60,12 @@ def warn_of_drift(
                 known = []  # the state holds them, or its iterator needs none of them
     names.update(known)
     if names:
-        warnings.warn(
+        warn(
             f"the dataset {type(dataset).__qualname__} has no state, and its epochs have changed "
             f"its attributes {', '.join(sorted(names))}: a resume from this state_dict() begins "
             "with a dataset that no epoch has changed. It gives other samples if these depend on "
             "the attributes. Pickle the iterator, or give the dataset state_dict and "
             "load_state_dict",
-            LoaderWarning,
-            stacklevel=stack_level(),
         )
 
 

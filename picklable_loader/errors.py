@@ -37,7 +37,7 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-#: What code raises that meets damaged data; anything else has another reason.
+#: Errors of code that meets damaged data; any other error has another reason.
 SYMPTOMS = (
     ArithmeticError,
     AssertionError,

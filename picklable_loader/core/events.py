@@ -1,7 +1,7 @@
 """Events, which the schedule takes, and instructions, which it returns. The driver carries them.
 
-All are values: they compare with ``==`` and pickle, and nobody changes one. Those of every batch
-are not frozen, which would take 0.4 µs more each. Example: ``Arrived(step=3)`` may lead to
+All are values: they compare with ``==`` and pickle, and nobody changes one. Events of every
+batch are not frozen, which would take 0.4 µs more each. Example: ``Arrived(step=3)`` may lead to
 ``Deliver(step=3)``.
 """
 
@@ -42,7 +42,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What was drawn and is not delivered is given up; `Wanted` asks the sampler again."""
+    """Drawn tasks that are not delivered are given up; `Wanted` asks the sampler again."""
 
 
 @dataclass(frozen=True, slots=True)

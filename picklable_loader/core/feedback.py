@@ -114,7 +114,7 @@ class Feedback:
                 the last one.
 
         Returns:
-            What the sampler has raised, for the consumer; it counts as received.
+            The sampler's error, for the consumer; the feedback counts as received.
         """
         if not self.listening:
             self.waits = False

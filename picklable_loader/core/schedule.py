@@ -234,7 +234,7 @@ class Schedule:
         out.extend(self._streams.asks(event.worker))
 
     def _left(self, event: Left, out: list[Instruction]) -> None:
-        # What was fetched ahead stays in the window: a state of this pass has it ahead still.
+        # Batches fetched ahead stay in the window: a state of this pass still has them ahead.
         self._wanting = False
         self._streams.leave(event.streams)
         out.extend(self._streams.asks() or [Finish()])

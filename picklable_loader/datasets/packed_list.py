@@ -97,7 +97,7 @@ def large_lists(data: Any, path: str = "dataset", depth: int = 3) -> Iterator[tu
         depth: how many more attributes may follow.
 
     Yields:
-        What leads to each, and the number of its entries.
+        The path to each, and the number of its entries.
     """
     if isinstance(data, (list, tuple, dict)):
         if len(data) >= LARGE:

@@ -64,7 +64,7 @@ def save(dataset: Any, iterator: Any) -> dict[str, Any]:
     something that has none.
 
     Returns:
-        What `iterate` goes on from: ``"dataset"``, ``"iterator"``, either, or neither where nobody
+        `iterate` goes on from it: ``"dataset"``, ``"iterator"``, either, or neither where nobody
         has a state. A dataset that is its own iterator is under ``"iterator"``.
     """
     parts = {"iterator": iterator}

@@ -282,7 +282,7 @@ class Rereader(ShuffleIterator):
         self._count = start
         self._states = deque([(start, deepcopy(state["inner"]))])
         self._inner = reopen(self._dataset, state["inner"])
-        # What is wanted comes into the buffer as it is met: states are held for what is there.
+        # A wanted sample comes into the buffer as it is met: states are held for those there.
         for _ in range(state["count"]):
             number, sample = self._read_again(start + state["count"])
             if number - start in wanted:

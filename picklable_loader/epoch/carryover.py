@@ -1,4 +1,4 @@
-"""What one epoch leaves to the next: seeds, policy, generators, and the states of streams."""
+"""The values that one epoch leaves to the next: seeds, policy, generators, states of streams."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ..errors import Difference, StateMismatch
 from ..orders.torch_samplers import reshared
 from .spec import Spec
 
-#: What may differ under strict=False: the position in the order still has a meaning.
+#: May differ under strict=False: the position in the order still has a meaning.
 _BRIDGED = {"drop_last", "seeding", "seed_dataset", "seed", "num_workers"}
 
 

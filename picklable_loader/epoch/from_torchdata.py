@@ -303,7 +303,7 @@ def _running(given: TorchdataState) -> list[int]:
 def _delivered(given: TorchdataState) -> list[int]:
     """By stream, the batches that were delivered from it by the snapshot.
 
-    Torchdata counts them together. Of streams that have ended only the sum matters: the others
+    Torchdata counts them together. Only the sum of the streams that have ended matters: the others
     take turns after the one that gave the newest.
     """
     streams, last, count = len(given.states), given.last_worker, given.delivered

@@ -1,6 +1,6 @@
 """Ranks that share data: which one this process is, and how all compare their loaders.
 
-What each of them reads is in core/shard.py.
+core/shard.py has the share of each.
 
 They agree through the store of torch's process group and not by a collective operation. That works
 with each backend, names the ranks that do not come, and leaves the process group as it was.

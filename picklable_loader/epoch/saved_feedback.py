@@ -1,4 +1,4 @@
-"""What a state has of the feedback to a sampler, and how a run goes on with it."""
+"""The feedback to a sampler in a state, and how a run goes on with it."""
 
 from __future__ import annotations
 

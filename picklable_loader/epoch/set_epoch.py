@@ -1,4 +1,4 @@
-"""What ``set_epoch`` has chosen, and when samplers and dataset are given it."""
+"""The epoch that ``set_epoch`` has chosen, and when samplers and dataset are given it."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Spec:
     options: Options
     #: this rank, among those that share the data
     shard: Shard
-    # What follows from these, and is often asked.
+    # Derived from these, and often asked.
     iterable: bool = field(init=False)
     #: workers go on living from epoch to epoch
     lives_on: bool = field(init=False)

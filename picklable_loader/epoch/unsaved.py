@@ -2,9 +2,10 @@
 
 A dataset, a collate_fn, or a closure in a sampler may hold one. Its next draws depend on its
 earlier ones, and in a worker on the batches that came there. So do the next batches of a loader
-that counts its epochs. What the loader seeds before each batch (``seed_dataset="auto"``) is none of
-these. It warns once of each: before the first epoch if no save can hold it, or when it saves. It
-warns as well of a state that a dataset or a sampler only seems to have.
+that counts its epochs. A generator that the loader seeds before each batch
+(``seed_dataset="auto"``) is none of these. It warns once of each: before the first epoch if no save
+can hold it, or when it saves. It warns as well of a state that a dataset or a sampler only seems to
+have.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _CLASSES = "classes"
 
 
 def parts_of(spec: Spec, collate_fn: Any) -> dict[str, Any]:
-    """What the loader seeds the generators of, but for those that are `excluded`."""
+    """The objects whose generators the loader seeds, but for those that are `excluded`."""
     return {"dataset": spec.dataset, "collate_fn": collate_fn}
 
 
@@ -161,7 +162,7 @@ def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) 
     unmoved = not state["epoch"] or (spec.workers and not spec.lives_on)
     if spec.hooked or (alike and unmoved and not state["step"]):
         return []
-    # What another thread moves while it is pickled is not copied.
+    # A generator that another thread moves while it is pickled is not copied.
     travels, parts = live and not spec.workers and not foreign, []
     if spec.streamed or not (travels and spec.options.pickle_dataset):
         parts.append("dataset")

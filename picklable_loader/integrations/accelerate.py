@@ -70,7 +70,7 @@ def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
 
 
 class Prepared:
-    """What both kinds of prepared loaders add to Accelerate's classes."""
+    """The common part of both kinds of prepared loaders."""
 
     base_dataloader: DataLoader[Any]
     #: number among the accelerator's loaders; process; how the data is shared

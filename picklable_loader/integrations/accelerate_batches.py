@@ -41,7 +41,7 @@ class BatchesOfRanks(BatchSampler):
             self.batch_sampler.set_epoch(epoch)
 
     def layout(self) -> dict[str, Any]:
-        """What must be the same where a state is loaded."""
+        """The properties that must be the same where a state is loaded."""
         order = order_of(self.batch_sampler)
         data = data_of(order)
         return {
@@ -120,7 +120,7 @@ class _Listed(BatchSampler):
 
 
 class SeekableBatchesOfRanks(BatchesOfRanks):
-    """Those of one of torch's samplers: any position is found without the ones before."""
+    """Batches of one of torch's samplers: any position is found without the ones before."""
 
 
 class _OrderOfRanks:

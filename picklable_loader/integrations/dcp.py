@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class LoaderState:
     """A loader as DCP's ``Stateful``: ``dcp.save({"loader": LoaderState(loader)})``.
 
-    DCP loads the keys that the loading program already has. Those of a loader's state differ from
-    step to step, so here the state is one value, as JSON. With ``shard=`` it is that of all ranks
-    (`DataLoader.gather_state_dict`), and any number of ranks can load it. So can they with a
+    DCP loads the keys that the loading program already has. The keys of a loader's state differ
+    from step to step, so here the state is one value, as JSON. With ``shard=`` it is that of all
+    ranks (`DataLoader.gather_state_dict`), and any number of ranks can load it. So can they with a
     ``DistributedSampler``. Otherwise each rank has a value of its own, and as many ranks must load
     them. Tried with torch 2.13.
 

@@ -45,7 +45,7 @@ _T = TypeVar("_T", covariant=True)
 class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
     """One pass over a loader's data.
 
-    It can be pickled at any moment, with workers running; it does not notice. What is unpickled
+    It can be pickled at any moment, with workers running; it does not notice. An unpickled one
     goes on with the very next batch. Unpickling starts no process, draws no random number and
     reads no data: the first ``next`` does.
 

@@ -248,7 +248,7 @@ class DataLoader(Picklable[_T]):
         self.__dict__.update(vars(options))
         self.seed_hooks = seed_hooks
         source = internals(self, options).history.source
-        # What the program has built, before anything changes it.
+        # As the program has built it, before anything changes it.
         source.origin = spec_of(self).attributes(source)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -284,7 +284,7 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
     before = dict(loader.__dict__)
     inner, history = loader._pl, loader._pl.history
     options, saved = inner.options, None
-    # What refers to the dataset is put together anew, around this one.
+    # Parts that refer to the dataset are put together anew, around this one.
     if inner.sealed is not None:
         beside = inner.sealed.beside
         parts = inner.sealed.again([dataset if is_absent(thing) else thing for thing in beside])

@@ -212,7 +212,7 @@ class PicklableIterator(Generic[_T]):
         return self._saved()
 
     def _saved(self, behind: int = 0) -> dict[str, Any]:
-        """What a pickle holds of the iterator, or of one that is behind it."""
+        """The content of a pickle of the iterator, or of one that is behind it."""
         with Still(self._turn):
             position, history = self._position, self.loader._pl.history
             spec = spec_of(self.loader) if position.run is None else position.run.spec

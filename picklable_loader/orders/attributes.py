@@ -63,7 +63,7 @@ def freeze(sampler: Any, other: Any = None, lists: Lists | None = None) -> Froze
 def changed(before: Frozen, *others: Frozen) -> Frozen:
     """The part of ``before`` that is different in any of the others, and can be put back.
 
-    What only others have is absent there.
+    Absent there: attributes that only others have.
     """
     different = {
         path: form
@@ -87,7 +87,7 @@ def thaw(sampler: Any, frozen: Frozen) -> None:
     for path, entry in frozen.items():
         try:
             kind, form = entry
-            # What may not be set need not be.
+            # An attribute that may not be set need not be.
             if kind not in OPAQUE and not alike(entry, look(sampler, path)):
                 _put(sampler, path.split("."), kind, form)
         except SYMPTOMS as error:

@@ -105,7 +105,7 @@ class ChunkedOrder:
         #: where to go once the stream has begun
         self._target = 0
 
-    # What kinds of order differ in.
+    # The differences between kinds of order.
 
     def high(self) -> int:
         """How many indices a full chunk has."""
@@ -128,7 +128,7 @@ class ChunkedOrder:
             number = stream.drawn
             stream.draw(lambda generator: self.draw_chunk(number, generator))
 
-    # What they share.
+    # The common part.
 
     def open(self) -> None:
         pass

@@ -314,7 +314,7 @@ _SETTINGS = (
 
 
 def settings_of(sampler: Any) -> dict[str, tuple[Any, int]]:
-    """What a sampler's order is drawn from: by attribute, its value, and a sign of its changes.
+    """The attributes that an order is drawn from: by name, the value, and a sign of its changes.
 
     A resume draws the order again, and would do so from what they are then.
     """

@@ -110,7 +110,7 @@ def form_to_compare(value: Any, sampler: Any, other: Any) -> Any:
     """Equal to that of an equal value; unlike that of a value that has changed.
 
     Code is compared by its name, and others by their pickle, without the sampler and the other
-    object. What has none, or a large one, is compared by its identity.
+    object. An object without a pickle, or with a large one, is compared by its identity.
     """
     if isinstance(value, CODE):
         return [getattr(value, "__module__", ""), getattr(value, "__qualname__", str(value))]
@@ -160,7 +160,7 @@ def check_known(
 ) -> None:
     """Raise CannotSaveError unless what is now can be made what was before.
 
-    Of a loader that was unpickled nobody knows what the program builds: ``now`` is empty then.
+    For an unpickled loader ``now`` is empty: nobody knows what the program builds.
     """
     for path, kind in lost(before, now) if now else ():
         if kind not in kinds:
@@ -193,7 +193,7 @@ def lost(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> Iterator[tu
     for path, form in before.items():
         kind, found = form[0], now.get(path)
         same = found is not None and alike(form, found)
-        # Of a member's class, only its present value is known.
+        # Only the present value of a member's class is known.
         if kind == "member" and not (found and found[0] == kind and found[1][0] == form[1][0]):
             yield path, "unknown"
         elif kind in OPAQUE and same == (kind == "iterator"):

@@ -4,7 +4,7 @@ Torch's, numpy's and Python's global generators are captured, restored, seeded, 
 in the same way. ``Isolated`` lets code draw from them without a trace. ``GeneratorStates`` is a set
 of states of its own that code draws from as if they were the global ones.
 
-What the calls cost (2 cores, Python 3.11, torch 2.13, numpy 2.4) decides how they are done here:
+The cost of the calls (2 cores, Python 3.11, torch 2.13, numpy 2.4) decides how they are done here:
 ``torch.manual_seed`` takes 166 µs and ``torch.default_generator.manual_seed`` 1 µs, numpy's
 ``get_state`` and ``set_state`` 35 µs each and an exchange of its bit generator 0.3 µs.
 """

@@ -97,7 +97,7 @@ def owned_in(
         closed: of these kinds nothing is looked into, either.
     """
     ahead = deque[tuple[str, Any]]()
-    # Of this walk, as classes may change; they hash as objects do.
+    # For this walk only, as classes may change; they hash as objects do.
     of_class: Any = cache(_of_class)
     read_by: Any = cache(_read_by_methods)
     protocol_of: Any = cache(_protocol)

@@ -291,6 +291,6 @@ class Setting:
     elsewhere: bool = False
 
     def private(self) -> GeneratorStates | None:
-        """What the sampler draws from, where there is a seed; else None."""
+        """The generator that the sampler draws from, where there is a seed; else None."""
         seed = self.source.seed
         return None if seed is None else GeneratorStates.seeded(order_seed(seed, self.epoch))

@@ -97,7 +97,7 @@ def verify_resume(
         max_batches: batches of an epoch that are looked at; a longer or endless one is left there.
 
     Returns:
-        What was compared.
+        The things that were compared.
 
     Raises:
         ResumeError: something went on differently; the text says what, where, and why that
@@ -160,8 +160,8 @@ _DUMPS: dict[str, Callable[[Any], bytes]] = {
 def _can_travel(task: _Task) -> bool:
     if not isinstance(task.data, bytes):
         return False
-    # Of a script's own classes pickle keeps the name, and dill the code without what it imports;
-    # a fresh process has another __main__.
+    # Pickle holds a script's own classes by name, and dill their code without its imports; a
+    # fresh process has another __main__.
     return task.codec not in ("pickle", "dill") or b"__main__" not in task.data
 
 

@@ -258,8 +258,8 @@ class PoolEngine:
                     self._note(self._lines.read(worker, message))
                     continue
                 except (ConnectionError, FileNotFoundError, EOFError) as error:
-                    # What is in torch's shared memory is lost with its worker: it is done again. So
-                    # is what comes after it, as a stream has no gaps.
+                    # A batch in torch's shared memory is lost with its worker: it is done again. So
+                    # are those after it, as a stream has no gaps.
                     self._unreadable[worker] = set()
                     if not self._pool.dies(worker):
                         self._events.append(error)

@@ -119,7 +119,7 @@ class Arena:
         source = np.frombuffer(data, np.uint8)
         with self._lock:
             owned = self._by_address.get(_address(source)) if self._by_address else None
-            # What the reader has already may have been changed there since.
+            # The reader may have changed a region that it has already.
             if owned is None or owned.there or owned.region.length != len(source):
                 copy, owned = self._new(len(source))
                 copy[:] = source
@@ -155,7 +155,7 @@ class Arena:
                     self._maps[segment].madvise(mmap.MADV_REMOVE, start - segment, length)
 
     def close(self) -> None:
-        """Nothing is written any more. What was given stays valid."""
+        """Nothing is written any more. Regions that were given stay valid."""
         self._by_slot.clear()
         self._by_address.clear()
         self._maps.clear()
@@ -267,7 +267,7 @@ class ArenaReader:
         return one, other
 
     def close(self) -> None:
-        """Nobody waits for what is returned. What was opened stays valid."""
+        """Nobody waits for returned regions any more. Opened ones stay valid."""
         self._loans.clear()
         self._forked.clear()
         self._maps.clear()

@@ -106,7 +106,7 @@ _KINDS = (Arrived, Failed, Ended, Emptied, LastState, None)
 _HEADER = struct.Struct("<qqiBBiqqqq?")
 _REGION = struct.Struct("<iqqqq")
 
-#: What follows the header is in the message itself up to this size; no socket is too small for it.
+#: A body up to this size is in the message itself; no socket is too small for it.
 SHORT_BYTES = 32 * 1024
 
 
@@ -209,7 +209,7 @@ def unpack_region(data: bytes | memoryview) -> Region:
 
 
 def _encode(content: Any, arena: Arena | None) -> tuple[bool, int, int, bytes]:
-    """Whether what follows the header is in the arena; how many regions it lists; how much memory
+    """Whether the body is in the arena; how many regions it lists; how much memory
     all takes; and the bytes, or the region where they are.
     """
     regions: list[Region] = []

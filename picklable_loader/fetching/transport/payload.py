@@ -62,7 +62,7 @@ class Payload:
         """The object; called once, in a new process."""
         body, *buffers = self._memory.pieces()
         obj, main = load_with(self._codec, body, buffers, self._beside)
-        # What comes back of these classes is known to the loader by where it was defined.
+        # The loader knows objects of these classes by the module that defines them.
         for name, value in main.items():
             sys.modules["__main__"].__dict__.setdefault(name, value)
         return obj

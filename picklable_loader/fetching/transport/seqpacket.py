@@ -169,7 +169,7 @@ class PacketLines:
         ours, theirs = _pair()
         ours.setblocking(False)
         loaders_ends.add(ours)
-        # What is forked from now on needs none of those that other workers write to.
+        # A process that is forked from now on needs no channel of another worker.
         loaders_ends.update(self._written.values())
         if worker in self._written:  # a dead worker's, whose last answers were read
             self._written[worker].close()

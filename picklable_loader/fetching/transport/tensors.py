@@ -157,7 +157,7 @@ class _Pickler(pickle.Pickler):
 
     def _in_torchs_way(self, tensor: torch.Tensor) -> Any:
         self._note_torchs(tensor)
-        # What is not strided is made of tensors that are, which come here as well.
+        # Other layouts are made of strided tensors, which come here as well.
         if tensor.layout is torch.strided:
             self.by_torch_bytes += tensor.numel() * tensor.element_size()
         return _REDUCTIONS[torch.Tensor](tensor)

@@ -27,7 +27,7 @@ _MOST_BYTES = 1 << 24
 
 
 class Baseline:
-    """A dataset's attributes, as they are now. What they refer to in common stays common.
+    """A dataset's attributes, as they are now. An object that several refer to stays one.
 
     Large tensors and arrays are referred to, at any depth. A dataset that has a state needs none of
     this. With ``by_value`` classes of ``__main__`` go along.

@@ -279,7 +279,7 @@ def converted(batch: Any, job: Job) -> Any:
 
 
 def hooks_of(job: Job) -> tuple[Seed, ...]:
-    """What is called with each seed; generators that dataset and collate_fn own are looked for."""
+    """Functions that are called with each seed, for the generators of dataset and collate_fn."""
     if job.seed_dataset == "off":
         return job.seed_hooks
     if job.seed_dataset != "auto":

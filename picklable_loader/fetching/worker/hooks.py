@@ -1,4 +1,4 @@
-"""What people run when a worker starts, and when it ends (pytorch issue 13023)."""
+"""People's functions for a worker's start and its end (pytorch issue 13023)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class WorkerStart:
 
 
 def argument(make: Callable[[WorkerStart], Any], start: WorkerStart) -> Any:
-    """What ``worker_init_fn`` is given in addition; UsageError if it cannot be made."""
+    """The second argument of ``worker_init_fn``; UsageError if it cannot be made."""
     try:
         return make(start)
     except Exception as error:

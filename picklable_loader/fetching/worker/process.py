@@ -112,7 +112,7 @@ def without_ctrl_c() -> Iterator[None]:
 def leave_ctrl_c_to_the_loader() -> None:
     """Go on after Ctrl-C, which reaches all processes of a terminal, or of a notebook's kernel.
 
-    What it means is up to the program: if that ends, so does this process; if it was interrupted in
+    The program decides about it: if that ends, so does this process; if it was interrupted in
     its own code, what is being fetched is still wanted.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

@@ -173,7 +173,7 @@ class Replica:
             self._origin.set_epoch(begin.announced)
 
     def answer(self, run: int, task: Task, began_ns: int) -> Answer:
-        """Do a task. What people's code raises is the answer, but for what ends this process."""
+        """Do a task. An exception of people's code is the answer, unless it ends this process."""
         torch_worker._worker_info = self._info
         assert self._fetcher is not None, "the worker could not begin"
         whose = run, task.step, self._config.worker

@@ -249,8 +249,8 @@ def _has_state(dataset: Any, iterator: Any) -> bool:
 class _ByPickle:
     """Pickles of an iterator, with what it shares with its dataset.
 
-    Of the dataset's attributes the large ones that are as they were at the iteration's beginning
-    are left out: ``iter`` finds, or makes, them again.
+    Large attributes of the dataset are left out if they are as they were at the iteration's
+    beginning: ``iter`` finds, or makes, them again.
     """
 
     def __init__(self, dataset: Any, by_value: bool) -> None:
@@ -288,9 +288,9 @@ class _ByPickle:
 
 
 def _digest(value: Any) -> Any:
-    """Tells whether a value has changed; None: nothing can.
+    """A value that differs if the attribute has changed; None: nothing can show it.
 
-    What is small is always another one, and goes along: a counter that ``iter`` counts up, say.
+    Small attributes always differ, and go along: a counter that ``iter`` counts up, for example.
     """
     if isinstance(value, torch.Tensor):
         return id(value), value._version, value.data_ptr()

@@ -204,7 +204,7 @@ class _Build:
 
     def _built(self, verbose: bool) -> Path:
         compiler = _compiler(self.name)
-        # Of a process that was killed; its compiler may still write there.
+        # A killed process has left it; its compiler may still write there.
         for left in self.folder.glob("build-*"):
             shutil.rmtree(left, ignore_errors=True)
         with TemporaryDirectory(prefix="build-", dir=self.folder) as work:
@@ -271,7 +271,7 @@ class _Build:
 
     @property
     def _key(self) -> str:
-        """Of what the sources do not say."""
+        """The digest of the flags and versions, which the sources do not say."""
         parts = [
             *[torch.__version__, str(torch.version.git_version)],  # nightlies share versions
             *[str(sysconfig.get_config_var("SOABI")), str(_TORCH), str(_HEADERS)],

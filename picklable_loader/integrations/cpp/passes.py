@@ -222,7 +222,7 @@ def begin(self: Any) -> Pass:
 class OwnPass:
     """The iterator of a sampler's subclass in Python which has an ``__iter__`` of its own.
 
-    What that has done since the sampler in C++ gave an index is known to nobody, so in mid-epoch
+    Nobody knows what that has done since the sampler in C++ gave an index, so in mid-epoch
     there is no state.
     """
 

@@ -95,7 +95,7 @@ def load(
             torch's, NumPy's, Python's, and those of CUDA devices.
 
     Returns:
-        What was saved. An iterator goes on with the next batch; a state is for
+        The checkpoint that was saved. An iterator goes on with the next batch; a state is for
         ``load_state_dict``.
 
     Raises:

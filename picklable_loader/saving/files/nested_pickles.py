@@ -54,7 +54,7 @@ def traces(file: BinaryIO) -> list[Trace]:
 def data_of(opened: bytes) -> bytes:
     """The numbers in a file of torch within a plain pickle, behind their type and their count.
 
-    Of tensors that are equal it is equal. The file also has a number of the process that wrote it.
+    Equal tensors have equal ones. The file also has a number of the process that wrote it.
     """
     file = io.BytesIO(opened)
     try:

@@ -93,7 +93,7 @@ def left_out(
 
 
 def _parts_by_id(name: str, attribute: Any) -> tuple[dict[int, Path], bool]:
-    """What is in an attribute of a dataset, at any depth: paths by id; and whether that is all.
+    """The objects in an attribute of a dataset, at any depth: paths by id; and whether that is all.
 
     It is not where something pickles in a way of its own, or there is very much.
     """

@@ -62,7 +62,8 @@ class MappedFiles:
     def by_name(self, obj: Any) -> tuple[Any, ...] | None:
         """How an array or a tensor over a file is pickled; None for everything else.
 
-        Nor for one over a mapping that this process has changed and does not share with the file.
+        It is also None for one over a mapping that this process has changed and does not share with
+        the file.
         """
         if isinstance(obj, np.ndarray) and obj.size and not obj.dtype.hasobject:
             return self._array(obj)

@@ -163,9 +163,9 @@ def _decide(how: Packing, parts: Parts) -> Codecs:
     files = None if how.pickle_mapped else MappedFiles()
     known = [how.owner]
     codecs: Codecs = {}
-    # The codecs to try, in this order; "" is whoever pickles the loader. What refers to an absent
-    # dataset has to be put together again when that is there, and files are named where we write
-    # ourselves: then we write some parts that pickle would take.
+    # The codecs to try, in this order; "" is the pickler of the loader. A part that refers to an
+    # absent dataset has to be put together again when that is there, and files are named where we
+    # write ourselves: then we write some parts that pickle would take.
     ourselves = bool(left_out) or files is not None
     attempts = ("", *tried(choice)[0 if ourselves else 1 :])
     for codec in attempts if choice not in STOCK[1:] else (choice,):

@@ -202,8 +202,8 @@ BOUND_TO_PROCESS = (
     io.IOBase, memoryview, weakref.ReferenceType, threading.Thread, subprocess.Popen,
 )  # fmt: skip
 
-#: Whoever holds a lock is not in the program that gets its copy: it comes back free. From dill
-#: it would come back held, by nobody who could let it go.
+#: The thread that holds a lock is not in the program that gets its copy: it comes back free. From
+#: dill it would come back locked, and no thread could release it.
 _LOCKS: dict[type[Any], Callable[[], Any]] = {
     type(threading.Lock()): threading.Lock,
     type(threading.RLock()): threading.RLock,

@@ -56,7 +56,7 @@ def weigh(parts: dict[str, Any], dataset: Any, *saved: Any) -> Weight:
     except _Enough:
         more = True
     size = scale.sink.count + scale.apart
-    # What was looked at may still be in a buffer; it takes two bytes each, at least.
+    # The objects that were looked at may still be in a buffer: two bytes each, at least.
     return Weight(max(size, 2 * _MOST_OBJECTS) if more else size, more, tuple(scale.left_out))
 
 

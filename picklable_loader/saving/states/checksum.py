@@ -32,8 +32,8 @@ _INT = struct.Struct("<q")
 def checksum(indices: Iterable[Any], before: str = BEGINNING) -> str:
     """The checksum of a sequence of indices, as 16 hexadecimal digits: ``"8d2c61f7003f0015"``.
 
-    Indices are numbers, text, tensors, arrays, and lists, tuples, dicts and sets of them. Of any
-    other object only its class counts. ``before`` is the checksum of the indices before these.
+    Indices are numbers, text, tensors, arrays, and lists, tuples, dicts and sets of them. Any
+    other object counts by its class only. ``before`` is the checksum of the indices before these.
     """
     data, found = _written(indices), int(before, 16)
     return format(crc32(data, found >> 32) << 32 | adler32(data, found & 0xFFFFFFFF), "016x")

@@ -87,7 +87,7 @@ class TorchdataState:
     random: frozenset[str]
 
     def again(self) -> str:
-        """What to do where the state says how many batches there were, and nothing else."""
+        """The advice where the state has only the number of batches."""
         streams = f", num_streams={self.workers}" if self.workers and self.iterable else ""
         return (
             "Finish the epoch with torchdata. Or begin it again and pass over what was seen: "

@@ -1,7 +1,7 @@
 """Train, be killed in mid-epoch, resume, and compare with an uninterrupted run.
 
-What needs scikit-learn, matplotlib or tqdm is imported when the command runs: the package works
-without them.
+The parts that need scikit-learn, matplotlib or tqdm are imported when the command runs: the
+package works without them.
 """
 
 from __future__ import annotations

@@ -81,8 +81,11 @@ class Batches:
 class Named(Dataset[Any]):
     """A sample is its index, and some noise."""
 
+    def __init__(self, size: int = N) -> None:
+        self.size = size
+
     def __len__(self) -> int:
-        return N
+        return self.size
 
     def __getitem__(self, index: int) -> tuple[int, float]:
         return int(index), torch.rand(()).item()
@@ -270,6 +273,32 @@ def test_a_state_restores_any_number_of_ranks_and_no_sample_is_lost_or_read_twic
         extra = len(seen) - len(whole)
         assert 0 <= extra < max(worlds)
         assert sorted(seen) == sorted([*whole, *whole[:extra]])
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.EmptyEpochWarning")
+@pytest.mark.parametrize("shuffle", [True, "indexed"])
+@pytest.mark.parametrize("after", [1, 2, 3, 4, 8, 64])
+@pytest.mark.parametrize("before", [1, 2, 3, 4, 8, 64])
+def test_up_to_64_ranks_go_on_with_the_noise_that_each_sample_has_on_one(
+    before: int, after: int, shuffle: Any
+) -> None:
+    def ranks(world: int, size: int) -> list[Any]:
+        settings: Any = {"shuffle": shuffle, "seeding": "sample", "shard_tail": "uneven"}
+        return [
+            DataLoader(Named(300), size, seed=7, shard=(rank, world), collate_fn=list, **settings)
+            for rank in range(world)
+        ]
+
+    (alone,) = ranks(1, 4)
+    expected = sorted(pair for batch in alone for pair in batch)
+    iterators = [iter(of_rank) for of_rank in ranks(before, 2)]
+    found = [pair for iterator in iterators for batch in take(iterator, 2) for pair in batch]
+    assert len(found) == 4 * before
+    state = iterators[0].state_dict()
+    for of_rank in ranks(after, 3):
+        of_rank.load_state_dict(state, at_epoch_end="stop")
+        found += [pair for batch in of_rank for pair in batch]
+    assert sorted(found) == expected
 
 
 def test_with_as_many_samples_in_a_global_step_each_one_has_the_same_samples() -> None:

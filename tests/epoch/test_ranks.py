@@ -28,7 +28,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
-from zoo.samplers import DrawsAsItGoes, OwnTorchGenerator
+from zoo.samplers import DrawsAsItGoes, OwnTorchGenerator, from_torch
 from zoo.streams import SavedWalk
 
 from picklable_loader import DataLoader, ShuffleSampler, merge_states
@@ -121,6 +121,48 @@ def test_ranks_take_the_seed_of_rank_0_and_share_each_epoch(tmp_path: Path) -> N
     torch.manual_seed(0)
     again = loader(shard=(0, 1))
     assert ids(alone) == ids(again), "rank 0 draws it as a loader on its own does"
+
+
+#: collectives of torch
+COLLECTIVES = ("all_gather", "all_gather_object", "all_reduce", "barrier", "broadcast",
+               "broadcast_object_list", "gather_object", "reduce", "scatter")  # fmt: skip
+
+
+@deed
+def exchanges(rank: int, world: int, folder: Path) -> Any:
+    """By sampler: how often ranks have exchanged something before, and while, batches come."""
+    agreement, calls = import_module("picklable_loader.loader.agreement"), 0
+    agree = agreement.agree
+
+    def counted(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return agree(*args)
+
+    agreement.agree = counted
+    originals = {name: getattr(dist, name) for name in COLLECTIVES}
+    for name in COLLECTIVES:
+        setattr(dist, name, None)
+    found: dict[str, list[list[int]]] = {"shuffled": [], "custom": []}
+    for kind, counts in found.items():
+        options: Any = {"shuffle": True}
+        if kind == "custom":
+            options = {"shuffle": None, "sampler": DrawsAsItGoes(from_torch), "seed": 1}
+        shared = loader(num_workers=2, persistent_workers=True, **options)
+        for _ in range(3):
+            calls, by_step = 0, []
+            for _ in shared:
+                by_step.append(calls)
+            counts.append(by_step)
+    for name, original in originals.items():
+        setattr(dist, name, original)
+    return found
+
+
+def test_ranks_exchange_something_before_an_epoch_and_nothing_within(tmp_path: Path) -> None:
+    for found in ranks(exchanges, 2, tmp_path):
+        assert found["shuffled"] == [[1] * 6] * 3
+        assert found["custom"] == [[2] * 3] * 3, "and the first indices of a sampler nobody knows"
 
 
 @deed

@@ -69,7 +69,7 @@ class Position:
     def midway(self) -> bool:
         """It reads a stream of the program's own dataset, which a pickle has as it is then."""
         run = self.run
-        if run is None or run.finished or run.spec.workers:
+        if run is None or run.finished or run.spec.workers or run.spec.streams_given:
             return False
         return run.spec.iterable and run.streams.total == 1
 

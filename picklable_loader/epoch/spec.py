@@ -177,6 +177,11 @@ class Spec:
         return self.options.shard is not None
 
     @property
+    def streams_given(self) -> bool:
+        """The number of streams is given: without workers too, each one reads a fresh copy."""
+        return self.options.num_streams is not None or (self.shared and self.iterable)
+
+    @property
     def rank(self) -> tuple[int, int]:
         """This rank, and the number of ranks."""
         return (self.shard.rank, self.shard.world) if self.shared else rank_and_world()

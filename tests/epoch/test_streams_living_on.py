@@ -25,7 +25,7 @@ from laws.observe import expected_warnings, lists, seen
 from torch.utils.data import IterableDataset
 from zoo.datasets import CountedNumbers
 from zoo.streams import KINDS as STREAMS
-from zoo.streams import LENGTH, ByClass, Generated, Keeping, StatefulDataset, StatefulWalk, share
+from zoo.streams import LENGTH, Both, ByClass, Generated, Keeping, StatefulDataset, StatefulWalk, share
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
 from picklable_loader.errors import (
@@ -864,6 +864,47 @@ class Elsewhere(tzinfo):
 def test_what_has_code_in_it_has_no_plain_form(value: Any) -> None:
     with pytest.raises(NotPlain):
         encode(value)
+
+
+# --- a number of streams that is given -----------------------------------------------------------
+
+
+class CountsReads(torch.utils.data.Dataset[int]):
+    """Map-style with a state: how often this copy was read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        self.reads += 1
+        return index + 100 * self.reads
+
+    def state_dict(self) -> dict[str, int]:
+        return {"reads": self.reads}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.reads = state["reads"]
+
+
+@pytest.mark.parametrize("make", [CountsReads, Both])
+@pytest.mark.parametrize("num_streams", [1, 2])
+def test_the_next_epochs_depend_on_the_number_of_streams_and_not_on_that_of_workers(
+    make: Any, num_streams: int
+) -> None:
+    def made(workers: int) -> Any:
+        return DataLoader(make(), 2, seed=1, num_workers=workers, num_streams=num_streams)
+
+    expected = [seen(iter(loader)) for loader in [made(2)] for _ in range(3)]
+    for workers in (0, 1):
+        loader = made(workers)
+        for epoch in range(2):
+            assert seen(iter(loader)) == expected[epoch]
+            again = made(1 - workers)
+            again.load_state_dict(loader.state_dict())
+            assert seen(iter(again)) == expected[epoch + 1]
 
 
 # --- a pickle without workers goes on with some --------------------------------------------------

@@ -94,6 +94,7 @@ class Training:
         skip: in this epoch, after so many batches, it passes over so many.
         leave: it leaves this epoch after so many batches.
         tells_epoch: it calls ``set_epoch``.
+        chooses: in this epoch, after so many batches, it calls ``set_epoch`` with this one.
         ordered: batches come in their order; else only which come in an epoch is certain.
     """
 
@@ -105,6 +106,7 @@ class Training:
     skip: tuple[int, int, int] | None = None
     leave: tuple[int, int] | None = None
     tells_epoch: bool = False
+    chooses: tuple[int, int, int] | None = None
     ordered: bool = True
 
     def run(self, saves: bool, hops: bool) -> list[list[Any]]:
@@ -135,6 +137,8 @@ class Training:
         self._opened = None
         batches: list[Any] = []
         while True:
+            if self.chooses is not None and self.chooses[:2] == (epoch, len(batches)):
+                self._loader.set_epoch(self.chooses[2])
             hop = self._hop(epoch, len(batches))
             if hop is not None:
                 iterator, batches = self._pass_hop(hop, iterator, batches)

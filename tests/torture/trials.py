@@ -80,13 +80,14 @@ class Trial:
     skip: tuple[int, int, int] | None = None
     leave: tuple[int, int] | None = None
     tells_epoch: bool = False
+    chooses: tuple[int, int, int] | None = None
 
     def script(self, about: str = "A trial.") -> str:
         """A program that does it."""
         options = [f"{name}={value}" for name, value in self.options.items()]
         training: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("workers", "epochs", "hops", "skip", "leave", "tells_epoch")
+            for name in ("workers", "epochs", "hops", "skip", "leave", "tells_epoch", "chooses")
             if getattr(self, name)
         }
         if "in_order" in self.options:
@@ -110,7 +111,7 @@ class Trial:
         for name in self.options:
             rest = {other: value for other, value in self.options.items() if other != name}
             yield replace(self, options=rest)
-        for name, least in (("skip", None), ("leave", None), ("tells_epoch", False)):
+        for name, least in _LEAST:
             if getattr(self, name):
                 yield replace(self, **{name: least})
         if self.epochs > 1:
@@ -121,6 +122,9 @@ class Trial:
         for at, hop in enumerate(self.hops):
             for change in _simpler(hop):
                 yield replace(self, hops=(*self.hops[:at], change, *self.hops[at + 1 :]))
+
+
+_LEAST = (("skip", None), ("leave", None), ("tells_epoch", False), ("chooses", None))
 
 
 def _simpler(hop: Hop) -> Iterator[Hop]:
@@ -149,6 +153,8 @@ def drawn(chance: Random, kinds: list[str]) -> Trial:
         trial = replace(trial, leave=(epoch, step))
     elif "seed" in options and chance.random() < 0.3:
         trial = replace(trial, tells_epoch=True)
+    elif "seed" in options and trial.epochs > 1 and chance.random() < 0.3:
+        trial = replace(trial, chooses=(epoch, step, chance.randrange(4)))
     return replace(trial, hops=_hops(chance, trial, kind))
 
 
@@ -183,7 +189,7 @@ def _options(chance: Random, kind: Kind) -> dict[str, str]:
 def _hops(chance: Random, trial: Trial, kind: Kind) -> tuple[Hop, ...]:
     plain = trial.skip is trial.leave is None
     races = plain and kind.limit is None and "on_error" not in trial.options
-    may_end = plain and not trial.tells_epoch
+    may_end = plain and not trial.tells_epoch and trial.chooses is None
     ways = [way for way in WAYS if kind.json or way != JSON.name]
     if "Counting" in trial.options.get("dataset", ""):
         ways.remove(COPY.name)  # which has the dataset in common with the original

@@ -338,7 +338,7 @@ class Spec:
         data = data_of(sampler)
         if data is not None:
             fits["sampler_checksum"] = checksum(data)
-        if (length := source_length(sampler)) not in (None, fits["dataset_length"]):
+        if (length := source_length(sampler, fits["dataset_length"])) is not None:
             fits["source_length"] = length
         if self.shared:
             fits |= {"world_size": self.shard.world, "shard_tail": self.shard.tail}

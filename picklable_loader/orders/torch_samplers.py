@@ -339,16 +339,22 @@ def _changes(value: Any) -> int:
     return len(value) if isinstance(value, list | tuple | np.ndarray) else 0
 
 
-def source_length(sampler: Any) -> int | None:
-    """The samples that one of torch's samplers draws from; None for a sampler of another kind."""
+def source_length(sampler: Any, data: int | None) -> int | None:
+    """The samples that a sampler draws from, if its own length and that of the data differ from it.
+
+    Args:
+        sampler: any.
+        data: the dataset's length.
+    """
     if not is_known(sampler):
         return None
     source: Any = None
     if isinstance(sampler, RandomSampler):
         source = sampler.data_source
+        data = data if sampler.num_samples == data else None
     elif isinstance(sampler, DistributedSampler):
         source = sampler.dataset
-    return None if source is None else len(source)
+    return None if source is None or len(source) == data else len(source)
 
 
 #: samplers in a list that are looked at; longer ones are lists of indices

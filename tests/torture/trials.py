@@ -87,7 +87,7 @@ class Trial:
         options = [f"{name}={value}" for name, value in self.options.items()]
         training: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("workers", "epochs", "hops", "skip", "leave", "tells_epoch", "chooses")
+            for name in ("workers", "epochs", "hops", *dict(_LEAST))
             if getattr(self, name)
         }
         if "in_order" in self.options:

@@ -187,9 +187,9 @@ def _options(chance: Random, kind: Kind) -> dict[str, str]:
 
 
 def _hops(chance: Random, trial: Trial, kind: Kind) -> tuple[Hop, ...]:
-    plain = trial.skip is trial.leave is None
+    plain = trial.skip is trial.leave is trial.chooses is None
     races = plain and kind.limit is None and "on_error" not in trial.options
-    may_end = plain and not trial.tells_epoch and trial.chooses is None
+    may_end = plain and not trial.tells_epoch
     ways = [way for way in WAYS if kind.json or way != JSON.name]
     if "Counting" in trial.options.get("dataset", ""):
         ways.remove(COPY.name)  # which has the dataset in common with the original

@@ -80,7 +80,9 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "marked": (int,),
         "since": (list,),
     },
-    "mark": {"dataset": _FORM, "iterator": _FORM, "rng": (dict,), "over": (bool,)},
+    "mark": {
+        "dataset": _FORM, "iterator": _FORM, "rng": (dict,), "over": (bool,), "announced": (int,),
+    },
     # The order's own state: one of these. That of a registered order is checked by its factory.
     "order of a sequence": {},
     "order in chunks": {

@@ -13,8 +13,9 @@ from laws.observe import seen
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 from zoo.datasets import CountedNoise, Epochal, Noisy
+from zoo.streams import SavedWalk, Walk
 
-from picklable_loader import DataLoader
+from picklable_loader import DataLoader, Interleave, ShuffleBuffer
 from picklable_loader.errors import LoaderWarning
 
 
@@ -136,6 +137,165 @@ def test_a_dataset_knows_the_epoch_that_it_was_told_last(
     for each in (loader, other):
         each.set_epoch(epochs[3])
     assert list(other) == list(loader)
+
+
+class Saved(Told):
+    """A generator; the dataset's state holds its epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 6:
+            self.at += 1
+            yield self.at + 100 * self.epoch
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
+class SavedReads(Epochal):
+    """Map-style; the same."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch = state["epoch"]
+
+
+class ByPickle(Told):
+    """Its iterator asks for the epoch at each sample, and can be pickled."""
+
+    walk = Walk
+
+    def __iter__(self) -> Iterator[int]:
+        return self.walk(range(6), self.sample)
+
+    def sample(self, index: int) -> int:
+        return index + 100 * self.epoch
+
+
+class ByItsIterator(ByPickle):
+    """The same; the iterator has a state."""
+
+    walk = SavedWalk
+
+
+EPOCHS_IN_STATES: dict[str, Any] = {
+    "its state": Saved,
+    "its state, map-style": SavedReads,
+    "interleaved": lambda: Interleave([Saved(), Saved()]),
+    "shuffled": lambda: ShuffleBuffer(Saved(), size=2),
+    "a pickle": ByPickle,
+    "its iterator's state": ByItsIterator,
+}
+OF_DOORS = pytest.mark.parametrize("by_pickle", [False, True], ids=["state", "pickle"])
+
+
+@pytest.mark.parametrize("kind", EPOCHS_IN_STATES)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@OF_DOORS
+@pytest.mark.parametrize("chosen", [0, 3])
+def test_the_epoch_that_is_set_after_a_save_is_not_undone_by_what_was_saved(
+    kind: str, num_workers: int, by_pickle: bool, chosen: int
+) -> None:
+    """Saved at the end of an epoch; the loop calls set_epoch at the top of the next."""
+    loader = make(EPOCHS_IN_STATES[kind](), num_workers, seed=1)
+    loader.set_epoch(1)
+    iterator = iter(loader)
+    list(iterator)
+    if by_pickle:
+        other = pickle.loads(pickle.dumps(iterator)).loader
+    else:
+        other = make(EPOCHS_IN_STATES[kind](), num_workers, seed=1)
+        other.load_state_dict(loader.state_dict())
+    for each in (loader, other):
+        each.set_epoch(chosen)
+    again = iter(other)  # and what is saved before the first batch has that epoch, too
+    assert list(pickle.loads(pickle.dumps(again))) == list(again) == list(loader)
+
+
+@pytest.mark.parametrize("kind", [ByPickle, ByItsIterator, Saved])
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_stream_that_has_given_nothing_yet_has_the_epoch_that_was_set(
+    kind: Any, taken: int
+) -> None:
+    loader = make(kind(), 2, seed=1)
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        iterator = iter(loader)
+        if not epoch:
+            list(iterator)
+    for _ in range(taken):
+        next(iterator)
+    assert list(pickle.loads(pickle.dumps(iterator))) == list(iterator)
+
+
+class CountsUp:
+    """Counts its epochs itself, from the one that was set."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1  # type: ignore[attr-defined]
+        return super().__iter__()  # type: ignore[misc, no-any-return]
+
+
+class GeneratedCountingUp(CountsUp, Told):
+    pass
+
+
+class ByPickleCountingUp(CountsUp, ByPickle):
+    pass
+
+
+class ByItsIteratorCountingUp(CountsUp, ByItsIterator):
+    pass
+
+
+class SavedCountingUp(Saved):
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+        self.epoch += 1
+
+
+#: a state_dict() of the other kinds warns that it lacks the count
+COUNTING_UP = [GeneratedCountingUp, ByPickleCountingUp, ByItsIteratorCountingUp, SavedCountingUp]
+
+
+@pytest.mark.parametrize(
+    "kind, by_pickle", [*((kind, True) for kind in COUNTING_UP), (SavedCountingUp, False)]
+)
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("taken", [0, 1, 99])
+def test_the_epoch_that_was_set_once_is_not_set_again_by_a_resume(
+    kind: Any, num_workers: int, by_pickle: bool, taken: int
+) -> None:
+    loader = make(kind(), num_workers, seed=1)
+    loader.set_epoch(4)
+    list(loader)
+    iterator = iter(loader)
+    for _ in zip(range(taken), iterator):
+        pass
+    if by_pickle:
+        copied: Any = pickle.loads(pickle.dumps(iterator))
+        other = copied.loader
+    else:
+        other = make(kind(), num_workers, seed=1)
+        other.load_state_dict(iterator.state_dict())
+        copied = [] if iterator.finished else iter(other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LoaderWarning)  # that it is a replay
+        assert [list(each) for each in (copied, other, other)] == [
+            list(each) for each in (iterator, loader, loader)
+        ]
 
 
 @pytest.mark.parametrize("taken", [0, 2])

@@ -25,7 +25,16 @@ from laws.observe import expected_warnings, lists, seen
 from torch.utils.data import IterableDataset
 from zoo.datasets import CountedNumbers
 from zoo.streams import KINDS as STREAMS
-from zoo.streams import LENGTH, Both, ByClass, Generated, Keeping, StatefulDataset, StatefulWalk, share
+from zoo.streams import (
+    LENGTH,
+    Both,
+    ByClass,
+    Generated,
+    Keeping,
+    StatefulDataset,
+    StatefulWalk,
+    share,
+)
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
 from picklable_loader.errors import (

@@ -142,7 +142,8 @@ class Replica:
             return
         self.cadence = Cadence(job.mark_every)
         set_epoch = partial(self._set_epoch, begin)
-        self._saver = saver = StreamSaver(job, self._number, self._shared, self._origin, set_epoch)
+        whose = job, self._number, self._shared, self._origin
+        self._saver = saver = StreamSaver(*whose, set_epoch, begin.announced)
         if position is None:
             self._fetcher = make_fetcher(job, seed, self._number, partial(saver.open, None))
             return

@@ -10,7 +10,8 @@ pickle of a dict with these entries:
 * ``"drift"``: names of the attributes that earlier epochs have changed;
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
 * ``"first_rng"``: these when the epoch began, with ``"pickled"``, if the worker is persistent;
-* ``"over"``: the epoch has ended there, and the next one is to begin.
+* ``"over"``: the epoch has ended there, and the next one is to begin;
+* ``"announced"``: then, the epoch that set_epoch had given the dataset, if that has a state.
 
 A pickle of a loader's iterator holds these bytes, as `Pickled`, and only that type is ever opened
 as a pickle. A ``state_dict`` holds plain values: `read` makes such a pickle of them. It has no
@@ -118,6 +119,8 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
     }
     if "over" in entries:
         form["over"] = True
+    if "announced" in entries:
+        form["announced"] = entries["announced"]
     if "rng" in entries:
         form["rng"] = _as_text(entries["rng"])
     return position.copy(state=form)
@@ -148,6 +151,8 @@ def _read(state: Any, stream: int) -> bytes | None:
         entries = {name: decode(state[name]) for name in _STATES if name in state}
         if "over" in state:
             entries["over"] = True
+        if "announced" in state:
+            entries["announced"] = state["announced"]
         if "rng" in state:
             entries["rng"] = GeneratorStates.from_text(state["rng"]).states
         return dumps(entries)

@@ -47,7 +47,8 @@ class StreamSaver:
         stream: int,
         shared: bool,
         origin: FirstBaseline | None,
-        set_epoch: Callable[[], None],
+        set_epoch: Callable[[int | None], None],
+        announced: int | None,
     ) -> None:
         self._dataset = job.dataset
         self._stream = stream
@@ -59,8 +60,10 @@ class StreamSaver:
         self._shared = shared
         #: the dataset as it was given, if it is the same object in each epoch
         self._origin = origin
-        #: sets the epoch, and the seed that DataPipes share, on it once more
+        #: sets on it the seed that DataPipes share, and the epoch, unless that is the one given
         self._set_epoch = set_epoch
+        #: the epoch that set_epoch has given it; None: never
+        self._announced = announced
         #: of the epoch at hand: what has become of the dataset before
         self._reached: dict[str, Any] = {}
         #: the generators when it began; empty where they are known without
@@ -95,14 +98,14 @@ class StreamSaver:
         if not self._iterable:
             if "dataset" in entries:
                 self._dataset.load_state_dict(entries["dataset"])
+                if not begun:
+                    self._set_epoch(entries.get("announced"))
             restore_all(rng)
             return None
         if "over" in entries and not begun:  # that was an epoch's end; this is the next one
-            if entries.keys() & {"iterator", "pickled"}:
-                self._open(entries)
-                entries = {name: entries[name] for name in entries.keys() & {"begun"}}
+            self._finish(entries)
             restore_all(rng)  # `iter` may draw
-            return self._open(entries)
+            return self._open({})
         iterator = self._open(entries)
         restore_all(rng)
         return iterator
@@ -129,6 +132,8 @@ class StreamSaver:
             if "pickled" in entries and not over and self._first_rng:
                 entries["first_rng"] = self._first_rng
             if over:
+                if entries.keys() & _PUT_BACK and self._announced is not None:
+                    entries["announced"] = self._announced
                 entries["over"] = True
             self._buffer.seek(0)
             dump(entries, self._buffer)
@@ -185,10 +190,21 @@ class StreamSaver:
                 self._undone["drift"] = self._reached["drift"]
         return self._undone or {}
 
+    def _finish(self, entries: dict[str, Any]) -> None:
+        """Bring the dataset to where the epoch before has left it, and to the epoch at hand."""
+        if entries.keys() & {"iterator", "pickled"}:
+            self._open(entries)
+        elif "dataset" in entries:
+            self._dataset.load_state_dict(entries["dataset"])
+        if "begun" in entries:
+            Baseline.put_back(self._dataset, entries)
+        if entries.keys() & _PUT_BACK:
+            self._set_epoch(entries.get("announced"))  # it may have been chosen since
+
     def _open(self, entries: dict[str, Any]) -> Any:
         if "begun" in entries:
             Baseline.put_back(self._dataset, entries)
-            self._set_epoch()  # the state may be of the epoch before
+            self._set_epoch(self._announced)
         self._reached = self._changes()
         beginning = Baseline(self._dataset, self._by_value) if self._shared else None
         if beginning is not None:
@@ -236,6 +252,8 @@ class StreamSaver:
 
 
 _NOTHING = pickle.dumps({})
+#: entries that give the dataset its attributes of then
+_PUT_BACK = {"dataset", "iterator", "pickled", "begun"}
 
 
 def _has_state(dataset: Any, iterator: Any) -> bool:

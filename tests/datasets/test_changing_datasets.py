@@ -310,11 +310,50 @@ class Told(Counts):
         return [12 * self.epoch + index for index in range(12)]
 
 
+class CountsAndIsTold(Counts):
+    """Counts its epochs, and draws by the count; the epoch that is set is another attribute."""
+
+    told = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.told = epoch
+
+
+class CountsFromItsClassAndIsTold(CountsFromItsClass, CountsAndIsTold):
+    pass
+
+
+class HandsOn(IterableDataset[int]):
+    """A wrapper, as people write it."""
+
+    def __init__(self, *inner: Any) -> None:
+        self.inner = {"train": list(inner)}
+
+    def set_epoch(self, epoch: int) -> None:
+        for each in self.inner["train"]:
+            each.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.chain.from_iterable(self.inner["train"])
+
+
+WRAPPERS: dict[str, Any] = {
+    "bare": lambda dataset: dataset,
+    "shuffled": lambda dataset: ShuffleBuffer(dataset, 5),
+    "interleaved": lambda dataset: Interleave([dataset]),
+    "wrapped": HandsOn,
+    "wrapped twice": lambda dataset: HandsOn(Interleave([dataset])),
+}
+IN_WRAPPERS = pytest.mark.parametrize("wrapper", WRAPPERS)
+
+
 @pytest.mark.parametrize("num_workers, persistent", WORKERS)
+@IN_WRAPPERS
 def test_an_epoch_that_the_program_has_told_is_no_change(
-    num_workers: int, persistent: bool
+    wrapper: str, num_workers: int, persistent: bool
 ) -> None:
-    loader = DataLoader(Told(), 4, num_workers=num_workers, persistent_workers=persistent, seed=1)
+    options: dict[str, Any] = {"num_workers": num_workers, "persistent_workers": persistent}
+    loader = DataLoader(WRAPPERS[wrapper](Told()), 4, seed=1, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for epoch in range(3):
@@ -323,3 +362,20 @@ def test_an_epoch_that_the_program_has_told_is_no_change(
                 loader.state_dict()
             loader.state_dict()
     del loader
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}], ids=str)
+@pytest.mark.parametrize("counts", [CountsAndIsTold, CountsFromItsClassAndIsTold])
+@IN_WRAPPERS
+def test_an_epoch_that_was_told_does_not_hide_what_the_dataset_has_counted(
+    wrapper: str, counts: Any, options: Any
+) -> None:
+    loader = DataLoader(WRAPPERS[wrapper](counts()), 4, seed=1, **options)
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        iterator = iter(loader)
+        if not epoch:
+            list(iterator)
+    next(iterator)
+    with pytest.warns(LoaderWarning, match="its epochs have changed its attributes"):
+        iterator.state_dict()

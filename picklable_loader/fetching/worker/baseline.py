@@ -12,7 +12,9 @@ import pickle
 from hashlib import blake2b
 from typing import Any
 
-from ...datasets.datapipes import lasting
+from torch.utils.data import Dataset
+
+from ...datasets.datapipes import is_iter_datapipe, lasting
 from ...datasets.protocol import is_stateful, set_epoch_of
 from ...saving.pickles.by_reference import (
     attributes_of,
@@ -24,6 +26,8 @@ from ...saving.pickles.by_reference import (
 
 #: an attribute that is larger when pickled, large tensors and arrays in it aside, is not carried
 _MOST_BYTES = 1 << 24
+#: a longer list is none of datasets
+_MOST_DATASETS = 1000
 
 
 class Baseline:
@@ -96,15 +100,33 @@ class FirstBaseline(Baseline):
 
     def __init__(self, dataset: Any, by_value: bool = False) -> None:
         super().__init__(dataset, by_value)
-        #: attributes that set_epoch changes: a resume calls it again
-        self._set_by_epoch: set[str] = set()
+        #: below the attributes as well
+        self._first = self._paths()
+        #: paths to what set_epoch changes: a resume calls it again
+        self._set_by_epoch: set[tuple[Any, ...]] = set()
 
     def set_epoch(self, epoch: int) -> None:
         """Call the dataset's ``set_epoch``, and note the attributes that it changes."""
-        before = self._forms()
+        before = self._paths()
         set_epoch_of(self._dataset, epoch)
-        after = self._forms()
-        self._set_by_epoch |= {name for name, form in after.items() if form != before.get(name)}
+        after = self._paths()
+        self._set_by_epoch |= {path for path, form in after.items() if form != before.get(path)}
+
+    def _paths(self) -> dict[tuple[Any, ...], bytes | None]:
+        """By path, the forms of attributes, and of those of datasets below; none if not needed."""
+        dataset = self._dataset
+        if is_stateful(dataset) or not callable(getattr(dataset, "set_epoch", None)):
+            return {}
+        found: dict[tuple[Any, ...], bytes | None] = {}
+        ahead: list[tuple[Any, ...]] = [((), dataset, {id(dataset)})]
+        for path, owner, above in ahead:
+            for name, value in _parts(owner):
+                where = *path, name
+                if id(value) not in above and (_is_dataset(value) or _holds_datasets(value)):
+                    ahead.append((where, value, above | {id(value)}))
+                else:
+                    found[where] = self._form(value)
+        return found
 
     def _forms(self) -> dict[str, bytes | None]:
         return {name: self._form(value) for name, value in attributes_of(self._dataset).items()}
@@ -139,8 +161,47 @@ class FirstBaseline(Baseline):
         # unless its first value is the class's.
         kinds = [kind for kind in type(self._dataset).__mro__ if not _is_torchs(kind)]
         built = self._names.union(*(changed.keys() & vars(kind).keys() for kind in kinds))
-        drift = {*gone, *changed} & built - self._set_by_epoch
+        drift = {*gone, *changed} & built - self._only_set_by_epoch()
         return {"begun": entry, "drift": sorted(drift)}
+
+    def _only_set_by_epoch(self) -> set[str]:
+        """Attributes in which set_epoch has changed something, and nothing else has."""
+        names = {path[0] for path in self._set_by_epoch}
+        if not names:
+            return names
+        now = self._paths()
+        others = self._first.keys() & now.keys() - self._set_by_epoch
+        return names - {path[0] for path in others if self._first[path] != now[path]}
+
+
+def _parts(owner: Any) -> list[tuple[Any, Any]]:
+    """What a dataset, or a list or dict of datasets, holds, by name; a class's values as well."""
+    if isinstance(owner, list | tuple):
+        return list(enumerate(owner))
+    if isinstance(owner, dict):
+        return list(owner.items())
+    kinds = [kind for kind in reversed(type(owner).__mro__) if not _is_torchs(kind)]
+    of_class = {name: value for kind in kinds for name, value in vars(kind).items()}
+    plain = {name: value for name, value in of_class.items() if _is_data(name, value)}
+    return list({**plain, **attributes_of(owner)}.items())
+
+
+def _is_data(name: str, value: Any) -> bool:
+    return not (name.startswith("__") or hasattr(value, "__get__"))
+
+
+def _is_dataset(value: Any) -> bool:
+    """It is one, whose attributes an epoch can change; `lasting` knows those of DataPipes."""
+    its_own = isinstance(value, Dataset) or callable(getattr(type(value), "set_epoch", None))
+    return its_own and not is_iter_datapipe(value)
+
+
+def _holds_datasets(value: Any, deep: int = 2) -> bool:
+    items = value.values() if isinstance(value, dict) else value
+    few = isinstance(value, list | tuple | dict) and 0 < len(items) <= _MOST_DATASETS
+    if not few or not deep:
+        return False
+    return any(_is_dataset(item) or _holds_datasets(item, deep - 1) for item in items)
 
 
 def _is_torchs(kind: type[Any]) -> bool:

@@ -50,6 +50,8 @@ class Cursor(NamedTuple):
     announced: int | None = None
     #: the epoch of the pass after this one, which ``set_epoch`` has chosen; None: the next number
     next_epoch: int | None = None
+    #: nobody has chosen that epoch: later passes have begun the ones before it
+    counted: bool = False
     #: the rank that this belongs to and the number of ranks, (0, 2), where ranks may differ: it
     #: holds indices, or a checksum of them. With ``shard=``, a beginning has it as well, so that
     #: `merge_states` knows whose it is; None: any rank can go on from it

@@ -41,6 +41,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "batches": (int,),
         "announced": (int, _NULL),
         "next_epoch": (int,),
+        "counted": (bool,),
         "rank": (list,),
         "fits": (dict,),
         "program": (dict,),

@@ -43,6 +43,7 @@ _KINDS: dict[str, tuple[type[Any], int, bool]] = {
     "num_streams": (int, _LARGEST, True),
     "batches": (int, _LARGEST, True),
     "next_epoch": (int, _LARGEST, True),
+    "counted": (bool, 0, True),
 }
 
 
@@ -81,6 +82,8 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         state["draws_as"] = cursor.draws_as
     if cursor.next_epoch is not None:
         state["next_epoch"] = cursor.next_epoch
+        if cursor.counted:
+            state["counted"] = True
     if cursor.rank is not None:
         state["rank"] = list(cursor.rank)
     if cursor.feedback is not None:
@@ -125,6 +128,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         num_streams=state.get("num_streams"),
         batches=state.get("batches"),
         next_epoch=state.get("next_epoch"),
+        counted=state.get("counted", False),
         rank=_rank(state),
         feedback=_feedback(state),
     )

@@ -143,8 +143,10 @@ class History:
             behind: see `Run.cursor`.
         """
         state = self._snapshot(spec, position, live, behind)
-        chosen = self.choice.chosen if position is self.position else None
-        return state if chosen is None else {**state, "next_epoch": chosen}
+        if self.resume is None:
+            state.pop("counted", None)
+            state |= self.choice.after(position.epoch, position.follows(self.next_epoch))
+        return state
 
     def _snapshot(self, spec: Spec, position: Position, live: bool, behind: int) -> dict[str, Any]:
         waits, run = position.waits, position.run
@@ -173,7 +175,9 @@ class History:
         self._check_newest(spec, position)
         seeded = self.source.seed is not None
         cursor = Cursor(
-            epoch=self.next_epoch if position is self.position else position.epoch + 1,
+            epoch=(
+                self.next_epoch if position is self.position else position.follows(self.next_epoch)
+            ),
             # with a seed each epoch begins with its own
             rng={} if seeded else self.source.state(spec.moves),
             **self._draws(spec, position.carryover()),
@@ -328,14 +332,15 @@ class History:
 
     def begins(self, position: Position) -> None:
         """A pass has begun, or goes on from a state: it is the newest one."""
-        chosen = None if position.start is None else position.start.cursor.next_epoch
-        self.choice.begins(chosen, position.over)
+        cursor = Cursor() if position.start is None else position.start.cursor
+        self.choice.begins(None if cursor.counted else cursor.next_epoch, position.over)
         self.position, self.carryover = position, None
-        self.next_epoch = position.epoch + 1 if chosen is None else chosen
+        self.next_epoch = position.epoch + 1 if cursor.next_epoch is None else cursor.next_epoch
 
     def ends(self, spec: Spec, run: Run) -> None:
         """Note the state in which the run leaves the dataset, if the next epoch finds it so."""
         self.carried, self.midway = {}, self.midway and spec.workers > 0
+        run.follows = self.next_epoch
         own = not (spec.workers or spec.streams_given)  # it reads the program's own dataset
         alone = own and spec.streams.total == run.streams.total == 1
         if run.finished and run.batches is not None and (wrong := run.wrong_lengths()):

@@ -65,6 +65,16 @@ class Position:
         assert self.start is not None
         return self.start.cursor.epoch
 
+    def follows(self, next_epoch: int) -> int:
+        """The loader's next epoch, ``next_epoch`` now; or when the pass ended, if it is over."""
+        if not self.over:
+            return next_epoch
+        if self.run is not None:
+            return self.run.follows
+        assert self.start is not None
+        cursor = self.start.cursor
+        return cursor.epoch + 1 if cursor.next_epoch is None else cursor.next_epoch
+
     @property
     def midway(self) -> bool:
         """It reads a stream of the program's own dataset, which a pickle has as it is then."""

@@ -101,6 +101,8 @@ class Run:
         self.batches = spec.batches
         #: once the run is over: by stream, the state in which the next epoch finds the dataset
         self.last_states: dict[int, Any] = {}
+        #: the epoch that the loader's next pass would have been of then
+        self.follows = 0
         #: workers have to be given the positions of their streams
         self.goes_on = cursor is not None
         #: where it began: the step after that of a state, or 0

@@ -33,6 +33,19 @@ class EpochChoice:
         self.chosen = saved.get("chosen")
         self.waits = self.chosen is not None
 
+    def after(self, epoch: int, follows: int) -> dict[str, Any]:
+        """The part of a pass's state that says which epoch comes next, unless it is plain.
+
+        Args:
+            epoch: of the pass.
+            follows: the loader's next one; later passes may have begun others.
+        """
+        if self.chosen is not None:
+            return {"next_epoch": self.chosen}
+        if follows == self.announced:  # it was given at once, as the newest pass was left
+            return {"next_epoch": follows}
+        return {} if follows == epoch + 1 else {"next_epoch": follows, "counted": True}
+
     def begins(self, chosen: int | None, over: bool) -> None:
         """A pass begins, or goes on from a state that has this choice; or it is over already."""
         self.chosen, self.waits = chosen, chosen is not None and not over

@@ -103,7 +103,8 @@ def test_a_rank_that_is_not_below_the_number_of_ranks_is_damage(rank: list[Any])
 
 
 def test_the_epoch_of_the_next_pass_survives() -> None:
-    for cursor in (GOOD._replace(next_epoch=0), GOOD._replace(next_epoch=7)):
+    counted = GOOD._replace(next_epoch=7, counted=True)
+    for cursor in (GOOD._replace(next_epoch=0), GOOD._replace(next_epoch=7), counted):
         assert from_plain(to_plain(cursor, {})) == (cursor, {})
     with pytest.raises(DamagedStateError, match="next_epoch"):
         from_plain({**to_plain(GOOD, {}), "next_epoch": -1})

@@ -344,3 +344,59 @@ def test_a_loader_pickled_between_epochs_has_the_seeds_of_its_living_workers(
     again = pickle.loads(pickle.dumps(pickle.loads(saved)))
     torch.set_rng_state(states)
     assert passes(*again) == whole
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("by_pickle", [False, True])
+@pytest.mark.parametrize("begun, held", [(1, False), (2, False), (1, True)], ids=str)
+@pytest.mark.parametrize("taken", [0, 1, 99])
+def test_an_older_iterator_knows_the_epochs_that_later_ones_have_begun(
+    taken: int, begun: int, held: bool, by_pickle: bool, num_workers: int
+) -> None:
+    """A look at a batch in mid-epoch begins an epoch: a state of the iterator forgot it."""
+
+    def batches(source: Any) -> Any:
+        return [batch.tolist() for batch in source]
+
+    def make(**more: Any) -> DataLoader[Any]:
+        return DataLoader(Epochal(), 4, shuffle=True, seed=1, num_workers=num_workers, **more)
+
+    loader = make()
+    iterator, later = iter(loader), []
+    next(iterator)
+    for _ in range(begun):
+        later.append(iter(loader))
+        next(later[-1])
+        if not held:
+            later.clear()
+    for _ in range(min(taken, 99)):
+        next(iterator, None)
+    if by_pickle:
+        copied = pickle.loads(pickle.dumps(iterator))
+        again = copied.loader
+    else:
+        again = make()
+        again.load_state_dict(iterator.state_dict())
+        if not iterator.finished:  # saved again before and after it goes on
+            state, again = again.state_dict(), make()
+            again.load_state_dict(state)
+            copied = iter(again)
+            assert copied.state_dict() == state
+    if by_pickle or not iterator.finished:
+        assert batches(copied) == batches(iterator)
+    for epoch in (begun + 1, begun + 2):
+        assert (batches(again), again.epoch) == (batches(loader), epoch + 1)
+
+
+def test_the_dataset_is_given_an_epoch_only_if_it_was_chosen() -> None:
+    loader = DataLoader(Epochal(), 4, seed=1)
+    iterator = iter(loader)
+    next(iterator), next(iter(loader))
+    again = DataLoader(Epochal(), 4, seed=1)
+    again.load_state_dict(iterator.state_dict())
+    list(again)
+    assert again.dataset.epoch == loader.dataset.epoch
+    loader.set_epoch(5)
+    again.load_state_dict(iterator.state_dict())
+    list(again)
+    assert (again.epoch, again.dataset.epoch) == (5, 5)

@@ -101,6 +101,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "sampler": (dict,),
         "between": (dict,),
         "events": (list,),
+        "others": (list,),
         "universe": (dict,),
         "iterator_state": _FORM,
         "sampler_state": _FORM,

@@ -14,6 +14,7 @@ from ..fetching.worker.baseline import FirstBaseline
 from ..fetching.worker.saved_streams import brought, read, remembers, settle
 from ..orders.attributes import prepare
 from ..orders.torch_samplers import changed_settings
+from ..orders.turns import forget
 from ..rng.source import Source
 from .accept import accept
 from .carryover import Carryover, positions_left, stream_fields
@@ -173,13 +174,12 @@ class History:
             CannotSaveError: a later pass has begun, and has changed what that epoch begins with.
         """
         self._check_newest(spec, position)
-        seeded = self.source.seed is not None
         cursor = Cursor(
             epoch=(
                 self.next_epoch if position is self.position else position.follows(self.next_epoch)
             ),
             # with a seed each epoch begins with its own
-            rng={} if seeded else self.source.state(spec.moves),
+            rng={} if self.source.seed is not None else self.source.state(spec.moves),
             **self._draws(spec, position.carryover()),
             sampler=spec.unstarted(self.source, True),
             announced=self.choice.announced,
@@ -276,9 +276,8 @@ class History:
         draws_as = self._drawing(spec)
         if carryover is None and draws_as == "persistent_workers":  # they have ended, or never were
             carryover = self.carryover if position is None else position.carryover()
-        run = Run(
-            spec, self.source, self.next_epoch, self.choice.announced, None, carryover, draws_as
-        )
+        announced = self.choice.announced
+        run = Run(spec, self.source, self.next_epoch, announced, None, carryover, draws_as)
         return self._opened(run)
 
     def after_unpickling(self, spec: Spec) -> tuple[Saved | None, Carryover | None]:
@@ -388,6 +387,7 @@ class History:
         cursor, fits = accepted.saved
         if not spec.iterable:
             prepare(spec.sampler, cursor.sampler, self.source, self.iterated)
+            forget(spec.sampler)
         self.source.generators = spec.generators
         self.source.put_back(cursor.rng)
         self.source.load(cursor.rng, fits)

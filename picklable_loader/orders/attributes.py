@@ -102,6 +102,15 @@ def look(sampler: Any, path: str) -> list[Any] | None:
         return None
 
 
+def objects_in(sampler: Any, frozen: Frozen) -> dict[str, Any]:
+    """By path, the generators, lists, arrays and the like, which its iterators may refer to."""
+    return {
+        path: _at(sampler, path)
+        for path, (kind, form) in frozen.items()
+        if kind in ATTRIBUTE_RNGS or (kind == "plain" and type(form) not in SCALARS)
+    }
+
+
 def rngs_in(sampler: Any, other: Any) -> set[int]:
     """The ids of the generators that `freeze` sees in a sampler; ``other``: see there."""
     frozen = freeze(sampler, other)

@@ -24,14 +24,15 @@ from ..errors import (
     CannotSaveError,
     DamagedStateError,
     LoaderError,
-    StateError,
 )
-from ..rng.generators import RNGS, GeneratorStates, capture_all
+from ..rng.generators import GeneratorStates, capture_all
 from ..rng.source import Setting, Source
 from ..saving.states.checksum import checksum
 from ..saving.states.plain import alike, decode, encode_any, encode_state
-from .attributes import Frozen, changed, freeze, thaw
-from .replay import Event, Record, Replay, goes_on, next_items, receiver_of, taker_of
+from .attributes import Frozen, changed, thaw
+from .given import Event, goes_on, receiver_of, taker_of
+from .replay import Record, Replay, next_items
+from .turns import SamplerTurns
 from .unknown import Lent, check_known, once_only, pickles
 
 _T = TypeVar("_T")
@@ -64,11 +65,8 @@ class CustomOrder:
         self._loaded = False
         #: the sampler's attributes after the last iter()
         self._opened: Frozen = {}
-        self.record = Record() if self._saved is None else _read(self._saved)
-        #: states in which the sampler left the global generators
-        self._left: dict[str, Any] = {}
-        #: global generators of which a replay knows the state to begin with
-        self._logged: set[str] = set()
+        self.record = Record() if self._saved is None else Record.read(self._saved)
+        self._turns = SamplerTurns(sampler, setting.source)
         #: what the sampler is to receive
         self._heard: deque[Event] = deque()
         self._pickles: bool | None = None
@@ -78,19 +76,22 @@ class CustomOrder:
         if self._saved is not None:
             return
         if not self.record.opens:
-            self.record.before = self._frozen()
+            self.record.before = self._turns.frozen()
+            self._turns.claim(self.record.before)
         self._iterator = self._draw(iter, self._sampler)
         # No replay would reach its position.
         if getattr(self._iterator, "state_is_position", False) and is_stateful(self._iterator):
             self._moves = [True] * _PROOFS
         self.record.opens += 1
         if self.record.opens == 1:
-            self._opened = self._frozen()
+            self._opened = self._turns.frozen()
 
     def take(self, count: int) -> list[Any]:
         if self._saved is not None:
             self._restore(self._saved)
         if not count:
+            if not (self.record.ended and self._turns.newest):
+                self._turns.hand_over()
             return []
         if self._iterator is None and not self.record.ended:
             self.open()
@@ -204,7 +205,7 @@ class CustomOrder:
     # --- saving ----------------------------------------------------------------------------------
 
     def _note_between(self) -> None:
-        now = self._frozen()
+        now = self._turns.frozen()
         self.record.between.update(changed(now, self._opened))
         self._opened = now
 
@@ -232,7 +233,7 @@ class CustomOrder:
             what = "state_dict() of the sampler's iterator: "
             state["iterator_state"] = encode_state(self._iterator.state_dict(), what, live)
             # Its sampler may count epochs, of which iter() makes another order.
-            before, now = self.record.before, self._frozen()
+            before, now = self.record.before, self._turns.frozen()
             state["sampler"] = changed(before, self._source.origin, now if live else before)
             state |= {"between": between} if (between := changed(now, before)) else {}
         else:
@@ -241,18 +242,27 @@ class CustomOrder:
     def _sampler_state(self, live: bool) -> Any:
         return encode_state(self._sampler.state_dict(), "state_dict() of the sampler: ", live)
 
-    def _add_replay(self, state: dict[str, Any], live: bool) -> None:
-        if self.record.log is None or self._lent.look():
-            if "iterator" in state:
-                return
-            self._lent.check(self._sampler)
+    def _check_replay(self) -> None:
+        """Raise CannotSaveError if no replay leads to where the sampler is."""
+        if not self._turns.newest:
+            self.record.move(*self._turns.changes())
+        self._lent.check(self._sampler)
+        if self.record.log is None or self.record.unclear:
             raise CannotSaveError(
                 f"the iterator of the sampler {type(self._sampler).__qualname__}",
                 *self.record.why_not(seeded=self._private is not None),
             )
+
+    def _add_replay(self, state: dict[str, Any], live: bool) -> None:
+        try:
+            self._check_replay()
+        except CannotSaveError:
+            if "iterator" in state:
+                return
+            raise
         if not self.record.taken:
             self._note_between()
-        before, origin, now = self.record.before, self._source.origin, self._frozen()
+        before, origin, now = self.record.before, self._source.origin, self._turns.frozen()
         if live:  # a pickle holds the sampler as it is now
             check_known(before, now, self._sampler)
         else:
@@ -265,16 +275,18 @@ class CustomOrder:
         if self.record.events:
             state["events"] = self.record.events_as_plain(live)
         state["sampler"] = changed(before, origin, now if live else before)
+        if self.record.others:
+            state["others"] = [[*moved] for moved in self.record.others]
         if self.record.between:
             state["between"] = dict(self.record.between)
+        self._add_changed_state(state, live)
+
+    def _add_changed_state(self, state: dict[str, Any], live: bool) -> None:
         if self._moved_to is not None and is_stateful(self._sampler):
             # No position, but what the program has changed in mid-epoch: weights, a curriculum.
             known = all(self._moves) and not self._loaded
             if not (known and alike(self._moved_to, self._own_state())):
                 state["sampler_state"] = self._sampler_state(live)
-
-    def _frozen(self) -> Frozen:
-        return freeze(self._sampler, self._source.dataset, self._source.lists)
 
     # --- restoring -------------------------------------------------------------------------------
 
@@ -282,7 +294,7 @@ class CustomOrder:
         try:
             if "iterator" in saved:
                 self._iterator = saved["iterator"]
-                self.record.before = {**self._frozen(), **self.record.before}
+                self.record.before = {**self._turns.frozen(), **self.record.before}
                 self._go_on_in(saved)
             elif "log" in saved:
                 self._replay(saved)
@@ -290,7 +302,7 @@ class CustomOrder:
                 self._load_state_dicts(saved)
                 self._go_on_in(saved)
         except BaseException as error:
-            self.record, self._iterator = _read(saved), None  # the next take begins again
+            self.record, self._iterator = Record.read(saved), None  # the next take begins again
             if isinstance(error, LoaderError) or not isinstance(error, SYMPTOMS):
                 raise
             raise DamagedStateError("order", "what this sampler's order saves", error) from error
@@ -301,7 +313,7 @@ class CustomOrder:
         if "sampler_state" in saved:
             self._sampler.load_state_dict(decode(saved["sampler_state"]))
         thaw(self._sampler, saved.get("sampler", {}))
-        self.record.before = self._frozen()
+        self.record.before = self._turns.frozen()
         with self._aside():
             self._iterator = iter(self._sampler)
         if "iterator_state" in saved:
@@ -319,13 +331,17 @@ class CustomOrder:
             self._private.states.update(GeneratorStates.from_text(saved["universe"]).states)
 
     def _replay(self, saved: dict[str, Any]) -> None:
-        record = self.record
+        record, now = self.record, self._turns.claim()
         thaw(self._sampler, self._source.origin)
         thaw(self._sampler, record.before)
-        record.before = self._frozen()
+        record.before = self._turns.frozen()
         world = self._private or GeneratorStates({})
         replay = Replay(self._sampler, record, world, world)
         replay.complete()
+        if now is not None:  # others have begun, or gone on from their states, before this one
+            moved = changed(now, self._turns.frozen())
+            thaw(self._sampler, moved)
+            record.move(moved)
         self._iterator, record.checksum = replay.iterator, replay.checksum
         self._moved_to = self._own_state()
         if "sampler_state" in saved:
@@ -334,9 +350,9 @@ class CustomOrder:
             if self._loaded:
                 self._sampler.load_state_dict(given)
         if not record.taken:
-            self._opened = self._frozen()
-        self._left = dict(world.states)
-        self._logged = set(self._left)
+            self._opened = self._turns.frozen()
+        record.left = dict(world.states)
+        record.logged = set(record.left)
 
     # --- drawing ---------------------------------------------------------------------------------
 
@@ -362,6 +378,8 @@ class CustomOrder:
 
     def _draw(self, act: Callable[[Any], _T], argument: Any) -> _T:
         """Let the sampler act; without a seed, note from which global generators it draws."""
+        if not self._turns.newest:
+            self.record.move(*self._turns.begin())
         if self._private is not None:
             with self._private:
                 return act(argument)
@@ -374,25 +392,5 @@ class CustomOrder:
                 left = capture_all()
                 if left != found:
                     self._source.saved_at.clear()
-                    self._note(opens, taken, found, left)
-                self._left = left
-
-    def _note(self, opens: int, taken: int, found: dict[str, Any], left: dict[str, Any]) -> None:
-        moved = [name for name in RNGS if found[name] != left[name]]
-        strange = {
-            name: found[name]
-            for name in moved
-            if name not in self._logged or found[name] != self._left[name]
-        }
-        self._logged.update(strange)
-        if strange:
-            self.record.note(opens, taken, strange)
-
-
-def _read(saved: dict[str, Any]) -> Record:
-    try:
-        return Record.from_plain(saved)
-    except StateError:
-        raise
-    except SYMPTOMS as error:
-        raise DamagedStateError("order", "what a custom sampler's order saves", error) from error
+                    self.record.drew(opens, taken, found, left)
+                self.record.left = left

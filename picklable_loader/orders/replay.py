@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from ..errors import OrderMismatch, UsageError
+from ..errors import SYMPTOMS, DamagedStateError, OrderMismatch, StateError
 from ..rng.generators import RNGS, GeneratorStates
 from ..saving.states.checksum import BEGINNING, checksum
-from ..saving.states.notes import notes_as_plain, notes_from_plain, objects_of
-from ..saving.states.plain import decode, encode_state
+from ..saving.states.notes import notes_as_plain
+from ..saving.states.plain import encode_state
 from .attributes import Frozen, thaw
+from .given import Event, event_of, give
 
 #: A sampler that draws from a global generator at every batch, while the program draws from it in
 #: between, can be replayed only with the generator's state at each of these draws.
@@ -29,27 +27,6 @@ _END = object()
 _MOST_HEARD = 1 << 20
 #: torch itself calls iter(sampler) twice in an epoch, where it starts workers
 _MOST_OPENS = 8
-
-
-class Event(NamedTuple):
-    """Something that a sampler was given in mid-epoch."""
-
-    #: indices that it had given by then
-    taken: int
-    #: the step that the notes are about; None: batches were put back
-    step: int | None
-    #: the notes, or the batches
-    given: list[Any]
-    #: its iterator had come to its end, since batches were put back last
-    ended: bool = False
-    #: the class of the exception that it has raised; None: it has raised none
-    raised: str | None = None
-
-    @property
-    def bytes(self) -> int:
-        """Memory that it takes in a state, or so."""
-        notes = self.given if self.step is not None else [pickle.dumps(self.given)]
-        return sum(map(len, notes))
 
 
 @dataclass
@@ -75,6 +52,25 @@ class Record:
     events: list[Event] = field(default_factory=list)
     #: memory that these take, or so
     heard_bytes: int = 0
+    #: [taken, ended, attributes]: what other iterators of the sampler have changed, and when
+    others: list[list[Any]] = field(default_factory=list)
+    #: an attribute that they have changed in a manner that no replay can repeat; None: none
+    unclear: str | None = None
+    #: states in which the sampler left the global generators
+    left: dict[str, Any] = field(default_factory=dict)
+    #: global generators of which a replay knows the state to begin with
+    logged: set[str] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, saved: dict[str, Any]) -> Record:
+        """Raises StateError if it is damaged."""
+        try:
+            return cls.from_plain(saved)
+        except StateError:
+            raise
+        except SYMPTOMS as error:
+            what = "what a custom sampler's order saves"
+            raise DamagedStateError("order", what, error) from error
 
     @classmethod
     def from_plain(cls, saved: dict[str, Any]) -> Record:
@@ -92,9 +88,12 @@ class Record:
         found = saved.get("checksum")
         if found is not None and len(bytes.fromhex(found)) != 8:
             raise ValueError("a checksum is 16 hexadecimal digits")
-        events = [_event(*form) for form in saved.get("events", ())]
+        events = [event_of(*form) for form in saved.get("events", ())]
         heard = sum(event.bytes for event in events)
-        return cls(opens, taken, ended, found, log, before, between, events, heard)
+        others = [[at, over, dict(moved)] for at, over, moved in saved.get("others", ())]
+        if not {(type(at), type(over)) for at, over, _ in others} <= {(int, bool)}:
+            raise TypeError("what others have changed has a number, and whether the end had come")
+        return cls(opens, taken, ended, found, log, before, between, events, heard, others)
 
     def note(self, opens: int, taken: int, states: dict[str, Any]) -> None:
         """The sampler found these states when so much was done."""
@@ -105,9 +104,42 @@ class Record:
             if unclear or len(self.log) > _LOG_LIMIT:
                 self.log = None
 
+    def move(self, found: Frozen, unclear: str | None = None) -> None:
+        """Other iterators of the sampler have changed these attributes; see `SamplerTurns`."""
+        if not found:
+            return
+        if self.others and self.others[-1][:2] == [self.taken, self.ended]:
+            self.others[-1][2] |= found
+        else:
+            self.others.append([self.taken, self.ended, found])
+        # An iterator that has come to its end reads nothing more. Before or after an event?
+        crossed = bool(self.events) and self.events[-1].taken == self.taken
+        if crossed or len(self.others) > _LOG_LIMIT:
+            unclear = next(iter(found))
+        if crossed or not self.ended:
+            self.unclear = self.unclear or unclear
+
+    def drew(self, opens: int, taken: int, found: dict[str, Any], left: dict[str, Any]) -> None:
+        """The sampler has drawn: it found global generators in these states, and left them so."""
+        moved = [name for name in RNGS if found[name] != left[name]]
+        strange = {
+            name: found[name]
+            for name in moved
+            if name not in self.logged or found[name] != self.left[name]
+        }
+        self.logged.update(strange)
+        if strange:
+            self.note(opens, taken, strange)
+
     def why_not(self, seeded: bool) -> tuple[str, str]:
-        """Why there is no log, and the way out; with a seed, too much was heard."""
+        """Why there can be no replay, and the way out; with a seed, too much was heard."""
         state = "its iterator state_dict and load_state_dict, or what pickle can save"
+        if self.unclear is not None:
+            return (
+                f"another iterator has changed the sampler's attribute {self.unclear} since this "
+                "one began, and this one may read it",
+                f"Read other passes from a loader with a sampler of its own, or give {state}",
+            )
         if seeded or self.heard_bytes > _MOST_HEARD:
             return (
                 "it has received, or taken back, more than the 1 MiB that a state can hold of an "
@@ -135,6 +167,8 @@ class Record:
         """The sampler was given that; too much of it makes a replay impossible."""
         if self.log is None:
             return
+        if self.others and self.others[-1][:2] == [event.taken, True]:
+            self.unclear = next(iter(self.others[-1][2]))
         self.events.append(event)
         self.heard_bytes += event.bytes
         if self.heard_bytes > _MOST_HEARD:
@@ -158,49 +192,6 @@ class Record:
             [opens, taken, {name: RNGS[name].to_text(state) for name, state in states.items()}]
             for opens, taken, states in self.log or ()
         ]
-
-
-def _event(
-    taken: int, step: int | None, form: Any, ended: bool = False, raised: str | None = None
-) -> Event:
-    if type(taken) is not int or type(step) not in (int, type(None)):
-        raise TypeError("an event has whole numbers")
-    if type(ended) is not bool or type(raised) not in (str, type(None)):
-        raise TypeError("an event says whether the end had come, and which class was raised")
-    given = decode(form) if step is None else notes_from_plain(form)
-    return Event(taken, step, given, ended, raised)
-
-
-def receiver_of(*candidates: Any) -> Any:
-    """The first that receives feedback: a sampler's iterator, or the sampler; None: none does."""
-    return next((each for each in candidates if callable(getattr(each, "receive", None))), None)
-
-
-def taker_of(*candidates: Any) -> Any:
-    """The first that takes batches back; None: none does."""
-    return next((each for each in candidates if callable(getattr(each, "put_back", None))), None)
-
-
-def goes_on(iterator: Any) -> bool:
-    """An iterator that has come to its end may give more; generators, and those of C, never do."""
-    written = isinstance(getattr(type(iterator), "__next__", None), FunctionType)
-    return written or taker_of(iterator) is not None
-
-
-def give(event: Event, *candidates: Any) -> None:
-    """Give a sampler, or its iterator, what an event says; raises what it raises.
-
-    Raises:
-        UsageError: neither takes it.
-    """
-    taker = receiver_of(*candidates) if event.step is not None else taker_of(*candidates)
-    if taker is None:
-        method = "put_back(batches)" if event.step is None else "receive(step, objs)"
-        raise UsageError(f"{type(candidates[-1]).__qualname__} has no method {method} any more")
-    if event.step is None:
-        taker.put_back(copy.deepcopy(event.given))
-    else:
-        taker.receive(event.step, objects_of(event.given))
 
 
 class Replay:
@@ -228,13 +219,15 @@ class Replay:
         self._world, self._beyond = world, beyond
         self._found = {(opens, taken): states for opens, taken, states in record.log or ()}
         self._taken = 0
-        self._events = deque(record.events)
+        self._events, self._others = deque(record.events), deque(record.others)
         #: the iterator has come to its end, since batches were put back last
         self._ended = False
         #: of the indices that were given so far, up to those that are recorded
         self.checksum = BEGINNING
         stops = {taken for opens, taken in self._found if opens == record.opens}
-        self._stops = sorted(stops | {event.taken for event in record.events})
+        self._stops = sorted(
+            stops | {event.taken for event in record.events} | {moved[0] for moved in record.others}
+        )
         thaw(sampler, record.before)
         self.iterator: Iterator[Any] = iter(())
         for opens in range(record.opens):
@@ -266,6 +259,7 @@ class Replay:
         self._give()
         if self._record.ended:
             self._end()
+        self._move(ended=True)
 
     def seek(self, position: int) -> None:
         raise NotImplementedError("a replay goes on where it is")
@@ -289,7 +283,8 @@ class Replay:
             return list(next_items(self.iterator, min(count, stop - self._taken)))
 
     def _give(self) -> None:
-        """Give the sampler what it was given at this moment."""
+        """Give the sampler what it was given at this moment, as others have left it."""
+        self._move(ended=False)
         while self._events and self._events[0].taken <= self._taken:
             event = self._events.popleft()
             if event.ended:
@@ -302,6 +297,12 @@ class Replay:
                     raise
             if event.step is None and event.raised is None:
                 self._ended = False
+
+    def _move(self, ended: bool) -> None:
+        """Set the attributes that other iterators had changed by this moment."""
+        others = self._others
+        while others and others[0][0] <= self._taken and others[0][1] <= ended:
+            thaw(self._sampler, others.popleft()[2])
 
     def _end(self) -> None:
         """Have the iterator come to its end, unless it has."""

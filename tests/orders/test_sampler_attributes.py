@@ -7,6 +7,7 @@ import enum
 import itertools
 import json
 import pickle
+import random
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,23 @@ from typing import Any
 import numpy as np
 import pytest
 from torch.utils.data import RandomSampler, Sampler
+from zoo.samplers import (
+    CountsEpochs,
+    CountsEpochsLazily,
+    DrawsAsItGoes,
+    DrawsAtOnce,
+    KeepsItsOrder,
+)
+from zoo.samplers import N as LENGTH
+from zoo.samplers import (
+    OwnNumpyGenerator,
+    OwnPythonGenerator,
+    OwnTorchGenerator,
+    PositionAndCounting,
+    ShufflesInPlace,
+    from_numpy,
+    from_python,
+)
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotSaveError, LoaderWarning, UsageError
@@ -362,3 +380,125 @@ def test_a_length_that_raises_is_none() -> None:
     loader.load_state_dict(state)
     repr(loader)
     assert _flat(loader) == rest
+
+
+# --- several iterators of one sampler ------------------------------------------------------------
+
+
+class ReplacesItsGenerator(OwnPythonGenerator):
+    """A pass goes on with its own generator, whatever another one puts in its place."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.rng = rng = random.Random(self.rng.random())
+        for _ in range(len(self)):
+            yield rng.randrange(len(self))
+
+
+class SetsItsEpoch(CountsEpochs):
+    """The loader gives it its epoch, which it reads at each index."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(len(self)):
+            yield (index + self.epoch) % len(self)
+
+
+MOVED_BY_OTHERS: dict[str, Any] = {
+    "counter": CountsEpochs,
+    "lazy counter": CountsEpochsLazily,
+    "torch": OwnTorchGenerator,
+    "numpy": OwnNumpyGenerator,
+    "python": OwnPythonGenerator,
+    "global at once": lambda: DrawsAtOnce(from_numpy),
+    "global": lambda: DrawsAsItGoes(from_python),
+    "order in itself": KeepsItsOrder,
+    "epoch": SetsItsEpoch,
+    "positions": PositionAndCounting,
+}
+REFUSED_WHEN_MOVED: dict[str, Any] = {
+    "in place": ShufflesInPlace,
+    "replaced": ReplacesItsGenerator,
+}
+
+
+def look(loader: Any, batches: int) -> None:
+    other = iter(loader)
+    for _ in range(batches):
+        next(other)
+
+
+def goes_on(make: Any, looks: tuple[int, ...], at: int, by_pickle: bool) -> None:
+    """Compare an iterator with its copy of the step ``at``, in this epoch and the next one."""
+    loader, again = make(), make()
+    iterator = iter(loader)
+    for step in range(at + 1):
+        for _ in range(looks.count(step)):
+            look(loader, 1 + step % 2)
+        if step < at:
+            next(iterator)
+    if by_pickle:
+        copied = pickle.loads(pickle.dumps(iterator))
+        again = copied.loader
+    else:
+        again.load_state_dict(iterator.state_dict())
+        copied = iter(again)
+    first = next(copied).tolist()
+    assert first == next(iterator).tolist(), (looks, at)
+    relayed = pickle.loads(pickle.dumps(copied))  # a state of what was resumed
+    expected = batches(iterator), batches(loader)
+    for found in (copied, again), (relayed, relayed.loader):
+        assert tuple(map(batches, found)) == expected, (looks, at)
+
+
+def batches(source: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in source]
+
+
+@pytest.mark.parametrize("kind", MOVED_BY_OTHERS)
+@pytest.mark.parametrize("by_pickle", [False, True])
+def test_an_iterator_goes_on_after_others_have_moved_its_sampler(
+    by_pickle: bool, kind: str
+) -> None:
+    """A look at a batch in mid-epoch: this epoch or the next one was another, without a word."""
+
+    def make(num_workers: int = 0) -> DataLoader[Any]:
+        sampler = MOVED_BY_OTHERS[kind]()
+        return DataLoader(range(LENGTH), 3, sampler=sampler, seed=1, num_workers=num_workers)
+
+    for looks in ((0,), (1,), (2,), (1, 1, 3), (0, 3)):
+        for at in range(0 if kind != "epoch" else 1, 4):
+            goes_on(make, looks, at, by_pickle)
+    goes_on(lambda: make(2), (1, 2), 2, by_pickle)
+
+
+@pytest.mark.parametrize("kind", REFUSED_WHEN_MOVED)
+def test_what_others_have_done_to_an_object_that_it_may_read_is_refused(kind: str) -> None:
+    loader = DataLoader(range(LENGTH), 3, sampler=REFUSED_WHEN_MOVED[kind](), seed=1)
+    iterator = iter(loader)
+    next(iterator)
+    iterator.state_dict()
+    look(loader, 1)
+    for save in (iterator.state_dict, lambda: pickle.dumps(iterator)):
+        with pytest.raises(CannotSaveError, match="another iterator has changed .*(indices|rng)"):
+            save()
+    list(iterator)
+    list(loader)  # the next epoch begins with the sampler as it is
+    loader.state_dict()
+
+
+def test_iterators_of_one_sampler_are_saved_together() -> None:
+    for kind, make in MOVED_BY_OTHERS.items():
+        if kind == "positions":
+            continue
+        sampler = make()
+        loaders = [DataLoader(range(LENGTH), size, sampler=sampler, seed=size) for size in (2, 3)]
+        iterators = [iter(loader) for loader in loaders]
+        for at in (0, 1, 0):
+            next(iterators[at])
+        copies = pickle.loads(pickle.dumps(iterators))
+        turns = (0, 1, 0, 1)
+        assert [next(copies[at]).tolist() for at in turns] == [
+            next(iterators[at]).tolist() for at in turns
+        ], kind

@@ -1,8 +1,8 @@
 """Warns of what no save holds: random generators of the program's own that are not seeded either.
 
-A dataset, a collate_fn, or a closure in a sampler may hold one. Its next draws depend on its
-earlier ones, and in a worker on the batches that came there. So do the next batches of a loader
-that counts its epochs. A generator that the loader seeds before each batch
+A dataset, a collate_fn, convert=, or a closure in a sampler may hold one. Its next draws depend on
+its earlier ones, and in a worker on the batches that came there. So do the next batches of a
+loader that counts its epochs. A generator that the loader seeds before each batch
 (``seed_dataset="auto"``) is none of these. It warns once of each: before the first epoch if no save
 can hold it, or when it saves. It warns as well of a state that a dataset or a sampler only seems to
 have.
@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from ..core.cursor import Cursor
 from ..datasets.protocol import delegates_state, is_stateful, loses_samples
+from ..fetching.worker import fetch
 from ..orders.attributes import rngs_in
 from ..rng.owned import BY_CLASS, GLOBALS, Found, ids_of_global, owned_in, seed_of
 from .spec import Spec
@@ -38,7 +39,8 @@ _CLASSES = "classes"
 
 def parts_of(spec: Spec, collate_fn: Any) -> dict[str, Any]:
     """The objects whose generators the loader seeds, but for those that are `excluded`."""
-    return {"dataset": spec.dataset, "collate_fn": collate_fn}
+    options = spec.options
+    return fetch.parts_of(spec.dataset, collate_fn, options.convert, options.on_error)
 
 
 def excluded(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
@@ -107,11 +109,12 @@ def warn_of_unsaved(
                 delegated_state(type(part).__qualname__)
         looked.add("state")
     known = {id(spec.dataset), *ids_of_global()}
-    given = {"dataset": spec.dataset, "collate_fn": collate_fn}
+    given = parts_of(spec, collate_fn)
     names = [name for name in _data_at_risk(spec, state, live, foreign) if name not in looked]
     if names:
         by_class = names == [_CLASSES]
-        parts = given if by_class else {name: given[name] for name in names}
+        out = () if by_class else {"dataset", "collate_fn"}.difference(names)
+        parts = {n: each for n, each in given.items() if _alike(n) not in out}
         found = _unsaved(spec, parts, known - {id(parts.get("dataset"))})
         if text := _text(each for each in found if not by_class or _by_name(each[0])):
             unsaved_in_data(text)
@@ -120,6 +123,11 @@ def warn_of_unsaved(
         looked.add("sampler")
     elif "sampler" not in looked:
         _warn_of_sampler(spec, looked, state, live)
+
+
+def _alike(name: str) -> str:
+    """The part that a save holds, or leaves out, as it does this one."""
+    return name if name == "dataset" else "collate_fn"
 
 
 def _warn_of_sampler(spec: Spec, looked: set[str], state: dict[str, Any], live: bool) -> None:
@@ -191,7 +199,8 @@ def _unsaved(spec: Spec, parts: dict[str, Any], known: set[int]) -> Found:
     for path, generator in owned_in(parts, known, whole=seeded):
         if spec.streamed and path.startswith("dataset") and GLOBALS not in path:
             continue  # its state holds it, or a replay moves it again
-        of_loader = type(parts.get("collate_fn")) is dict  # attributes that a method of it may use
+        # attributes of the loader, which a method of it may use
+        of_loader = type(parts.get("collate_fn")) is dict and path.startswith("collate_fn")
         unseedable = seed_of(generator) is None and not spec.workers
         if not seeded or of_loader or unseedable or path in out:
             yield path, generator

@@ -76,11 +76,12 @@ class DataLoader(Picklable[_T]):
             a difference if there are more of them than workers.
         seed_hooks: called with a seed (an int from 0 to 2**62 - 1) each time that the generators
             are seeded, to seed another one.
-        seed_dataset: how generators that a dataset or a collate_fn owns are seeded, each time that
-            the global ones are. ``"auto"``: those of Python, NumPy and torch are found, and so are
-            transforms with ``set_random_seed`` (albumentations) or ``set_random_state`` (monai),
-            and each is given a seed of its own; but no dataset that is iterable-style or has
-            ``state_dict``, no generator of the sampler's, and nothing with ``seeding="worker"``.
+        seed_dataset: how generators of dataset, collate_fn, convert and on_error are seeded,
+            each time that the global ones are. ``"auto"``: those of Python, NumPy and torch are
+            found, and so are transforms with ``set_random_seed`` (albumentations) or
+            ``set_random_state`` (monai), and each is given a seed of its own; but no dataset that
+            is iterable-style or has ``state_dict``, no generator of the sampler's, and nothing
+            with ``seeding="worker"``.
             ``"off"``: nothing is seeded. A callable: it is given the dataset of the process that
             fetches, and the seed.
         at_epoch_end: what ``iter`` does with a state that was taken after an epoch's last batch

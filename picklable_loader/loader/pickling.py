@@ -252,7 +252,8 @@ def warn_of_generators(loader: Owner[Any], spec: Spec, state: dict[str, Any], li
     """See `warn_of_unsaved`."""
     inner = loader._pl
     collate_fn: Any = loader.collate_fn
-    if getattr(collate_fn, "__self__", None) is loader:  # a method of a subclass
+    called = collate_fn, inner.options.convert, inner.options.on_error
+    if any(getattr(each, "__self__", None) is loader for each in called):  # a subclass's method
         torchs = _torchs_own().keys() | vars(inner.options).keys() | {*_GIVEN, "_pl"}
         collate_fn = {name: each for name, each in vars(loader).items() if name not in torchs}
     warn_of_unsaved(spec, collate_fn, inner.looked, state, live, inner.turn.foreign)

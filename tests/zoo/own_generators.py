@@ -1,4 +1,4 @@
-"""Generators that a dataset or a collate_fn owns, in all kinds of places."""
+"""Generators that people's code for a batch owns, in all kinds of places."""
 
 from __future__ import annotations
 
@@ -82,6 +82,24 @@ class Collates:
     def collate(self, samples: list[Any]) -> Any:
         return jittered(samples, self.rng)
 
+    def convert(self, batch: Any) -> Any:
+        return batch + self.rng.random_sample()
+
+    def replace(self, error: Exception, index: int) -> float:
+        return self.rng.random_sample()
+
+
+class EachSecond(Dataset[float]):
+    """Every second sample is bad."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> float:
+        if index % 2:
+            raise ValueError(index)
+        return float(index)
+
 
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
@@ -144,6 +162,8 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "containers": lambda: of_map(dataset=Draws(ByTorch())),
     "partial": lambda: of_map(collate_fn=partial(jittered, rng=np.random.default_rng(3))),
     "method": lambda: of_map(collate_fn=Collates().collate),
+    "convert": lambda: of_map(convert=Collates().convert),
+    "on_error": lambda: of_map(dataset=EachSecond(), on_error=Collates().replace),
     "of a stream": lambda: of_map(dataset=Stream(), collate_fn=Collates().collate),
     "set": lambda: of_map(dataset=Draws(AnyOf({random.Random(3)}))),
     "deque": lambda: of_map(dataset=Draws(AnyOf(deque([random.Random(3)])))),

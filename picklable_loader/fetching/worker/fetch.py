@@ -39,7 +39,7 @@ class Job:
     drop_last: bool = False
     seeding: str = "batch"
     seed_hooks: tuple[Callable[[int], object], ...] = ()
-    #: "auto", "off", or a callable: how generators are seeded that dataset and collate_fn own
+    #: "auto", "off", or a callable: how generators are seeded that people's code for a batch owns
     seed_dataset: Any = "off"
     #: paths to those that are not
     excluded: frozenset[str] = frozenset()
@@ -278,13 +278,23 @@ def converted(batch: Any, job: Job) -> Any:
     return job.convert(batch)
 
 
+def parts_of(dataset: Any, collate_fn: Any, convert: Any, on_error: Any) -> dict[str, Any]:
+    """The objects whose code makes a batch, by the names of their options."""
+    parts = {"dataset": dataset, "collate_fn": collate_fn}
+    if convert is not None:
+        parts["convert"] = convert
+    if callable(on_error):
+        parts["on_error"] = on_error
+    return parts
+
+
 def hooks_of(job: Job) -> tuple[Seed, ...]:
-    """Functions that are called with each seed, for the generators of dataset and collate_fn."""
+    """Functions that are called with each seed, for the generators of people's code."""
     if job.seed_dataset == "off":
         return job.seed_hooks
     if job.seed_dataset != "auto":
         return (partial(job.seed_dataset, job.dataset), *job.seed_hooks)
-    parts = {"dataset": job.dataset, "collate_fn": job.collate_fn}
+    parts = parts_of(job.dataset, job.collate_fn, job.convert, job.on_error)
     exact = "dataset" if job.streamed else None  # worker_init_fn may have given it more
     found = seed_all_in(parts, job.excluded, exact)
     return job.seed_hooks if found is None else (found, *job.seed_hooks)

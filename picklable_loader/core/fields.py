@@ -63,6 +63,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "sampler_length": (int, _NULL),
         "sampler_checksum": (str,),
         "source_length": (int,),
+        "sampler_seed": (int,),
         "batch_size": (int, _NULL),
         "batches_from": (str,),
         "drop_last": (bool,),

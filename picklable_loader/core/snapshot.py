@@ -143,7 +143,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
 
 
 #: what a fingerprint says that lacks it
-_ABSENT = {"seed_dataset": "auto"}
+_ABSENT = {"seed_dataset": "auto", "sampler_seed": 0}
 
 
 def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[Difference]:

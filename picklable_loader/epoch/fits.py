@@ -18,7 +18,10 @@ from ..orders.torch_samplers import reshared
 from .spec import Spec
 
 #: May differ under strict=False: the position in the order still has a meaning.
-_BRIDGED = {"drop_last", "seeding", "seed_dataset", "seed", "num_workers"}
+_BRIDGED = {
+    *("drop_last", "seeding", "seed_dataset", "seed", "num_workers"),
+    *("sampler_seed", "generators"),
+}
 
 
 def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
@@ -40,7 +43,7 @@ def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
     cursor, found = saved
     shared = "world_size" in expected
     cursor = _of_this_rank(cursor, strict, spec.rank, shared)
-    unlike = differences(expected, found)
+    unlike = [*differences(expected, found), *_other_generators(saved, spec)]
     if not unlike:
         return Saved(cursor, found)
     left = [each for each in unlike if not _is_immaterial(each, cursor, expected, strict)]
@@ -60,6 +63,21 @@ def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
     if expected["seed"] is None and "world_size" in expected:
         fits["seed"] = found.get("seed")  # ranks that have not agreed on one take the state's
     return Saved(cursor, fits)
+
+
+def _other_generators(saved: Saved, spec: Spec) -> list[Difference]:
+    """The difference between the generators that a state has and those that the loader was given.
+
+    A custom sampler may have one in the middle of an epoch only; its attributes are saved anyway.
+    """
+    if spec.shared or spec.options.seed is not None or saved.fits.get("seed") is not None:
+        return []  # none of them decides anything
+    counted = {"loader", "sampler"} if spec.known else {"loader"}
+    names = {id(each): name for name, each in reversed(spec.generators.items())}
+    here, there = counted.intersection(names.values()), counted & saved.cursor.rng.keys()
+    if here == there:
+        return []
+    return [Difference("generators", sorted(here), sorted(there))]
 
 
 def _streams_of(cursor: Cursor, spec: Spec) -> int | None:
@@ -155,9 +173,10 @@ def _steps(position: int, length: int | None, expected: Mapping[str, Any]) -> in
 def unlike_its_pickle(loader_fits: Mapping[str, Any], saved: Mapping[str, Any]) -> list[Difference]:
     """The differences between an unpickled loader's fingerprint and the one that it had.
 
-    A pickle holds `seed_dataset` itself; one of an earlier version has no fingerprint of it.
+    A pickle holds some of them itself; one of an earlier version has no fingerprint of these.
     """
-    return [each for each in differences(loader_fits, saved) if each.name != "seed_dataset"]
+    held = ("seed_dataset", "sampler_seed")
+    return [each for each in differences(loader_fits, saved) if each.name not in held]
 
 
 def check_fits(loader_fits: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -295,6 +314,8 @@ def _is_immaterial(
     """A length that only one of the two knows, or that no position depends on."""
     if entry.name == "source_length":  # earlier versions did not save it
         return entry.found is None and "num_replicas" not in expected["sampler"]
+    if entry.name == "sampler_seed":  # in mid-epoch the order has it, also in earlier states
+        return cursor.order is not None and cursor.order.get("seed") == entry.expected
     if entry.name == "dataset_length" and expected["sampler"] == ITERABLE:
         # "pad" and "drop" ask for it on several ranks only; a beginning is in no stream
         return None in (entry.expected, entry.found) or not (strict and cursor.streams)

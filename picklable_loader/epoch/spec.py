@@ -340,6 +340,8 @@ class Spec:
             fits["sampler_checksum"] = checksum(data)
         if (length := source_length(sampler, fits["dataset_length"])) is not None:
             fits["source_length"] = length
+        if self.is_distributed and (of_sampler := int(sampler.seed)):
+            fits["sampler_seed"] = of_sampler
         if self.shared:
             fits |= {"world_size": self.shard.world, "shard_tail": self.shard.tail}
         if options.seeding == "worker":

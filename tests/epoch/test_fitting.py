@@ -212,6 +212,14 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"sampler": DistributedSampler(range(12), 2, 0)},
         {"sampler": DistributedSampler(range(11), 2, 0)},
     ),
+    "seed of a DistributedSampler": (
+        {"sampler": DistributedSampler(range(12), 2, 0, seed=0)},
+        {"sampler": DistributedSampler(range(12), 2, 0, seed=1)},
+    ),
+    "other seed of a DistributedSampler": (
+        {"sampler": DistributedSampler(range(12), 2, 0, seed=2)},
+        {"sampler": DistributedSampler(range(12), 2, 0, seed=1)},
+    ),
     "seed_dataset": ({}, {"seed_dataset": "off"}),
     "seed_dataset of another kind": ({"seed_dataset": seeds_nothing}, {"seed_dataset": "off"}),
 }
@@ -238,6 +246,69 @@ def test_a_state_is_refused_where_a_setting_gives_other_batches(name: str, turne
         DataLoader(range(12), seed=1, **other).load_state_dict(  # type: ignore[arg-type]
             iterator.state_dict()
         )
+
+
+def test_a_state_of_an_earlier_version_fits_the_seed_that_its_order_has() -> None:
+    sampler: Any = DistributedSampler(range(12), 2, 0, seed=1)  # type: ignore[arg-type]
+    loader: Any = DataLoader(range(12), 2, sampler=sampler, seed=1)  # type: ignore[arg-type]
+    iterator = iter(loader)
+    next(iterator)
+    state = iterator.state_dict()
+    del state["fits"]["sampler_seed"], state["checksum"]
+    loader.load_state_dict(state)
+    assert [b.tolist() for b in loader] == [b.tolist() for b in iterator]
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+def _twice(generator: torch.Generator) -> dict[str, Any]:
+    return {"sampler": RandomSampler(range(12), generator=generator), "generator": generator}
+
+
+GENERATORS: dict[str, Callable[[], dict[str, Any]]] = {
+    "none": lambda: {"sampler": RandomSampler(range(12))},
+    "the loader's": lambda: {"shuffle": True, "generator": _generator()},
+    "the sampler's": lambda: {"sampler": RandomSampler(range(12), generator=_generator())},
+    "two": lambda: {**GENERATORS["the sampler's"](), "generator": _generator()},
+    "one for both": lambda: _twice(_generator()),
+}
+#: a shuffled loader gives its generator to its sampler
+SAME = {"the loader's", "one for both"}
+
+
+@pytest.mark.parametrize("steps", [0, 1, None])
+@pytest.mark.parametrize("there", GENERATORS)
+@pytest.mark.parametrize("here", GENERATORS)
+def test_a_state_fits_where_the_generators_are_those_of_the_saved_loader(
+    here: str, there: str, steps: int | None
+) -> None:
+    """Otherwise later epochs would be drawn from other generators."""
+    loader: Any = DataLoader(range(12), 5, **GENERATORS[there]())  # type: ignore[arg-type]
+    iterator = iter(loader)
+    for _ in range(12 if steps is None else steps):
+        next(iterator, None)
+    state = iterator.state_dict()
+    other: Any = DataLoader(range(12), 5, **GENERATORS[here]())  # type: ignore[arg-type]
+    if here == there or {here, there} == SAME:
+        other.load_state_dict(state)
+        return
+    with pytest.raises(StateMismatch, match="generators: expected .*\n.*strict=False"):
+        other.load_state_dict(state)
+    other.load_state_dict(state, strict=False)
+    assert sum(map(len, other)) == 12 - 5 * (steps or 0)
+
+
+@pytest.mark.parametrize("steps", [0, 1, None])
+def test_with_a_seed_no_generator_is_compared(steps: int | None) -> None:
+    given = GENERATORS["the sampler's"]()
+    loader: Any = DataLoader(range(12), 5, seed=1, **given)  # type: ignore[arg-type]
+    iterator = iter(loader)
+    for _ in range(12 if steps is None else steps):
+        next(iterator, None)
+    other: Any = DataLoader(range(12), 5, seed=1, shuffle=True)  # type: ignore[arg-type]
+    other.load_state_dict(iterator.state_dict())
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

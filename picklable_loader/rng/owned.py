@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import gc
 import random
+import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -62,6 +63,8 @@ BY_CLASS = ".__class__."
 GLOBALS = ".__globals__."
 #: methods that a loader, or a transform, calls; those which these call are looked at as well
 _CALLED = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
+#: their generators are the global ones, which the loader seeds, or are nobody else's
+_LIBRARIES = {"torch", "numpy", "picklable_loader"}
 #: their referents are all that is of interest in them
 _HOLDERS = (
     set,
@@ -297,14 +300,44 @@ def _read_by(functions: list[Any], methods: dict[str, Any]) -> list[tuple[str, A
                 if issubclass(type(value), _GENERATORS) and name in _globals_of(code):
                     found.append((f"{GLOBALS}{name}", value))
                 near += [value, methods.get(name)]
+            for path, value in _in_modules(code, function.__globals__):
+                if issubclass(type(value), _GENERATORS):
+                    found.append((GLOBALS + path, value))
+                near.append(value)
         for each in near:
             each = each.__func__ if type(each) in (classmethod, staticmethod) else each
             if type(each) is not FunctionType or each in seen or len(seen) >= _MOST_NEAR:
                 continue
-            if each.__globals__ is function.__globals__:
+            if _is_near(each.__globals__, function.__globals__):
                 seen.add(each)
                 waiting.append(each)
     return found
+
+
+def _in_modules(code: CodeType, variables: dict[str, Any]) -> Found:
+    """What code reads in modules of the program, for example ``helpers.rng``."""
+    given = {name: dict.get(variables, name) for name in code.co_names}
+    modules = [each for each in given.values() if type(each) is ModuleType]
+    near = any(_is_near(vars(each), variables) for each in modules)
+    for path in _attributes_of(code) if near else ():
+        value: Any = given.get(path[0])
+        for name in path[1:]:
+            if type(value) is not ModuleType or not _is_near(vars(value), variables):
+                break
+            value = vars(value).get(name)
+        else:
+            yield ".".join(path), value
+
+
+def _is_near(variables: dict[str, Any], reader: dict[str, Any]) -> bool:
+    """A module is the reader's own, or of its package, or of the program: it is no library."""
+    if variables is reader:
+        return True
+    root, of_reader = (str(each.get("__name__")).partition(".")[0] for each in (variables, reader))
+    if root in sys.stdlib_module_names or root in _LIBRARIES:
+        return False
+    path = str(variables.get("__file__"))
+    return root == of_reader or not ("site-packages" in path or "dist-packages" in path)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -321,3 +354,19 @@ def _globals_of(code: CodeType) -> frozenset[str]:
     return frozenset(
         each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"
     )
+
+
+@lru_cache(256)
+def _attributes_of(code: CodeType) -> tuple[tuple[str, ...], ...]:
+    """The attributes of global variables that code reads: ``("helpers", "rng")``, for example."""
+    found: dict[tuple[str, ...], None] = {}  # in the code's order, in any process
+    path: tuple[str, ...] = ()
+    for each in dis.get_instructions(code):
+        if each.opname == "LOAD_GLOBAL":
+            path = (each.argval,)
+        elif path and each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            path = (*path, each.argval)
+            found[path] = None
+        else:
+            path = ()
+    return tuple(found)

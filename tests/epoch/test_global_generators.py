@@ -13,7 +13,9 @@ import pytest
 import torch
 from laws.observe import expected_warnings, lists
 from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate, get_worker_info
+from zoo import own_generators
 from zoo.datasets import Numbers
+from zoo.own_generators import noise as noise_of_another_module
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import LoaderWarning
@@ -98,6 +100,16 @@ class Wrong(Items):
         return index + self.never_read + np.random.rand() + random.random()
 
 
+class OfAnotherModule(Items):
+    def __getitem__(self, index: int) -> Any:
+        return index + own_generators.generator.random() + torch.rand(()).item()
+
+
+class ByAnotherModule(Items):
+    def __getitem__(self, index: int) -> Any:
+        return index + noise_of_another_module() + own_generators.noise()
+
+
 class Shuffles(Sampler[int]):
     def __len__(self) -> int:
         return N
@@ -114,6 +126,8 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "a transform": lambda: {"dataset": Transformed()},
     "a partial": lambda: {"dataset": Transformed(functools.partial(noisy))},
     "a collate_fn": lambda: {"dataset": Numbers(N), "collate_fn": noisy_batch},
+    "of another module": lambda: {"dataset": OfAnotherModule()},
+    "by a function of another module": lambda: {"dataset": ByAnotherModule()},
     "a stream": lambda: {"dataset": Stream()},
 }
 BY_KIND = pytest.mark.parametrize("kind", KINDS)
@@ -158,7 +172,7 @@ def test_the_numbers_are_the_same_under_any_workers(kind: str) -> None:
 def test_a_save_warns_of_each_that_is_not_seeded(kind: str, save: Callable[[Any], Any]) -> None:
     iterator = iter(make(kind, seed_dataset="off"))
     next(iterator)
-    with pytest.warns(LoaderWarning, match=r"__globals__\.(generator|legacy)"):
+    with pytest.warns(LoaderWarning, match=r"__globals__\.(\w+\.)?(generator|legacy)"):
         save(iterator)
 
 

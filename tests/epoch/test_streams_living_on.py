@@ -827,6 +827,9 @@ UNUSUAL: dict[str, Any] = {
     "of torch": [torch.float16, torch.Size([2, 3]), torch.device("cpu")],
     "of numpy": [np.datetime64("2024-02-29", "ns"), np.timedelta64(3, "D"), np.longdouble("0.1")],
     "bytes": bytearray(b"\0a"),
+    "hours that come twice": [NOON.replace(fold=1), time(1, 30, fold=1)],
+    "large": [1 << 5000, -(1 << 5000), 1 << 2039, {1 << 3000: 0}],
+    "large in lists": [[1, 1 << 5000], [1.5, None, -(1 << 5000)], [(1, "a"), (1 << 5000, "b")]],
 }
 
 
@@ -873,6 +876,16 @@ class Elsewhere(tzinfo):
 def test_what_has_code_in_it_has_no_plain_form(value: Any) -> None:
     with pytest.raises(NotPlain):
         encode(value)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize:UserWarning")
+def test_a_quantized_tensor_in_a_state_is_refused_by_its_name() -> None:
+    dataset = Unusual()
+    dataset.kept = {"table": torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)}
+    iterator = iter(DataLoader(dataset, 2))
+    next(iterator)
+    with pytest.raises(CannotSaveError, match=r"\['kept'\]\['table'\].*cannot be copied"):
+        iterator.state_dict()
 
 
 # --- a number of streams that is given -----------------------------------------------------------

@@ -46,12 +46,9 @@ def encode(value: Any, level: int = 0) -> Any:
     """The plain form of a value within ``level`` others, as a copy; NotPlain if it has none."""
     kind = type(value)
     if kind in SCALARS:
-        return value
-    if kind is list:
-        if (kinds := set(map(type, value))) <= SCALARS:
-            return value.copy()
-        if kinds == {tuple} and SCALARS.issuperset(map(type, chain.from_iterable(value))):
-            return _encode_rows(value)
+        return _encode_int(value) if kind is int and _is_long(value) else value
+    if kind is list and (form := _encode_scalars(value)) is not None:
+        return form
     if kind is list or kind in _CONTAINERS:
         if level >= _LEVELS:
             raise NotPlain(_TOO_DEEP)
@@ -182,6 +179,33 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+#: bits of the longest int that torch's safe reader takes
+_MOST_BITS = 2000
+
+
+def _is_long(value: int) -> bool:
+    return value.bit_length() > _MOST_BITS
+
+
+def _encode_scalars(values: list[Any]) -> Any:
+    """The form of a list of scalars, or of tuples of these; None: it is of something else."""
+    kinds, flat = set(map(type, values)), values
+    if in_rows := kinds == {tuple}:
+        flat = list(chain.from_iterable(values))
+        kinds = set(map(type, flat))
+    if not kinds <= SCALARS:
+        return None
+    if int in kinds:
+        whole_numbers = flat if len(kinds) == 1 else [each for each in flat if type(each) is int]
+        if max(map(int.bit_length, whole_numbers)) > _MOST_BITS:
+            return None
+    return _encode_rows(values) if in_rows else values.copy()
+
+
+def _encode_int(value: int) -> dict[str, Any]:
+    return {"as": "int", "value": hex(value)}
+
+
 def _encode_number(value: np.generic) -> dict[str, Any]:
     item = value.item()
     if isinstance(item, np.generic) or value.dtype.kind in "mM":  # Python has no such number
@@ -207,6 +231,8 @@ def _encode_leaf(kind: type[Any], value: Any) -> dict[str, Any]:
     form = {"as": kind.__name__, "value": _ENCODERS[kind](value)}
     if kind is torch.Tensor and value.requires_grad:
         form["requires_grad"] = True
+    elif kind in (datetime, time) and value.fold:
+        form["fold"] = value.fold
     return form
 
 
@@ -216,6 +242,8 @@ def _encode_tensor(value: torch.Tensor) -> torch.Tensor:
         return whole(made)
     except ValueError as error:
         raise NotPlain(str(error)) from None
+    except RuntimeError as error:  # a quantized one, for example
+        raise NotPlain(f"a tensor that cannot be copied ({error})") from None
 
 
 def _encode_rows(rows: list[tuple[Any, ...]]) -> dict[str, Any]:
@@ -262,9 +290,13 @@ def _encode_defaults(value: defaultdict[Any, Any], level: int) -> list[Any]:
 
 
 def _encode_time(value: datetime | time) -> str:
-    if value.fold or type(value.tzinfo) not in (timezone, type(None)):
+    if type(value.tzinfo) not in (timezone, type(None)):
         raise NotPlain(f"a time in {value.tzinfo!r}")
     return value.isoformat()
+
+
+def _folded(value: Any, form: dict[str, Any]) -> Any:
+    return value.replace(fold=form["fold"]) if "fold" in form else value
 
 
 def _decode_pairs(pairs: list[Any]) -> dict[Any, Any]:
@@ -327,8 +359,9 @@ _DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "OrderedDict": lambda form: OrderedDict(_decode_pairs(form["value"])),
     "Counter": lambda form: Counter(_decode_pairs(form["value"])),
     "defaultdict": _decode_defaults,
-    "datetime": lambda form: datetime.fromisoformat(form["value"]),
-    "time": lambda form: time.fromisoformat(form["value"]),
+    "datetime": lambda form: _folded(datetime.fromisoformat(form["value"]), form),
+    "time": lambda form: _folded(time.fromisoformat(form["value"]), form),
+    "int": lambda form: int(form["value"], 16),
     "date": lambda form: date.fromisoformat(form["value"]),
     "timedelta": lambda form: timedelta(*form["value"]),
     "PosixPath": lambda form: Path(form["value"]),  # a file's name in this system

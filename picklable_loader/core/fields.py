@@ -106,6 +106,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "universe": (dict,),
         "iterator_state": _FORM,
         "sampler_state": _FORM,
+        "tail": _FORM,
     },
 }  # fmt: skip
 

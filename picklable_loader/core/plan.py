@@ -89,6 +89,8 @@ class Plan:
         self.give_back(backlog)
         #: the order has no more
         self._ended = False
+        #: items at the end of a custom sampler of which this rank has no task
+        self.tail: list[Any] = []
         #: the order has given what no task was made of: drawing was stopped by a signal
         self.interrupted = False
 
@@ -137,19 +139,28 @@ class Plan:
             Exception: the sampler's; nothing has changed.
         """
         tasks = sorted([*tasks, *self.backlog], key=_step)
-        if not tasks:
+        if not (tasks or self.tail):
             return True
         if self.order.seekable and tasks[0].step + len(tasks) != self.next_step:
             self.give_back(tasks)  # later steps were delivered before them
             return True
-        if isinstance(self.order, Listener) and not self.order.seekable:
-            if not self.order.put_back([task.indices for task in tasks]):
+        if not self.order.seekable:
+            order = self.order
+            if not (isinstance(order, Listener) and order.put_back(self._given(tasks))):
                 return False
-        self._queues = {}
-        self.next_step, self.position = tasks[0].step, tasks[0].position
+        self._queues, self.tail = {}, []
+        if tasks:
+            self.next_step, self.position = tasks[0].step, tasks[0].position
         self._ended = False
         self.seek()
         return True
+
+    def _given(self, tasks: Sequence[Task]) -> list[Any]:
+        """The batches of tasks, and what came after these, for all ranks, as the order gave it."""
+        steps = [task.indices if task.drawn is None else task.drawn for task in tasks]
+        if self._gathered:
+            return [*steps, self.tail] if self.tail else steps
+        return [*(steps if self._alone else chain.from_iterable(steps)), *self.tail]
 
     def receive(self, step: int, notes: Sequence[bytes]) -> None:
         """Give the sampler what was said about a delivered step; raises what it raises."""
@@ -227,6 +238,8 @@ class Plan:
                 stream = step % self.streams if self.streams else None
                 task = Task(step, items if self._gathered else items[0], start, stream)
         if task is None:
+            if items and not self.order.seekable:
+                self.tail = list(items)
             self.interrupted = False
             raise StopIteration
         position = start + (sum(map(_samples, items)) if self._by_batch else len(items))

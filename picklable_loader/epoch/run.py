@@ -32,7 +32,7 @@ from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode
 from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, worker_states
-from .saved_feedback import restored_feedback, saved_feedback
+from .saved_feedback import restored_feedback, saved_feedback, saved_order
 from .spec import Spec
 
 
@@ -184,7 +184,7 @@ class Run:
         if self.shared_seed is not None:
             order = {"shared_seed": self.shared_seed}
         elif self.order is not None:
-            order = self.order.state(live)
+            order = saved_order(self.order, self.schedule.plan, self.spec.sampler, live)
         untouched = order is None or self.spec.known
         return Cursor(
             epoch=self.epoch,

@@ -1,4 +1,4 @@
-"""The feedback to a sampler in a state, and how a run goes on with it."""
+"""Feedback and indices that a sampler is still to be given, in a state and after it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from ..core.feedback import Feedback
 from ..core.order import Listener, Order
 from ..core.plan import Plan
 from ..core.schedule import Schedule
+from ..core.streams import StreamPlan
 from ..errors import SYMPTOMS, DamagedStateError
+from ..orders.replay import taker_of
+from ..orders.unknown import saved_indices
 from ..saving.states.notes import notes_as_plain, notes_from_plain
+from ..saving.states.plain import decode
 
 
 def saved_feedback(
@@ -38,8 +42,26 @@ def saved_feedback(
     return state if newest == step - 1 else {**state, "newest": newest}
 
 
+def saved_order(
+    order: Order, plan: Plan | StreamPlan, sampler: Any, live: bool
+) -> dict[str, Any] | None:
+    """The state of an order, with the tail that ``flush`` offers to a sampler with ``put_back``."""
+    state = order.state(live)
+    tail = plan.tail if isinstance(plan, Plan) else None
+    if not tail or state is None or not isinstance(order, Listener) or "tail" in state:
+        return state
+    if taker_of(order.iterator(), sampler) is None:
+        return state
+    return {**state, "tail": saved_indices(tail, live)}
+
+
 def restored_feedback(cursor: Cursor | None, order: Order, plan: Plan) -> Feedback:
-    """The feedback that a run goes on with."""
+    """The feedback that a run goes on with; its plan gets the tail that a state has."""
+    if cursor is not None and "tail" in (cursor.order or ()) and not order.seekable:
+        try:
+            plan.tail = list(decode(cursor.order["tail"]))  # type: ignore[index]
+        except SYMPTOMS as error:
+            raise DamagedStateError("order.tail", "plain indices", None) from error
     if cursor is None or cursor.feedback is None:
         # With nothing drawn ahead it may have been flushed: the original waits, too.
         flushed = cursor is not None and cursor.order is not None and not cursor.window

@@ -224,6 +224,7 @@ class Pass_:
         pending = [*(each.task for each in undone), *old.window(), *plan.backlog]
         order = copy.deepcopy(plan.order)
         again = Plan(order, plan.grouping, plan.next_step, plan.position, pending)
+        again.tail = [*plan.tail]
         heard = old.feedback.heard(newest, behind > 0) if old.feedback.listening else None
         waits = order.opened and not pending
         feedback = Feedback(again, heard, old.feedback.below(step), waits)
@@ -245,8 +246,10 @@ def begun(
     luck: Sequence[int] = (),
     empty: frozenset[int] = frozenset(),
     listens: bool | None = True,
+    drop_last: bool = False,
 ) -> Pass_:
-    plan = Plan(Attentive(length, back, listens), Grouping(Unit.SAMPLE_OF_BATCH, 2))
+    grouping = Grouping(Unit.SAMPLE_OF_BATCH, 2, drop_last)
+    plan = Plan(Attentive(length, back, listens), grouping)
     passing = Pass_(Schedule(plan, policy, remember=3), script, empty, [*luck])
     passing.handle(Started())
     return passing
@@ -273,28 +276,33 @@ ENDLESS = 10**9
 
 
 @settings(max_examples=1000, deadline=None)
-@given(SCRIPT, EMPTY, LENGTH, st.booleans(), LISTENS, st.integers(1, 4), st.integers(1, 5), LUCK)
+@given(
+    SCRIPT, EMPTY, LENGTH, st.booleans(), LISTENS, st.booleans(), st.integers(1, 4),
+    st.integers(1, 5), LUCK,
+)  # fmt: skip
 def test_a_sampler_sees_the_same_whoever_works(
     script: list[Any],
     empty: frozenset[int],
     length: int,
     back: bool,
     listens: bool | None,
+    drop_last: bool,
     workers: int,
     budget: int,
     luck: list[int],
 ) -> None:
     alone = Policy(lazy=True, budget=1, most_deaths=ENDLESS) if budget == 1 else under(1, budget)
-    expected = begun(alone, script, length, back, (), empty, listens).run()
-    found = begun(under(workers, budget), script, length, back, luck, empty, listens).run()
+    given_to_both = empty, listens, drop_last
+    expected = begun(alone, script, length, back, (), *given_to_both).run()
+    found = begun(under(workers, budget), script, length, back, luck, *given_to_both).run()
     assert seen(found) == seen(expected)
     assert found.order.told == found.tells, "nothing that the program says is lost"
 
 
 @settings(max_examples=1500, deadline=None)
 @given(
-    SCRIPT, EMPTY, LENGTH, st.booleans(), LISTENS, st.integers(1, 5), LUCK, LUCK, LUCK,
-    st.integers(0, 24), st.integers(0, 24), st.integers(0, 3), st.integers(0, 3),
+    SCRIPT, EMPTY, LENGTH, st.booleans(), LISTENS, st.booleans(), st.integers(1, 5), LUCK, LUCK,
+    LUCK, st.integers(0, 24), st.integers(0, 24), st.integers(0, 3), st.integers(0, 3),
 )  # fmt: skip
 def test_a_state_goes_on_with_what_the_sampler_would_have_seen(
     script: list[Any],
@@ -302,6 +310,7 @@ def test_a_state_goes_on_with_what_the_sampler_would_have_seen(
     length: int,
     back: bool,
     listens: bool | None,
+    drop_last: bool,
     budget: int,
     luck: list[int],
     more: list[int],
@@ -312,11 +321,85 @@ def test_a_state_goes_on_with_what_the_sampler_would_have_seen(
     then_behind: int,
 ) -> None:
     """The one that goes on is saved once more, at once or later."""
-    expected = begun(under(2, budget), script, length, back, (), empty, listens).run()
-    killed = begun(under(2, budget), script, length, back, luck, empty, listens).run(acts)
+    given_to_both = empty, listens, drop_last
+    expected = begun(under(2, budget), script, length, back, (), *given_to_both).run()
+    killed = begun(under(2, budget), script, length, back, luck, *given_to_both).run(acts)
     again = killed.resumed(killed.behind(behind), under(1, budget), more).run(acts + later)
     last = again.resumed(again.behind(then_behind), under(3, budget), most)
     assert seen(last.run()) == seen(expected)
+
+
+class Queue(Attentive):
+    """An order that has what it takes back once more, before all others.
+
+    Args:
+        items: what it gives.
+        gathered: a batch that it takes back is a list of its items, instead of one item.
+    """
+
+    def __init__(self, items: Sequence[Any], gathered: bool) -> None:
+        super().__init__(0, takes_back=True, listens=False)
+        self.items, self.gathered = [*items], gathered
+
+    def take(self, count: int) -> list[Any]:
+        taken, self.items = self.items[:count], self.items[count:]
+        return taken
+
+    def put_back(self, batches: list[Any]) -> bool:
+        self.log.append(batches)
+        self.items[:0] = [item for each in batches for item in each] if self.gathered else batches
+        return True
+
+
+SHARDS = st.integers(1, 3).flatmap(
+    lambda world: st.tuples(st.just(world), st.sampled_from(["pad", "drop", "uneven"]))
+)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.lists(st.sampled_from(["next", "next", "flush"]), max_size=16), LENGTH, SHARDS,
+    st.sampled_from(Unit), st.booleans(), st.integers(1, 5), LUCK,
+)  # fmt: skip
+def test_flush_loses_nothing_and_the_samplers_of_all_ranks_are_offered_the_same(
+    script: list[str],
+    length: int,
+    shards: tuple[int, Any],
+    unit: Unit,
+    drop_last: bool,
+    budget: int,
+    luck: list[int],
+) -> None:
+    gathered, (world, tail) = unit is Unit.SAMPLE_OF_BATCH, shards
+    items = [[at] for at in range(length)] if unit is Unit.BATCH else range(length)
+
+    def pass_of(rank: int, script: Sequence[str], luck: Sequence[int]) -> Pass_:
+        shard = Shard(rank, world, tail)
+        size = (2, drop_last) if gathered else (1, False)
+        plan = Plan(Queue(items, gathered), Grouping(unit, *size, shard))
+        passing = Pass_(Schedule(plan, under(2, budget), remember=3), script, luck=[*luck])
+        passing.handle(Started())
+        return passing.run()
+
+    offered = []
+    for rank in range(world):
+        flushed = pass_of(rank, script, luck)
+        assert flushed.got == pass_of(rank, [], ()).got
+        offered.append(flushed.order.log)
+    shorter, *_, longest = sorted(offered, key=len) if world > 1 else (offered[0], offered[0])
+    assert all(each == longest[: len(each)] for each in offered)
+    assert len(shorter) == len(longest) or tail == "uneven", "a rank may be at its end"
+
+
+def test_the_tail_that_no_batch_is_made_of_is_offered_as_well() -> None:
+    grouping = Grouping(Unit.SAMPLE_OF_BATCH, 2, drop_last=True)
+    plan = Plan(Queue(range(5), True), grouping)
+    passing = Pass_(Schedule(plan, under(2, 4), remember=3), ["next", "flush"])
+    passing.handle(Started())
+    passing.run(2)
+    assert passing.order.log == [[[2, 3], [4]]]
+    passing.order.items.append(5)
+    assert passing.run().got == {0: [0, 1], 1: [2, 3], 2: [4, 5]}
 
 
 def test_with_a_budget_of_one_a_batch_is_drawn_with_all_feedback_of_those_before() -> None:

@@ -21,7 +21,15 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
-from zoo.listeners import Generated, Picklable, Sending, SendingStream, Stateful, Weights
+from zoo.listeners import (
+    Generated,
+    Picklable,
+    PileIterator,
+    Sending,
+    SendingStream,
+    Stateful,
+    Weights,
+)
 
 from picklable_loader import DataLoader, from_json, send_feedback, to_json
 from picklable_loader.errors import CannotSaveError, UsageError
@@ -543,6 +551,53 @@ def test_single_indices_are_put_back_as_well() -> None:
     again = DataLoader(range(20), sampler=Piled(), **options)
     again.load_state_dict(iterator.state_dict())
     assert [*seen, *map(int, again)] == [*seen, *map(int, iterator)] == list(range(20))
+
+
+class Tray(PileIterator):
+    """It notes what it is offered, and gives a new index after it."""
+
+    heard: Any = ()
+
+    def put_back(self, batches: list[Any]) -> None:
+        self.heard = [copy.deepcopy(batches)]
+        self.pile[:0] = [*(index for batch in batches for index in batch), 19]
+
+
+class Trays(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return Tray(list(range(20)))
+
+
+@pytest.mark.parametrize(
+    "kind, shard", [(Trays, None), (Trays, (1, 2)), (Picklable, None), (Stateful, None)]
+)
+@pytest.mark.parametrize("by", [copy.deepcopy, lambda state: from_json(to_json(state)), None])
+def test_a_state_has_the_tail_that_drop_last_leaves_and_flush_offers(
+    by: Any, kind: Any, shard: Any
+) -> None:
+    size = 3 if shard is None else 4
+
+    def made() -> DataLoader[Any]:
+        options = {"batch_size": size, "drop_last": True, "prefetch_budget": 99, "shard": shard}
+        return make(1, kind(), **options)
+
+    def rest(iterator: Any) -> Any:
+        given_up = iterator.flush()
+        heard = [*iterator.get_sampler_iter().heard]
+        return given_up, heard, [batch.tolist() for batch in iterator]
+
+    iterator = iter(made())
+    next(iterator)
+    if by is None:
+        again = pickle.loads(pickle.dumps(iterator))
+    else:
+        loader = made()
+        loader.load_state_dict(by(iterator.state_dict()))
+        again = iter(loader)
+    later = pickle.loads(pickle.dumps(again))  # it is saved once more before it moves
+    expected = rest(iterator)
+    assert 0 < len(expected[1][-1][-1]) < size * (1 if shard is None else 2), "the tail was offered"
+    assert rest(again) == rest(later) == expected
 
 
 def test_what_was_told_is_copied_and_may_be_changed_afterwards() -> None:

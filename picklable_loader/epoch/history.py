@@ -301,6 +301,7 @@ class History:
     def resumed_run(self, spec: Spec, position: Position, carryover: Carryover | None) -> Run:
         """The pass that goes on from the state that it waits at, begun."""
         assert position.start is not None
+        spec = position.as_begun(spec)
         cursor, fits = position.start
         if spec.shared:
             found = fit(position.start, spec, True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.cursor import Saved
+from ..core.cursor import Saved, begins
 from .carryover import Carryover, carryover_of
 from .options import AtEpochEnd
 from .run import Run
@@ -88,6 +88,14 @@ class Position:
         """Its iterator is gone: nobody can move it any more."""
         return self.iterator is None or self.iterator() is None
 
+    def as_begun(self, spec: Spec) -> Spec:
+        """The loader's settings for the pass that waits: a changed batch size may be too late."""
+        assert self.start is not None
+        cursor, fits = self.start
+        if begins(cursor) or fits.get("batch_size") == spec.grouping.batch_size:
+            return spec
+        return replace(spec, begun_size=fits.get("batch_size"))
+
     def at(self, spec: Spec) -> tuple[int, int]:
         """Epoch and step at which it goes on."""
         waits, run = self.waits, self.run
@@ -95,7 +103,7 @@ class Position:
             assert run is not None
             return run.epoch, run.step
         choice = self.at_epoch_end or (spec.options.at_epoch_end if self.pending else "stop")
-        return spec.position(waits.cursor, choice)
+        return self.as_begun(spec).position(waits.cursor, choice)
 
     def was_at_the_end(self, run: Run) -> bool:
         """Its pass was begun from a state at an epoch's end, where no rank has a batch left."""
@@ -129,4 +137,4 @@ class Position:
             done, batches = self.run.step, self.run.batches
             return self.run.schedule.remaining() if batches is None else max(0, batches - done)
         assert self.start is not None
-        return spec.remaining(self.start.cursor)
+        return self.as_begun(spec).remaining(self.start.cursor)

@@ -73,6 +73,8 @@ class Spec:
     options: Options
     #: this rank, among those that share the data
     shard: Shard
+    #: of a pass that goes on: the batch size that it began with, which drop_last holds to
+    begun_size: int | None = None
     # Derived from these, and often asked.
     iterable: bool = field(init=False)
     #: workers go on living from epoch to epoch
@@ -98,6 +100,7 @@ class Spec:
             sampler, size = batch_sampler.sampler, batch_sampler.batch_size
             grouping = cast(Grouping, _LiveGrouping(batch_sampler, self.shard))
             if batch_sampler.drop_last:
+                size = self.begun_size or size
                 grouping = Grouping(Unit.SAMPLE_OF_BATCH, size, True, self.shard)
         else:
             grouping = Grouping(Unit.BATCH, shard=self.shard)

@@ -189,6 +189,31 @@ def test_flush_of_torchs_order_loses_nothing_and_changes_nothing(
         iterator.flush()
 
 
+@pytest.mark.parametrize("shard", [None, (0, 2)])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_with_drop_last_a_pass_and_its_copies_hold_to_the_batch_size_that_it_began_with(
+    num_workers: int, shard: Any
+) -> None:
+    """So do torch's: BatchSampler makes the batches of a pass of one size."""
+    options = {"drop_last": True, "shuffle": True, "seed": 3, "shard": shard}
+    loader = DataLoader(Sending(), 2, num_workers=num_workers, **options)
+    iterator: Any = iter(loader)
+    first = next(iterator).tolist()
+    loader.batch_sampler.batch_size = 5  # type: ignore[union-attr]
+    iterator.flush()
+    by_pickle, by_copy = pickle.loads(pickle.dumps(iterator)), copy.copy(iterator)
+    fresh = DataLoader(Sending(), 2, **options)
+    fresh.load_state_dict(iterator.state_dict())
+    said = [each.remaining for each in (iterator, by_pickle, by_copy)]
+    expected = [batch.tolist() for batch in iterator]
+    assert [first, *expected] == [batch.tolist() for batch in DataLoader(Sending(), 2, **options)]
+    assert said == [len(expected)] * 3
+    for again in (by_pickle, by_copy, iter(fresh)):
+        assert [batch.tolist() for batch in again] == expected
+    for epoch in (loader, by_pickle.loader, by_copy.loader):
+        assert {len(batch) for batch in epoch} == {5}, "the next pass has the new size"
+
+
 def test_flush_asks_an_order_again_whose_batch_size_was_changed() -> None:
     loader = DataLoader(Sending(), 4, shuffle=True, seed=3, num_workers=2, prefetch_budget=3)
     iterator = iter(loader)

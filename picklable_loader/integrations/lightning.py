@@ -17,12 +17,20 @@ from ..loader.loader import DataLoader
 from .fabric import LoaderStates
 
 if TYPE_CHECKING or ("pytorch_lightning" in sys.modules and "lightning" not in sys.modules):
-    from pytorch_lightning import Callback
+    from pytorch_lightning.callbacks import Callback, GradientAccumulationScheduler, ProgressBar
 else:
     try:
-        from lightning.pytorch import Callback
+        from lightning.pytorch.callbacks import (
+            Callback,
+            GradientAccumulationScheduler,
+            ProgressBar,
+        )
     except ImportError:
-        from pytorch_lightning import Callback
+        from pytorch_lightning.callbacks import (
+            Callback,
+            GradientAccumulationScheduler,
+            ProgressBar,
+        )
 
 _TRIED = "2.5.6 and 2.6.6"
 #: what the callback reads of a trainer and is no public interface
@@ -32,6 +40,9 @@ _PRIVATE = (
     "_last_train_dl_reload_epoch",
     "is_resuming",
     "max_batches",
+    "restarted_on_epoch_start",
+    "epoch_progress.current.processed",
+    "epoch_progress.current.started",
     "epoch_loop.batch_progress.current.ready",
     "epoch_loop.batch_progress.current.processed",
     "epoch_loop.batch_progress.current.completed",
@@ -64,8 +75,8 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         self._last: dict[str, Any] | None = None
         #: the loaders of the epoch; `reload_dataloaders_every_n_epochs` has others made
         self._combined: Any = None
-        #: the progress bar does not know the epoch that the training goes on with
-        self._bar_waits = False
+        #: callbacks do not know the epoch that the training goes on with
+        self._callbacks_wait = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._trainer, self._loaded, self._last = trainer, None, None
@@ -83,7 +94,8 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         progress = fit.epoch_loop.batch_progress
         # A batch that an exception has interrupted is trained on again.
         untrained = progress.current.ready - progress.current.processed
-        epoch_over = not untrained and fit.epoch_loop._num_ready_batches_reached()
+        reached = fit.epoch_loop._num_ready_batches_reached()
+        epoch_over = not untrained and (reached or _between_epochs(fit))
         if not untrained and progress.current.completed < progress.current.ready:
             if fit.epoch_loop._should_check_val_fx(fit._data_fetcher):
                 warn(
@@ -139,7 +151,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             )
         if state is None:
             return
-        self._loaded, self._bar_waits = None, True
+        self._loaded, self._callbacks_wait = None, True
         if fit.epoch_loop.val_loop._combined_loader is None and state["validates"]:
             trainer.validating = True
             fit.epoch_loop.val_loop.setup_data()
@@ -157,7 +169,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             combined._iterator._consumed = [*map(max, now, state["consumed"])]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        self._bar_waits = False
+        self._callbacks_wait = False
         combined, epoch = trainer.fit_loop._combined_loader, trainer.current_epoch
         if combined is not self._combined:
             self._combined = combined
@@ -170,21 +182,31 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Lightning calls no ``on_train_epoch_start`` for the rest of an epoch."""
-        bar = trainer.progress_bar_callback
-        if self._bar_waits and bar is not None:
-            bar.on_train_epoch_start(trainer, pl_module)
-        self._bar_waits = False
+        if self._callbacks_wait:
+            for callback in trainer.callbacks:
+                if isinstance(callback, GradientAccumulationScheduler | ProgressBar):
+                    callback.on_train_epoch_start(trainer, pl_module)
+        self._callbacks_wait = False
+
+
+def _between_epochs(fit: Any) -> bool:
+    """An epoch has ended, be it before its known length, and the next one has not begun."""
+    epochs = fit.epoch_progress.current
+    return bool(0 < epochs.processed == epochs.started)
 
 
 def _end_epoch(fit: Any) -> None:
-    """Lightning's counters, after a checkpoint at the last step of an epoch without a length.
+    """Lightning's counters, after a checkpoint at an epoch's last step, or as the next one begins.
 
-    Lightning itself does this for a known length only (`_TrainingEpochLoop.reset`). The next epoch
-    would go on with the number of its batch, on which gradient accumulation depends.
+    Lightning itself does this at the last step of a known length only (`_TrainingEpochLoop.reset`).
+    The next epoch would go on with the number of its batch, on which gradient accumulation depends;
+    or it would end after one batch.
     """
     loop = fit.epoch_loop
-    if fit.max_batches == float("inf") and loop.restarted_on_train_batch_end:
+    at_last_step = fit.max_batches == float("inf") and loop.restarted_on_train_batch_end
+    if at_last_step:
         loop.batch_progress.increment_completed()
+    if at_last_step or fit.restarted_on_epoch_start:
         for progress in (
             loop.batch_progress,
             loop.scheduler_progress,

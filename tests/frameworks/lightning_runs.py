@@ -11,7 +11,12 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric import Fabric
-from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import (
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    OnExceptionCheckpoint,
+    TQDMProgressBar,
+)
 from lightning.pytorch.utilities import CombinedLoader
 
 from picklable_loader.integrations.fabric import LoaderStates
@@ -47,6 +52,18 @@ class Module(pl.LightningModule):
         return torch.optim.SGD(self.net.parameters(), lr=0.1)
 
 
+class Saves(pl.Callback):
+    """Saves a checkpoint in a hook, after the step at which the run asks for one."""
+
+    def __init__(self, run: Run, hook: str) -> None:
+        self.run = run
+        setattr(self, hook, self._save)
+
+    def _save(self, trainer: Any, *_: Any) -> None:
+        if self.run.steps == self.run.checkpoint and not self.run.resumes:
+            trainer.save_checkpoint(self.run.folder / "saved.ckpt")
+
+
 def _loss(net: torch.nn.Module, batch: Any) -> torch.Tensor:
     if "x" not in batch:  # of several loaders
         return torch.stack([data.loss(net, part) for part in batch.values()]).sum()
@@ -75,7 +92,8 @@ def _loaders(run: Run, loader: str, workers: int, kind: str, **options: Any) -> 
     if ":" not in kind:
         return data.loader(loader, data.DATASETS[kind](), workers, **options)
     mode, kind = kind.split(":")
-    both = {"a": data.DATASETS[kind](), "b": data.DATASETS[kind](data.SHORT)}
+    long, short = kind.split("+") if "+" in kind else (kind, kind)
+    both = {"a": data.DATASETS[long](), "b": data.DATASETS[short](data.SHORT)}
     made = {name: data.loader(loader, each, workers) for name, each in both.items()}
     return CombinedLoader(made, mode)
 
@@ -96,6 +114,7 @@ def train(
     validation: bool = False,
     module: bool = False,
     persistent: bool = False,
+    schedule: dict[str, int] | None = None,
     quiet: bool = True,
     fails: int | None = None,
     **options: Any,
@@ -115,6 +134,9 @@ def train(
         epochs, rest = divmod(run.checkpoint, data.BATCHES)
         options |= {"max_steps": run.checkpoint} if rest else {"max_epochs": epochs}
     callbacks = [*_saves(run, save, options), *([ResumeLoaders()] if callback else [])]
+    if schedule:
+        by_epoch = {int(epoch): batches for epoch, batches in schedule.items()}
+        callbacks.append(GradientAccumulationScheduler(by_epoch))
     if options.get("enable_progress_bar"):
         callbacks.append(TQDMProgressBar())
     trainer = pl.Trainer(
@@ -143,6 +165,8 @@ def _saves(run: Run, save: str, options: dict[str, Any]) -> list[pl.Callback]:
         return [OnExceptionCheckpoint(run.folder, "saved")]
     if save == "after fit":
         return []
+    if save.startswith("on_"):
+        return [Saves(run, save)]
     accumulate = options.get("accumulate_grad_batches", 1)
     epochs, rest = divmod(run.checkpoint, data.BATCHES)
     steps = epochs * math.ceil(data.BATCHES / accumulate) + rest // accumulate

@@ -241,6 +241,21 @@ def loses_samples(dataset: Any) -> bool:
     return False
 
 
+def computes_again(state: Any) -> bool:
+    """A state has one of Hugging Face's that goes back to before samples that it has given.
+
+    A batched ``map``, say, then calls its function again, in another batch of the loader.
+    """
+    if isinstance(state, list | tuple):
+        return any(map(computes_again, state))
+    if not isinstance(state, dict):
+        return False
+    several = state.get("previous_states")
+    if isinstance(state.get("previous_state"), dict) or isinstance(several, list) and any(several):
+        return True
+    return any(map(computes_again, state.values()))
+
+
 def stream_length_of(dataset: Any) -> Callable[[int, int], int] | None:
     """Gives the samples of a stream in an epoch, from its number and theirs; None: not known.
 

@@ -21,7 +21,8 @@ def replay(count: int, epoch: int, dataset: str) -> None:
     warn(
         f"the dataset {dataset} has no state, and is resumed by replay: {count} batches of epoch "
         f"{epoch} are fetched again and dropped. Give the dataset, or its iterator, state_dict and "
-        "load_state_dict, and it goes on at once",
+        "load_state_dict, and it goes on at once. One of Hugging Face's does so if no batched "
+        "function of it draws random numbers",
         ReplayWarning,
     )
 

@@ -26,6 +26,7 @@ _here = _Here()
 
 #: the one set last, for threads that a dataset has started
 _latest: tuple[int | None, bool] = None, False
+_asked = 0
 
 
 def current_seed() -> int:
@@ -49,7 +50,14 @@ def current_seed() -> int:
     return seed
 
 
+def asked() -> int:
+    """How often people's code of this process has asked for a seed."""
+    return _asked
+
+
 def _known() -> tuple[int | None, bool]:
+    global _asked
+    _asked += 1
     return _here.now if fetching() else _latest
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from picklable_loader import DataLoader, Interleave, KeyBasedDtypeConverter, ShuffleBuffer
+from picklable_loader import (
+    DataLoader,
+    Interleave,
+    KeyBasedDtypeConverter,
+    ShuffleBuffer,
+    current_seed,
+)
 from picklable_loader.errors import EmptyEpochWarning, ReplayWarning
 
 #: rows in each file
@@ -57,6 +64,14 @@ def mapped() -> Any:
     return rows().map(with_square).with_format("torch")
 
 
+def with_squares(columns: dict[str, Any]) -> dict[str, Any]:
+    return {**columns, "square": [n**2 for n in columns["n"]]}
+
+
+def batch_mapped() -> Any:
+    return rows().map(with_squares, batched=True, batch_size=4)
+
+
 def filtered() -> Any:
     return rows().filter(is_even)
 
@@ -86,7 +101,8 @@ def numbers(batch: list[dict[str, Any]]) -> list[int]:
 
 
 def loader(dataset: Any, num_workers: int = 0, **options: Any) -> DataLoader[Any]:
-    return DataLoader(dataset, 3, num_workers=num_workers, seed=0, collate_fn=numbers, **options)
+    options = {"collate_fn": numbers, **options}
+    return DataLoader(dataset, 3, num_workers=num_workers, seed=0, **options)
 
 
 #: how an iterator is saved
@@ -116,7 +132,7 @@ def go_on(save: Any, make: Callable[[], Any], num_workers: int = 0, **options: A
     return iter(again)
 
 
-EXACT = [mapped, filtered, in_a_buffer, in_a_buffer_that_rereads, interleaved]
+EXACT = [mapped, batch_mapped, filtered, in_a_buffer, in_a_buffer_that_rereads, interleaved]
 
 
 @pytest.mark.filterwarnings(f"ignore::{EmptyEpochWarning.__module__}.EmptyEpochWarning")
@@ -241,6 +257,79 @@ def test_that_it_will_be_replayed_is_told_at_the_first_save() -> None:
     next(iterator)
     iterator.state_dict()  # warnings are errors
     list(iterator)
+
+
+# --- functions with noise ------------------------------------------------------------------------
+
+
+def with_noise(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "noise": [random.random(), torch.rand(()).item()]}
+
+
+def with_noises(columns: dict[str, Any]) -> dict[str, Any]:
+    return {**columns, "noise": [random.random() for _ in columns["n"]]}
+
+
+def with_noise_of_its_seed(columns: dict[str, Any]) -> dict[str, Any]:
+    noise = random.Random(current_seed())
+    return {**columns, "noise": [noise.random() for _ in columns["n"]]}
+
+
+def with_late_noise(columns: dict[str, Any]) -> dict[str, Any]:
+    return {**columns, "noise": [random.random() if n > 200 else 0.0 for n in columns["n"]]}
+
+
+def some(columns: dict[str, Any]) -> list[bool]:
+    return [random.random() < 0.7 for _ in columns["n"]]
+
+
+def arrow_with_noise(columns: Any) -> Any:
+    import pyarrow
+
+    noise = pyarrow.array([random.random() for _ in range(len(columns))])
+    return columns.append_column("noise", noise)
+
+
+NOISY: dict[str, Callable[[], Any]] = {
+    "map": lambda: rows().map(with_noise),
+    "batched map": lambda: rows().map(with_noises, batched=True, batch_size=4),
+    "the batch's seed": lambda: rows().map(with_noise_of_its_seed, batched=True, batch_size=4),
+    "only later rows": lambda: rows().map(with_late_noise, batched=True, batch_size=4),
+    "batched filter": lambda: rows().filter(some, batched=True, batch_size=4),
+    "arrow": lambda: rows().with_format("arrow").map(arrow_with_noise, batched=True, batch_size=4),
+    "in torch's format": lambda: NOISY["batched map"]().with_format("torch"),
+    "in a buffer": lambda: ShuffleBuffer(NOISY["batched map"](), size=6, seed=1),
+}
+
+
+def plain(samples: list[dict[str, Any]]) -> str:
+    return repr(samples)
+
+
+@pytest.mark.filterwarnings(f"ignore::{EmptyEpochWarning.__module__}.EmptyEpochWarning")
+@pytest.mark.filterwarnings(f"ignore::{ReplayWarning.__module__}.ReplayWarning")
+@pytest.mark.parametrize("options", [{}, {"num_streams": 2}, {"num_streams": 2, "num_workers": 1}])
+@pytest.mark.parametrize("name", NOISY)
+def test_noise_of_their_functions_is_the_same_after_every_save(
+    name: str, options: dict[str, Any]
+) -> None:
+    """They call a function again for samples that another batch has begun with."""
+    options = {"collate_fn": plain, **options}
+    batches, saves = saved_at_every_step(iter(loader(NOISY[name](), **options)))
+    assert batches == list(loader(NOISY[name](), **options)), "no resume could be exact"
+    for step, doors in enumerate(saves):
+        for save in doors:
+            assert list(go_on(save, NOISY[name], **options)) == batches[step:], step
+
+
+def masked(samples: list[dict[str, Any]]) -> str:
+    return repr([(sample["square"], random.random()) for sample in samples])
+
+
+def test_noise_of_the_collate_fn_needs_no_replay() -> None:
+    batches, saves = saved_at_every_step(iter(loader(batch_mapped(), collate_fn=masked)))
+    for step, (_, state) in enumerate(saves[:-1]):  # a warning would be an error
+        assert list(go_on(state, batch_mapped, collate_fn=masked)) == batches[step:], step
 
 
 # --- map-style -----------------------------------------------------------------------------------

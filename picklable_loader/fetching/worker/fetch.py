@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -12,10 +13,13 @@ from ...core.task import Task
 from ...rng.owned import Seed, seed_all_in
 from .feedback import sent, take_back
 from .on_error import Gathering, OnError, Thinned, left_a_generator
-from .seeding import Seeder
+from .seeding import Draws, Seeder
 
 #: more batches than any stream has: no state is taken in mid-epoch
 NEVER = 2**62
+
+#: with such a dataset it matters whether its functions draw random numbers
+_HUGGING_FACE = "datasets.iterable_dataset"
 
 #: gives the iterator over an iterable-style dataset
 Open = Callable[[], Any]
@@ -77,7 +81,7 @@ class MapFetcher:
     """Fetches batches of a map-style dataset, of one epoch."""
 
     iterator = None
-    ended = fresh = False
+    ended = fresh = drew = False
 
     def __init__(self, job: Job, seeder: Seeder) -> None:
         self._job = job
@@ -174,6 +178,11 @@ class IterableFetcher:
         self._seeder = seeder
         self._stream = stream
         self._given = given
+        self._draws: Draws | None = None
+        if _HUGGING_FACE in sys.modules:
+            self._draws = Draws(bool(seeder.hooks))
+            self._collate = job.collate_fn
+            self._job = replace(job, collate_fn=self._collated)
         self.ended = False
         #: nothing was taken from the iterator yet
         self.fresh = True
@@ -190,11 +199,21 @@ class IterableFetcher:
             raise StreamEnded
         self._given += 1
         self._seeder.before_stream(self._stream, self._given)
+        if self._draws is not None:
+            self._draws.begin()
         try:
             return self._fetch(task)
         except StopIteration:  # a collate_fn may raise it, too
             self.ended = True
             raise StreamEnded from None
+        finally:
+            if self._draws is not None:
+                self._draws.end()
+
+    @property
+    def drew(self) -> bool:
+        """Random numbers were drawn while samples were read, as far as somebody asks."""
+        return self._draws is not None and self._draws.some
 
     def _fetch(self, task: Task) -> Any:
         if not self._job.batched:
@@ -208,6 +227,11 @@ class IterableFetcher:
         if not samples or (self._job.drop_last and len(samples) < len(task.indices)):
             raise StreamEnded
         return self._job.collate_fn(samples)
+
+    def _collated(self, samples: Any) -> Any:
+        assert self._draws is not None
+        self._draws.end()
+        return self._collate(samples)
 
     def _next(self) -> Any:
         try:

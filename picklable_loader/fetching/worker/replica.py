@@ -220,7 +220,8 @@ class Replica:
         """The stream's state now; ``over``: the state in which the next epoch finds the dataset."""
         if self._saver is None or self._fetcher is None:
             return None
-        return self._saver.take(self._fetcher.iterator, over, self._fetcher.fresh)
+        fetcher = self._fetcher
+        return self._saver.take(fetcher.iterator, over, fetcher.fresh, fetcher.drew)
 
     def _fetch_again(self, task: Task, position: StreamPosition) -> None:
         assert self._fetcher is not None

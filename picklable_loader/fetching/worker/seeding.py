@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from ...core.seeds import batch_seed, sample_seed, stream_seed
 from ...core.task import Task
-from ...rng.current import set_current, with_sample_seeds
-from ...rng.generators import seed_all
+from ...rng.current import asked, set_current, with_sample_seeds
+from ...rng.generators import capture_all, seed_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +53,26 @@ class Seeder:
         seed_all(seed)
         for hook in self.hooks:
             hook(seed)
+
+
+class Draws:
+    """Notes whether random numbers are drawn while samples are read.
+
+    Args:
+        hooked: a generator that nobody can look into is seeded as well.
+    """
+
+    def __init__(self, hooked: bool) -> None:
+        #: some were
+        self.some = hooked
+        self._before: Any = None
+
+    def begin(self) -> None:
+        """Samples are going to be read."""
+        self._before = None if self.some else (capture_all(), asked())
+
+    def end(self) -> None:
+        """They were read."""
+        if self._before is not None:
+            self.some = self._before != (capture_all(), asked())
+            self._before = None

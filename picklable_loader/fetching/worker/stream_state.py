@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...datasets.protocol import iterate, save
+from ...datasets.protocol import computes_again, iterate, save
 from ...datasets.wrapper import keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
@@ -110,7 +110,9 @@ class StreamSaver:
         restore_all(rng)
         return iterator
 
-    def take(self, iterator: Any, over: bool, fresh: bool) -> bytes | CannotSaveError | None:
+    def take(
+        self, iterator: Any, over: bool, fresh: bool, drew: bool = False
+    ) -> bytes | CannotSaveError | None:
         """The state at an iterator's position; None if the stream can only be replayed.
 
         Or why it cannot be saved: that is for users who save, and no reason not to deliver the
@@ -120,9 +122,12 @@ class StreamSaver:
             iterator: the stream's.
             over: the state is for the next epoch.
             fresh: no sample was drawn yet, and the iterator need not have a state.
+            drew: random numbers were drawn while its samples were read.
         """
         try:
             entries = self._entries(iterator, fresh)
+            if drew and not over and computes_again(entries):
+                return None  # a replay draws the same numbers
             entries.update(self._of_dataset(entries, over, fresh))
             if not entries and not (over and self._with_rng and self._lives_on):
                 return None

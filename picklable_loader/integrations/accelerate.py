@@ -44,10 +44,20 @@ def prepare(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any
         UsageError: Accelerate is too old or too new, or there is no such share.
     """
     prepared = build(accelerator, loader)
-    accelerator.register_save_state_pre_hook(lambda models, weights, path: prepared.save(path))
-    accelerator.register_load_state_pre_hook(lambda models, path: prepared.load(path))
-    accelerator.skip_first_batches = skip_first_batches
+    if accelerator.skip_first_batches is not skip_first_batches:  # it is the first loader
+        accelerator.skip_first_batches = skip_first_batches
+        accelerator.register_save_state_pre_hook(
+            lambda models, weights, path: [each.save(path) for each in _prepared_of(accelerator)]
+        )
+        accelerator.register_load_state_pre_hook(
+            lambda models, path: [each.load(path) for each in _prepared_of(accelerator)]
+        )
     return prepared
+
+
+def _prepared_of(accelerator: accelerate.Accelerator) -> list[Any]:
+    """The loaders at hand: `free_memory` has removed earlier ones."""
+    return [each for each in accelerator._dataloaders if isinstance(each, Prepared)]
 
 
 def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
@@ -270,7 +280,7 @@ def build(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any:
         use_stateful_dataloader=False,
         process=accelerator.process_index,
         layout=layout,
-        index=sum(isinstance(each, Prepared) for each in accelerator._dataloaders),
+        index=len(_prepared_of(accelerator)),
     )
     if kind is PreparedDispatcher and not made.split_batches:
         prepared.per_step = accelerator.num_processes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -212,6 +214,32 @@ def test_a_skip_goes_on_from_a_loaded_state_and_not_back(accelerator: Accelerato
     prepared.load_state_dict(state)
     with pytest.raises(UsageError, match="cannot go back"):
         next(iter(adapter.skip_first_batches(prepared, 1)))
+
+
+def test_loaders_that_were_freed_are_in_no_checkpoint(
+    accelerator: Accelerator, tmp_path: Path
+) -> None:
+    """``find_executable_batch_size`` prepares others after ``free_memory``."""
+
+    def batches_after(saved: Any) -> list[Any]:
+        return [batch.tolist() for batch in saved]
+
+    for attempt, size in enumerate((4, 3, 2)):
+        first, second = (
+            adapter.prepare(accelerator, DataLoader(range(12), size, shuffle=True, seed=seed))
+            for seed in (attempt, 9)
+        )
+        iterators = iter(first), iter(second)
+        next(iterators[0])
+        accelerator.save_state(str(tmp_path / str(size)))
+        rest = [batches_after(iterator) for iterator in iterators]
+        accelerator.load_state(str(tmp_path / str(size)))
+        assert [batches_after(loader) for loader in (first, second)] == rest
+        freed = weakref.ref(first)
+        del first, second, iterators
+        accelerator.free_memory()
+        gc.collect()
+        assert freed() is None
 
 
 def test_a_checkpoint_without_a_state_is_an_error(accelerator: Accelerator, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import random
 import threading
@@ -201,6 +202,103 @@ def test_the_position_of_a_sampler_with_an_iter_in_python_is_refused(parts: Any)
         with pytest.raises(CannotSaveError, match="(?s)HundredMore.*__iter__ in Python"):
             save()
     assert str([*taken, *iterator]) == str([*loader()]), "saving has disturbed the run"
+
+
+def read_ahead(order: Any) -> Any:
+    held: list[int] = []
+    for index in order:
+        held.append(index)
+        if len(held) > 3:
+            yield held.pop(0)
+    yield from held
+
+
+def ahead_by_itself(parts: Any) -> Any:
+    class Ahead(parts.Shuffled):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Any:
+            return read_ahead(super().__iter__())
+
+    return Ahead(12)
+
+
+def ahead_by_a_mixin(parts: Any) -> Any:
+    class Mixin:
+        def __iter__(self) -> Any:
+            return read_ahead(super().__iter__())  # type: ignore[misc]
+
+    class Ahead(Mixin, parts.Shuffled):  # type: ignore[misc, name-defined]
+        pass
+
+    return Ahead(12)
+
+
+def ahead_by_a_decorator(parts: Any) -> Any:
+    class Ahead(parts.Shuffled):  # type: ignore[misc, name-defined]
+        pass
+
+    own = Ahead.__iter__
+    Ahead.__iter__ = functools.wraps(own)(lambda self: read_ahead(own(self)))
+    return Ahead(12)
+
+
+def ahead_by_a_decorator_of_a_subclass(parts: Any) -> Any:
+    cls = type(ahead_by_a_decorator(parts))
+    cls.__iter__ = functools.wraps(cls.__iter__)(lambda self, own=cls.__iter__: iter([*own(self)]))
+    return type("Below", (cls,), {})(12)
+
+
+AHEAD = [
+    ahead_by_itself,
+    ahead_by_a_mixin,
+    ahead_by_a_decorator,
+    ahead_by_a_decorator_of_a_subclass,
+]
+
+
+@pytest.mark.parametrize("make", AHEAD)
+def test_an_iter_that_reads_ahead_has_no_state_wherever_it_comes_from(
+    make: Any, parts: Any
+) -> None:
+    loader = DataLoader(range(12), 2, sampler=make(parts))
+    iterator = iter(loader)
+    for _ in range(6):  # in the last two steps, C++ has given all
+        next(iterator)
+        for save in (iterator.state_dict, lambda: pickle.dumps(iterator)):
+            with pytest.raises(CannotSaveError, match="__iter__ in Python is around"):
+                save()
+    assert not list(iterator) and len(list(loader)) == 6
+    with pytest.raises(UsageError, match="has an __iter__ of its own"):
+        loader.sampler.batches(2)
+
+
+def test_an_iter_that_is_set_later_gives_an_error_and_no_state(parts: Any) -> None:
+    class Ahead(parts.Shuffled):  # type: ignore[misc, name-defined]
+        pass
+
+    loader = DataLoader(range(12), 2, sampler=Ahead(12))
+    own = Ahead.__iter__
+    Ahead.__iter__ = lambda self: read_ahead(own(self))
+    with pytest.raises(CannotSaveError, match="__iter__ in Python is around"):
+        next(iter(loader))
+
+
+def test_the_position_that_a_mixin_says_itself_is_taken(parts: Any) -> None:
+    class Mixin:
+        def __iter__(self) -> Any:
+            for index in super().__iter__():  # type: ignore[misc]
+                yield index + 100
+
+        def state_dict(self) -> Any:
+            return super().state_dict()  # type: ignore[misc]
+
+    class Hundred(Mixin, parts.Shuffled):  # type: ignore[misc, name-defined]
+        pass
+
+    first, second = (DataLoader(range(200), 2, sampler=Hundred(10)) for _ in range(2))
+    iterator = iter(first)
+    next(iterator), next(iterator)
+    second.load_state_dict(iterator.state_dict())
+    assert str([*second]) == str([*iterator])
 
 
 def test_the_position_that_a_subclass_says_itself_is_taken(parts: Any) -> None:

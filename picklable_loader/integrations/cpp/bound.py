@@ -76,6 +76,8 @@ def complete(cls: Any, kind: str, holds_gil: bool, draws_in_python: bool) -> Non
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         before = torch.default_generator.get_state()
         built(self, *args, **kwargs)
+        if kind == "sampler":
+            around_own_iter(type(self))  # a decorator may have set one since `_subclass`
         if kind == "chunks":
             self._reset()  # as torch's ChunkDataset does before it reads
         # with the GIL, C++ may have the very list, and see how it changes

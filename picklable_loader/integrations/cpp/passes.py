@@ -80,7 +80,7 @@ class Pass:
 
     def state_dict(self) -> Any:
         """The position."""
-        return {**state_dict(self._source), "begun": self._begun}
+        return {**position(self._source), "begun": self._begun}
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from that position."""
@@ -92,7 +92,7 @@ class Pass:
         self._begun = vars(self._source).pop("_goes_on")
 
     def __getstate__(self) -> dict[str, Any]:
-        state_dict(self._source)
+        position(self._source)
         return self.__dict__
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
@@ -109,6 +109,16 @@ _newest: weakref.WeakValueDictionary[int, Pass] = weakref.WeakValueDictionary()
 
 
 def state_dict(self: Any) -> dict[str, Any]:
+    """The state_dict of a sampler, if an ``__iter__`` of its own has not taken more than it gave.
+
+    `around_own_iter` sees to that, but for one that was set when the sampler was there already.
+    """
+    if type(self).__iter__ is not begin and _unknown_iter(type(self)) is not None:
+        raise _unknown_position(type(self).__qualname__)
+    return position(self)
+
+
+def position(self: Any) -> dict[str, Any]:
     """The position of a sampler or stream, and whether a pass is under way."""
     name = type(self).__qualname__
     if not hasattr(self, "_get_state"):
@@ -205,7 +215,7 @@ def _tensors(batch: Any) -> Iterator[torch.Tensor]:
 
 def batches(self: Any, batch_size: int, drop_last: bool = False) -> Batched:
     """For ``batches`` of samplers and streams, in C++ code."""
-    if getattr(type(self).__iter__, "__module__", None) != __name__:
+    if type(self).__iter__ is not begin:
         raise UsageError(
             f"{type(self).__qualname__} has an __iter__ of its own in Python, which batches() "
             "would go past. Give the loader batch_size=, or for a sampler torch's BatchSampler"
@@ -239,27 +249,50 @@ class OwnPass:
 
     def state_dict(self) -> Any:
         """There is none."""
-        raise CannotSaveError(
-            f"the position of a {self._name}",
-            "its __iter__ in Python is around the one in C++, whose position is not all there is",
-            "Give the class state_dict and load_state_dict, or have __iter__ return an iterator "
-            "that has both; or change the indices in the dataset",
-        )
+        raise _unknown_position(self._name)
 
     def load_state_dict(self, state: Any) -> None:
         """There is none."""
         self.state_dict()
 
 
+def _unknown_position(name: str) -> CannotSaveError:
+    return CannotSaveError(
+        f"the position of a {name}",
+        "its __iter__ in Python is around the one in C++, whose position is not all there is",
+        "Give the class state_dict and load_state_dict, or have __iter__ return an iterator "
+        "that has both; or change the indices in the dataset",
+    )
+
+
+#: each ``__iter__`` that returns an OwnPass, or an iterator with a state
+_known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _unknown_iter(cls: Any) -> Any:
+    """The class that gives a sampler an ``__iter__`` of which nobody knows the position, or None.
+
+    It may be a base next to the bound class, and a decorator may have set it.
+    """
+    bases = cls.__mro__
+    owner = next(base for base in bases if "__iter__" in vars(base))
+    own = vars(owner)["__iter__"]
+    known = own is begin or own in _known
+    # a class with an __iter__, or below one, may have a state_dict that knows of it
+    until = bases[: bases.index(owner) + 1]
+    return None if known or any("state_dict" in vars(base) for base in until) else owner
+
+
 def around_own_iter(cls: Any) -> None:
-    """Have an ``__iter__`` that a sampler's subclass defines say that its position is unknown."""
-    own = vars(cls).get("__iter__")
-    if own is None or "state_dict" in vars(cls):
+    """Have an ``__iter__`` in Python of a sampler's class say that its position is unknown."""
+    if cls.__iter__ is begin or (owner := _unknown_iter(cls)) is None:
         return
+    own = vars(owner)["__iter__"]
 
     @functools.wraps(own)
     def __iter__(self: Any) -> Any:
-        iterator = own(self)
+        iterator = own(self) if owner is cls else super(cls, self).__iter__()
         return iterator if is_stateful(iterator) else OwnPass(self, iterator)
 
+    _known.add(__iter__)
     cls.__iter__ = __iter__

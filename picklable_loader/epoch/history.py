@@ -174,10 +174,9 @@ class History:
             CannotSaveError: a later pass has begun, and has changed what that epoch begins with.
         """
         self._check_newest(spec, position)
+        newest = position is self.position
         cursor = Cursor(
-            epoch=(
-                self.next_epoch if position is self.position else position.follows(self.next_epoch)
-            ),
+            epoch=self.next_epoch if newest else position.follows(self.next_epoch),
             # with a seed each epoch begins with its own
             rng={} if self.source.seed is not None else self.source.state(spec.moves),
             **self._draws(spec, position.carryover()),

@@ -340,12 +340,7 @@ def _changes(value: Any) -> int:
 
 
 def source_length(sampler: Any, data: int | None) -> int | None:
-    """The samples that a sampler draws from, if its own length and that of the data differ from it.
-
-    Args:
-        sampler: any.
-        data: the dataset's length.
-    """
+    """The samples that a sampler draws from, unless it is as long, and the ``data`` as well."""
     if not is_known(sampler):
         return None
     source: Any = None

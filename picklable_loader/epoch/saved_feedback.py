@@ -13,7 +13,7 @@ from ..core.plan import Plan
 from ..core.schedule import Schedule
 from ..core.streams import StreamPlan
 from ..errors import SYMPTOMS, DamagedStateError
-from ..orders.replay import taker_of
+from ..orders.given import taker_of
 from ..orders.unknown import saved_indices
 from ..saving.states.notes import notes_as_plain, notes_from_plain
 from ..saving.states.plain import decode

@@ -83,6 +83,11 @@ class Position:
             return False
         return run.spec.iterable and run.streams.total == 1
 
+    def unopened(self, spec: Spec) -> bool:
+        """It reads streams, and has not moved since it was unpickled in mid-epoch."""
+        waits = None if self.run is not None or self.ended else self.start
+        return spec.streamed and waits is not None and waits.cursor.base_seed is not None
+
     @property
     def left(self) -> bool:
         """Its iterator is gone: nobody can move it any more."""

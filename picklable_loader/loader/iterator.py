@@ -14,7 +14,6 @@ from torch.utils.data.dataloader import _DatasetKind
 from ..core.checks import check_count, whole_number
 from ..core.events import Arrived, Budgeted, Failed, Skipped
 from ..epoch.fits import check_kind
-from ..epoch.history import History
 from ..epoch.position import Position
 from ..epoch.run import Run
 from ..epoch.spec import Spec
@@ -208,11 +207,13 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             spec: how the loader is set up.
             loaded: where a loaded state goes on; None: the next epoch.
         """
-        inner = self.loader._pl
-        history: History = inner.history
+        inner, history = self.loader._pl, self._history
         position = loaded or Position()
         start, choice = position.start, position.at_epoch_end or inner.options.at_epoch_end
         if loaded is None and spec.lives_on:
+            if (left := history.position) and left.unopened(spec) and not self._closed:
+                self._take(left)
+                self.start()  # workers hand on what the streams of that pass have made of them
             start, carryover = history.after_unpickling(spec)
             self._driver.carryover = carryover or self._driver.carryover
         if inner.driver is not None:

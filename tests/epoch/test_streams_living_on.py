@@ -31,10 +31,12 @@ from zoo.streams import (
     ByClass,
     Generated,
     Keeping,
+    SavedWalk,
     StatefulDataset,
     StatefulWalk,
-    share,
 )
+from zoo.streams import Walk as PlainWalk
+from zoo.streams import share
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
 from picklable_loader.errors import (
@@ -190,6 +192,47 @@ def test_passes_that_are_left_after_a_resume_lose_nothing_that_the_state_has_bro
     torch.manual_seed(99)  # what has drawn from torch's generator is in the state
     torch.set_rng_state(rng)
     assert later(again) == expected
+
+
+class CountsPasses(IterableDataset[int]):
+    """Its samples are from a walk that begins where its passes are counted."""
+
+    def __init__(self, walk: Callable[[range], Iterator[int]]) -> None:
+        self.walk, self.passes = walk, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        return self.walk(range(100 * self.passes, 100 * self.passes + 8))
+
+
+class Ranged(SavedWalk):
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "items": list(self.items)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.items = state["at"], state["items"]
+
+
+@LIVING_ON
+@pytest.mark.parametrize("walk", [PlainWalk, Ranged, lambda items: (each for each in items)])
+@pytest.mark.parametrize("passes", [0, 1])
+@pytest.mark.parametrize("taken", [0, 2])
+@pytest.mark.parametrize("lives", [True, False], ids=["iterator", "loader alone"])
+def test_a_resumed_pass_that_is_left_before_its_first_batch_was_a_pass_all_the_same(
+    walk: Any, passes: int, taken: int, lives: bool, options: Any
+) -> None:
+    """A loop of so many steps an epoch, saved after the last of them, begins the next at once."""
+    loader = DataLoader(CountsPasses(walk), 2, seed=1, codec="cloudpickle", **options)
+    for _ in range(passes):
+        list(loader)
+    iterator = iter(loader)
+    for _ in range(taken):
+        next(iterator)
+    copied = pickle.loads(pickle.dumps(iterator))
+    other = copied.loader
+    if not lives:
+        del copied
+    assert [lists(other), lists(other)] == [lists(loader), lists(loader)]
 
 
 def test_a_pass_that_is_left_draws_no_other_order_than_under_torch() -> None:

@@ -216,10 +216,7 @@ class CustomOrder:
             state["universe"] = self._private.to_text(moved)
 
     def _stateful(self) -> Any:
-        """Whose state_dict holds the position, if anybody's does: the iterator's or the sampler's.
-
-        None: neither has one.
-        """
+        """The iterator or the sampler, whose state_dict may hold the position; None: neither."""
         return next(filter(is_stateful, (self._iterator, self._sampler)), None)
 
     def _own_state(self) -> Any:
@@ -302,8 +299,9 @@ class CustomOrder:
                 self._load_state_dicts(saved)
                 self._go_on_in(saved)
         except BaseException as error:
+            own = isinstance(error, LoaderError) or self.record.raised == id(error)
             self.record, self._iterator = Record.read(saved), None  # the next take begins again
-            if isinstance(error, LoaderError) or not isinstance(error, SYMPTOMS):
+            if own or not isinstance(error, SYMPTOMS):
                 raise
             raise DamagedStateError("order", "what this sampler's order saves", error) from error
         self._saved = None
@@ -363,9 +361,14 @@ class CustomOrder:
             self.record.give(self._heard.popleft(), self._iterator, self._sampler)
         if not count:
             return taken
+        if self.record.failed is not None:
+            self.record.log = None  # a replay would raise it as well
         try:
             for item in next_items(self._iterator, count):
                 taken.append(item)
+        except Exception as error:
+            self.record.failed = type(error).__qualname__
+            raise
         finally:  # whatever the sampler raises, these were taken
             self.record.taken += len(taken)
             if self.record.checksum is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +56,10 @@ class Record:
     others: list[list[Any]] = field(default_factory=list)
     #: an attribute that they have changed in a manner that no replay can repeat; None: none
     unclear: str | None = None
+    #: the class of what its iterator has raised; None: nothing
+    failed: str | None = None
+    #: ``id`` of what the sampler has raised in a replay
+    raised: int | None = None
     #: states in which the sampler left the global generators
     left: dict[str, Any] = field(default_factory=dict)
     #: global generators of which a replay knows the state to begin with
@@ -109,7 +113,7 @@ class Record:
         if not found:
             return
         if self.others and self.others[-1][:2] == [self.taken, self.ended]:
-            self.others[-1][2] |= found
+            self.others[-1][2] = {**self.others[-1][2], **found}
         else:
             self.others.append([self.taken, self.ended, found])
         # An iterator that has come to its end reads nothing more. Before or after an event?
@@ -139,6 +143,12 @@ class Record:
                 f"another iterator has changed the sampler's attribute {self.unclear} since this "
                 "one began, and this one may read it",
                 f"Read other passes from a loader with a sampler of its own, or give {state}",
+            )
+        if self.failed is not None:
+            return (
+                f"it has raised {self.failed} in this epoch and has gone on, and a replay would "
+                "raise that as well",
+                f"Save between two epochs, or give {state}",
             )
         if seeded or self.heard_bytes > _MOST_HEARD:
             return (
@@ -232,7 +242,7 @@ class Replay:
         self.iterator: Iterator[Any] = iter(())
         for opens in range(record.opens):
             self._find(opens, 0)
-            with self._world:
+            with self._acting():
                 self.iterator = iter(sampler)
         thaw(sampler, record.between)
 
@@ -279,7 +289,7 @@ class Replay:
         self._find(self._record.opens, self._taken)
         self._give()
         stop = min([total, *(stop for stop in self._stops if stop > self._taken)])
-        with self._world:
+        with self._acting():
             return list(next_items(self.iterator, min(count, stop - self._taken)))
 
     def _give(self) -> None:
@@ -290,7 +300,7 @@ class Replay:
             if event.ended:
                 self._end()
             try:
-                with self._world:
+                with self._acting():
                     give(event, self.iterator, self._sampler)
             except Exception as error:
                 if type(error).__qualname__ != event.raised:
@@ -308,7 +318,7 @@ class Replay:
         """Have the iterator come to its end, unless it has."""
         if self._ended:
             return
-        with self._world:
+        with self._acting():
             self._ended = next(self.iterator, _END) is _END
         if not self._ended and self._record.checksum is not None:
             raise OrderMismatch(type(self._sampler).__qualname__, self._taken)
@@ -319,6 +329,16 @@ class Replay:
         others = record.checksum not in (None, self.checksum)
         if not some or (others and self._taken + len(some) == record.taken):
             raise OrderMismatch(type(self._sampler).__qualname__, record.taken)
+
+    @contextmanager
+    def _acting(self) -> Iterator[None]:
+        """The sampler acts in its world; the record has what it raises."""
+        with self._world:
+            try:
+                yield
+            except Exception as error:
+                self._record.raised = id(error)
+                raise
 
     def _find(self, opens: int, taken: int) -> None:
         self._world.states.update(self._found.get((opens, taken), {}))

@@ -502,3 +502,62 @@ def test_iterators_of_one_sampler_are_saved_together() -> None:
         assert [next(copies[at]).tolist() for at in turns] == [
             next(iterators[at]).tolist() for at in turns
         ], kind
+
+
+# --- a sampler's own exceptions ------------------------------------------------------------------
+
+
+class ReadsLines(Sampler[int]):
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = iter, lambda: lines  # a file
+
+    def __iter__(self) -> Iterator[int]:
+        for line in self._lines[1]():
+            yield int(line)
+
+
+class RaisesOnce(Iterator[int]):
+    """Raises at its third call, and goes on."""
+
+    def __init__(self) -> None:
+        self.calls = self.given = 0
+        self.unpicklable = lambda: None
+
+    def __next__(self) -> int:
+        self.calls += 1
+        if self.calls == 3:
+            raise ValueError("cannot rank")
+        self.given += 1
+        return self.given
+
+
+class Raising(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return RaisesOnce()
+
+
+def test_what_a_sampler_raises_in_a_replay_is_its_own_error() -> None:
+    """It was called a damaged state."""
+    lines = [str(number) for number in range(LENGTH)]
+    iterator = iter(DataLoader(range(LENGTH), 2, sampler=ReadsLines(lines), seed=1))
+    next(iterator), next(iterator)
+    state = iterator.state_dict()
+    lines[1] = "1;"
+    loader = DataLoader(range(LENGTH), 2, sampler=ReadsLines(lines), seed=1)
+    loader.load_state_dict(state)
+    resumed = iter(loader)
+    with pytest.raises(ValueError, match="1;"):
+        next(resumed)
+    lines[1] = "1"
+    assert next(resumed).tolist() == [4, 5]
+
+
+def test_an_iterator_that_has_raised_and_gone_on_cannot_be_replayed() -> None:
+    iterator = iter(DataLoader(range(LENGTH), 2, sampler=Raising(), seed=1))
+    assert next(iterator).tolist() == [1, 2]
+    with pytest.raises(ValueError, match="cannot rank"):
+        next(iterator)
+    iterator.state_dict()  # a resume raises it again
+    next(iterator)
+    with pytest.raises(CannotSaveError, match="raised ValueError in this epoch"):
+        iterator.state_dict()

@@ -20,7 +20,15 @@ from ..core.cursor import Cursor
 from ..datasets.protocol import delegates_state, is_stateful, loses_samples
 from ..fetching.worker import fetch
 from ..orders.attributes import rngs_in
-from ..rng.owned import BY_CLASS, GLOBALS, Found, ids_of_global, owned_in, seed_of
+from ..rng.owned import (
+    BY_CLASS,
+    GLOBALS,
+    Found,
+    ids_of_global,
+    owned_in,
+    read_in_others,
+    seed_of,
+)
 from .spec import Spec
 from .warnings import (
     delegated_state,
@@ -132,6 +140,14 @@ def _alike(name: str) -> str:
 
 def _warn_of_sampler(spec: Spec, looked: set[str], state: dict[str, Any], live: bool) -> None:
     order = state["order"] or {}
+    if not (is_stateful(spec.sampler) or _POSITIONS & order.keys()):
+        known = rngs_in(spec.sampler, spec.dataset)
+        of_data = {id(each) for _, each in owned_in({"": spec.dataset}, ids_of_global())} - known
+        shared = (each for each in read_in_others(spec.sampler) if id(each[1]) in of_data)
+        if text := _text((f"sampler{path}", each) for path, each in shared):
+            unsaved_in_sampler(text)
+            looked.add("sampler")
+            return
     # A pickle has the generators as they are now, and a replay begins with them.
     replayed = live and "checksum" in order and not {*_POSITIONS, "iterator"} & order.keys()
     at_risk = _sampler_at_risk(spec, state)

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache, partial
-from inspect import signature
+from inspect import getattr_static, signature
 from itertools import chain, cycle, islice
 from types import (
     BuiltinMethodType,
@@ -130,6 +130,21 @@ def owned_in(
         elif not issubclass(kind, shut):
             look_at(_inside(thing, kind, of_class), path)
             look_at(_read_by([thing], {}) if kind is FunctionType else read_by(kind), path)
+
+
+def read_in_others(thing: Any) -> Found:
+    """The generators that methods of a thing read in what it has, such as ``self.data.rng``."""
+    methods: dict[str, Any] = {}
+    for base in reversed(type(thing).__mro__):
+        methods.update(vars(base))
+    for method in methods.values():
+        code = method.__code__ if type(method) is FunctionType else None
+        for path in _attributes_of(code, "LOAD_FAST") if code and code.co_argcount else ():
+            value = thing if path[0] == code.co_varnames[0] else None  # type: ignore[union-attr]
+            for name in path[1:]:
+                value = getattr_static(value, name, None)
+            if issubclass(type(value), _GENERATORS):
+                yield "." + ".".join(path[1:]), value
 
 
 def ids_of_global() -> set[int]:
@@ -319,7 +334,7 @@ def _in_modules(code: CodeType, variables: dict[str, Any]) -> Found:
     given = {name: dict.get(variables, name) for name in code.co_names}
     modules = [each for each in given.values() if type(each) is ModuleType]
     near = any(_is_near(vars(each), variables) for each in modules)
-    for path in _attributes_of(code) if near else ():
+    for path in _attributes_of(code, "LOAD_GLOBAL") if near else ():
         value: Any = given.get(path[0])
         for name in path[1:]:
             if type(value) is not ModuleType or not _is_near(vars(value), variables):
@@ -357,12 +372,12 @@ def _globals_of(code: CodeType) -> frozenset[str]:
 
 
 @lru_cache(256)
-def _attributes_of(code: CodeType) -> tuple[tuple[str, ...], ...]:
-    """The attributes of global variables that code reads: ``("helpers", "rng")``, for example."""
+def _attributes_of(code: CodeType, begin: str) -> tuple[tuple[str, ...], ...]:
+    """The attributes of variables that code reads: ``("helpers", "rng")``, for example."""
     found: dict[tuple[str, ...], None] = {}  # in the code's order, in any process
     path: tuple[str, ...] = ()
     for each in dis.get_instructions(code):
-        if each.opname == "LOAD_GLOBAL":
+        if each.opname == begin:
             path = (each.argval,)
         elif path and each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             path = (*path, each.argval)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from laws.observe import lists
+from torch.utils.data import Sampler
 from zoo import inexact
 from zoo.datasets import Noisy
 from zoo.own_generators import BATCH, KINDS, Draws, Epochs, N, Saves, jittered, of_map
@@ -235,6 +236,45 @@ class Shared(inexact.Hidden):
     def __init__(self) -> None:
         self.rng = np.random.default_rng(3)
         super().__init__(lambda count: self.rng.permutation(count))
+
+
+class DrawsFromItsData(Sampler[int]):
+    def __init__(self, data: Draws) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.data.rng.permutation(N).tolist())
+
+
+class OwnBesideItsData(DrawsFromItsData):
+    def __init__(self, data: Draws) -> None:
+        self.data, self.rng = data, np.random.default_rng(4)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rng.permutation(len(self.data)).tolist())
+
+
+@pytest.mark.parametrize(
+    "save", [lambda it: it.state_dict(), pickle.dumps], ids=["state", "pickle"]
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_save_warns_of_a_sampler_that_draws_from_its_datasets_generator(
+    workers: int, save: Callable[[Any], Any]
+) -> None:
+    """The loader seeds it for the samples, and no state has it."""
+    data = Draws(np.random.default_rng(3))
+    for make in OwnBesideItsData, DrawsFromItsData:
+        loader: Any = DataLoader(data, BATCH, sampler=make(data), seed=1, num_workers=workers)
+        lists(loader)
+        iterator = iter(loader)
+        if make is OwnBesideItsData:
+            save(iterator)  # warnings are errors
+            continue
+        with pytest.warns(LoaderWarning, match=r"hold that of loader\.sampler\.data\.rng"):
+            save(iterator)
 
 
 def test_a_generator_that_is_an_attribute_as_well_is_saved() -> None:

@@ -46,6 +46,9 @@ class Cursor(NamedTuple):
     num_streams: int | None = None
     #: steps that the pass has in all, where all ranks have as many; None: as its streams have
     batches: int | None = None
+    #: of a pass with one stream: people's code in it sees torch's ``get_worker_info()``, as in a
+    #: worker; None: see `sees_worker_info`
+    worker_info: bool | None = None
     #: the epoch that ``set_epoch`` has last set on the dataset; None if it was never called
     announced: int | None = None
     #: the epoch of the pass after this one, which ``set_epoch`` has chosen; None: the next number
@@ -81,6 +84,20 @@ def begins(cursor: Cursor) -> bool:
     # A rank may have got nothing yet from streams that others have read: it has their base seed.
     fresh = cursor.num_streams is None or cursor.base_seed is None
     return cursor.step == 0 and cursor.order is None and fresh
+
+
+def usually_sees_worker_info(cursor: Cursor) -> bool:
+    """Whether people's code sees ``get_worker_info()`` where the cursor does not say so."""
+    several = len(cursor.streams) > 1 or cursor.num_streams is not None
+    return several or cursor.draws_as is not None
+
+
+def sees_worker_info(cursor: Cursor) -> bool:
+    """Whether people's code in the streams of a cursor sees torch's ``get_worker_info()``.
+
+    Without workers, and without ``num_streams``, that is None.
+    """
+    return usually_sees_worker_info(cursor) if cursor.worker_info is None else cursor.worker_info
 
 
 def is_beginning(cursor: Cursor) -> bool:

@@ -39,6 +39,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "streams": (list,),
         "num_streams": (int,),
         "batches": (int,),
+        "worker_info": (bool,),
         "announced": (int, _NULL),
         "next_epoch": (int,),
         "counted": (bool,),

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..errors import DamagedStateError, Difference, ForeignStateError, NewerStateError
-from .cursor import Cursor, Saved
+from .cursor import Cursor, Saved, usually_sees_worker_info
 from .fields import check_records
 from .streams import StreamPosition
 from .task import Task
@@ -42,6 +42,7 @@ _KINDS: dict[str, tuple[type[Any], int, bool]] = {
     "announced": (int, _LARGEST, True),
     "num_streams": (int, _LARGEST, True),
     "batches": (int, _LARGEST, True),
+    "worker_info": (bool, 0, True),
     "next_epoch": (int, _LARGEST, True),
     "counted": (bool, 0, True),
 }
@@ -76,6 +77,8 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         state["num_streams"] = cursor.num_streams
     if cursor.batches is not None:
         state["batches"] = cursor.batches
+    if cursor.worker_info not in (None, usually_sees_worker_info(cursor)):
+        state["worker_info"] = cursor.worker_info
     if cursor.worker_seed is not None:
         state["worker_seed"] = cursor.worker_seed
     if cursor.draws_as is not None:
@@ -127,6 +130,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         streams=tuple(_streams(state, spacing(fits), next_step)),
         num_streams=state.get("num_streams"),
         batches=state.get("batches"),
+        worker_info=state.get("worker_info"),
         next_epoch=state.get("next_epoch"),
         counted=state.get("counted", False),
         rank=_rank(state),

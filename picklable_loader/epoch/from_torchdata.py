@@ -59,6 +59,7 @@ def taken_over(spec: Spec, source: Source, given: TorchdataState, beginning: Sav
         seed = given.base_seed if source.seed is None else source.seed
         changes["base_seed"] = base_seed(seed, epoch)
         changes["streams"] = _streams(spec, given) if spec.streamed else ()
+    changes["worker_info"] = bool(given.workers) if changes["streams"] else None
     changes["rng"] = {**cursor.rng, **changes.get("rng", {})}
     _warn_of_global(spec, given)
     return Saved(cursor._replace(epoch=epoch, step=step, next_step=step, **changes), fits)

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..core.budget import Policy
-from ..core.cursor import Cursor, Saved, begins
+from ..core.cursor import Cursor, Saved, begins, sees_worker_info
 from ..core.deliveries import Delivery
 from ..core.events import Interrupted, Retract
 from ..core.order import Order
@@ -99,6 +99,8 @@ class Run:
         self.streams = spec.streams
         #: how many batches the pass has, where all ranks have as many; None: as its streams have
         self.batches = spec.batches
+        #: people's code sees torch's worker information
+        self.worker_info = bool(spec.workers or spec.streams_given)
         #: once the run is over: by stream, the state in which the next epoch finds the dataset
         self.last_states: dict[int, Any] = {}
         #: the epoch that the loader's next pass would have been of then
@@ -138,7 +140,7 @@ class Run:
         self._ended_before = {at for at, position in enumerate(positions) if position.ended}
         if cursor is not None and cursor.streams:
             self.streams = replace(spec.streams, total=cursor.num_streams or len(positions))
-            self.batches = cursor.batches
+            self.batches, self.worker_info = cursor.batches, sees_worker_info(cursor)
         policy = (carryover and carryover.policy) or spec.policy()
         self.schedule = self._schedule(cursor, policy, positions)
 
@@ -150,7 +152,7 @@ class Run:
 
     def epoch_start(self) -> EpochStart:
         """The epoch, as it is sent to workers."""
-        return EpochStart(self.base_seed, self.announced, self.shared_seed)
+        return EpochStart(self.base_seed, self.announced, self.shared_seed, None, self.worker_info)
 
     def openings(self, new_workers: bool) -> dict[int, StreamPosition]:
         """The streams that do not simply begin the epoch, each with its position.
@@ -195,6 +197,7 @@ class Run:
             streams=positions,
             num_streams=self.streams.total if positions and self.streams.shard.world > 1 else None,
             batches=self.batches,
+            worker_info=self.worker_info if positions else None,
             rank=self._rank(window, positions, order),
             base_seed=self.base_seed,
             worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,

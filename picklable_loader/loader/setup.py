@@ -164,7 +164,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         shared_seed=run.shared_seed,
         announced=run.announced,
         streams=run.streams,
-        streams_given=spec.streams_given,
+        worker_info=run.worker_info,
         sharded=spec.shared,
         copies=spec.streams_given and (run.batches is not None or not spec.workers),
         world=source.globals if in_torchs_way else partial(Batch, inner.turn, job.draws),

@@ -205,6 +205,82 @@ def test_without_workers_there_is_one_stream_and_no_worker_information() -> None
     assert get_worker_info() is None
 
 
+class SaysWhere(IterableDataset[list[Any]]):
+    """Each sample shows the worker information at the iteration's beginning, and now."""
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        began = where()
+        for number in range(8):
+            yield [number, began, where()]
+
+
+class SaysWhereAndSaves(SaysWhere):
+    """The same, with a state."""
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return Place()
+
+
+class Place:
+    def __init__(self) -> None:
+        self.number, self.began = 0, where()
+
+    def __next__(self) -> list[Any]:
+        if self.number == 8:
+            raise StopIteration
+        self.number += 1
+        return [self.number, self.began, where()]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"number": self.number}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.number = state["number"]
+
+
+def where() -> Any:
+    info = get_worker_info()
+    return None if info is None else (info.id, info.num_workers)
+
+
+ONE_STREAM: dict[str, dict[str, Any]] = {
+    "no worker": {},
+    "one worker": {"num_workers": 1},
+    "a persistent one": {"num_workers": 1, "persistent_workers": True},
+    "num_streams": {"num_streams": 1},
+}
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.parametrize("kind", [SaysWhere, SaysWhereAndSaves])
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("before", ONE_STREAM)
+@pytest.mark.parametrize("now", [*ONE_STREAM, "two workers"])
+def test_a_stream_sees_after_a_resume_the_worker_information_that_it_saw(
+    kind: Any, seed: int | None, before: str, now: str
+) -> None:
+    """A state from 0 or 1 worker goes on under 0, 1 or 2, and is saved twice."""
+
+    def made(options: dict[str, Any]) -> DataLoader[Any]:
+        return DataLoader(kind(), 2, collate_fn=as_they_are, seed=seed, **options)
+
+    options = ONE_STREAM.get(now, {"num_workers": 2})
+    iterator = iter(made(ONE_STREAM[before]))
+    next(iterator)
+    state = iterator.state_dict()
+    expected = lists(iterator)
+    again = made(options)
+    again.load_state_dict(state)
+    later = iter(again)
+    first = next(later)
+    last = made(ONE_STREAM[before])
+    last.load_state_dict(later.state_dict())
+    assert [first, *lists(later)] == expected
+    assert [first, *lists(last)] == expected
+    fresh = lists(made(options))
+    assert lists(again) == fresh, "the next epoch is the loader's own"
+
+
 def test_streams_in_this_process_leave_no_worker_information_behind() -> None:
     for _ in DataLoader(Where(2), None, num_streams=2):
         assert get_worker_info() is None

@@ -120,8 +120,8 @@ class Setup:
     announced: int | None
     #: the streams that serve the tasks; none: any worker may take any task
     streams: StreamShare
-    #: the user has chosen their number
-    streams_given: bool
+    #: people's code sees torch's worker information, also without workers
+    worker_info: bool
     #: the ranks share the data already
     sharded: bool
     #: each stream reads a copy of the dataset that none has read before
@@ -149,8 +149,7 @@ def _inline_engine(setup: Setup) -> Engine:
     if setup.fault_policy.timeout_s != 0:
         raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
     # Torch's worker information is not there with num_workers=0, unless there must be streams.
-    several = len(setup.streams) > 1 or setup.streams_given
-    given, init = setup.streams if several else None, None
+    given, init = setup.streams if setup.worker_info else None, None
     if given is not None:  # each stream has a share, as in a worker
         init = datapipes.sharding(setup.job.dataset, setup.init, alone=setup.sharded)
     elif not setup.sharded:

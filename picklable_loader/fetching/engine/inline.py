@@ -62,7 +62,7 @@ class InlineEngine:
         shared = saved and alone
         origin = origin if shared else None
         self._replicas = {
-            n: Replica(job if alone else own_copy(job), config, n, bare, shared, origin)
+            n: Replica(job if alone else own_copy(job), config, n, shared, origin)
             for n in range(streams)
         }
         #: replicas of streams that are read again in this epoch

@@ -35,6 +35,8 @@ class EpochStart(NamedTuple):
     shared_seed: int | None = None
     #: states of the global generators to go on with (``seeding="worker"``)
     states: dict[str, Any] | None = None
+    #: people's code sees torch's worker information
+    worker_info: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,6 @@ class Replica:
 
     Args:
         index: of the stream. Its number among all ranks' is what torch's worker would have.
-        bare: torch's worker information is None, as without streams (``num_workers=0``).
         shared: it is the program's own, which is pickled with the loader.
         origin: it as it was before the loader's first epoch, if it is the program's own.
     """
@@ -85,7 +84,6 @@ class Replica:
         job: Job,
         config: WorkerConfig,
         index: int,
-        bare: bool = False,
         shared: bool = False,
         origin: FirstBaseline | None = None,
     ) -> None:
@@ -101,12 +99,13 @@ class Replica:
         #: the epoch that was set on its copy of the dataset
         self._announced = config.announced
         self._saver: StreamSaver | None = None
-        self._info: torch_worker.WorkerInfo | None = None
-        if not bare:
-            seed = config.base_seed + number
-            self._info = torch_worker.WorkerInfo(
-                id=number, num_workers=served.total, seed=seed, dataset=job.dataset
-            )
+        seed = config.base_seed + number
+        info = torch_worker.WorkerInfo(
+            id=number, num_workers=served.total, seed=seed, dataset=job.dataset
+        )
+        self._info = info
+        #: the same, in an epoch in which people's code sees it
+        self._shown: torch_worker.WorkerInfo | None = info
 
     def start(self) -> None:
         """Do what torch's worker does when it starts; raises what ``worker_init_fn`` raises."""
@@ -132,7 +131,7 @@ class Replica:
             StreamError: it cannot go on from there.
             Exception: what the dataset raises.
         """
-        torch_worker._worker_info = self._info
+        torch_worker._worker_info = self._shown = self._info if begin.worker_info else None
         self._set_epoch(begin, self._announced)
         job, seed = self._job, begin.base_seed
         if position is None or position.state is not None or not position.given:
@@ -175,7 +174,7 @@ class Replica:
 
     def answer(self, run: int, task: Task, began_ns: int) -> Answer:
         """Do a task. An exception of people's code is the answer, unless it ends this process."""
-        torch_worker._worker_info = self._info
+        torch_worker._worker_info = self._shown
         assert self._fetcher is not None, "the worker could not begin"
         whose = run, task.step, self._config.worker
         try:  # no local variable holds an error: its traceback would hold this frame, and that it

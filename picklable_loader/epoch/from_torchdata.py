@@ -17,7 +17,7 @@ from ..core.cursor import Saved
 from ..core.plan import Unit
 from ..core.seeds import base_seed, next_base_seed
 from ..core.streams import StreamPosition
-from ..datasets.protocol import is_hugging_face, is_stateful
+from ..datasets.protocol import is_hugging_face, is_stateful, loses_samples
 from ..errors import DamagedStateError, Difference, ForeignStateError, StateMismatch
 from ..orders.attributes import changed
 from ..orders.torch_samplers import describe
@@ -27,7 +27,7 @@ from ..rng.source import Source, random_int64
 from ..saving.states.plain import alike
 from ..saving.states.torchdata import TorchdataState, form_of, is_record, random_sampler, refused
 from .spec import Spec
-from .warnings import drawn_otherwise
+from .warnings import buffer_lost, drawn_otherwise
 
 
 def taken_over(spec: Spec, source: Source, given: TorchdataState, beginning: Saved) -> Saved:
@@ -62,6 +62,8 @@ def taken_over(spec: Spec, source: Source, given: TorchdataState, beginning: Sav
     changes["worker_info"] = bool(given.workers) if changes["streams"] else None
     changes["rng"] = {**cursor.rng, **changes.get("rng", {})}
     _warn_of_global(spec, given)
+    if any(each.given for each in changes["streams"]) and loses_samples(spec.dataset):
+        buffer_lost(type(spec.dataset).__qualname__)
     return Saved(cursor._replace(epoch=epoch, step=step, next_step=step, **changes), fits)
 
 

@@ -46,6 +46,15 @@ def replay_to_come(dataset: str) -> None:
     )
 
 
+def buffer_lost(dataset: str) -> None:
+    """A checkpoint of torchdata has not what was in the buffer of a shuffled dataset."""
+    warn(
+        f"this checkpoint of the dataset {dataset} lacks the samples in the buffer of its shuffle: "
+        "they do not come in this epoch any more, as with torchdata itself. If they matter, begin "
+        "the epoch again. Shuffle by picklable_loader.ShuffleBuffer from then on",
+    )
+
+
 def delegated_state(name: str) -> None:
     """A wrapper's ``__getattr__`` finds the state of what it wraps."""
     warn(

@@ -508,6 +508,56 @@ def test_living_workers_go_on_with_what_the_epoch_has_left_them(case: str) -> No
     assert the_rest(loader, at_end) == following
 
 
+@pytest.mark.filterwarnings("error::picklable_loader.errors.LoaderWarning")
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_stream_of_no_worker_sees_none_here_either(workers: int) -> None:
+    class Where(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return Places()
+
+    class Places:
+        at = 0
+
+        def __next__(self) -> Any:
+            if self.at == 6:
+                raise StopIteration
+            self.at += 1
+            return self.at, get_worker_info() is None
+
+        def state_dict(self) -> dict[str, int]:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.at = state["at"]
+
+    theirs = stateful.StatefulDataLoader(Where(), None)
+    iterator = iter(theirs)
+    next(iterator)
+    ours = DataLoader(Where(), None, num_workers=workers)
+    ours.load_state_dict(theirs.state_dict())
+    assert [tuple(each) for each in ours] == [tuple(each) for each in iterator]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_shuffle_of_hugging_face_is_warned_of_and_goes_on_as_torchdata_does(workers: int) -> None:
+    datasets = pytest.importorskip("datasets")
+
+    def made(kind: Any, workers: int) -> Any:
+        data = datasets.Dataset.from_dict({"x": list(range(20))}).to_iterable_dataset(num_shards=4)
+        return kind(data.shuffle(seed=3, buffer_size=4), batch_size=3, num_workers=workers)
+
+    theirs = made(stateful.StatefulDataLoader, 0)
+    iterator = iter(theirs)
+    for _ in range(3):
+        next(iterator)
+    state = theirs.state_dict()
+    again, ours = made(stateful.StatefulDataLoader, 0), made(DataLoader, workers)
+    again.load_state_dict(copy.deepcopy(state))
+    with pytest.warns(LoaderWarning, match="in the buffer of its shuffle"):
+        ours.load_state_dict(state)
+    assert [each["x"].tolist() for each in ours] == [each["x"].tolist() for each in again]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_streaming_dataset_of_hugging_face_goes_on(workers: int) -> None:
     datasets = pytest.importorskip("datasets")

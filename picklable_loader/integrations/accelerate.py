@@ -97,9 +97,9 @@ class Prepared:
     #: base batches of this process in one step of the program
     per_step = 1
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, behind: int = 0) -> dict[str, Any]:
         """The position after the batch that the program has got; see `DataLoader.state_dict`."""
-        return self.base_dataloader.state_dict(behind=self._ahead)
+        return self.base_dataloader.state_dict(behind=self._ahead + behind * self.per_step)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Have the next pass go on from it; see `DataLoader.load_state_dict`."""
@@ -112,9 +112,15 @@ class Prepared:
             self.lead = self.base_dataloader.epoch - epoch
         self.base_dataloader.set_epoch(epoch + self.lead)
 
-    def save(self, folder: str | Path) -> None:
-        """Write this process's state into a checkpoint."""
-        state = self.state_dict()
+    def remember(self, batches: int) -> None:
+        """Have `save` go back by so many batches of the program, in addition to those ahead."""
+        options = self.base_dataloader._pl.options
+        most = max(options.remember, (batches + 1) * self.per_step)
+        self.base_dataloader.__setattr__("remember", most)
+
+    def save(self, folder: str | Path, behind: int = 0) -> None:
+        """Write this process's state into a checkpoint, as it was so many batches before."""
+        state = self.state_dict(behind)
         text = {"layout": self.layout, "state": to_json(state)}
         self._file(folder, self.process).write_text(json.dumps(text))
 
@@ -208,10 +214,10 @@ class PreparedDispatcher(Prepared, DataLoaderDispatcher):  # type: ignore[misc]
         self._begins = True
         return cast(Iterator[Any], super().__iter__())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, behind: int = 0) -> dict[str, Any]:
         if self.process and self.end_of_dataloader:
             return {_BEGINS: self.base_dataloader.epoch + 1}  # nobody has asked it for a batch
-        return super().state_dict()
+        return super().state_dict(behind)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if _BEGINS in state_dict:
@@ -284,8 +290,7 @@ def build(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any:
     )
     if kind is PreparedDispatcher and not made.split_batches:
         prepared.per_step = accelerator.num_processes
-    options = ours._pl.options
-    ours.__setattr__("remember", max(options.remember, prepared.per_step))
+    prepared.remember(0)
     accelerator._dataloaders.append(prepared)
     return prepared
 

@@ -14,6 +14,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from ..errors import UsageError, warn
 from ..loader.loader import DataLoader
+from ..rng.program import ProgramStates, capture_program
 from .accelerate import Prepared, build, skip_first_batches
 
 TRIED = "5.23.0"
@@ -27,7 +28,10 @@ _ARGUMENTS = (
 
 _HOOKS = (
     (transformers.trainer, "skip_first_batches"),
+    (transformers.Trainer, "_get_output_dir"),
     (transformers.Trainer, "_load_rng_state"),
+    (transformers.Trainer, "_save_checkpoint"),
+    (transformers.Trainer, "get_batch_samples"),
     (transformers.Trainer, "get_train_dataloader"),
 )
 
@@ -48,7 +52,11 @@ class ExactResume:
     loader_options: dict[str, Any] = {}
     accelerator: Any
     args: Any
+    state: Any
+    callback_handler: Any
     _generators_are_back = False
+    #: of a step that has begun: its number, its batches, and the generators before it
+    _begun: tuple[int, int, dict[str, Any]] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         for holder, name in _HOOKS:
@@ -64,7 +72,7 @@ class ExactResume:
         if folder is True:
             folder = get_last_checkpoint(self.args.output_dir)
         self._picklable_loader.folder = None if not folder else Path(str(folder))
-        self._generators_are_back = False
+        self._generators_are_back, self._begun = False, None
         with mock.patch.object(transformers.trainer, "skip_first_batches", self._skipped):
             return super().train(resume_from_checkpoint, *args, **kw)  # type: ignore[misc]
 
@@ -81,6 +89,28 @@ class ExactResume:
         if not self._generators_are_back:
             super()._load_rng_state(checkpoint)  # type: ignore[misc]
 
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """The batches of a step."""
+        batches, items = super().get_batch_samples(*args, **kwargs)  # type: ignore[misc]
+        if self.args.enable_jit_checkpoint:
+            self._begun = self.state.global_step, len(batches), capture_program()
+        return batches, items
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        step, untrained, generators = self._begun or (None, 0, None)
+        within = step == self.state.global_step  # where a checkpoint "just in time" may come
+        now = capture_program() if within else None
+        if within:
+            ProgramStates(generators).restore()
+        super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        if within:
+            ProgramStates(now).restore()
+        if not self.state.is_hyper_param_search:  # its checkpoints are elsewhere; nobody resumes
+            run = Path(self._get_output_dir(trial))  # type: ignore[attr-defined]
+            loader = _prepared(self.callback_handler.train_dataloader)
+            behind = untrained if within else 0
+            loader.save(run / f"checkpoint-{self.state.global_step}", behind)
+
     def get_train_dataloader(self) -> Any:
         """The loader of the training data: that which the Trainer would build, as ours."""
         with mock.patch.object(self.accelerator, "prepare", lambda loader: loader):
@@ -95,7 +125,10 @@ class ExactResume:
         """
         if not isinstance(loader, DataLoader):
             loader = _rebuilt(loader, {"seed": self._seed, **self.loader_options})
-        return build(self.accelerator, loader)
+        prepared = build(self.accelerator, loader)
+        if self.args.enable_jit_checkpoint:
+            prepared.remember(self.args.gradient_accumulation_steps)
+        return prepared
 
     @property
     def _seed(self) -> int:
@@ -122,11 +155,6 @@ class _InCheckpoints(TrainerCallback):  # type: ignore[misc]
             "picklable_loader's ExactResume. The training goes on at the same step of the same "
             "epoch, and maybe with another order of samples",
         )
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if not state.is_hyper_param_search:  # its checkpoints are elsewhere, and nobody resumes
-            _prepared(kwargs["train_dataloader"]).save(folder)
 
 
 def _prepared(loader: Any) -> Prepared:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch.utils.data import DistributedSampler
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 
 from picklable_loader.integrations.huggingface import ExactResume
 
@@ -37,6 +38,23 @@ class Noting(Trainer):
 
     def prediction_step(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         return data.loss(model, inputs).detach(), None, None
+
+
+class Preempted(TrainerCallback):  # type: ignore[misc]
+    """The grace after a SIGTERM ends in a hook of a step; the next hook saves the checkpoint."""
+
+    def __init__(self, trainer: Any, hook: str, step: int) -> None:
+        self.step = step
+        (self.saves,) = [
+            each
+            for each in trainer.callback_handler.callbacks
+            if isinstance(each, JITCheckpointCallback)
+        ]
+        setattr(self, hook, self._over)
+
+    def _over(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self.step:
+            self.saves.jit_manager._enable_checkpoint()
 
 
 class Exact(ExactResume, Noting):
@@ -67,6 +85,7 @@ def train(
     kind: str = "map",
     own: bool = False,
     accumulate: int = 1,
+    preempted: str | None = None,
     quiet: bool = True,
     **arguments: Any,
 ) -> None:
@@ -76,6 +95,7 @@ def train(
         exact: with `ExactResume`.
         own: the program makes the loader itself, also with `ExactResume`.
         accumulate: batches of an update.
+        preempted: the hook in which a checkpoint "just in time" is asked for.
         arguments: of the Trainer.
     """
     if quiet:
@@ -86,8 +106,9 @@ def train(
         output_dir=str(run.folder),
         use_cpu=True,
         report_to=[],
-        save_strategy="steps",
+        save_strategy="no" if preempted else "steps",
         save_steps=save_steps,
+        enable_jit_checkpoint=preempted is not None,
         max_steps=data.EPOCHS * data.BATCHES // run.world if kind != "map" else -1,
         num_train_epochs=data.EPOCHS,
         per_device_train_batch_size=data.BATCH_SIZE,
@@ -117,8 +138,13 @@ def train(
     trainer.run = run
     if loader == "ours without seed":
         trainer.loader_options = {"seed": None}
+    if preempted and run.phase == "killed":
+        step = save_steps - (preempted == "on_optimizer_step")  # which is not counted yet
+        trainer.add_callback(Preempted(trainer, preempted, step))
     folder = run.folder / f"checkpoint-{save_steps}"
     trainer.train(resume_from_checkpoint=str(folder) if run.resumes else None)
+    if preempted and run.phase == "killed":
+        run.die()
 
 
 def unknown_version(run: Run) -> None:

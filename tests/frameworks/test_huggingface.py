@@ -37,6 +37,33 @@ _CASES: dict[str, Options] = {
     "`eval_steps=4`": {"checkpoint": [12, 13], "eval_strategy": "steps", "eval_steps": 4},
     "saved before an evaluation": {"checkpoint": 20, "eval_strategy": "epoch"},
     "`prepare_loader`, a sampler of one's own": {**_MIDDLE_AND_END, "own": True, "no": _OTHERS},
+    "`enable_jit_checkpoint`, after a step": {
+        "checkpoint": [13, 20],
+        "preempted": "on_optimizer_step",
+        "no": _OTHERS,
+    },
+    "the same, as a step begins": {
+        "checkpoint": [9, 13, 20],
+        "preempted": "on_step_end",
+        "no": _OTHERS,
+    },
+    "the same, gradient accumulation": {
+        "checkpoint": [13, 16, 19],
+        "accumulate": 3,
+        "preempted": "on_step_end",
+        "no": _OTHERS,
+    },
+    "before the optimizer's step": {
+        "checkpoint": [9, 10, 13],
+        "preempted": "on_step_begin",
+        "no": _OTHERS,
+    },
+    "the same, iterable-style without length": {
+        "checkpoint": [9, 10, 13],
+        "kind": "stream",
+        "preempted": "on_step_begin",
+        "no": _OTHERS,
+    },
     "two processes": _TWO,
     "two processes, iterable-style": {**_TWO, "kind": "stream", "no": _OWN},
     "two processes, with a state": {**_TWO, "kind": "stateful stream", "no": _OWN},

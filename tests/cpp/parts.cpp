@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 #include <thread>
+#include <variant>
 
 namespace data = torch::data;
 namespace pl = picklable_loader;
@@ -527,9 +528,68 @@ struct EndsEmpty : data::datasets::StreamDataset<EndsEmpty, Example<torch::Tenso
   int64_t length, at = 0, calls = 0;
 };
 
+// Its save() and load() need the file that reset() opens; here it is a number.
+struct Lines : Numbers<Lines> {
+  using Numbers::Numbers;
+  void reset() override {
+    Numbers::reset();
+    is_open = true;
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    TORCH_CHECK(is_open, "the file is not open");
+    Numbers::save(archive);
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    TORCH_CHECK(is_open, "the file is not open");
+    Numbers::load(archive);
+  }
+  bool is_open = false;
+};
+
+using MappedCounter = data::datasets::MapDataset<Counter, Same>;
+
+// Samples that fit into a bit of a vector, and a get() that only torch calls.
+class Flags : public data::datasets::Dataset<Flags, bool> {
+ public:
+  explicit Flags(int64_t length) : length(length) {}
+  std::optional<size_t> size() const override { return length; }
+
+ private:
+  bool get(size_t index) override { return index % 2; }
+  int64_t length;
+};
+
+struct Cat {
+  int64_t whiskers;
+  std::string name;
+};
+struct Dog {
+  double tail;
+};
+using Pet = std::variant<Cat, Dog>;
+
+// Constructors and samples of one of two types.
+struct Pets : data::datasets::Dataset<Pets, Pet> {
+  explicit Pets(Cat cat) : pet(cat) {}
+  explicit Pets(Dog dog) : pet(dog) {}
+  Pet get(size_t) override { return pet; }
+  std::optional<size_t> size() const override { return 2; }
+  Pet pet;
+};
+struct CountsDogs : data::transforms::Collation<int64_t, std::vector<Pet>> {
+  int64_t apply_batch(std::vector<Pet> pets) override {
+    return std::count_if(pets.begin(), pets.end(), [](const Pet& pet) { return pet.index() == 1; });
+  }
+};
+struct CountsCats : data::transforms::Collation<int64_t, std::vector<Cat>> {
+  int64_t apply_batch(std::vector<Cat> cats) override { return cats.size(); }
+};
+
 } // namespace
 
 PICKLABLE_LOADER_FIELDS(Sample, image, label, name)
+PICKLABLE_LOADER_FIELDS(Cat, whiskers, name)
+PICKLABLE_LOADER_FIELDS(Dog, tail)
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
   namespace samplers = data::samplers;
@@ -610,6 +670,17 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
       .state([](const Shards& stream) { return stream.at; },
              [](Shards& stream, torch::Tensor at) { stream.at = at; });
 
+  pl::bind_dataset<Flags>(
+      m, "Flags", pl::make([calls = 0](int64_t length) mutable { return ++calls, Flags(length); }),
+      pl::make([]() noexcept { return std::make_unique<Flags>(3); }));
+  pl::bind_dataset<Pets>(m, "Pets", pl::init<Cat>(), pl::init<Dog>());
+  pl::bind_collate<CountsDogs>(m, "CountsDogs", pl::init<>());
+  pl::bind_collate<CountsCats>(m, "CountsCats", pl::init<>());
+  pl::bind_collate<Same>(m, "Same", pl::init<>());
+  pl::bind_stream<MappedCounter>(m, "MappedCounter", pl::make([](int64_t length) {
+                                   return Counter(length).map(Same());
+                                 }));
+  pl::bind_stream<Lines>(m, "Lines", length);
   pl::bind_stream<Stream>(m, "Stream", length);
   pl::bind_stream<Counter>(m, "Counter", length)
       .state(

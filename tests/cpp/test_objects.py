@@ -84,6 +84,20 @@ def test_a_dataset_is_a_sequence(parts: Any) -> None:
     assert default_collate(samples.__getitems__([0, 2]))["label"].tolist() == [0, 2]
 
 
+def test_samples_may_be_bools_and_get_private(parts: Any) -> None:
+    assert [len(parts.Flags()), len(parts.Flags(5))] == [3, 5]
+    flags = parts.Flags()
+    assert flags.__getitems__([0, 1, 2]) == [flags[at] for at in range(3)] == [False, True, False]
+
+
+def test_a_dict_is_taken_for_the_struct_whose_fields_it_has(parts: Any) -> None:
+    cat, dog = {"whiskers": 3, "name": "Tom"}, {"tail": 2}
+    assert (parts.Pets(cat)[0], parts.Pets(dog)[1]) == (cat, dog)
+    assert parts.CountsDogs()([cat, dog, {"tail": 0.5}]) == 2
+    with pytest.raises(TypeError, match="constructor"):
+        parts.Pets({"tail": "long"})
+
+
 def test_a_dataset_of_unknown_size_has_no_len(parts: Any) -> None:
     with pytest.raises(TypeError, match="size"):
         len(parts.Unnamed())

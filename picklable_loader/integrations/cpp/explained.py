@@ -11,9 +11,28 @@ from ...errors import LoaderError, UsageError
 
 def explained(error: Exception, dataset: Any, asked: Any) -> Exception:
     """An error of C++ that names its sample; in our words where pybind11's are riddles."""
-    name, text, failed = type(dataset).__qualname__, str(error), dataset._failed_index()
+    name, failed = type(dataset).__qualname__, dataset._failed_index()
     if isinstance(error, StopIteration):  # it would end the epoch, as in generators (PEP 479)
         return RuntimeError(f"{name} raised StopIteration when it was asked for {_brief(asked)}")
+    # a function in Python that C++ has called raises its own errors
+    riddle = None if _is_of_python(error) else _riddle(error, name, dataset, asked)
+    if riddle is not None:
+        return riddle
+    names = len(error.args) == 1 and type(error.args[0]) is str  # others are for programs
+    if names and not isinstance(error, LoaderError):  # add_note is Python 3.11's
+        asked = _brief(asked if failed < 0 else failed)
+        error.args = (f"{error.args[0]} ({name} was asked for {asked})",)
+    return error
+
+
+def _is_of_python(error: Exception) -> bool:
+    """It has been raised below the frame that has called into C++."""
+    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
+
+
+def _riddle(error: Exception, name: str, dataset: Any, asked: Any) -> Exception | None:
+    """An error of pybind11 in words, or None."""
+    text = str(error)
     if isinstance(error, UnicodeDecodeError):
         said = error.object.decode(errors="backslashreplace")
         return RuntimeError(
@@ -22,11 +41,15 @@ def explained(error: Exception, dataset: Any, asked: Any) -> Exception:
         )
     if isinstance(error, TypeError) and "incompatible function arguments" in text:
         if not hasattr(dataset, "_apply"):
-            if (wrong := _of_indices(name, asked)) is not None:
-                return wrong
+            if (of_index := _of_indices(name, asked)) is not None:
+                return of_index
         elif isinstance(asked, list) and asked:
             takes = " ".join(text.partition("Invoked with")[0].split())
-            return TypeError(f"{name} cannot collate samples such as {_brief(asked[0])}: {takes}")
+            field = dataset._failed_field()
+            wrong = "" if field is None else f", whose {field!r} does not fit or is missing"
+            return TypeError(
+                f"{name} cannot collate samples such as {_brief(asked[0])}{wrong}: {takes}"
+            )
     if "Unregistered type" in text or "Unable to convert function return value" in text:
         return UsageError(
             f"{name} returns a C++ type that Python does not know ({first_line(error)}). Name its "
@@ -34,10 +57,7 @@ def explained(error: Exception, dataset: Any, asked: Any) -> Exception:
         )
     if "PyGILState_Check" in text:
         return UsageError(f"{name} uses Python objects without the GIL: bind it with hold_gil()")
-    if len(error.args) == 1 and not isinstance(error, LoaderError):  # add_note is Python 3.11's
-        asked = _brief(asked if failed < 0 else failed)
-        error.args = (f"{text} ({name} was asked for {asked})",)
-    return error
+    return None
 
 
 def _of_indices(name: str, asked: Any) -> Exception | None:

@@ -47,7 +47,7 @@ struct Running {
   std::optional<at::Generator> generator;
   // with seeding="sample", the seed of each sample of the batch
   std::vector<uint64_t> samples;
-  // while torch's loop over get() makes a batch: which sample it is at
+  // while torch's loop over get() or apply() makes a batch: which sample it is at
   std::optional<size_t> at;
   // one sample is asked for, not a batch: the seed of the call is the sample's
   bool alone = false;
@@ -64,6 +64,8 @@ inline uint64_t mixed(uint64_t seed, size_t k) {
 inline thread_local Running* running = nullptr;
 // the index whose get() has thrown on this thread, until bound.py asks for it
 inline thread_local int64_t failed_index = -1;
+// the field of a struct that the newest dict does not have, or not with its type
+inline thread_local const char* failed_field = nullptr;
 
 inline Running& here() {
   TORCH_CHECK(
@@ -114,7 +116,8 @@ inline uint64_t seed_of_call() {
 
 } // namespace detail
 
-// The seed of the batch (in get(): of the sample) that is being made, for generators of your own.
+// The seed of the batch that is being made, for generators of your own. In get() and in the apply()
+// of a transform of one sample, it is the sample's.
 // Outside of picklable_loader's loader it is drawn from torch's global generator.
 inline uint64_t current_seed() {
   const uint64_t seed = detail::seed_of_call();

@@ -150,12 +150,29 @@ struct Arguments {
   static constexpr bool callback = (HoldsCallback<std::decay_t<Args>>::value || ...);
 };
 
+// A function of any kind, as pybind11 takes it: one that is const, and not noexcept.
+template <typename Function, typename Result, typename... Args>
+struct Maker {
+  using Takes = Arguments<Args...>;
+  mutable Function function;
+  Result operator()(Args... args) const { return function(std::forward<Args>(args)...); }
+};
+
+template <typename Function, typename Class, typename Result, typename... Args>
+Maker<Function, Result, Args...> maker(Result (Class::*)(Args...) const);
+template <typename Function, typename Class, typename Result, typename... Args>
+Maker<Function, Result, Args...> maker(Result (Class::*)(Args...));
+template <typename Function, typename Result, typename... Args>
+Maker<Function, Result, Args...> maker(Result (*)(Args...));
+
 template <typename Function>
-struct Signature : Signature<decltype(&Function::operator())> {};
-template <typename Class, typename Result, typename... Args>
-struct Signature<Result (Class::*)(Args...) const> : Arguments<Args...> {};
-template <typename Result, typename... Args>
-struct Signature<Result (*)(Args...)> : Arguments<Args...> {};
+struct MakerOf {
+  using type = decltype(maker<Function>(&Function::operator()));
+};
+template <typename Function>
+struct MakerOf<Function*> {
+  using type = decltype(maker<Function*>(std::declval<Function*>()));
+};
 
 template <typename Takes, typename Init, typename... Extra>
 struct Constructor {
@@ -183,9 +200,10 @@ auto init(Extra... extra) {
 // A function in place of a constructor; it returns the object, or a pointer to it.
 template <typename Function, typename... Extra>
 auto make(Function function, Extra... extra) {
-  using Init = decltype(py::init(std::move(function)));
-  return detail::Constructor<detail::Signature<Function>, Init, Extra...>{
-      py::init(std::move(function)), {std::move(extra)...}};
+  using Maker = typename detail::MakerOf<Function>::type;
+  using Init = decltype(py::init(std::declval<Maker>()));
+  return detail::Constructor<typename Maker::Takes, Init, Extra...>{
+      py::init(Maker{std::move(function)}), {std::move(extra)...}};
 }
 
 // Among the constructors: the class has Python objects, so it is called with the GIL.
@@ -215,6 +233,7 @@ class Bound : public py::class_<T> {
     if constexpr (requires(T& object) { object.set_epoch(size_t{}); })
       this->def("set_epoch", [](T& object, size_t epoch) { object.set_epoch(epoch); });
     this->def_static("_failed_index", [] { return std::exchange(detail::failed_index, -1); });
+    this->def_static("_failed_field", [] { return std::exchange(detail::failed_field, nullptr); });
   }
 
   // What save() and load() do for other classes. `get(const T&)` returns a dict, list, number,
@@ -306,15 +325,53 @@ auto get_each(T& object, const std::vector<size_t>& indices, Get get) {
   return batch;
 }
 
+// get() and apply() of torch's own classes: a class may have made its own private.
+template <typename T>
+auto get_sample(T& dataset, size_t index) {
+  using Own = torch::data::datasets::Dataset<typename T::SelfType, typename T::ExampleType>;
+  return static_cast<Own&>(dataset).get(index);
+}
+
+template <typename Transform, typename Sample>
+auto apply_to(Transform& transform, Sample sample) {
+  using Own = torch::data::transforms::Transform<typename Transform::InputType, typename Transform::OutputType>;
+  return static_cast<Own&>(transform).apply(std::move(sample));
+}
+
+// As torch's apply_batch(), but that each sample has a current_seed() in a transform of one sample.
+template <typename Transform, typename Batch>
+auto apply_each(Transform& transform, Batch below, const std::vector<size_t>& indices = {}) {
+  if constexpr (TransformsEach<Transform>) {
+    std::vector<typename Transform::OutputType> batch;
+    batch.reserve(below.size());
+    for (size_t k = 0; k < below.size(); ++k) {
+      if (!running->alone)
+        running->at = k;
+      try {
+        batch.push_back(apply_to<Transform, typename Transform::InputType>(transform, std::move(below[k])));
+      } catch (...) {
+        if (below.size() == indices.size())
+          failed_index = static_cast<int64_t>(indices[k]);
+        throw;
+      }
+    }
+    running->at.reset();
+    return batch;
+  } else {
+    return transform.apply_batch(std::move(below));
+  }
+}
+
 template <typename T>
 auto get_one(T& dataset, size_t index) {
   if constexpr (Mapped<T>)
-    return const_cast<TransformOf<T>&>(dataset.transform())
-        .apply(get_one(const_cast<SourceOf<T>&>(dataset.dataset()), index));
+    return apply_to(
+        const_cast<TransformOf<T>&>(dataset.transform()),
+        get_one(const_cast<SourceOf<T>&>(dataset.dataset()), index));
   else if constexpr (SharedWithOthers<T>)
     return get_one(*dataset.operator->(), index);
   else
-    return dataset.get(index);
+    return get_sample(dataset, index);
 }
 
 // The samples that the dataset below all transforms of one sample gives.
@@ -333,7 +390,7 @@ template <typename T>
 typename T::BatchType get_batch(T& dataset, std::vector<size_t>& indices) {
   constexpr bool alone = OneByOne<T>::value;
   if constexpr (BySample<T>) {
-    return get_each(dataset, indices, [](T& object, size_t index) { return object.get(index); });
+    return get_each(dataset, indices, get_sample<T>);
   } else if constexpr (Mapped<T>) {
     if constexpr (alone) {
       if (!running->samples.empty())
@@ -346,8 +403,9 @@ typename T::BatchType get_batch(T& dataset, std::vector<size_t>& indices) {
             dataset, indices, [&](T& object, size_t) { return transformed(object, std::move(below[k++])); });
       }
     }
-    return const_cast<TransformOf<T>&>(dataset.transform())
-        .apply_batch(get_batch(const_cast<SourceOf<T>&>(dataset.dataset()), indices));
+    return apply_each(
+        const_cast<TransformOf<T>&>(dataset.transform()),
+        get_batch(const_cast<SourceOf<T>&>(dataset.dataset()), indices), indices);
   } else if constexpr (SharedWithOthers<T>) {
     return get_batch(*dataset.operator->(), indices);
   } else {
@@ -374,10 +432,29 @@ auto transformed(T& dataset, Sample sample) {
   else if constexpr (!Mapped<T>)
     return sample;
   else if constexpr (TransformsEach<TransformOf<T>>)
-    return const_cast<TransformOf<T>&>(dataset.transform())
-        .apply(transformed(const_cast<SourceOf<T>&>(dataset.dataset()), std::move(sample)));
+    return apply_to(
+        const_cast<TransformOf<T>&>(dataset.transform()),
+        transformed(const_cast<SourceOf<T>&>(dataset.dataset()), std::move(sample)));
   else
     return sample;
+}
+
+// The next samples of a stream.
+template <typename T>
+typename T::BatchType next_batch(T& stream, size_t count) {
+  if constexpr (Mapped<T>) {
+    auto& transform = const_cast<TransformOf<T>&>(stream.transform());
+    auto below = next_batch(const_cast<SourceOf<T>&>(stream.dataset()), count);
+    if constexpr (SourceOf<T>::is_stateful) {
+      if (!below)
+        return std::nullopt;
+      return apply_each(transform, std::move(*below));
+    } else {
+      return apply_each(transform, std::move(below));
+    }
+  } else {
+    return stream.get_batch(count);
+  }
 }
 
 // A vector holds the samples, so it has one for each index.
@@ -421,11 +498,14 @@ Bound<T> bind_dataset(py::module_& m, const char* name, Inits... inits) {
   detail::def_len(bound, size);
   detail::def_get_batch(bound, size, detail::get_batch<T>);
   if constexpr (detail::is_vector<typename T::BatchType>)
-    detail::def_get(bound, size, [](T& object, size_t index) {
-      if constexpr (detail::BySample<T>)
-        return object.get(index);
-      std::vector<size_t> indices{index};
-      return std::move(detail::counted(detail::get_batch(object, indices), indices).at(0));
+    detail::def_get(bound, size, [](T& object, size_t index) -> typename T::BatchType::value_type {
+      if constexpr (detail::BySample<T>) {
+        return detail::get_sample(object, index);
+      } else {
+        std::vector<size_t> indices{index};
+        auto batch = detail::counted(detail::get_batch(object, indices), indices);
+        return std::move(batch[0]);
+      }
     });
   bound.complete(
       detail::is_vector<typename T::BatchType> ? "dataset" : "batch dataset",
@@ -476,7 +556,7 @@ Bound<T> bind_stream(py::module_& m, const char* name, Inits... inits) {
       detail::run(hold, [&] { object.reset(); });
   });
   bound.def("_next", [hold](T& object, size_t count) {
-    return detail::run(hold, [&] { return std::optional(object.get_batch(count)); });
+    return detail::run(hold, [&] { return std::optional(detail::next_batch(object, count)); });
   });
   bound.complete("stream");
   return bound;
@@ -488,7 +568,7 @@ Bound<T> bind_collate(py::module_& m, const char* name, Inits... inits) {
   using Samples = typename T::InputBatchType;
   Bound<T> bound(m, name, std::move(inits)...);
   bound.def("_apply", [hold = bound.holds_gil](T& object, Samples samples) {
-    return detail::run(hold, [&] { return object.apply_batch(std::move(samples)); });
+    return detail::run(hold, [&] { return detail::apply_each(object, std::move(samples)); });
   });
   bound.complete("collate");
   return bound;

@@ -15,8 +15,9 @@
 #define PICKLABLE_LOADER_FIELDS(Type, ...)                                           \
   template <>                                                                        \
   struct pybind11::detail::type_caster<Type> {                                       \
-    PYBIND11_TYPE_CASTER(Type, const_name(#Type));                                   \
-    bool load(handle source, bool) {                                                 \
+    PYBIND11_TYPE_CASTER(Type, const_name(#Type " (a dict of " #__VA_ARGS__ ")"));   \
+    bool load(handle source, bool convert) {                                         \
+      ::picklable_loader::detail::failed_field = nullptr;                            \
       if (!isinstance<dict>(source))                                                 \
         return false;                                                                \
       PICKLABLE_LOADER_EACH(PICKLABLE_LOADER_READ, __VA_ARGS__)                      \
@@ -28,7 +29,9 @@
       return fields.release();                                                       \
     }                                                                                \
   };
-#define PICKLABLE_LOADER_READ(name) value.name = source[#name].cast<decltype(value.name)>();
+#define PICKLABLE_LOADER_READ(name)                                                   \
+  if (!::picklable_loader::detail::read_field(source, #name, value.name, convert)) \
+    return false;
 #define PICKLABLE_LOADER_WRITE(name) fields[#name] = value.name;
 // f(a) f(b) f(c) of EACH(f, a, b, c), for up to 27 names
 #define PICKLABLE_LOADER_EACH(f, ...) PICKLABLE_LOADER_27(PICKLABLE_LOADER_STEP(f, __VA_ARGS__))
@@ -40,6 +43,23 @@
 #define PICKLABLE_LOADER_9(...) PICKLABLE_LOADER_3(PICKLABLE_LOADER_3(PICKLABLE_LOADER_3(__VA_ARGS__)))
 #define PICKLABLE_LOADER_3(...) PICKLABLE_LOADER_1(PICKLABLE_LOADER_1(PICKLABLE_LOADER_1(__VA_ARGS__)))
 #define PICKLABLE_LOADER_1(...) __VA_ARGS__
+
+namespace picklable_loader::detail {
+
+// False where a dict has no such field, or one of another type: it may be meant for another struct.
+template <typename Value>
+bool read_field(py::handle source, const char* name, Value& value, bool convert) {
+  const auto fields = py::reinterpret_borrow<py::dict>(source);
+  py::detail::make_caster<Value> field;
+  if (!fields.contains(name) || !field.load(py::object(fields[name]), convert)) {
+    failed_field = name;
+    return false;
+  }
+  value = py::detail::cast_op<Value>(std::move(field));
+  return true;
+}
+
+} // namespace picklable_loader::detail
 
 // An Example is a pair in Python; an Example without a target is its data.
 template <typename Data, typename Target>

@@ -125,6 +125,15 @@ def test_what_cannot_be_collated_in_cpp_is_said_in_words(parts: Any) -> None:
     ) as raised:
         list(DataLoader(range(3, 6), 2, collate_fn=parts.Stack()))
     assert "Invoked" not in str(raised.value)
+    for sample, field in ({"whiskers": "many", "name": "Tom"}, "whiskers"), (
+        {"whiskers": 3},
+        "name",
+    ):
+        with pytest.raises(
+            TypeError,
+            match=rf"CountsCats cannot .*, whose '{field}' .*Cat \(a dict of whiskers, name\)",
+        ):
+            parts.CountsCats()([sample])
     with pytest.raises(RuntimeError, match=r"(?s)equal size.*Stack was asked for \["):
         parts.Stack()([pair, (torch.zeros(3), torch.zeros(1))])
 
@@ -238,9 +247,13 @@ def test_a_stream_whose_save_writes_nothing_is_replayed(workers: int, parts: Any
 
 
 @pytest.mark.inline
-def test_a_stream_whose_save_raises_says_what_to_do(parts: Any) -> None:
-    with pytest.raises(CannotSaveError, match=r"not implemented.*A stream whose save\(\) writes"):
-        next(iter(parts.OddStream("throws")))
+def test_a_stream_whose_save_raises_says_what_to_do_when_it_is_saved(parts: Any) -> None:
+    iterator = iter(DataLoader(parts.OddStream("throws"), 3))
+    next(iterator)
+    for save in (iterator.state_dict, lambda: pickle.dumps(iterator)):
+        with pytest.raises(CannotSaveError, match=r"not implemented.*A stream whose save\(\)"):
+            save()
+    assert len(list(iterator)) == 3
 
 
 @pytest.mark.inline

@@ -15,9 +15,9 @@ import pytest
 import torch
 from laws.observe import expected_warnings
 from torch.utils.data import DataLoader as TorchsLoader
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
-from picklable_loader import DataLoader, current_seed
+from picklable_loader import DataLoader, current_seed, from_json, to_json
 from picklable_loader.errors import CannotSaveError, SkippedWarning, StateMismatch, UsageError
 
 pytestmark = pytest.mark.inline
@@ -130,6 +130,40 @@ def test_each_sample_of_a_batch_has_numbers_of_its_own(name: str, seeding: str, 
     for number in (0, 1):
         assert len(column(loader, number).unique()) == 8
     assert str([*loader]) != str([*loader]), "an epoch is like the one before"
+
+
+@pytest.mark.parametrize("seeding", ["batch", "worker", "sample"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda parts: {"dataset": parts.Mapped(8), "batch_size": 4},
+        lambda parts: {"dataset": parts.MappedCounter(8).batches(4), "batch_size": None},
+        lambda parts: {
+            "dataset": parts.Engines([0] * 8),
+            "batch_size": 4,
+            "collate_fn": lambda samples: default_collate(parts.Same()(samples)),
+        },
+    ],
+    ids=["dataset", "stream", "collate"],
+)
+def test_a_transform_of_one_sample_has_a_seed_for_each(make: Any, seeding: str, parts: Any) -> None:
+    def seeds() -> list[int]:
+        loader = DataLoader(**make(parts), seed=1, seeding=seeding)
+        return [int(seed) for batch in loader for seed in _targets(batch)]
+
+    given = seeds()
+    assert len(set(given)) == 8
+    if seeding != "worker":
+        assert seeds() == given
+
+
+def _targets(batch: Any) -> Any:
+    return [each[1] for each in batch] if len(batch) == 4 else batch[1]
+
+
+def test_an_error_of_a_transform_names_its_sample_without_seeds_of_samples(parts: Any) -> None:
+    with pytest.raises(ValueError, match=r"a great value.*Noised was asked for 2\)"):
+        parts.Noised([1.0, 1.0, 200.0]).__getitems__([0, 1, 2])
 
 
 def test_each_sample_of_a_stream_has_numbers_of_its_own(parts: Any) -> None:
@@ -424,6 +458,36 @@ def test_a_stop_iteration_ends_no_epoch(parts: Any) -> None:
         parts.Throws("stop")[3]
 
 
+class Missing(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnicodeDecodeError("utf-8", b"caf\xe9", 3, 4, "unexpected end of data"),
+        Missing(404),
+        Missing(["a", "b"]),
+        OSError(2, "no such file"),
+        TypeError("incompatible function arguments"),
+    ],
+    ids=repr,
+)
+def test_an_error_of_a_function_in_python_is_still_its_own(error: Exception, parts: Any) -> None:
+    def fetch(index: int) -> float:
+        raise error
+
+    arguments = error.args
+    for dataset in (parts.Callback([fetch]), parts.Calls(fetch)):
+        with pytest.raises(type(error)) as raised:
+            dataset[3]
+        assert raised.value is error
+        if not isinstance(arguments[0], str) or len(arguments) > 1:
+            assert error.args == arguments
+        else:
+            assert error.args[0].startswith(f"{arguments[0]} (")
+
+
 def test_a_text_that_is_not_utf8_is_an_error_in_words(parts: Any) -> None:
     with pytest.raises(RuntimeError, match=r"Throws .*not UTF-8.*xff bad bytes.*asked for 3"):
         parts.Throws("bytes")[3]
@@ -474,15 +538,31 @@ def test_an_overridden_set_epoch_is_not_called_by_a_pickle(parts: Any) -> None:
     assert again.epochs == [3] and list(again) == list(sampler)
 
 
-@pytest.mark.parametrize("taken", [1, 5, 9])
-def test_a_sampler_goes_on_that_has_no_state_before_its_first_reset(taken: int, parts: Any) -> None:
-    def make() -> Any:
-        return DataLoader(range(9), 1, sampler=parts.NeedsReset(9))
+def over_needs_reset(parts: Any) -> Any:
+    return DataLoader(range(9), 1, sampler=parts.NeedsReset(9))
 
+
+def over_lines(parts: Any) -> Any:
+    return DataLoader(parts.Lines(9), 1)
+
+
+def over_lines_in_batches(parts: Any) -> Any:
+    return DataLoader(parts.Lines(9).batches(1), batch_size=None)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5, 9])
+@pytest.mark.parametrize("over", [over_needs_reset, over_lines, over_lines_in_batches])
+def test_what_has_no_state_before_its_first_reset_goes_on(
+    over: Any, taken: int, parts: Any
+) -> None:
+    def make() -> Any:
+        return over(parts)
+
+    torch.manual_seed(1)
     iterator = iter(make())
     for _ in range(taken):
         next(iterator)
-    data, state = pickle.dumps(iterator), iterator.state_dict()
+    data, state = pickle.dumps(iterator), from_json(to_json(iterator.state_dict()))
     before = torch.get_rng_state()
     resumed = make()
     resumed.load_state_dict(state, at_epoch_end="stop")
@@ -493,6 +573,17 @@ def test_a_sampler_goes_on_that_has_no_state_before_its_first_reset(taken: int, 
         assert [str(list(each)) for each in copies] == [rest, rest]
     following = str(list(iterator.loader))
     assert [str(list(each.loader)) for each in copies] == [following, following]
+
+
+def test_a_state_from_before_the_first_reset_is_for_a_new_object(parts: Any) -> None:
+    sampler = parts.NeedsReset(9)
+    state = sampler.state_dict()
+    order = list(sampler)
+    with pytest.raises(StateMismatch, match="(?s)NeedsReset.*Load it into a new object"):
+        sampler.load_state_dict(state)
+    again = pickle.loads(pickle.dumps(parts.NeedsReset(9)))
+    again.load_state_dict(state)
+    assert list(again) == order and list(again) == list(sampler)
 
 
 def test_a_state_that_a_sampler_refuses_is_named_where_it_has_none_to_go_back_to(

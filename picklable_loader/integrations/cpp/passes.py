@@ -15,7 +15,7 @@ from ...core.checks import check_count
 from ...datasets.protocol import is_stateful
 from ...errors import CannotSaveError, Difference, StateMismatch, UsageError
 from .explained import explained
-from .pickling import bound_of, load_state, state_of
+from .pickling import bound_of, load_state, state_or_none
 
 
 class Pass:
@@ -89,7 +89,7 @@ class Pass:
         if is_stream:
             self._source._reset()  # it may open what load() needs; a sampler's would draw
         load_state_dict(self._source, state)
-        self._begun = vars(self._source).pop("_goes_on")
+        self._begun = vars(self._source).pop("_goes_on", False)
 
     def __getstate__(self) -> dict[str, Any]:
         position(self._source)
@@ -123,7 +123,7 @@ def position(self: Any) -> dict[str, Any]:
     name = type(self).__qualname__
     if not hasattr(self, "_get_state"):
         raise NotImplementedError(f"{name} has no save() and load()")
-    source = state_of(self)
+    source = state_or_none(self)
     if source == {}:
         if isinstance(self, IterableDataset):
             raise NotImplementedError(f"{name}.save() writes nothing")  # the loader replays it
@@ -135,26 +135,35 @@ def position(self: Any) -> dict[str, Any]:
     attributes = vars(self)
     epochs = {"epoch": attributes["_built"].get("epoch"), "next": attributes.get("_next_epoch")}
     known = {name: epoch for name, epoch in epochs.items() if epoch is not None}
-    return {"source": source, **known, "begun": attributes.get("_under_way", False)}
+    saved = known if source is None else {"source": source, **known}
+    return {**saved, "begun": attributes.get("_under_way", False)}
 
 
 def load_state_dict(self: Any, state: dict[str, Any]) -> None:
     """Go on from that position: the next pass begins there."""
-    if type(state) is not dict or not {"source", "begun"} <= state.keys():
+    name, attributes = f"state of {type(self).__qualname__}", vars(self)
+    is_state = type(state) is dict and "begun" in state
+    if not is_state or ("source" not in state and state["begun"]):
         expected = "a dict with the entries 'source' and 'begun'"
         raise StateMismatch(
-            [Difference(f"state of {type(self).__qualname__}", expected, state)],
+            [Difference(name, expected, state)],
             "Pass what state_dict() of this class has returned",
         )
-    attributes = vars(self)
-    begun, attributes["_under_way"] = attributes.get("_under_way", False), False
+    if "source" not in state and "_under_way" in attributes:  # see `state_or_none`
+        raise StateMismatch(
+            [Difference(name, "one that was saved after its first pass began", state)],
+            "Load it into a new object",
+        )
+    begun = attributes.pop("_under_way", None)
     try:
         if "epoch" in state:
             self.set_epoch(state["epoch"])
-        load_state(self, state["source"])
-        begun = attributes["_goes_on"] = state["begun"]
+        if "source" in state:
+            load_state(self, state["source"])
+            begun = attributes["_goes_on"] = state["begun"]
     finally:
-        attributes["_under_way"] = begun
+        if begun is not None:
+            attributes["_under_way"] = begun
     attributes.pop("_next_epoch", None)
     if "next" in state:
         self.set_epoch(state["next"])

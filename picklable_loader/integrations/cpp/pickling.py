@@ -44,8 +44,8 @@ def getstate(self: Any) -> dict[str, Any]:
         )
     attributes.update({name: getattr(self, name) for name in _slots(self) if hasattr(self, name)})
     saved = {**built, "attributes": attributes}
-    if hasattr(self, "_get_state"):
-        saved["state"] = state_of(self)
+    if hasattr(self, "_get_state") and (state := state_or_none(self)) is not None:
+        saved["state"] = state
     return saved
 
 
@@ -110,6 +110,21 @@ def state_of(self: Any) -> Any:
             "like those of variables, no keywords of Python. A stream whose save() writes nothing "
             "is replayed",
         ) from error
+
+
+def state_or_none(self: Any) -> Any:
+    """The state in C++; None for a sampler or stream of which no pass has begun and which has none.
+
+    Its save() needs what the first reset() makes, and its arguments make such an object.
+    """
+    try:
+        return state_of(self)
+    except CannotSaveError as error:
+        is_new = hasattr(self, "_next") and "_under_way" not in vars(self)
+        # of values.h: save() has written, and it will write the same again
+        if not is_new or str(error.__cause__).startswith("save() writes"):
+            raise
+        return None
 
 
 def _cloned(state: Any) -> Any:

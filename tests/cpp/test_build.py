@@ -20,7 +20,7 @@ import torch
 import picklable_loader
 from picklable_loader import cpp
 from picklable_loader.errors import CannotLoadError, UsageError
-from picklable_loader.integrations.cpp import BuildError
+from picklable_loader.integrations.cpp import BuildError, build, library
 from picklable_loader.integrations.cpp.library import _name_of, imported
 
 SOURCE = """
@@ -252,6 +252,88 @@ def test_a_library_is_built_again_for_each_file_that_it_is_made_of(
     assert len([*Path("builds").glob("*/*.so")]) == 2
 
 
+@pytest.mark.parametrize(
+    "name", ["john's", 'a "b"', "a b", "a\\b", "a\\ b", "a$b", "a#b", "a(b)", "ä", "a:b"]
+)
+def test_sources_may_be_in_any_folder(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_compiler(monkeypatch, f'{NOT_TO_BUILD}; echo "it compiles" >&2; exit 1')
+    Path(name).mkdir()
+    for file in ("tiny.cpp", "number.h"):
+        Path(file).rename(Path(name, file))
+    read: list[str] = []
+    files_of = build._files_of
+    monkeypatch.setattr(build, "_files_of", lambda rules: read.extend(files_of(rules)) or read)
+    with pytest.raises(BuildError, match="it compiles"):
+        cpp.load("tiny", [Path(name, "tiny.cpp")], build_directory="builds")
+    assert {str(Path(name, file).resolve()) for file in ("tiny.cpp", "number.h")} <= {*read}
+
+
+def test_files_that_go_away_are_named_and_not_the_folder(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_compiler(monkeypatch, f'{NOT_TO_BUILD}; {REAL} "$@"; rm -f number.h; exit 0')
+    with pytest.raises(BuildError, match=r"(?s)files that the compiler reads.*number\.h"):
+        load()
+
+
+#: an import of it fails as long as the file "missing" is there
+NEEDS = SOURCE.replace("#include <Python.h>", "#include <Python.h>\n#include <unistd.h>").replace(
+    "  PyObject* made", '  if (!access("missing", F_OK))\n    {HOW;}\n  PyObject* made'
+)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        'PyImport_ImportModule("no_such_module"); return nullptr',
+        'return PyErr_SetString(PyExc_ImportError, "no licence"), nullptr',
+    ],
+)
+def test_a_good_library_whose_import_fails_for_now_is_not_built_again(
+    folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("tiny.cpp").write_text(NEEDS.replace("HOW", how))
+    Path("missing").touch()
+    with pytest.raises(BuildError, match="no_such_module|no licence"):
+        load()
+    without_compiler(monkeypatch)
+    (built,) = Path("builds").glob("*/*.so")
+    with pytest.raises(CannotLoadError, match="(?s)tiny.*(no_such_module|no licence)"):
+        load()
+    assert built.exists()
+    Path("missing").unlink()
+    assert load().number == 1
+
+
+def test_threads_that_load_at_once_have_the_same_module(folder: Path) -> None:
+    program = """
+import threading
+from picklable_loader.integrations.cpp import library
+from test_build import load
+
+found, imports, make = [], [], library.module_from_spec
+other = threading.Thread(target=lambda: found.append(load()))
+
+def in_the_midst(spec):
+    imports.append(spec)
+    if len(imports) == 1:
+        other.start()
+        other.join(0.5)  # it waits for this import, or imports the library, too
+    return make(spec)
+
+library.module_from_spec = in_the_midst
+found.append(load())
+other.join()
+assert len(imports) == 1 and found[0] is found[1] and found[0].number == 1
+"""
+    load()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)]), "PATH": ""}
+    environment.pop("CXX", None)
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
 def test_headers_of_the_system_are_no_part_of_it(folder: Path) -> None:
     load()
     (known,) = Path("builds").glob("*/*.json")
@@ -419,6 +501,27 @@ def test_a_class_takes_the_name_of_nothing_else(
     monkeypatch.setattr(parts, "Samples", "mine")
     with pytest.raises(UsageError, match="cpp.parts has another Samples.*another name"):
         parts.load()
+
+
+def test_a_class_takes_the_name_of_no_other_extensions_class(
+    parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / parts.extension.__name__
+    folder.mkdir()
+    shutil.copy(parts.extension.__file__, folder / "key-2.so")
+    newer = imported(folder / "key-2.so")
+    monkeypatch.setattr(parts, "Samples", newer.Samples)  # of an older build
+    assert parts.load().Samples is parts.Samples
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    shutil.copy(parts.extension.__file__, foreign / "key-3.so")
+    monkeypatch.setattr(library, "_imported", {foreign / "key-3.so": newer, **library._imported})
+    del library._imported[folder / "key-2.so"]
+    monkeypatch.setattr(parts, "Samples", newer.Samples)
+    before = dict(vars(parts))
+    with pytest.raises(UsageError, match="cpp.parts has another Samples.*another name"):
+        parts.load()
+    assert dict(vars(parts)) == before
 
 
 def test_two_libraries_of_one_name_are_two_modules(parts: Any, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from types import ModuleType
 
 import torch
 
-from ...errors import LoaderError, UsageError
-from .library import imported, is_bound
+from ...errors import CannotLoadError, LoaderError, UsageError
+from .library import extension_of, imported, is_bound, is_damaged
 
 _HEADERS = Path(__file__).parent / "include"
 _TORCH = Path(torch.__file__).parent
@@ -100,6 +100,7 @@ def load(
     Raises:
         BuildError: there is no compiler, it is too old, the sources have errors or no module of
             that name, or the folder cannot be written to.
+        CannotLoadError: there is a library, which cannot be imported for now.
         UsageError: the module already has something else under the name of a class, or was not
             imported; or ``sources`` or flags are no list.
     """
@@ -112,17 +113,25 @@ def load(
     extension = _imported_or_built(build, verbose)
     if module is None:
         return extension
-    there = vars(sys.modules[module])
-    for cls in filter(is_bound, vars(extension).values()):
-        if not is_bound(there.setdefault(cls.__name__, cls)):
+    _put_into(module, name, extension)
+    return extension
+
+
+def _put_into(module: str, name: str, extension: ModuleType) -> None:
+    there, is_main = vars(sys.modules[module]), module in ("__main__", "__mp_main__")
+    classes = [*filter(is_bound, vars(extension).values())]
+    for cls in classes:
+        other = there.get(cls.__name__, cls)
+        # a newer build of the extension replaces the older one's
+        if not is_bound(other) or not (is_main or extension_of(other) == name):
             raise UsageError(
                 f"{module} has another {cls.__name__} than the class of the extension {name}, and "
                 "pickles would find that one. Give one of the two another name"
             )
+    for cls in classes:
         there[cls.__name__] = cls
-        if module not in ("__main__", "__mp_main__"):  # which is another one in other processes
+        if not is_main:  # which is another one in other processes
             cls.__module__ = module
-    return extension
 
 
 def _checked(
@@ -144,23 +153,32 @@ def _checked(
 
 
 def _imported_or_built(build: _Build, verbose: bool) -> ModuleType:
-    library = build.found()
-    if library is not None:
+    found, damaged = build.found(), None
+    if found is not None:
         try:
-            return imported(library)
-        except ImportError:  # it was damaged: build it again
-            library.unlink()
-    library = build.made(verbose)
+            damaged = found.stat().st_ino
+            return imported(found)
+        except ImportError as error:
+            if not is_damaged(error, found):
+                raise CannotLoadError(
+                    f"the extension {build.name}",
+                    f"its library {found} cannot be imported: {_with_cause(error)}",
+                    "Repair that. If a library that it was built with has changed, delete it",
+                ) from error
     try:
-        return imported(library)
+        return imported(build.made(verbose, damaged))
     except ImportError as error:
-        library.unlink()
         raise BuildError(
             build.name,
-            f"expected a library that can be imported, found: {error}",
+            f"expected a library that can be imported, found: {_with_cause(error)}",
             f"One of the sources needs PYBIND11_MODULE(TORCH_EXTENSION_NAME, m), and its module is "
             f"{build.name}. Where a symbol is missing, name its library in extra_ldflags",
         ) from error
+
+
+def _with_cause(error: ImportError) -> str:
+    cause = error.__cause__
+    return f"{error}" if cause is None else f"{error}: {type(cause).__name__}: {cause}"
 
 
 def _folder(chosen: str | os.PathLike[str] | None) -> Path:
@@ -189,12 +207,14 @@ class _Build:
             return None
         return library if library.exists() else None
 
-    def made(self, verbose: bool) -> Path:
-        """The library, built by this process, or by another one that was sooner."""
+    def made(self, verbose: bool, damaged: int | None = None) -> Path:
+        """The library, built by this process or another one; none with the damaged one's inode."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with _locked(self.folder / "lock"):
-                return self.found() or self._built(verbose)
+                found = self.found()
+                is_good = found is not None and found.stat().st_ino != damaged
+                return found if found and is_good else self._built(verbose)
         except OSError as error:
             raise BuildError(
                 self.name,
@@ -211,9 +231,9 @@ class _Build:
             made = Path(work) / "made.so"
             for _ in range(_MOST_TRIES):
                 headers = self._dependencies(compiler)
-                library = self._library(headers)
+                library = self._library_now(headers)
                 self._compile(compiler, made, verbose)
-                if library == self._library(headers):  # no file was saved meanwhile
+                if library == self._library_now(headers):  # no file was saved meanwhile
                     os.replace(made, library)
                     known = made.with_suffix(".json")
                     known.write_text(json.dumps(headers))
@@ -224,6 +244,16 @@ class _Build:
             f"expected files that stay as they are, found changes in {_MOST_TRIES} builds",
             "Call load when nothing writes to the sources and their headers",
         )
+
+    def _library_now(self, headers: list[str]) -> Path:
+        try:
+            return self._library(headers)
+        except OSError as error:
+            raise BuildError(
+                self.name,
+                f"expected the files that the compiler reads, found: {error}",
+                "Call load when nothing moves the sources and their headers",
+            ) from error
 
     def _compile(self, compiler: list[str], made: Path, verbose: bool) -> None:
         libraries = [f"-L{_TORCH / 'lib'}", f"-Wl,-rpath,{_TORCH / 'lib'}", *_LIBRARIES]
@@ -306,8 +336,15 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _files_of(rules: str) -> list[str]:
     """The files in a compiler's rules for make, one rule for each source."""
-    words = shlex.split(rules.replace("\\\n", " ").replace("$$", "\\$"))
-    return sorted({str(Path(word).resolve()) for word in words if not word.endswith(":")})
+    words = re.findall(r"(?:\\[ \t]|\S)+", rules.replace("\\\n", " "))
+    return sorted({str(Path(_from_make(word)).resolve()) for word in words if word[-1] != ":"})
+
+
+def _from_make(word: str) -> str:
+    """A path as it was; make's own escapes are none of a shell's."""
+    # backslashes are doubled before a space that one more escapes
+    word = re.sub(r"(\\*)\\([ \t])", lambda found: found[1][len(found[1]) // 2 :] + found[2], word)
+    return re.sub(r"\\([#:])", r"\1", word).replace("$$", "$")
 
 
 def _files_in(flags: list[str]) -> Iterator[Path]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
@@ -31,6 +32,10 @@ pybind11_type.__doc__ = "The class of all classes that pybind11 binds, torch's a
 _PREFIX = f"{__package__}.library_"
 _NAME = re.compile(re.escape(_PREFIX) + r"\w+_(?:[0-9a-f]{2})+")
 _imported: dict[Path, ModuleType] = {}
+#: held while a library is imported: a second import at the same time would find half a module
+_importing: dict[str, threading.RLock] = {}
+#: how the dynamic linker says that a file is no library, or not all of one
+_DAMAGED = re.compile("invalid ELF header|file too short|cannot read file data|ELF load command")
 
 
 class Extension(ModuleType):
@@ -48,30 +53,45 @@ def imported(library: Path) -> ModuleType:
         ImportError: it cannot be.
         LoaderError: it binds a class that cannot be bound, or is for another version of torch.
     """
-    already = _imported.get(library)
-    if already is None:
-        name = library.parent.name
-        unique = f"{library.stem}.{name}"  # pybind11 has one module for each name in a process
-        loader = ExtensionFileLoader(unique, str(library))
-        spec = spec_from_file_location(unique, library, loader=loader)
-        assert spec is not None
-        already = module_from_spec(spec)
-        try:
-            loader.exec_module(already)
-        except ImportError as error:
-            if isinstance(error.__cause__, LoaderError):  # of check_binding
-                raise error.__cause__ from None
-            raise
-        already.__name__, already.__class__ = name, Extension
-        for cls in filter(is_bound, vars(already).values()):
-            cls.__module__ = _name_of(library)
-        sys.modules[_name_of(library)] = _imported[library] = already
-    return already
+    with _importing.setdefault(str(library), threading.RLock()):
+        return _imported.get(library) or _import(library)
+
+
+def is_damaged(error: ImportError, library: Path) -> bool:
+    """The import has failed as the file is no library; not one that it needs."""
+    text = str(error)
+    return text.startswith(f"{library}: ") and _DAMAGED.search(text) is not None
+
+
+def _import(library: Path) -> ModuleType:
+    name = library.parent.name
+    unique = f"{library.stem}.{name}"  # pybind11 has one module for each name in a process
+    loader = ExtensionFileLoader(unique, str(library))
+    spec = spec_from_file_location(unique, library, loader=loader)
+    assert spec is not None
+    made = module_from_spec(spec)
+    try:
+        loader.exec_module(made)
+    except ImportError as error:
+        if isinstance(error.__cause__, LoaderError):  # of check_binding
+            raise error.__cause__ from None
+        raise
+    made.__name__, made.__class__ = name, Extension
+    for cls in filter(is_bound, vars(made).values()):
+        cls.__module__ = _name_of(library)
+    sys.modules[_name_of(library)] = _imported[library] = made
+    return made
 
 
 def is_bound(thing: Any) -> bool:
     """It is a class of C++, and no subclass of one."""
     return "_built_by" in getattr(thing, "__dict__", ())
+
+
+def extension_of(cls: Any) -> str | None:
+    """The name of the extension with a bound class; None where `imported` has not imported it."""
+    named = ((path, vars(module).get(cls.__name__)) for path, module in [*_imported.items()])
+    return next((path.parent.name for path, found in named if found is cls), None)
 
 
 def _name_of(library: Path) -> str:

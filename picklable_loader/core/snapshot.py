@@ -48,6 +48,10 @@ _KINDS: dict[str, tuple[type[Any], int, bool]] = {
 }
 
 
+#: fields that a state has only where they are not None
+_OMITTED = ("num_streams", "batches", "worker_seed", "draws_as", "next_epoch")
+
+
 def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     """The saved form of a cursor.
 
@@ -73,20 +77,13 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     }
     if cursor.streams:
         state["streams"] = [_stream(position, spacing(fits)) for position in cursor.streams]
-    if cursor.num_streams is not None:
-        state["num_streams"] = cursor.num_streams
-    if cursor.batches is not None:
-        state["batches"] = cursor.batches
+    for name in _OMITTED:
+        if (value := getattr(cursor, name)) is not None:
+            state[name] = value
     if cursor.worker_info not in (None, usually_sees_worker_info(cursor)):
         state["worker_info"] = cursor.worker_info
-    if cursor.worker_seed is not None:
-        state["worker_seed"] = cursor.worker_seed
-    if cursor.draws_as is not None:
-        state["draws_as"] = cursor.draws_as
-    if cursor.next_epoch is not None:
-        state["next_epoch"] = cursor.next_epoch
-        if cursor.counted:
-            state["counted"] = True
+    if cursor.counted:
+        state["counted"] = True
     if cursor.rank is not None:
         state["rank"] = list(cursor.rank)
     if cursor.feedback is not None:

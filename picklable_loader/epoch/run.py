@@ -103,8 +103,7 @@ class Run:
         self.worker_info = bool(spec.workers or spec.streams_given)
         #: once the run is over: by stream, the state in which the next epoch finds the dataset
         self.last_states: dict[int, Any] = {}
-        #: the epoch that the loader's next pass would have been of then
-        self.follows = 0
+        self.follows = 0  # and the epoch that the loader's next pass would have been of then
         #: workers have to be given the positions of their streams
         self.goes_on = cursor is not None
         #: where it began: the step after that of a state, or 0
@@ -250,8 +249,7 @@ class Run:
         if self.order is not None and self.order.seekable:
             return replace(task, indices=None)  # the order gives it again
         drawn = task.indices if task.drawn is None else task.drawn
-        indices = saved_indices(drawn, live)
-        return replace(task, indices=indices, drawn=None)
+        return replace(task, indices=saved_indices(drawn, live), drawn=None)
 
     def _rank(
         self,

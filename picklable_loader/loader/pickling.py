@@ -143,7 +143,7 @@ class Picklable(Owner[_T]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state, opened = unpacked(state)
-        saved = state["_pl"]
+        saved, waiting = state["_pl"], self.__dict__.pop(_WAITING, ())
         for name in _in_slots(type(self)):
             if name in state:
                 object.__setattr__(self, name, state.pop(name))
@@ -154,6 +154,8 @@ class Picklable(Owner[_T]):
         internals(self, Options.restored(saved["options"])).history.restore(saved)
         if is_absent(self.dataset):
             self._pl.sealed = opened
+        for iterator, its_state in waiting:
+            iterator.__setstate__(its_state)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if type(self).__reduce__ is not object.__reduce__:
@@ -181,6 +183,21 @@ class Picklable(Owner[_T]):
         other.__setstate__(state)
         other._pl.sealed = sealed
         return other
+
+
+#: an attribute of a loader that is not restored yet: iterators that wait for it
+_WAITING = "_iterators_that_wait"
+
+
+def waits_for(loader: Any, iterator: Any, state: dict[str, Any]) -> bool:
+    """Whether pickle restores an iterator before its loader, which then restores it at last.
+
+    The loader leads to the iterator: its ``collate_fn`` is a method of a trainer that has both.
+    """
+    waits = "_pl" not in vars(loader)
+    if waits:
+        vars(loader).setdefault(_WAITING, []).append((iterator, state))
+    return waits
 
 
 #: numbers for `Internals.number`

@@ -28,7 +28,7 @@ from ..saving.pickles.size import Weight, weigh
 from .copies import alone, apart, named_copy
 from .display.describe import Description, describe, in_one_line
 from .display.html import card
-from .pickling import Picklable, load_into, state_of, warn_of_generators
+from .pickling import Picklable, load_into, state_of, waits_for, warn_of_generators
 from .setup import batches_of, packing_of, spec_of
 
 _T = TypeVar("_T", covariant=True)
@@ -247,6 +247,8 @@ class PicklableIterator(Generic[_T]):
             return *bare(type(self), protocol), saved
 
     def __setstate__(self, saved: dict[str, Any]) -> None:
+        if waits_for(saved["loader"], self, saved):
+            return
         PicklableIterator.__init__(self, saved["loader"])
         start = from_plain(saved["state"], live=True)
         order = start.cursor.order or {}

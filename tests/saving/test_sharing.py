@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import threading
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any
@@ -197,3 +198,49 @@ def test_loaders_and_iterators_in_one_pickle_share_what_they_shared(way: Any, od
     for loader, carried in zip(found[2:4], (options, others)):
         assert not carried or loader.collate_fn([])[0] is found[4]
     assert [len(list(iterator)) for iterator in found[:2]] == [1, 2]
+
+
+# --- a trainer that has loader and iterator, and is a part of the loader -------------------------
+
+
+class Trainer:
+    """Its method is the collate_fn."""
+
+    def __init__(self, locked: bool, **options: Any) -> None:
+        data: Any = range(24)
+        self.lock = threading.Lock() if locked else None
+        self.loader: Any = DataLoader(
+            data, 4, shuffle=True, seed=1, collate_fn=self.collate, **options
+        )
+        self.iterator = iter(self.loader)
+        self.calls = 0
+        next(self.iterator)
+
+    def collate(self, samples: list[int]) -> torch.Tensor:
+        self.calls = self.__dict__.get("calls", 0) + 1
+        return torch.tensor(samples)
+
+
+@pytest.mark.parametrize("locked", [False, True])
+@pytest.mark.parametrize("codec", ["auto", "cloudpickle"])
+@pytest.mark.parametrize("root", ["trainer", "loader", "iterator"])
+def test_a_trainer_whose_method_is_the_collate_fn_comes_back_whole_from_each_of_its_parts(
+    root: str, codec: Any, locked: bool
+) -> None:
+    trainer = Trainer(locked, codec=codec)
+    roots = {"trainer": trainer, "loader": trainer.loader, "iterator": trainer.iterator}
+    if locked and root == "trainer":
+        pytest.skip("pickle itself refuses the lock of what is no part of a loader")
+    found = pickle.loads(pickle.dumps(roots[root]))
+    loader = {"trainer": lambda: found.loader, "iterator": lambda: found.loader}.get(
+        root, lambda: found
+    )()
+    again = loader.collate_fn.__self__
+    assert again.loader is loader and again.iterator.loader is loader
+    if root == "trainer" or (root == "iterator" and not locked and codec == "auto"):
+        assert found in (again, again.iterator)  # a codec makes another iterator, as far as it is
+    calls = again.calls
+    rest = [batch.tolist() for batch in again.iterator]
+    assert rest == [batch.tolist() for batch in trainer.iterator] and len(rest) == 5
+    assert again.calls == calls + 5
+    assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in trainer.loader]

@@ -232,15 +232,14 @@ def test_a_trainer_whose_method_is_the_collate_fn_comes_back_whole_from_each_of_
     if locked and root == "trainer":
         pytest.skip("pickle itself refuses the lock of what is no part of a loader")
     found = pickle.loads(pickle.dumps(roots[root]))
-    loader = {"trainer": lambda: found.loader, "iterator": lambda: found.loader}.get(
-        root, lambda: found
-    )()
+    loader = found if root == "loader" else found.loader
     again = loader.collate_fn.__self__
+    iterator = {"trainer": found, "loader": again}[root].iterator if root != "iterator" else found
     assert again.loader is loader and again.iterator.loader is loader
     if root != "loader" and not locked and codec == "auto":
         assert found in (again, again.iterator)  # else a codec carries a trainer of its own
     calls = again.calls
-    rest = [batch.tolist() for batch in (found if root == "iterator" else again.iterator)]
+    rest = [batch.tolist() for batch in iterator]
     assert rest == [batch.tolist() for batch in trainer.iterator] and len(rest) == 5
     assert again.calls == calls + 5
     assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in trainer.loader]

@@ -161,7 +161,8 @@ class FirstBaseline(Baseline):
         # unless its first value is the class's.
         kinds = [kind for kind in type(self._dataset).__mro__ if not _is_torchs(kind)]
         built = self._names.union(*(changed.keys() & vars(kind).keys() for kind in kinds))
-        drift = {*gone, *changed} & built - self._only_set_by_epoch()
+        as_in_class = {name for name in changed if self._first.get((name,)) == forms[name]}
+        drift = {*gone, *changed} & built - self._only_set_by_epoch() - as_in_class
         return {"begun": entry, "drift": sorted(drift)}
 
     def _only_set_by_epoch(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a sampler is given in mid-epoch: feedback, and batches that it takes back."""
+"""A sampler is given feedback in mid-epoch, and batches that it takes back."""
 
 from __future__ import annotations
 

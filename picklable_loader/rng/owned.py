@@ -330,7 +330,7 @@ def _read_by(functions: list[Any], methods: dict[str, Any]) -> list[tuple[str, A
 
 
 def _in_modules(code: CodeType, variables: dict[str, Any]) -> Found:
-    """What code reads in modules of the program, for example ``helpers.rng``."""
+    """The generators that code reads in modules of the program, for example ``helpers.rng``."""
     given = {name: dict.get(variables, name) for name in code.co_names}
     modules = [each for each in given.values() if type(each) is ModuleType]
     near = any(_is_near(vars(each), variables) for each in modules)

@@ -176,7 +176,7 @@ class FirstBaseline(Baseline):
 
 
 def _parts(owner: Any) -> list[tuple[Any, Any]]:
-    """What a dataset, or a list or dict of datasets, holds, by name; a class's values as well."""
+    """The parts of a dataset, or of a list or dict of them, by name; a class's values as well."""
     if isinstance(owner, list | tuple):
         return list(enumerate(owner))
     if isinstance(owner, dict):

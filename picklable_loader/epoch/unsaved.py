@@ -29,10 +29,13 @@ from ..rng.owned import (
     read_in_others,
     seed_of,
 )
+from .history import History
+from .position import Position
 from .spec import Spec
 from .warnings import (
     delegated_state,
     moved_in_sampler,
+    read_by_another_pass,
     replay_to_come,
     unsaved_in_data,
     unsaved_in_sampler,
@@ -231,3 +234,14 @@ def _text(found: Iterable[tuple[str, Any]]) -> str:
     """Some generators, each with path and type; "" if there is none."""
     kinds = [(f"loader.{path}", type(generator)) for path, generator in islice(found, 3)]
     return ", ".join(f"{p} ({k.__module__.partition('.')[0]} {k.__qualname__})" for p, k in kinds)
+
+
+def warn_of_another_pass(spec: Spec, history: History, position: Position | None) -> None:
+    """Warn of a pass whose dataset, in this process, a later pass of the loader has changed."""
+    if position is None or position is history.position or position.run is None or position.over:
+        return
+    if not spec.streamed or spec.workers or spec.streams_given:
+        return
+    origin = history.origin_known
+    if spec.stateful or (origin is not None and origin.reached()):
+        read_by_another_pass(type(spec.dataset).__qualname__)

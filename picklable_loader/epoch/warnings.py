@@ -114,6 +114,16 @@ def moved_in_sampler(found: str) -> None:
     )
 
 
+def read_by_another_pass(dataset: str) -> None:
+    """Without workers two passes of a loader read one dataset, which changes itself."""
+    warn(
+        f"a later pass of this loader has read the dataset {dataset}, which changes itself, in the "
+        "same process: this state does not hold these changes, and its resume gives other samples "
+        "if they depend on them. Read the other pass from a loader with a dataset of its own, or "
+        "use workers or num_streams=, which read copies"
+    )
+
+
 def set_in_the_pass(names: list[str]) -> None:
     """Attributes that the program has set since the pass began, which goes on with the old ones."""
     warn(

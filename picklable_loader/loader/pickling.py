@@ -20,7 +20,12 @@ from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
 from ..epoch.spec import Spec
 from ..epoch.turns import Still
-from ..epoch.unsaved import MOST_PARTS, warn_of_moved, warn_of_unsaved
+from ..epoch.unsaved import (
+    MOST_PARTS,
+    warn_of_another_pass,
+    warn_of_moved,
+    warn_of_unsaved,
+)
 from ..errors import Difference, StateMismatch, UsageError
 from ..rng.program import ProgramStates, capture_program
 from ..rng.source import Source
@@ -231,6 +236,7 @@ def state_here(
     run = None if position is None else position.run
     spec = spec_of(loader) if run is None or run.finished else run.spec
     state = inner.history.state(spec, position, behind)
+    warn_of_another_pass(spec, inner.history, position)
     if len(inner.looked) < MOST_PARTS:
         warn_of_generators(loader, spec, state, live=False)
     if save_rng:

@@ -20,6 +20,7 @@ from ..epoch.position import Position
 from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Still
+from ..epoch.unsaved import warn_of_another_pass
 from ..epoch.warnings import set_in_the_pass
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
@@ -218,6 +219,7 @@ class PicklableIterator(Generic[_T]):
             spec = spec_of(self.loader) if position.run is None else position.run.spec
             state = history.snapshot(spec, position, True, behind)
             warn_of_generators(self.loader, spec, state, live=True)
+            warn_of_another_pass(spec, history, position)
             self._warn_of_settings(spec)
             return {
                 "loader": self.loader,

@@ -972,6 +972,26 @@ def test_the_next_epochs_depend_on_the_number_of_streams_and_not_on_that_of_work
             assert seen(iter(again)) == expected[epoch + 1]
 
 
+# --- a look at a batch in mid-epoch --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"num_streams": 1}, {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize("make", [CountsReads, Both, Keeping, Generated])
+def test_a_save_warns_of_a_dataset_that_a_later_pass_has_changed_in_this_process(
+    make: Any, options: dict[str, Any]
+) -> None:
+    loader: Any = DataLoader(make(), 2, seed=1, **options)
+    iterator = iter(loader)
+    next(iterator)
+    next(iter(loader))
+    for save in (iterator.state_dict, lambda: pickle.dumps(iterator)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            save()
+        of_the_look = [each for each in caught if "a later pass" in str(each.message)]
+        assert bool(of_the_look) == (make is not Generated and options == {})
+
+
 # --- a pickle without workers goes on with some --------------------------------------------------
 
 

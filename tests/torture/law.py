@@ -95,6 +95,8 @@ class Training:
         leave: it leaves this epoch after so many batches.
         tells_epoch: it calls ``set_epoch``.
         chooses: in this epoch, after so many batches, it calls ``set_epoch`` with this one.
+        looks: in this epoch, after so many batches, it takes a batch of another pass. What that
+            changes in a sampler or a dataset may be refused, or warned of.
         ordered: batches come in their order; else only which come in an epoch is certain.
     """
 
@@ -107,7 +109,13 @@ class Training:
     leave: tuple[int, int] | None = None
     tells_epoch: bool = False
     chooses: tuple[int, int, int] | None = None
+    looks: tuple[int, int] | None = None
     ordered: bool = True
+
+    @property
+    def exact(self) -> bool:
+        """It is promised that nothing is refused, and nothing warned of."""
+        return self.kind.promise == "exact" and self.looks is None
 
     def run(self, saves: bool, hops: bool) -> list[list[Any]]:
         """Train; returns the batches of each epoch.
@@ -137,8 +145,7 @@ class Training:
         self._opened = None
         batches: list[Any] = []
         while True:
-            if self.chooses is not None and self.chooses[:2] == (epoch, len(batches)):
-                self._loader.set_epoch(self.chooses[2])
+            self._beside(epoch, len(batches))
             hop = self._hop(epoch, len(batches))
             if hop is not None:
                 iterator, batches = self._pass_hop(hop, iterator, batches)
@@ -155,6 +162,14 @@ class Training:
         if hop is not None and self._opened is None:
             self._pass_hop(hop, iterator, batches)
         return batches
+
+    def _beside(self, epoch: int, step: int) -> None:
+        """Other calls of the loader in mid-epoch."""
+        if self.chooses is not None and self.chooses[:2] == (epoch, step):
+            self._loader.set_epoch(self.chooses[2])
+        if self.looks == (epoch, step):
+            with suppress(Boom, StopIteration):
+                next(iter(self._loader))
 
     def _take(self, iterator: Any, batches: list[Any]) -> bool:
         try:
@@ -176,7 +191,7 @@ class Training:
     def _pass_hop(self, hop: Hop, iterator: Any, batches: list[Any]) -> tuple[Any, list[Any]]:
         """The iterator that goes on, and the batches that came before it in its epoch."""
         codec = WAYS[hop.way]
-        with _to_be_said(self.kind, "as it is saved", warned=True):
+        with _to_be_said(self.exact, "as it is saved", warned=True):
             if hop.racing is None:
                 saved = codec.save(iterator)
             else:
@@ -186,7 +201,7 @@ class Training:
         if not codec.shares_loader:
             iterator.close()
         seed_everything(99 + hop.step)
-        with _to_be_said(self.kind, "as it is loaded", warned=True):
+        with _to_be_said(self.exact, "as it is loaded", warned=True):
             copied = codec.load(saved, lambda: self.make(hop.workers))
         if hop.way in PICKLED and copied.loader.num_workers != hop.workers:
             copied.loader.num_workers = hop.workers
@@ -253,7 +268,7 @@ def check(training: Training) -> None:
         whole = training.run(saves=False, hops=False)
         _compare(training.run(saves=True, hops=False), whole, "saving has disturbed the original")
         try:
-            with _to_be_said(training.kind, "as it goes on"):
+            with _to_be_said(training.exact, "as it goes on"):
                 found = training.run(saves=True, hops=True)
             _compare(found, whole, "the copy differs")
         except Said as error:
@@ -264,8 +279,8 @@ def check(training: Training) -> None:
 
 
 @contextmanager
-def _to_be_said(kind: Kind, when: str, warned: bool = False) -> Any:
-    """What the package says in this block must be allowed of the kind."""
+def _to_be_said(exact: bool, when: str, warned: bool = False) -> Any:
+    """Errors and warnings of the package in this block are wrong where it is to be exact."""
     try:
         with warnings.catch_warnings(record=True) as given:
             warnings.simplefilter("always")
@@ -278,7 +293,7 @@ def _to_be_said(kind: Kind, when: str, warned: bool = False) -> Any:
         said = doubts[0] if doubts and warned else None
     if said is None:
         return
-    if kind.promise == "exact":
+    if exact:
         raise Wrong(f"{type(said).__name__} {when}, of what is promised: {said}") from said
     raise Said(f"{type(said).__name__} {when}: {said}")
 

@@ -81,6 +81,7 @@ class Trial:
     leave: tuple[int, int] | None = None
     tells_epoch: bool = False
     chooses: tuple[int, int, int] | None = None
+    looks: tuple[int, int] | None = None
 
     def script(self, about: str = "A trial.") -> str:
         """A program that does it."""
@@ -124,7 +125,13 @@ class Trial:
                 yield replace(self, hops=(*self.hops[:at], change, *self.hops[at + 1 :]))
 
 
-_LEAST = (("skip", None), ("leave", None), ("tells_epoch", False), ("chooses", None))
+_LEAST = (
+    ("skip", None),
+    ("leave", None),
+    ("tells_epoch", False),
+    ("chooses", None),
+    ("looks", None),
+)
 
 
 def _simpler(hop: Hop) -> Iterator[Hop]:
@@ -155,6 +162,10 @@ def drawn(chance: Random, kinds: list[str]) -> Trial:
         trial = replace(trial, tells_epoch=True)
     elif "seed" in options and trial.epochs > 1 and chance.random() < 0.3:
         trial = replace(trial, chooses=(epoch, step, chance.randrange(4)))
+    elif "seed" in options and kind.promise == "exact" and kind.limit is None and step:
+        # Workers are ahead of the look, nobody knows how far; a pass that has given nothing begins
+        # behind it.
+        trial = replace(trial, looks=(epoch, step), workers=0)
     return replace(trial, hops=_hops(chance, trial, kind))
 
 
@@ -187,10 +198,12 @@ def _options(chance: Random, kind: Kind) -> dict[str, str]:
 
 
 def _hops(chance: Random, trial: Trial, kind: Kind) -> tuple[Hop, ...]:
-    plain = trial.skip is trial.leave is trial.chooses is None
+    plain = trial.skip is trial.leave is trial.chooses is trial.looks is None
     races = plain and kind.limit is None and "on_error" not in trial.options
     may_end = plain and not trial.tells_epoch
     ways = [way for way in WAYS if kind.json or way != JSON.name]
+    if trial.looks is not None:
+        ways.remove("the loader's state_dict")  # that of the newest pass, the look
     if "Counting" in trial.options.get("dataset", ""):
         ways.remove(COPY.name)  # which has the dataset in common with the original
     hops = {}
@@ -220,7 +233,7 @@ def _any_workers(trial: Trial, kind: Kind) -> bool:
         # without workers the next epoch finds the program's own dataset as this one has left it
         or "Counting" in options.get("dataset", "")
         or kind.limit is not None
-        or trial.leave is not None  # how far the sampler was drawn from
+        or (trial.leave or trial.looks) is not None  # how far the sampler was drawn from
         or _seeds_by_worker(trial, kind)
         or "persistent_workers" in options
         or (kind.has_streams and "num_streams" not in options)

@@ -109,7 +109,7 @@ def _verdict(ours: Facts) -> list[str]:
     if not ours.exact:
         return ["FAILED: the resumed run is not the uninterrupted one. Please report this."]
     return [
-        "With picklable_loader the resumed run is the uninterrupted one. Its place in the data",
+        "With picklable_loader the resumed run is the uninterrupted one. Its position in the data",
         f"takes {ours.state_bytes:,} bytes of the checkpoint, which was written in "
         f"{ours.save_ms:.0f} ms while workers ran.",
     ]

@@ -95,7 +95,8 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         # A batch that an exception has interrupted is trained on again.
         untrained = progress.current.ready - progress.current.processed
         reached = fit.epoch_loop._num_ready_batches_reached()
-        epoch_over = not untrained and (reached or _between_epochs(fit))
+        over = _between_epochs(fit) and fit._data_fetcher.done  # not stopped in mid-epoch
+        epoch_over = not untrained and (reached or over)
         if not untrained and progress.current.completed < progress.current.ready:
             if fit.epoch_loop._should_check_val_fx(fit._data_fetcher):
                 warn(

@@ -158,7 +158,7 @@ class Training:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        self.note(step=self.step, loss=loss.item().hex(), indices=indices.tolist())
+        self.note(step=self.step, loss=float(loss.detach()).hex(), indices=indices.tolist())
         self.step += 1
         self.bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
         self.bar.update()

@@ -103,5 +103,5 @@ def stream_fields(
         "streams": savable(positions, live),
         "num_streams": spec.streams.total if apart else None,
         "batches": spec.batches if positions else None,
-        "worker_info": bool(spec.workers or spec.streams_given) if positions else None,
+        "worker_info": spec.reads_copies if positions else None,
     }

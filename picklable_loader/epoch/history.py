@@ -340,8 +340,7 @@ class History:
         """Note the state in which the run leaves the dataset, if the next epoch finds it so."""
         self.carried, self.midway = {}, self.midway and spec.workers > 0
         run.follows = self.next_epoch
-        own = not (spec.workers or spec.streams_given)  # it reads the program's own dataset
-        alone = own and spec.streams.total == run.streams.total == 1
+        alone = not spec.reads_copies and spec.streams.total == run.streams.total == 1
         if run.finished and run.batches is not None and (wrong := run.wrong_lengths()):
             other_lengths(type(spec.dataset).__qualname__, wrong)
         if spec.streamed and (spec.lives_on or self.midway or alone):

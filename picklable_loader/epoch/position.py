@@ -79,7 +79,7 @@ class Position:
     def midway(self) -> bool:
         """It reads a stream of the program's own dataset, which a pickle has as it is then."""
         run = self.run
-        if run is None or run.finished or run.spec.workers or run.spec.streams_given:
+        if run is None or run.finished or run.spec.reads_copies:
             return False
         return run.spec.iterable and run.streams.total == 1
 

@@ -100,7 +100,7 @@ class Run:
         #: how many batches the pass has, where all ranks have as many; None: as its streams have
         self.batches = spec.batches
         #: people's code sees torch's worker information
-        self.worker_info = bool(spec.workers or spec.streams_given)
+        self.worker_info = spec.reads_copies
         #: once the run is over: by stream, the state in which the next epoch finds the dataset
         self.last_states: dict[int, Any] = {}
         self.follows = 0  # and the epoch that the loader's next pass would have been of then

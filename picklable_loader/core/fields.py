@@ -125,7 +125,7 @@ def check_fields(record: Mapping[str, Any], kind: str, path: str = "") -> None:
         if name not in known:
             raise DamagedStateError(f"{path}{name}"[:200], f"absent; here are {list(known)}", value)
         if type(value) not in known[name]:
-            raise DamagedStateError(f"{path}{name}", _in_words(known[name]), value)
+            raise DamagedStateError(f"{path}{name}", in_words(known[name]), value)
 
 
 def check_attributes(attributes: Mapping[str, Any], path: str) -> None:
@@ -135,7 +135,8 @@ def check_attributes(attributes: Mapping[str, Any], path: str) -> None:
             raise DamagedStateError(f"{path}.{name}"[:200], "a kind and a value", value)
 
 
-def _in_words(kinds: tuple[type[Any], ...]) -> str:
+def in_words(kinds: tuple[type[Any], ...]) -> str:
+    """The types, for an error: `a whole number or null`."""
     return " or ".join(_WORDS[kind] for kind in kinds)
 
 

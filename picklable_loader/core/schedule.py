@@ -37,8 +37,8 @@ from .events import (
     Instruction,
     Interrupted,
     LastState,
-    Left,
-    Pass,
+    LastStatesWanted,
+    PassEmpty,
     Past,
     Raise,
     Retract,
@@ -124,9 +124,10 @@ class Schedule:
             InvalidTransition: the event cannot happen to its task; nothing has changed.
         """
         instructions: list[Instruction] = []
-        self._past.append(outline(event))
+        kind = type(event)
+        self._past.append(event if kind is Wanted else outline(event))
         try:
-            _HANDLERS[type(event)](self, event, instructions)
+            _HANDLERS[kind](self, event, instructions)
         except InvalidTransition as error:
             raise self._past.explained(error, event) from None
         return instructions
@@ -148,8 +149,8 @@ class Schedule:
         return self._streams.last_states()
 
     @property
-    def left(self) -> bool:
-        """`Left` was said, and the streams' last states are known."""
+    def last_states_known(self) -> bool:
+        """The streams' last states were asked for, and have come."""
         return self._streams.awaited is not None and not self._streams.awaited
 
     @property
@@ -233,7 +234,7 @@ class Schedule:
         self._serve(out)
         out.extend(self._streams.asks(event.worker))
 
-    def _left(self, event: Left, out: list[Instruction]) -> None:
+    def _last_states_wanted(self, event: LastStatesWanted, out: list[Instruction]) -> None:
         # Batches fetched ahead stay in the window: a state of this pass still has them ahead.
         self._wanting = False
         self._streams.leave(event.streams)
@@ -241,7 +242,7 @@ class Schedule:
 
     def _last_state(self, event: LastState, out: list[Instruction]) -> None:
         self._streams.come(event.stream, event.state)
-        if self.left:
+        if self.last_states_known:
             out.append(Finish())
 
     def _budgeted(self, event: Budgeted, out: list[Instruction]) -> None:
@@ -300,9 +301,9 @@ class Schedule:
             if not self._wanting:
                 out.append(Raise(step) if kind is Failed else Deliver(step))
                 return
-            out.append(Pass(step))
+            out.append(PassEmpty(step))
         head = next(iter(window.entries.values()), None)
-        if window.redraws:
+        if window.given_up and window.redraws:
             return
         if head is None or entry is not None:
             self._wanting = False
@@ -363,7 +364,7 @@ class Schedule:
     def _may_draw(self) -> bool:
         """There may be more tasks, and the bound in bytes leaves room for one."""
         over = self._exhausted or self._fault or self._streams.awaited is not None
-        if over or self._window.redraws:
+        if over or (self._window.given_up and self._window.redraws):
             return False
         limit, drawn = self.plan.limit, len(self._window.entries)
         if limit is not None and self.delivered + drawn >= limit:
@@ -393,7 +394,7 @@ _HANDLERS: dict[type[Any], Callable[[Schedule, Any, list[Instruction]], None]] =
     Failed: Schedule._answered,
     Emptied: Schedule._answered,
     Ended: Schedule._answered,
-    Left: Schedule._left,
+    LastStatesWanted: Schedule._last_states_wanted,
     LastState: Schedule._last_state,
     Died: Schedule._died,
     Interrupted: Schedule._interrupted,

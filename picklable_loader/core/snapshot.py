@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import DamagedStateError, Difference, ForeignStateError, NewerStateError
 from .cursor import Cursor, Saved, usually_sees_worker_info
-from .fields import check_records
+from .fields import FIELDS, check_records, in_words
 from .streams import StreamPosition
 from .task import Task
 
@@ -25,29 +25,10 @@ _LARGEST = 2**62
 _LARGEST_SEED = 2**63
 #: Nobody has so many tasks under way; a larger count is damage, and must not fill the memory.
 _LONGEST_WINDOW = 10**5
-#: by field: its type, what its number is below, and whether it may be None or absent
-_KINDS: dict[str, tuple[type[Any], int, bool]] = {
-    "step": (int, _LARGEST, False),
-    "next_step": (int, _LARGEST, False),
-    "fits": (dict, 0, False),
-    "window": (list, 0, False),
-    "epoch": (int, _LARGEST, False),
-    "position": (int, _LARGEST, False),
-    "base_seed": (int, _LARGEST_SEED, True),
-    "worker_seed": (int, _LARGEST_SEED, True),
-    "order": (dict, 0, True),
-    "sampler": (dict, 0, False),
-    "rng": (dict, 0, False),
-    "workers": (dict, 0, False),
-    "announced": (int, _LARGEST, True),
-    "num_streams": (int, _LARGEST, True),
-    "batches": (int, _LARGEST, True),
-    "worker_info": (bool, 0, True),
-    "next_epoch": (int, _LARGEST, True),
-    "counted": (bool, 0, True),
-}
-
-
+#: fields that no state may lack
+_REQUIRED = frozenset(
+    ("epoch", "step", "next_step", "position", "window", "sampler", "rng", "workers", "fits")
+)
 #: fields that a state has only where they are not None
 _OMITTED = ("num_streams", "batches", "worker_seed", "draws_as", "next_epoch")
 
@@ -195,14 +176,15 @@ def _count(state: Mapping[str, Any], name: str) -> int:
 
 def _check_kinds(state: Mapping[str, Any]) -> None:
     """Raise DamagedStateError unless the fields have their types, and numbers are in range."""
-    for name, (kind, most, optional) in _KINDS.items():
+    for name, kinds in FIELDS["state"].items():
         value = state.get(name)
-        if value is None and optional:
+        if value is None and name not in _REQUIRED:
             continue
-        if kind is int and (type(value) is not int or not 0 <= value < most):
+        if type(value) not in kinds:
+            raise DamagedStateError(name, in_words(kinds), value)
+        most = _LARGEST_SEED if name.endswith("_seed") else _LARGEST
+        if type(value) is int and not 0 <= value < most:
             raise DamagedStateError(name, "a whole number from 0", value)
-        if type(value) is not kind:
-            raise DamagedStateError(name, f"a {kind.__name__}", value)
 
 
 def _draws_as(state: Mapping[str, Any]) -> str | None:

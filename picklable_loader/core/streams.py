@@ -27,7 +27,7 @@ StreamStates = dict[int, Any]
 class StreamPosition:
     """The position of a stream."""
 
-    #: batches that were delivered from it in this epoch; one that raised counts
+    #: its batches that were delivered or skipped in this epoch; one that raised counts
     given: int = 0
     #: it has no more than that
     ended: bool = False

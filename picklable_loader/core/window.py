@@ -43,7 +43,7 @@ class Window:
         #: tasks sent and not answered: entries (SENT) or forgotten
         self.under_way = 0
         #: steps that were given up, until the next task is drawn
-        self._given_up: set[int] = set()
+        self.given_up: set[int] = set()
         #: entries that are HELD
         self.held = 0
         #: bytes that the batches that have arrived take together
@@ -62,7 +62,7 @@ class Window:
     @property
     def redraws(self) -> bool:
         """A worker has a task that was given up: its step is not to be drawn again yet."""
-        return bool(self._given_up) and not self._given_up.isdisjoint(self._forgotten)
+        return not self.given_up.isdisjoint(self._forgotten)
 
     def tasks(self) -> tuple[Task, ...]:
         """The tasks, in order of their steps."""
@@ -130,8 +130,8 @@ class Window:
             self.entries = dict(sorted(entries.items()))
         self.held += held
         self.under_way += not held
-        if self._given_up:
-            self._given_up = set()
+        if self.given_up:
+            self.given_up = set()
 
     def send(self, entry: Entry) -> None:
         """A task is given to a worker."""
@@ -195,7 +195,7 @@ class Window:
 
     def give_up(self) -> list[int]:
         """Give up all tasks, which are to be drawn again; the steps of those that are here."""
-        self._given_up = set(self.entries) | (self._given_up & self._forgotten.keys())
+        self.given_up = set(self.entries) | (self.given_up & self._forgotten.keys())
         return self.skip(Skipped(len(self.entries)))[1]
 
     def lose(self, event: Died, most_deaths: int) -> None:

@@ -20,7 +20,6 @@ from ..core.snapshot import check_origin, from_plain
 from ..core.task import Task
 from ..datasets.protocol import is_stateful
 from ..errors import SYMPTOMS, DamagedStateError, StateError
-from ..fetching.worker.saved_streams import read
 from ..orders.chunked import number
 from ..orders.torch_samplers import make_order
 from ..rng.generators import RNGS
@@ -32,6 +31,7 @@ from ..saving.states.tree import check_checksum, copied
 from .fits import fit, own_streams
 from .from_torchdata import taken_over
 from .spec import Spec
+from .stream_states import read
 
 #: A sampler that raised has given indices that no batch has; nobody's gives more of them.
 _MOST_ASTRAY = 10**6

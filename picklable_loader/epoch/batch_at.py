@@ -34,7 +34,7 @@ def batch_at(
     spec: Spec,
     history: History,
     job: Job,
-    world: Callable[[], AbstractContextManager[Any]],
+    isolation: Callable[[], AbstractContextManager[Any]],
     owner: object,
     step: int,
     epoch: int | None,
@@ -45,7 +45,7 @@ def batch_at(
         spec: how the loader is set up.
         history: the loader's.
         job: what its workers do with tasks.
-        world: makes the context in which people's code runs.
+        isolation: makes the context in which people's code runs.
         owner: the loader; a sampler may refer to it.
         step: see `DataLoader.batch_at`.
         epoch: see `DataLoader.batch_at`.
@@ -72,7 +72,7 @@ def batch_at(
             f"step {first} on"
         )
     try:
-        with current(None), world():
+        with current(None), isolation():
             task = _task(spec, history.source, owner, cursor, order, step, shift)
             job = _of_epoch(job, history.choice.announced, epoch)
             with sending():  # feedback came with the batch itself

@@ -10,9 +10,9 @@ from ..core.budget import Policy
 from ..core.cursor import Cursor
 from ..core.seeds import next_base_seed
 from ..core.streams import StreamPosition
-from ..fetching.worker.saved_streams import savable, warn_of_drift
 from ..rng.generators import RNGS, GeneratorStates
 from .spec import Spec
+from .stream_states import savable, warn_of_drift
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from ..core.events import (
     Fault,
     Finish,
     Instruction,
-    Left,
-    Pass,
+    LastStatesWanted,
+    PassEmpty,
     Raise,
     Send,
     Skipped,
@@ -28,7 +28,7 @@ from ..core.events import (
 from ..core.shard import StreamShare
 from ..errors import NoSampleError
 from ..fetching.engine.engine import Engine
-from ..fetching.engine.stats import KEPT, Record, SkippedSample, Skips, Stats
+from ..fetching.engine.stats import KEPT, BadSamples, Record, SkippedSample, Stats
 from ..fetching.transport.messages import Answer
 from ..fetching.worker.on_error import Bad
 from .carryover import Carryover
@@ -63,7 +63,7 @@ class Driver:
         self._last = Stats()
         self._last_record = Record()
         #: bad samples that were skipped, by whatever engine
-        self.skips = Skips()
+        self.bad_samples = BadSamples()
         #: steps without a batch that the consumer has been waiting over
         self._empty = 0
         #: what `advance` has raised leaves nothing half done: it was its own to raise
@@ -107,7 +107,7 @@ class Driver:
         """The next batch, or the exception that fetching it raised.
 
         Args:
-            event: after `Left` there is no batch: `StopIteration` ends it.
+            event: `LastStatesWanted` brings no batch: `StopIteration` ends it.
 
         Raises:
             StopIteration: the epoch is over.
@@ -131,7 +131,7 @@ class Driver:
                     self._act(instruction)
             if self._empty >= _MOST_EMPTY:
                 self.settled = True
-                raise NoSampleError(self._empty, str(self.skips.last[-1]))
+                raise NoSampleError(self._empty, str(self.bad_samples.last[-1]))
             began_ns = perf_counter_ns()
             try:
                 if turn is not None:
@@ -161,7 +161,9 @@ class Driver:
         # does must not depend on who asks for figures.
         came = () if engine is None else engine.look()
         figures = self._last if engine is None else self._figures(engine)
-        done = replace(figures, skipped=self.skips.count, last_skipped=tuple(self.skips.last))
+        done = replace(
+            figures, skipped=self.bad_samples.count, last_skipped=tuple(self.bad_samples.last)
+        )
         if engine is None or run is None:
             return done
         schedule = run.schedule
@@ -186,12 +188,12 @@ class Driver:
         engine.look()
         return Record(tuple(engine.clocks.last_answers), tuple(self._waits))
 
-    def skipped(self, step: int, bad: Bad) -> None:
+    def note_bad(self, step: int, bad: Bad) -> None:
         """Note that a batch is delivered, or passed over, without its bad samples."""
         run = self.run
         assert run is not None, "start() comes first"
         stream = run.streams.number(step % len(run.streams)) if run.order is None else None
-        self.skips.note(SkippedSample(run.epoch, step, stream, *sample) for sample in bad)
+        self.bad_samples.note(SkippedSample(run.epoch, step, stream, *sample) for sample in bad)
 
     def rest(self) -> None:
         """Forget the run; workers live on."""
@@ -235,8 +237,8 @@ class Driver:
                 engine.ask(worker, stream, position)
             case Drop(step):
                 del engine.answers[step]
-            case Pass(step):
-                self._pass_over(engine.answers.pop(step))
+            case PassEmpty(step):
+                self._pass_empty(engine.answers.pop(step))
             case Fault(error):
                 self.settled = True
                 raise error
@@ -247,11 +249,11 @@ class Driver:
             case _:
                 raise AssertionError(f"{instruction} answers Wanted only")
 
-    def _pass_over(self, answer: Answer) -> None:
+    def _pass_empty(self, answer: Answer) -> None:
         assert self.run is not None
         self.run.moved(answer)
         self._empty += 1
-        self.skipped(answer.step, answer.payload)
+        self.note_bad(answer.step, answer.payload)
 
     def _finish(self) -> None:
         """Note in the run what it leaves to the next epoch; raises StopIteration then."""
@@ -260,8 +262,10 @@ class Driver:
         schedule = run.schedule
         # Streams may be left in their middle: where they may, every rank does the same.
         cut = run.spec.lives_on and (schedule.plan.cut or schedule.plan.limit is not None)
-        if (run.spec.asks_at_end or (cut and run.spec.asks_when_left)) and not schedule.left:
-            self.advance(Left(len(run.streams)))
+        if (
+            run.spec.asks_at_end or (cut and run.spec.asks_when_left)
+        ) and not schedule.last_states_known:
+            self.advance(LastStatesWanted(len(run.streams)))
         run.last_states = schedule.last_states()
         if run.spec.has_worker_states:
             run.worker_states.update(engine.worker_states)
@@ -277,7 +281,7 @@ class Driver:
         if self.run is None or self._engine is None:
             return
         try:
-            self.advance(Left(len(self.run.streams)))
+            self.advance(LastStatesWanted(len(self.run.streams)))
         except StopIteration:
             pass
         except RuntimeError:  # they do not say so: new ones begin with what is known

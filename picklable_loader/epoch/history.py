@@ -1,4 +1,4 @@
-"""The only part of a loader that changes between passes, and that the next pass begins with."""
+"""The part of a loader that a pass leaves to the next one, and that pickles and states save."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from ..core.snapshot import from_plain, to_plain
 from ..datasets.datapipes import SharedSeeds
 from ..errors import CannotSaveError
 from ..fetching.worker.baseline import FirstBaseline
-from ..fetching.worker.saved_streams import brought, read, remembers, settle
 from ..orders.attributes import prepare
+from ..orders.other_iterators import forget
 from ..orders.torch_samplers import changed_settings
-from ..orders.turns import forget
 from ..rng.source import Source
 from .accept import accept
 from .carryover import Carryover, positions_left, stream_fields
@@ -24,6 +23,7 @@ from .position import Position
 from .run import Run, shows_draws, too_far_behind
 from .set_epoch import EpochChoice
 from .spec import Spec
+from .stream_states import brought, read, remembers, settle
 from .unmoved import unmoved
 from .warnings import forgotten, other_lengths, set_in_the_sampler
 
@@ -245,7 +245,9 @@ class History:
             The epoch of a state that was dropped, and from which batches were to come.
         """
         position, dropped = self.position, None
-        goes_on = position is not None and not (position.pending or position.over or position.left)
+        goes_on = position is not None and not (
+            position.pending or position.over or position.orphaned
+        )
         if position is not None and self.resume is not None:
             cursor, fits = self.resume
             if cursor.epoch == epoch or begins(cursor):
@@ -256,7 +258,7 @@ class History:
             else:
                 self.position = None
                 dropped = cursor.epoch if cursor.step and spec.remaining(cursor) != 0 else None
-        elif position is not None and not position.over and position.left:
+        elif position is not None and not position.over and position.orphaned:
             self.carryover, self.position = position.carryover(), None
         self.next_epoch = epoch
         follows = self.position is not None and self.resume is None

@@ -89,7 +89,7 @@ class Position:
         return spec.streamed and waits is not None and waits.cursor.base_seed is not None
 
     @property
-    def left(self) -> bool:
+    def orphaned(self) -> bool:
         """Its iterator is gone: nobody can move it any more."""
         return self.iterator is None or self.iterator() is None
 

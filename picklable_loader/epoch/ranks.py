@@ -156,7 +156,9 @@ def can_agree(choice: Any, shard: Shard) -> bool:
     return shard.world > 1 and not isinstance(choice, tuple) and has_group()
 
 
-def agree(choice: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None) -> int | None:
+def compare_ranks(
+    choice: Any, shard: Shard, facts: Mapping[str, Any], seed: int | None
+) -> int | None:
     """Compare facts over all ranks of the process group, and agree on a seed.
 
     Args:

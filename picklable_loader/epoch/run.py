@@ -24,7 +24,6 @@ from ..core.task import Task
 from ..datasets.datapipes import SharedSeeds
 from ..errors import UsageError
 from ..fetching.transport.messages import Answer, EpochStart
-from ..fetching.worker.saved_streams import read, savable, warn_of_drift
 from ..orders.torch_samplers import make_order, settings_of
 from ..orders.unknown import saved_indices
 from ..rng.generators import GeneratorStates
@@ -34,6 +33,7 @@ from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, worker_states
 from .saved_feedback import restored_feedback, saved_feedback, saved_order
 from .spec import Spec
+from .stream_states import read, savable, warn_of_drift
 
 
 def shows_draws(source: Source, spec: Spec) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 from ..core.cursor import Saved
 from ..core.snapshot import to_plain
 from ..errors import CannotSaveError, DamagedStateError
-from ..fetching.worker.saved_streams import savable
 from ..rng.generators import RNGS
 from ..rng.source import Source
 from ..saving.states.tree import copied
+from .stream_states import savable
 
 
 def unmoved(source: Source, saved: Saved, live: bool) -> dict[str, Any]:

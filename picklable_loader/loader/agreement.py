@@ -15,7 +15,7 @@ from ..core.plan import Plan
 from ..core.shard import Shard
 from ..epoch.history import History
 from ..epoch.position import Position
-from ..epoch.ranks import agree, can_agree
+from ..epoch.ranks import can_agree, compare_ranks
 from ..epoch.spec import Spec
 from ..errors import CannotSaveError, UsageError
 from ..orders.attribute_rngs import ATTRIBUTE_RNGS
@@ -27,7 +27,7 @@ from .internals import Owner
 from .setup import spec_of
 
 
-def agreed(loader: Owner[Any], spec: Spec, position: Position | None) -> Spec:
+def agree_before_pass(loader: Owner[Any], spec: Spec, position: Position | None) -> Spec:
     """How the loader is set up, once all ranks have agreed; for a loader on its own, as it was.
 
     A loader with ``shard=`` and without ``seed=`` takes the seed that rank 0 draws, for good.
@@ -54,7 +54,7 @@ def agreed(loader: Owner[Any], spec: Spec, position: Position | None) -> Spec:
         facts |= {"step of all ranks": sum(position.given), "batches by stream": position.given}
     source.generators = spec.generators
     proposal = source.draw("loader", random_int64) if undecided else None
-    seed = agree(spec.options.shard, spec.shard, facts, proposal)
+    seed = compare_ranks(spec.options.shard, spec.shard, facts, proposal)
     if not undecided:
         return spec
     if seed is None:
@@ -116,7 +116,7 @@ def compare_first(spec: Spec, position: Position) -> None:
         with suppress(StopIteration):
             plan.give_back([plan.draw()])
         first = f"{order.record.taken} of checksum {order.record.checksum}"
-        agree(choice, spec.shard, {"the sampler's first indices": first}, None)
+        compare_ranks(choice, spec.shard, {"the sampler's first indices": first}, None)
     except BaseException:
         position.run = None  # the next call asks and compares again
         raise
@@ -165,7 +165,7 @@ def _gathering(choice: Any, shard: Shard, group: Any) -> Any:
             "group: call it on the group's ranks only"
         )
     if group is None:  # the collective operation itself names nobody
-        agree(choice, shard, {"call": "gather_state_dict()"}, None)
+        compare_ranks(choice, shard, {"call": "gather_state_dict()"}, None)
     return group
 
 

@@ -17,6 +17,7 @@ from ..epoch.fits import check_kind
 from ..epoch.position import Position
 from ..epoch.run import Run
 from ..epoch.spec import Spec
+from ..epoch.stream_states import replayed
 from ..epoch.turns import AT_REST, MOVING
 from ..epoch.warnings import empty_epoch, longer_than_promised, replay, skipped
 from ..errors import UsageError, WorkerDied
@@ -24,10 +25,9 @@ from ..fetching.engine.stats import Stats
 from ..fetching.transport.messages import Answer
 from ..fetching.worker.fetch import NEVER
 from ..fetching.worker.on_error import Thinned
-from ..fetching.worker.saved_streams import replayed
 from ..rng.generators import Isolated
 from ..saving.pickles.placeholder import check_present
-from .agreement import agreed, compare_first
+from .agreement import agree_before_pass, compare_first
 from .display.timeline import Timeline, draw, timeline
 from .internals import Owner
 from .pickling import state_here
@@ -123,12 +123,12 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         at_end = self.epoch != self._position.epoch  # the next batch begins another epoch
         if at_end or spec.streamed or spec.options.seeding == "worker":
             around = count and self._deadly == self.step and not spec.iterable
-            passed = self._pass_over(1) if around else 0
+            passed = self._skip_tasks(1) if around else 0
             passed += sum(1 for _ in zip(range(count - passed), self))
-            return passed + self._pass_over(0)
-        return self._pass_over(count)
+            return passed + self._skip_tasks(0)
+        return self._skip_tasks(count)
 
-    def _pass_over(self, count: int) -> int:
+    def _skip_tasks(self, count: int) -> int:
         before = self.step
         if self._driver.run is not None:
             self._driver.handle(Skipped(count))
@@ -223,7 +223,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             self._driver.rest()
         if start is None:
             _check_kind(self.loader)
-            spec = agreed(self.loader, spec, None)
+            spec = agree_before_pass(self.loader, spec, None)
             if inner.driver is not None or history.carried:
                 inner.refit(spec)
             position = Position(run=history.fresh_run(spec, self._driver.carryover))
@@ -255,7 +255,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         run = position.run
         if run is None:
             _check_kind(self.loader)
-            spec = agreed(self.loader, spec_of(self.loader), position)
+            spec = agree_before_pass(self.loader, spec_of(self.loader), position)
             run = self._history.resumed_run(spec, position, self._driver.carryover)
             compare_first(spec, position)
         if run.goes_on:
@@ -303,7 +303,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             if position.start is not None:
                 position.start = position.at_epoch_end = None
         except StopIteration:
-            self._warn_of_skips()
+            self._warn_of_bad_samples()
             if self._goes_to_next_epoch():
                 return self._next()
             self._finish()
@@ -319,9 +319,9 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         replay(count, self.epoch, type(self.loader.dataset).__qualname__)
         self._driver.settled = False
 
-    def _warn_of_skips(self) -> None:
-        if (sample := self._driver.skips.unreported) is not None:
-            self._driver.skips.unreported = None
+    def _warn_of_bad_samples(self) -> None:
+        if (sample := self._driver.bad_samples.unreported) is not None:
+            self._driver.bad_samples.unreported = None
             skipped(sample)
 
     def _hand_over(self, answer: Answer, spec: Spec) -> _T:
@@ -330,9 +330,9 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         payload, self._notes = answer.payload, answer.notes
         if type(payload) is Thinned:
             payload, bad = payload
-            self._driver.skipped(answer.step, bad)
-        if self._driver.skips.unreported:
-            self._warn_of_skips()
+            self._driver.note_bad(answer.step, bad)
+        if self._driver.bad_samples.unreported:
+            self._warn_of_bad_samples()
         loader, promised = self.loader, self._iterable_length
         if promised is not None and spec.iterable and self.step > promised:
             longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)

@@ -66,7 +66,7 @@ class PicklableIterator(Generic[_T]):
 
     @property
     def step(self) -> int:
-        """Batches delivered in this epoch; one that raised counts, or lost all of its samples."""
+        """Batches of this epoch that were delivered or skipped; one that raised counts as well."""
         return self._at()[1]
 
     @property

@@ -167,7 +167,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         worker_info=run.worker_info,
         sharded=spec.shared,
         copies=run.batches is not None or (spec.reads_copies and not spec.workers),
-        world=source.globals if in_torchs_way else partial(Batch, inner.turn, job.draws),
+        isolation=source.globals if in_torchs_way else partial(Batch, inner.turn, job.draws),
         dataset_saved=options.pickle_dataset,
         origin=None if spec.workers else inner.history.origin(spec),
     )

@@ -31,8 +31,8 @@ from ..saving.states.checksum import checksum
 from ..saving.states.plain import alike, decode, encode_any, encode_state
 from .attributes import Frozen, changed, thaw
 from .given import Event, goes_on, receiver_of, taker_of
+from .other_iterators import SamplerTurns
 from .replay import Record, Replay, next_items
-from .turns import SamplerTurns
 from .unknown import Lent, check_known, once_only, pickles
 
 _T = TypeVar("_T")

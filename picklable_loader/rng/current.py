@@ -122,8 +122,10 @@ class current:
         self._seed = seed
 
     def __enter__(self) -> None:
+        global _latest
         self._before = _here.now, _here.calls
-        set_current(self._seed)
+        _here.now = _latest = self._seed, False
+        _here.calls = 0
 
     def __exit__(self, *error: object) -> None:
         global _latest

@@ -25,7 +25,7 @@ from picklable_loader.core.events import (
     Finish,
     Flushed,
     Interrupted,
-    Pass,
+    PassEmpty,
     Retract,
     Send,
     Skipped,
@@ -130,7 +130,7 @@ class Pass_:
                     self.under_way.append((task.step, task.indices))
                 case Deliver(step):
                     delivered = step
-                case Pass(step) | Drop(step):
+                case PassEmpty(step) | Drop(step):
                     del self.arrived[step]
                 case Finish():
                     self.over = True

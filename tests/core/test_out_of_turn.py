@@ -21,7 +21,7 @@ from picklable_loader.core.events import (
     Ended,
     Failed,
     Finish,
-    Pass,
+    PassEmpty,
     Raise,
     Send,
     Skipped,
@@ -117,7 +117,7 @@ class World:
                     self.queues[worker].append(task.step)
                 case Deliver(step) | Raise(step):
                     self.delivered.append(step)
-                case Pass(step):
+                case PassEmpty(step):
                     self.passed.append(step)
                 case Finish():
                     self.over = True

@@ -26,7 +26,7 @@ from picklable_loader.core.events import (
     Failed,
     Finish,
     LastState,
-    Left,
+    LastStatesWanted,
     Raise,
     Send,
     Skipped,
@@ -329,17 +329,17 @@ def left_after_one_batch() -> Schedule:
 def test_a_pass_that_is_left_asks_each_streams_worker_and_ends_with_the_last_answer() -> None:
     schedule = left_after_one_batch()
     expected = schedule.window(), schedule.positions()
-    assert schedule.handle(Left(3)) == [AskLast(0, 0), AskLast(1, 1), AskLast(0, 2)]
+    assert schedule.handle(LastStatesWanted(3)) == [AskLast(0, 0), AskLast(1, 1), AskLast(0, 2)]
     assert schedule.handle(LastState(1, "b")) == schedule.handle(LastState(0, None)) == []
-    assert not schedule.left
+    assert not schedule.last_states_known
     assert schedule.handle(LastState(2, "c")) == [Finish()]
-    assert schedule.left and schedule.last_states() == {0: None, 1: "b", 2: "c"}
+    assert schedule.last_states_known and schedule.last_states() == {0: None, 1: "b", 2: "c"}
     assert (schedule.window(), schedule.positions()) == expected, "a state has them ahead still"
 
 
 def test_a_pass_that_is_left_draws_no_more_and_sends_nothing_again() -> None:
     schedule = left_after_one_batch()
-    schedule.handle(Left(3))
+    schedule.handle(LastStatesWanted(3))
     assert schedule.handle(Arrived(1)) == []
     assert schedule.handle(Died(0, [2, 3], 2)) == [
         AskLast(0, 0, StreamPosition(1, state="one", state_at=1)),
@@ -350,7 +350,7 @@ def test_a_pass_that_is_left_draws_no_more_and_sends_nothing_again() -> None:
 def test_a_stream_that_has_said_its_last_state_is_not_asked() -> None:
     schedule = left_after_one_batch()
     schedule.handle(Ended(1, state="end"))
-    assert schedule.handle(Left(2)) == [AskLast(0, 0)]
+    assert schedule.handle(LastStatesWanted(2)) == [AskLast(0, 0)]
     assert schedule.handle(Died(1, [])) == []
     assert schedule.handle(LastState(0, "a")) == [Finish()]
     assert schedule.last_states() == {0: "a", 1: "end"}
@@ -358,7 +358,7 @@ def test_a_stream_that_has_said_its_last_state_is_not_asked() -> None:
 
 def test_a_pass_without_streams_is_left_at_once() -> None:
     schedule = Schedule(StreamPlan([], None), Policy(), 0)
-    assert schedule.handle(Left(0)) == [Finish()] and schedule.left
+    assert schedule.handle(LastStatesWanted(0)) == [Finish()] and schedule.last_states_known
 
 
 def test_a_stream_whose_batch_kills_its_workers_stops_before_it() -> None:

@@ -648,6 +648,7 @@ def test_a_warning_that_is_raised_as_an_error_loses_no_batch() -> None:
             next(iterator)
     resumed = pickle.dumps(iterator)
     assert (iterator.step, indices([next(iterator)])) == (2, [[2]])
+    assert iterator.stats().skipped == 1
     assert indices(pickle.loads(resumed))[0] == [2]
     iterator.close()
     os.close(dataset.wait), os.close(dataset.go)

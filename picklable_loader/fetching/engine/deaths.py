@@ -14,7 +14,7 @@ _IN_VAIN = 3
 
 
 class DeathCount:
-    """The deaths of an engine's workers so far; ``most_deaths`` may be of one task, from 1."""
+    """The deaths of an engine's workers so far; ``most_deaths`` of one task are allowed, from 0."""
 
     def __init__(self, most_deaths: int, persistent: bool = False) -> None:
         self._most_deaths = most_deaths

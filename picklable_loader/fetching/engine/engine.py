@@ -127,7 +127,7 @@ class Setup:
     #: each stream reads a copy of the dataset that none has read before
     copies: bool
     #: makes the context in which people's code runs in this process
-    world: Callable[[], AbstractContextManager[Any]]
+    isolation: Callable[[], AbstractContextManager[Any]]
     #: a pickle of the loader holds the dataset
     dataset_saved: bool
     #: the dataset as it was before the first epoch
@@ -157,7 +157,7 @@ def _inline_engine(setup: Setup) -> Engine:
     epoch = None, setup.announced, given
     arg = (setup.init_arg(0),) if init is not None and setup.init_arg is not None else ()
     config = WorkerConfig(0, 1, setup.worker_seed, init, arg, *epoch, True, setup.copies)
-    return InlineEngine(setup.job, config, setup.world, setup.dataset_saved, setup.origin)
+    return InlineEngine(setup.job, config, setup.isolation, setup.dataset_saved, setup.origin)
 
 
 def _pool_engine(setup: Setup) -> Engine:

@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 class InlineEngine:
     """Fetches in this process, when it is waited for.
 
-    ``world`` makes the context in which people's code runs. The dataset is ``saved`` with its
+    ``isolation`` makes the context in which people's code runs. The dataset is ``saved`` with its
     loader, and was ``origin`` before the first epoch.
     """
 
@@ -42,11 +42,11 @@ class InlineEngine:
         self,
         job: Job,
         config: WorkerConfig,
-        world: Callable[[], AbstractContextManager[Any]],
+        isolation: Callable[[], AbstractContextManager[Any]],
         saved: bool = True,
         origin: FirstBaseline | None = None,
     ) -> None:
-        self._world = world
+        self._isolation = isolation
         self._iterable = job.iterable
         self._tasks: deque[Task] = deque()
         #: streams whose last states are asked for
@@ -146,7 +146,7 @@ class InlineEngine:
 
     def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Run people's code, which leaves no trace in this process."""
-        with self._world():  # of the loader's own draws: no batch is being fetched yet
+        with self._isolation():  # of the loader's own draws: no batch is being fetched yet
             info = torch_worker._worker_info
             try:
                 with current(self._seed):

@@ -102,8 +102,8 @@ class Record:
     waits: tuple[tuple[int, int], ...] = ()
 
 
-class Skips:
-    """The bad samples of batches that were delivered, or passed over."""
+class BadSamples:
+    """Those that batches were delivered without; a driver has them over all of its engines."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -113,8 +113,11 @@ class Skips:
         self._epoch: int | None = None
 
     def note(self, samples: Iterable[SkippedSample]) -> None:
-        """A batch was delivered without these."""
+        """A batch was delivered without these, perhaps once more: an interruption takes it back."""
+        noted = {(sample.epoch, sample.step) for sample in self.last}
         for sample in samples:
+            if (sample.epoch, sample.step) in noted:
+                continue
             if sample.epoch != self._epoch:
                 self._epoch, self.unreported = sample.epoch, sample
             self.count += 1

@@ -81,7 +81,7 @@ class TorchdataState:
     #: what the sampler and its iterator have saved, as they gave it; None: nothing
     sampler: Any
     sampler_iterator: Any
-    #: by worker, or of the main process, the state of the dataset; see `saved_streams`
+    #: by worker, or of the main process, the state of the dataset; see `stream_states`
     states: tuple[dict[str, Any], ...]
     #: those of "dataset" and "iterator" whose states hold that of a random generator
     random: frozenset[str]

@@ -24,14 +24,14 @@ import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...core.streams import StreamPosition
-from ...datasets.protocol import dataset_state
-from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
-from ...rng.generators import RNGS, GeneratorStates
-from ...saving.pickles.dtypes import dumps
-from ...saving.pickles.opened import Pickled
-from ...saving.states.plain import decode, encode_state
-from .baseline import Baseline
+from ..core.streams import StreamPosition
+from ..datasets.protocol import dataset_state
+from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
+from ..fetching.worker.baseline import Baseline
+from ..rng.generators import RNGS, GeneratorStates
+from ..saving.pickles.dtypes import dumps
+from ..saving.pickles.opened import Pickled
+from ..saving.states.plain import decode, encode_state
 
 _STATES = ("dataset", "iterator")
 

@@ -15,7 +15,7 @@ from picklable_loader.core.events import (
     Drop,
     Emptied,
     Finish,
-    Pass,
+    PassEmpty,
     Send,
     Skipped,
     Started,
@@ -37,7 +37,7 @@ def test_an_empty_step_is_passed_over_and_the_next_one_delivered_at_once() -> No
     assert schedule.handle(Emptied(0)) == []
     schedule.handle(Arrived(1))
     assert schedule.delivered == 0, "nobody has asked for it yet"
-    assert schedule.handle(Wanted()) == [Pass(0), Deliver(1)]
+    assert schedule.handle(Wanted()) == [PassEmpty(0), Deliver(1)]
     assert schedule.delivered == 2
 
 
@@ -45,7 +45,7 @@ def test_a_lazy_schedule_asks_for_the_next_step_behind_an_empty_one() -> None:
     schedule = Schedule(plan_of(2), Policy(lazy=True))
     schedule.handle(Started())
     schedule.handle(Wanted())
-    assert schedule.handle(Emptied(0)) == [Send(None, Task(1, [1], 1)), Pass(0)]
+    assert schedule.handle(Emptied(0)) == [Send(None, Task(1, [1], 1)), PassEmpty(0)]
     assert schedule.handle(Arrived(1)) == [Deliver(1)]
 
 
@@ -54,7 +54,7 @@ def test_an_epoch_may_end_with_empty_steps() -> None:
     schedule.handle(Started())
     schedule.handle(Emptied(1))
     schedule.handle(Wanted())
-    assert schedule.handle(Emptied(0)) == [Pass(0), Pass(1), Finish()]
+    assert schedule.handle(Emptied(0)) == [PassEmpty(0), PassEmpty(1), Finish()]
 
 
 def test_an_empty_step_that_is_skipped_is_dropped_like_any_other() -> None:

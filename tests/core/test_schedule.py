@@ -25,7 +25,7 @@ from picklable_loader.core.events import (
     Fault,
     Finish,
     Interrupted,
-    Pass,
+    PassEmpty,
     Raise,
     Retract,
     Send,
@@ -447,7 +447,7 @@ class World:
                     self.under_way.append(task.step)
                 case Deliver(step) | Raise(step):
                     self.delivered.append(step)
-                case Pass(step):
+                case PassEmpty(step):
                     self.passed.append(step)
                 case Finish():
                     self.over = True

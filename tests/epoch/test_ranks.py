@@ -132,14 +132,14 @@ COLLECTIVES = ("all_gather", "all_gather_object", "all_reduce", "barrier", "broa
 def exchanges(rank: int, world: int, folder: Path) -> Any:
     """By sampler: how often ranks have exchanged something before, and while, batches come."""
     agreement, calls = import_module("picklable_loader.loader.agreement"), 0
-    agree = agreement.agree
+    compare_ranks = agreement.compare_ranks
 
     def counted(*args: Any) -> Any:
         nonlocal calls
         calls += 1
-        return agree(*args)
+        return compare_ranks(*args)
 
-    agreement.agree = counted
+    agreement.compare_ranks = counted
     originals = {name: getattr(dist, name) for name in COLLECTIVES}
     for name in COLLECTIVES:
         setattr(dist, name, None)

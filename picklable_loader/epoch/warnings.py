@@ -201,3 +201,12 @@ def rebuilt_by_accelerate() -> None:
         "loader) of picklable_loader.integrations.accelerate; in a transformers.Trainer, "
         "self.prepare_loader(loader) of picklable_loader.integrations.huggingface.ExactResume",
     )
+
+
+def rebuilt_by_ray() -> None:
+    """Ray Train builds a loader of torch's from one of ours."""
+    warn(
+        "ray.train.torch.prepare_data_loader makes a loader of torch's of this one, without seed=, "
+        'state_dict and all else that torch\'s does not have. Use DataLoader(..., shard="auto") '
+        "alone, and move each batch to the device",
+    )

@@ -26,7 +26,7 @@ from ..epoch.options import (
     Transport,
 )
 from ..epoch.turns import Batch
-from ..epoch.warnings import dropped_state, rebuilt_by_accelerate
+from ..epoch.warnings import dropped_state, rebuilt_by_accelerate, rebuilt_by_ray
 from ..fetching.worker.hooks import WorkerStart
 from ..fetching.worker.on_error import OnError
 from ..orders.shuffle_sampler import ShuffleSampler
@@ -276,6 +276,17 @@ class DataLoader(Picklable[_T]):
     @multiprocessing_context.setter
     def multiprocessing_context(self, context: Any) -> None:
         TorchDataLoader.multiprocessing_context.fset(self, context)  # type: ignore[attr-defined]
+
+    @property
+    def worker_init_fn(self) -> Any:
+        """Torch's attribute. Ray asks for it when it builds torch's loader of a loader."""
+        if sys._getframe(1).f_globals.get("__name__") == "ray.train.torch.train_loop_utils":
+            rebuilt_by_ray()
+        return self.__dict__["worker_init_fn"]
+
+    @worker_init_fn.setter
+    def worker_init_fn(self, function: Any) -> None:
+        self.__dict__["worker_init_fn"] = function
 
     def __len__(self) -> int:
         """Batches of an epoch; with ``shard=``, those of this rank.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from torch.utils.data import Sampler
+from torch.utils.data import Dataset, Sampler
 
 from ..datasets.protocol import is_stateful
 from ..errors import SYMPTOMS, DamagedStateError, UsageError
@@ -234,6 +234,8 @@ class _Visit:
             path = f"{prefix}{name}"
             if id(value) in self.seen:
                 continue
+            if isinstance(owner, Dataset) and not isinstance(value, Sampler):
+                continue  # all else in there is data: Lightning's has a list of all indices
             form = self.encode(path, value)
             if form is not None:
                 self.frozen[path] = form
@@ -282,7 +284,9 @@ def _belongs_to(package: str, value: Any) -> bool:
     Anything else (a logger, a model, a configuration) may be the whole program's.
     """
     if isinstance(value, (*CODE, *OTHERS, Enum)):
-        return False
+        # Lightning's DistributedSamplerWrapper has the program's sampler in a "dataset".
+        within = vars(value).values() if isinstance(value, Dataset) else ()
+        return any(isinstance(part, Sampler) for part in within)
     return isinstance(value, Sampler) or _package(value) == package
 
 

@@ -15,7 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import RandomSampler, Sampler
+import torch
+from torch.utils.data import (
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    WeightedRandomSampler,
+)
 from zoo.samplers import (
     CountsEpochs,
     CountsEpochsLazily,
@@ -561,3 +568,44 @@ def test_an_iterator_that_has_raised_and_gone_on_cannot_be_replayed() -> None:
     next(iterator)
     with pytest.raises(CannotSaveError, match="raised ValueError in this epoch"):
         iterator.state_dict()
+
+
+class Draws(Dataset[int]):
+    """A sampler's indices as a dataset, as Lightning and catalyst wrap a sampler for ranks."""
+
+    def __init__(self, sampler: Sampler[int]) -> None:
+        self.sampler, self.indices = sampler, [*sampler]
+
+    def __getitem__(self, at: int) -> int:
+        return self.indices[at]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class OfARank(DistributedSampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        self.dataset.indices = [*self.dataset.sampler]
+        return map(self.dataset.__getitem__, super().__iter__())
+
+
+@pytest.mark.parametrize("step", [0, 3, 7])
+def test_a_sampler_below_a_distributed_one_goes_on_from_its_own_generator(step: int) -> None:
+    def loader() -> DataLoader[int]:
+        weights, generator = [1.0 + i for i in range(80)], torch.Generator().manual_seed(7)
+        weighted = WeightedRandomSampler(weights, 80, generator=generator)
+        sampler = OfARank(Draws(weighted), num_replicas=2, rank=1)
+        return DataLoader(range(80), batch_size=4, sampler=sampler, seed=3)
+
+    original = loader()
+    list(original)
+    iterator = iter(original)
+    for _ in range(step):
+        next(iterator)
+    state = json.dumps(original.state_dict())
+    assert len(state) < 6000  # the generator is in it, and not a list of the indices
+    resumed = loader()
+    resumed.load_state_dict(json.loads(state))
+    for _ in range(2):
+        assert [[*map(int, b)] for b in resumed] == [[*map(int, b)] for b in iterator]
+        iterator = iter(original)

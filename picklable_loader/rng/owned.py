@@ -55,6 +55,8 @@ _PARTS: dict[type[Any], tuple[str, ...]] = {
 #: how many things are looked at, and how many of what is in one; the nearest come first
 _MOST_SEEN, _MOST_NEAR = 2000, 64
 _32_BITS = 0xFFFFFFFF
+#: methods of Hugging Face's collators: the first makes a generator by the second, when it is needed
+_LAZY, _MAKE = "create_rng", "get_generator"
 #: this layer may not import it
 _ITERATOR = ("picklable_loader", "LoaderIterator")
 #: in the path of what a class owns, or a default of one of its methods
@@ -121,7 +123,8 @@ def owned_in(
         by_protocol = whole and protocol_of(kind)
         if issubclass(kind, _GENERATORS) or by_protocol or _goes_on(thing, kind, owners):
             yield path, thing
-            if not (by_protocol and issubclass(kind, Dataset)):  # it seeds itself, and no transform
+            # A dataset seeds itself, and no transform in it; a collator, no tokenizer.
+            if not (by_protocol and (issubclass(kind, Dataset) or by_protocol == _LAZY)):
                 continue
         if len(seen) >= most:
             continue
@@ -207,11 +210,19 @@ def _seed_bits(bits: Any, seed: int) -> None:
 
 
 def _by_protocol(thing: Any, name: str, seed: int) -> None:
-    getattr(thing, name)(seed=seed & _32_BITS)
+    if name != _LAZY:
+        getattr(thing, name)(seed=seed & _32_BITS)
+    elif thing.seed is not None:  # otherwise it draws from the global generators
+        thing.generator = thing.get_generator(seed & _32_BITS)
 
 
 def _protocol(kind: type[Any]) -> str | None:
-    """The method by which its objects seed all that they own: albumentations', or monai's."""
+    """The method by which its objects seed all that they own: albumentations', or monai's.
+
+    Hugging Face's collators make their ``generator`` with the first batch, which is too late.
+    """
+    if all(type(getattr_static(kind, name, None)) is FunctionType for name in (_LAZY, _MAKE)):
+        return _LAZY
     for name in ("set_random_seed", "set_random_state"):
         method = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
         if type(method) is FunctionType:

@@ -69,3 +69,47 @@ def test_their_augmentation_is_exact(kind: Any, seed: int | None) -> None:
     resumed = make(0)
     resumed.load_state_dict(state)
     assert lists(resumed) == lists(iterator) == lists(pickle.loads(pickled)) == whole[1][1:]
+
+
+def masking(seed: int | None) -> Any:
+    """Hugging Face's collator that masks words, which makes a generator when it needs one."""
+    transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip(
+        "tokenizers"
+    )
+    words = ["[PAD]", "[UNK]", "[MASK]", "[CLS]", "[SEP]", *(f"w{at}" for at in range(50))]
+    numbers = {word: at for at, word in enumerate(words)}
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, "[UNK]")),
+        **{f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "mask", "cls", "sep")},
+    )
+    return transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3, seed=seed)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("seed", [42, None])
+def test_masked_words_are_those_of_the_uninterrupted_run(seed: int | None, workers: int) -> None:
+    data = [{"input_ids": [5 + (index + at) % 50 for at in range(12)]} for index in range(40)]
+
+    def loader() -> DataLoader[Any]:
+        collate = masking(seed)
+        return DataLoader(data, batch_size=4, num_workers=workers, collate_fn=collate, seed=1)
+
+    def words(batches: Any) -> list[Any]:
+        return [batch["input_ids"].tolist() for batch in batches]
+
+    epochs = loader()
+    whole = [words(epochs), words(epochs)]
+    assert whole[0] != whole[1]
+    interrupted = loader()
+    iterator = iter(interrupted)
+    begun = words(next(iterator) for _ in range(3))
+    for door in ("state", "pickle"):
+        if door == "state":
+            again = loader()
+            again.load_state_dict(interrupted.state_dict())
+            rest = words(again)
+        else:
+            resumed = pickle.loads(pickle.dumps(iterator))
+            rest, again = words(resumed), resumed.loader
+        assert [begun + rest, words(again)] == whole, door
+    iterator.close()

@@ -145,6 +145,8 @@ class History:
         """
         state = self._snapshot(spec, position, live, behind)
         if self.resume is None:
+            if position.over and not behind:
+                self._check_newest(spec, position)
             state.pop("counted", None)
             state |= self.choice.after(position.epoch, position.follows(self.next_epoch))
         return state
@@ -262,6 +264,8 @@ class History:
             self.carryover, self.position = position.carryover(), None
         self.next_epoch = epoch
         follows = self.position is not None and self.resume is None
+        if follows and position is not None and position.over:
+            position.leads_to(epoch)
         self.choice.choose(spec, self.origin_known, epoch, follows, goes_on)
         return dropped
 

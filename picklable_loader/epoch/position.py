@@ -75,6 +75,14 @@ class Position:
         cursor = self.start.cursor
         return cursor.epoch + 1 if cursor.next_epoch is None else cursor.next_epoch
 
+    def leads_to(self, epoch: int) -> None:
+        """Note the epoch that was chosen to follow it; see `follows`."""
+        if self.run is not None:
+            self.run.follows = epoch
+        elif self.start is not None:
+            cursor, fits = self.start
+            self.start = Saved(cursor._replace(next_epoch=epoch), fits)
+
     @property
     def midway(self) -> bool:
         """It reads a stream of the program's own dataset, which a pickle has as it is then."""

@@ -260,8 +260,10 @@ class PicklableIterator(Generic[_T]):
         choice = saved.get("at_epoch_end")
         self._take(Position(start, ended=saved["finished"], at_epoch_end=choice))
         history = self.loader._pl.history
-        if saved["newest"]:
-            if history.position is not None:  # it was loaded: the next iter goes on from it, too
+        # The pass that has begun after one that is over may not be in the pickle.
+        alone = saved["finished"] and history.position is None
+        if saved["newest"] or alone:
+            if history.resume is not None:  # it was loaded: the next iter goes on from it, too
                 self._position.at_epoch_end = history.position.at_epoch_end
                 self._position.pending = True
             self._lead(spec_of(self.loader))

@@ -167,19 +167,64 @@ def finished_before_another(loader: DataLoader[Any]) -> tuple[Any, dict[str, Any
         lambda: DataLoader(NoisyStream(), 3, seed=1),
     ],
 )
-@pytest.mark.parametrize("copied", [False, True])
-def test_a_finished_iterator_has_no_state_once_another_has_begun(copied: bool, loader: Any) -> None:
+@pytest.mark.parametrize("save", [DataLoader.state_dict, pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_finished_iterator_is_not_saved_once_another_has_begun(save: Any, loader: Any) -> None:
     """The generators and the dataset are now those of a later epoch."""
     iterator, _ = finished_before_another(loader())
-    if copied:
-        iterator = pickle.loads(pickle.dumps(iterator))
     with pytest.raises(CannotSaveError, match="epoch 0 is over.*newest iterator"):
-        iterator.state_dict()
+        iterator.state_dict() if save is DataLoader.state_dict else save(iterator)
 
 
-def test_with_a_seed_it_has_as_each_epoch_begins_with_its_own() -> None:
-    iterator, state = finished_before_another(make())
+@pytest.mark.parametrize("chosen", [None, 5])
+@pytest.mark.parametrize("unpickled", [False, True])
+def test_with_a_seed_it_has_as_each_epoch_begins_with_its_own(
+    unpickled: bool, chosen: int | None
+) -> None:
+    iterator = iter(make())
+    seen(iterator)
+    if unpickled:
+        iterator = pickled(iterator)
+    if chosen is not None:
+        iterator.loader.set_epoch(chosen)
+    state = iterator.state_dict()
+    next(iter(iterator.loader))
     assert iterator.state_dict() == state
+
+
+def pickled(iterator: Any) -> Any:
+    return pickle.loads(pickle.dumps(iterator))
+
+
+@pytest.mark.parametrize("chosen", [None, 5])
+@pytest.mark.parametrize("copied", [pickled, copy.copy, copy.deepcopy, lambda it: it.behind(0)])
+def test_with_a_seed_its_copy_goes_on_with_the_epoch_that_followed_it(
+    copied: Any, chosen: int | None
+) -> None:
+    """The copy's loader went on after the other pass, which is not in the pickle."""
+    loader = make()
+    iterator = iter(loader)
+    seen(iterator)
+    if chosen is not None:
+        loader.set_epoch(chosen)
+    expected = seen(iter(pickled(loader)))
+    other = iter(loader)
+    next(other)
+    again = copied(iterator)
+    assert again.finished and list(again) == []
+    assert (again.loader.epoch, seen(iter(again.loader))) == (chosen or 1, expected)
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_copied_with_the_pass_that_followed_it_both_go_on_as_they_would(turn: int) -> None:
+    iterator, _ = finished_before_another(make())
+    loader = iterator.loader
+    other = iter(loader)
+    next(other)
+    copies = pickled([iterator, other][::turn])[::turn]
+    assert copies[0].finished and copies[0].loader is copies[1].loader
+    assert seen(copies[1]) == seen(other)
+    assert copies[0].loader.epoch == loader.epoch
+    assert seen(iter(copies[0].loader)) == seen(iter(loader))
 
 
 @pytest.mark.parametrize("workers", [0, 1])

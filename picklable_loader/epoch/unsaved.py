@@ -20,6 +20,7 @@ from ..core.cursor import Cursor
 from ..datasets.protocol import delegates_state, is_stateful, loses_samples
 from ..fetching.worker import fetch
 from ..orders.attributes import rngs_in
+from ..rng.generators import GLOBAL
 from ..rng.owned import (
     BY_CLASS,
     GLOBALS,
@@ -33,6 +34,7 @@ from .history import History
 from .position import Position
 from .spec import Spec
 from .warnings import (
+    copied_generator,
     delegated_state,
     moved_in_sampler,
     read_by_another_pass,
@@ -114,6 +116,9 @@ def warn_of_unsaved(
     if state["step"] and "dataset" not in looked and loses_samples(spec.dataset):
         replay_to_come(type(spec.dataset).__qualname__)
         looked.add("dataset")
+    if live and "generator" not in looked and _splits(spec):
+        copied_generator()
+        looked.add("generator")
     if "state" not in looked:
         for part in (spec.dataset, spec.sampler):
             if delegates_state(part):
@@ -134,6 +139,16 @@ def warn_of_unsaved(
         looked.add("sampler")
     elif "sampler" not in looked:
         _warn_of_sampler(spec, looked, state, live)
+
+
+def _splits(spec: Spec) -> bool:
+    """A pickle has a copy of torch's global generator for a part of the order's draws only."""
+    given, shared = spec.generators, GLOBAL["torch"]
+    if spec.options.seed is not None:
+        return False
+    if given.get("loader") is shared:  # the sampler draws from the global one itself
+        return not spec.known or getattr(spec.sampler, "generator", shared) is None
+    return spec.known and given.get("sampler") is shared and "loader" not in given
 
 
 def _alike(name: str) -> str:

@@ -34,7 +34,7 @@ from ..saving.pickles.parts import class_of, packed, unpacked
 from ..saving.pickles.placeholder import is_absent
 from ..saving.states.tree import with_checksum
 from .agreement import adopt, gathered
-from .copies import apart, named_copy
+from .copies import apart, named_copy, shared
 from .internals import Internals, Owner
 from .setup import packing_of, spec_of
 
@@ -182,7 +182,7 @@ class Picklable(Owner[_T]):
             if memo is None:
                 sealed = sealed and sealed.beside_others({id(self): other})
             else:
-                memo[id(self)] = other
+                memo.update({id(self): other, **shared(self)})
                 with named_copy():
                     state, sealed = copy.deepcopy((state, sealed), memo)
         other.__setstate__(state)

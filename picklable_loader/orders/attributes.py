@@ -21,6 +21,7 @@ from torch.utils.data import Dataset, Sampler
 
 from ..datasets.protocol import is_stateful
 from ..errors import SYMPTOMS, DamagedStateError, UsageError
+from ..rng.generators import GLOBAL
 from ..rng.source import Source
 from ..saving.states.arrays import NotPlain
 from ..saving.states.plain import SCALARS, alike, decode, encode, encode_state
@@ -55,7 +56,8 @@ def freeze(sampler: Any, other: Any = None, lists: Lists | None = None) -> Froze
         lists: the lists of earlier calls, which are not encoded again while they are the same.
     """
     frozen: Frozen = {"": ["object", type(sampler).__qualname__]}
-    visit = _Visit(frozen, {id(sampler), id(other)}, (sampler, other), lists)
+    seen = {id(sampler), id(other), *map(id, GLOBAL.values())}  # those are the program's
+    visit = _Visit(frozen, seen, (sampler, other), lists)
     visit.parts(sampler, "")
     return frozen
 

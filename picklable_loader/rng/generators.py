@@ -37,6 +37,11 @@ _MASK = 0xFFFFFFFF
 _get_bits: Any = np.random.get_bit_generator  # type: ignore[attr-defined]
 _set_bits: Any = np.random.set_bit_generator  # type: ignore[attr-defined]
 _python: Any = random._inst
+
+#: the program's own generators, from which people's code may draw without naming them
+GLOBAL: dict[str, Any] = {
+    "torch": torch.default_generator, "numpy": np.random.mtrand._rand, "python": _python
+}  # fmt: skip
 _seed_python = _random.Random.seed
 
 

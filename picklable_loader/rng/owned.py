@@ -35,6 +35,7 @@ from torch.utils.data import Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..core.seeds import owned_seed
+from .generators import GLOBAL
 
 _GENERATORS = (
     np.random.Generator,
@@ -152,7 +153,7 @@ def read_in_others(thing: Any) -> Found:
 
 def ids_of_global() -> set[int]:
     """``id`` of the generators that the loader seeds in any case."""
-    return set(map(id, (random._inst, np.random.mtrand._rand, torch.default_generator)))
+    return set(map(id, GLOBAL.values()))
 
 
 def seed_of(generator: Any) -> Seed | None:

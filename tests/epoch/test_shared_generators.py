@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
 import itertools
 import pickle
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
-from laws.observe import expected_warnings, plain, seed_everything
-from torch.utils.data import Dataset, RandomSampler, Sampler
+from laws.observe import expected_warnings, plain, random_states, seed_everything, seen
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 from zoo.datasets import Noisy, noise
 from zoo.samplers import DrawsAsItGoes, from_numpy, from_torch
 
 from picklable_loader import DataLoader
+from picklable_loader.errors import LoaderWarning
+from picklable_loader.rng.generators import capture_all, restore_all
 
 State = dict[str, Any]
 
@@ -441,3 +447,188 @@ def test_a_loader_that_is_gone_makes_no_more_draws() -> None:
         assert go_on(again, again) == expected
     finally:
         gc.enable()
+
+
+# --- a global generator in an attribute ----------------------------------------------------------
+
+
+class HoldsTorchs:
+    def __init__(self) -> None:
+        self.generator = torch.default_generator
+
+    def __call__(self) -> float:
+        return torch.rand((), generator=self.generator).item()
+
+
+class HoldsNumpys:
+    """As scipy and scikit-learn do: ``check_random_state(None)``."""
+
+    def __init__(self) -> None:
+        self.random_state = np.random.mtrand._rand  # type: ignore[attr-defined]
+
+    def __call__(self) -> float:
+        return float(self.random_state.rand())
+
+
+def closure(rng: random.Random) -> Callable[[], float]:
+    return lambda: rng.random()
+
+
+DRAWS: dict[str, Callable[[], Any]] = {
+    "torch": HoldsTorchs,
+    "numpy": HoldsNumpys,
+    "numpy's method": lambda: partial(np.random.normal, 0, 1),
+    "python's method": lambda: random.random,
+    "a closure": lambda: closure(random._inst),  # type: ignore[attr-defined]
+}
+
+
+class DrawsBy(Dataset[float]):
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> float:
+        return index + self.draw()
+
+
+class ReadsBy:
+    """An iterator that is pickled."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self.draw, self.left = draw, 12
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> float:
+        if not self.left:
+            raise StopIteration
+        self.left -= 1
+        return self.left + self.draw()
+
+
+class StreamBy(IterableDataset[float]):
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> Iterator[float]:
+        return ReadsBy(self.draw)
+
+
+class OrderBy(Sampler[int]):
+    def __init__(self, draw: Callable[[], float]) -> None:
+        self.draw = draw
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(range(12), key=[self.draw() for _ in range(12)].__getitem__))
+
+
+class OneByOneBy(OrderBy):
+    """Its iterator is pickled."""
+
+    def __iter__(self) -> Iterator[int]:
+        return IndicesBy(self.draw)
+
+
+class IndicesBy(ReadsBy):
+    def __next__(self) -> int:  # type: ignore[override]
+        return int(abs(super().__next__()))
+
+
+def by_torch_save(content: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(content, file)
+    return torch.load(io.BytesIO(file.getvalue()), weights_only=False)
+
+
+KINDS: dict[str, Callable[..., DataLoader[Any]]] = {
+    "map": lambda draw, **more: DataLoader(DrawsBy(draw), 3, **more),
+    "stream": lambda draw, **more: DataLoader(StreamBy(draw), 3, **more),
+    "streams": lambda draw, **more: DataLoader(StreamBy(draw), 3, num_streams=2, **more),
+    "collate_fn": lambda draw, **more: DataLoader(
+        range(12), 3, collate_fn=lambda batch: [each + draw() for each in batch], **more
+    ),
+    "sampler": lambda draw, **more: DataLoader(range(12), 3, sampler=OrderBy(draw), **more),
+    "sampler's iterator": lambda draw, **more: DataLoader(
+        range(24), 3, sampler=OneByOneBy(draw), **more
+    ),
+}
+COPIED: dict[str, Callable[[Any], Any]] = {
+    "pickle": lambda it: pickle.loads(pickle.dumps({"it": it}))["it"],
+    "cloudpickle": lambda it: pickle.loads(cloudpickle.dumps([it]))[0],
+    "torch.save": by_torch_save,
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+}
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("codec", ["auto", "cloudpickle"])
+@pytest.mark.parametrize("by", COPIED)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_copy_of_what_holds_a_global_generator_draws_from_the_global_one(
+    draw: str, kind: str, by: str, codec: Any, seed: int | None
+) -> None:
+    """It drew from a copy of the generator, which nobody seeds."""
+    seed_everything(3)
+    iterator = iter(KINDS[kind](DRAWS[draw](), codec=codec, seed=seed))
+    next(iterator)
+    program = capture_all()
+    with expected_warnings():
+        again = COPIED[by](iterator)
+    assert capture_all() == program
+    expected = [seen(iterator), seen(iter(iterator.loader))]
+    restore_all(program)
+    with expected_warnings():
+        assert [seen(again), seen(iter(again.loader))] == expected
+
+
+@pytest.mark.parametrize("kind", ["map", "stream", "streams", "collate_fn"])
+def test_a_spawned_worker_draws_from_its_global_generators_as_a_forked_one(kind: str) -> None:
+    def batches(**more: Any) -> list[Any]:
+        draws = [each() for each in DRAWS.values()]
+        loader = KINDS[kind](lambda: sum(each() for each in draws), seed=1, **more)
+        return seen(iter(loader))
+
+    at_hand = batches(num_workers=0)
+    assert batches(num_workers=1) == at_hand
+    assert batches(num_workers=1, multiprocessing_context="spawn") == at_hand
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_streams_in_one_process_draw_from_its_global_generators(draw: str) -> None:
+    def batches(workers: int) -> list[Any]:
+        loader = KINDS["streams"](DRAWS[draw](), seed=1, num_workers=workers)
+        return [seen(iter(loader)) for _ in range(2)]
+
+    assert batches(0) == batches(1) == batches(2)
+
+
+def shuffled_by(generator: torch.Generator | None, of_sampler: Any) -> DataLoader[Any]:
+    sampler = RandomSampler(range(12), generator=of_sampler)
+    return DataLoader(range(12), 3, sampler=sampler, generator=generator)
+
+
+def test_an_order_drawn_from_torchs_global_generator_by_name_has_a_copy_of_it() -> None:
+    shared = torch.default_generator
+    iterator = iter(shuffled_by(shared, shared))
+    next(iterator)
+    again, program = pickle.loads(pickle.dumps(iterator)), random_states()
+    assert [seen(again), seen(iter(again.loader))] and random_states() == program
+
+
+@pytest.mark.parametrize("by_loader", [False, True])
+def test_a_pickle_warns_if_only_a_part_of_the_order_has_a_copy(by_loader: bool) -> None:
+    shared = torch.default_generator
+    iterator = iter(shuffled_by(*((shared, None) if by_loader else (None, shared))))
+    iterator.state_dict()
+    with pytest.warns(LoaderWarning, match="generator is torch.default_generator.*give it to both"):
+        pickle.dumps(iterator)
+    pickle.dumps(iter(DataLoader(range(12), 3, generator=shared)))  # nothing draws an order

@@ -28,7 +28,7 @@ from ...datasets.datapipes import seeded
 from ...datasets.protocol import set_epoch_of
 from ...errors import StreamError, UsageError
 from ...rng.current import set_current
-from ...rng.generators import restore_all
+from ...rng.generators import GLOBAL, restore_all
 from ..transport.messages import Answer, EpochStart
 from .baseline import FirstBaseline
 from .feedback import sending
@@ -246,7 +246,8 @@ class Replica:
 def own_copy(job: Job) -> Job:
     """The job with a copy of its dataset; UsageError if that cannot be copied."""
     try:
-        return replace(job, dataset=copy.deepcopy(job.dataset))
+        memo = {id(each): each for each in GLOBAL.values()}
+        return replace(job, dataset=copy.deepcopy(job.dataset, memo))
     except Exception as error:  # whatever people's __reduce__ or __deepcopy__ raises
         name = type(job.dataset).__qualname__
         raise UsageError(

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from .picklers import reductions
+
 #: tensors and arrays above this are looked for, and not written
 _LARGE_BYTES = 1 << 16
 
@@ -217,6 +219,7 @@ def _pickler(by_value: bool) -> Any:
         to_compare: bool
         #: by id, the lists that were written at once, as often as they occur: number and bytes
         lists: dict[int, list[Any]] | None
+        dispatch_table = reductions(base)
 
         def persistent_id(self, obj: Any) -> str | Path | list[Any] | None:
             if (name := self.by_id.get(id(obj))) is not None:

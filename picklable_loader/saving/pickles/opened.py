@@ -22,6 +22,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from ...errors import CannotLoadError, UsageError
+from ...rng.generators import GLOBAL
 from .stock import STOCK, codec_name, needed
 
 
@@ -33,6 +34,11 @@ def made(kind: Any) -> Any:
 def cached(function: Any, parameters: dict[str, Any]) -> Any:
     """Wrap a function by lru_cache again; pickles call this."""
     return lru_cache(**parameters)(function)
+
+
+def global_generator(name: str) -> Any:
+    """The generator of the process that opens the pickle: torch's, NumPy's or Python's."""
+    return GLOBAL[name]
 
 
 class Pickled(bytes):

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ...rng.generators import GLOBAL
 from .codecs import Carried, Codec
 from .dtypes import is_lost
 from .explain import blame
@@ -51,6 +52,8 @@ class Packing:
     codec: str | Codec
     pickle_dataset: bool
     pickle_mapped: bool
+    #: by id, global generators that the loader and its sampler were given: copies have their own
+    given: Callable[[], dict[int, Any]]
     #: whatever else decides: another object after each change
     version: tuple[object, ...]
     #: the loader's fingerprint, for a stand-in of its dataset
@@ -104,7 +107,7 @@ def packed(how: Packing, decision: Decision, attributes: Parts) -> Parts:
     known: Known = {id(how.owner): (how.owner, None)}
     if left_out:
         known[id(how.dataset)] = attributes["dataset"], None
-    return {**plain, _CARRIED: Carried(codec, theirs, known, _held(how.owner, plain), mapped)}
+    return {**plain, _CARRIED: Carried(codec, theirs, known, _held(how, plain), mapped)}
 
 
 def decided(how: Packing, decision: Decision, attributes: Parts) -> Decision:
@@ -125,22 +128,23 @@ def packed_iterator(how: Packing, decision: Decision, attributes: Parts, iterato
     codecs = decision.codecs(how, parts)
     moved = {id(parts[name]) for name in codecs} | how.left_out
     still = [loader, *(part for part in parts.values() if id(part) not in moved)]
-    if refusal(STOCK[0], iterator, _refer(moved), still, bool(moved)) is None:
+    shared = _Shared(how)
+    if refusal(STOCK[0], iterator, _refer(moved, shared=shared), still, bool(moved)) is None:
         return iterator
     whole: Known = {id(part): (loader, name) for name, part in parts.items()}
     whole[id(loader)] = loader, None
-    for codec in STOCK[1:]:
+    for codec in STOCK[0 if shared.met else 1 :]:
         if refusal(codec, iterator, _refer(), [loader, *parts.values()]) is None:
             plain = {name: part for name, part in parts.items() if id(part) not in moved}
-            return Carried(codec, {"iterator": iterator}, whole, _held(loader, plain))
+            return Carried(codec, {"iterator": iterator}, whole, _held(how, plain))
     raise blame(iterator, "the sampler's iterator")
 
 
-def _held(owner: object, plain: Parts) -> dict[int, Any]:
+def _held(how: Packing, plain: Parts) -> dict[int, Any]:
     """The objects in a loader's ordinary parts: carried parts refer to them there."""
-    things = reached(plain, lambda obj: _STAND_IN if obj is owner or is_data(obj) else None)
+    things = reached(plain, lambda obj: _STAND_IN if obj is how.owner or is_data(obj) else None)
     things.pop(id(standing_beside), None)  # it is how they refer
-    return things
+    return things | how.given()
 
 
 def class_of(kind: type[Any], choice: str | Codec) -> Any:
@@ -161,18 +165,22 @@ def _decide(how: Packing, parts: Parts) -> Codecs:
     if not isinstance(choice, str):
         return dict.fromkeys(todo, choice)
     files = None if how.pickle_mapped else MappedFiles()
-    known = [how.owner]
+    known, shared = [how.owner, *how.given().values()], _Shared(how)
     codecs: Codecs = {}
     # The codecs to try, in this order; "" is the pickler of the loader. A part that refers to an
     # absent dataset has to be put together again when that is there, and files are named where we
-    # write ourselves: then we write some parts that pickle would take.
+    # write ourselves, and so are the global generators: then we write some parts that pickle would
+    # take.
     ourselves = bool(left_out) or files is not None
-    attempts = ("", *tried(choice)[0 if ourselves else 1 :])
-    for codec in attempts if choice not in STOCK[1:] else (choice,):
+    for codec in ("", *tried(choice)) if choice not in STOCK[1:] else (choice,):
+        if codec == STOCK[0] and not (ourselves or shared.met):
+            continue
         barred = set() if codec else left_out
         if codec and left_out:
             known.append(how.dataset)
-        refer = _refer(barred, codec, files, lenient=choice == STOCK[0])
+        refer = _refer(
+            barred, codec, files, lenient=choice == STOCK[0], shared=None if codec else shared
+        )
         writer, asks = codec or STOCK[0], bool(barred)
         # Pickle takes all parts of most loaders.
         if not codec and refusal(writer, list(todo.values()), refer, known, asks) is None:
@@ -223,11 +231,21 @@ _MOST_SEEN, _MOST_NEAR = 64, 8
 _NAMED = (type, FunctionType, MethodType)
 
 
+class _Shared:
+    """The global generators: a pickler that knows nothing of ours would copy them."""
+
+    def __init__(self, how: Packing) -> None:
+        self.ids = set(map(id, GLOBAL.values())) - how.given().keys()
+        #: one was refused
+        self.met = False
+
+
 def _refer(
     barred: Any = (),
     codec: str | None = None,
     files: MappedFiles | None = None,
     lenient: bool = True,
+    shared: _Shared | None = None,
 ) -> Refer:
     """Gives a stand-in for data, so that it is not copied; refuses what is barred.
 
@@ -240,6 +258,9 @@ def _refer(
         if by_name and type(obj) is MethodType:
             if getattr(obj.__self__, obj.__name__, None) != obj:
                 raise TypeError("it is a method that has got another name, from a decorator")
+        if shared is not None and id(obj) in shared.ids:
+            shared.met = True
+            raise TypeError("it is a generator that all of the program shares")
         if strict and isinstance(obj, torch.Tensor) and is_lost(obj):
             raise TypeError(f"no pickle with a tensor of {obj.dtype} can be read again")
         if files is not None and files.by_name(obj) is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import subprocess
 import sys
 import threading
 import weakref
+from collections import ChainMap
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -18,7 +20,8 @@ import numpy as np
 import torch
 
 from ...errors import UsageError
-from .opened import cached
+from ...rng.generators import GLOBAL
+from .opened import cached, global_generator
 from .stock import STOCK, needed
 
 #: gives the reference to an object in a codec's bytes; None: the object itself is written
@@ -100,6 +103,8 @@ def _pickler(codec: str, containers: bool = False) -> Any:
 @cache
 def _pickler_over(base: Any, codec: str, dill: Any, containers: bool) -> Any:
     class Pickler(base):  # type: ignore[misc]
+        dispatch_table = reductions(base)
+
         def __init__(self, file: Any, refer: Refer, buffers: Any) -> None:
             out_of_band = {} if buffers is None else {"buffer_callback": buffers.append}
             super().__init__(file, pickle.HIGHEST_PROTOCOL, **out_of_band)
@@ -129,6 +134,25 @@ def _pickler_over(base: Any, codec: str, dill: Any, containers: bool) -> Any:
 
 
 _CONTAINERS = {list, dict, set, bytearray}
+
+
+def reductions(pickler: Any) -> Any:
+    """The ``dispatch_table`` of a pickler class that writes the global generators by name.
+
+    Whatever draws from one would draw from a copy after loading, which nobody seeds.
+    """
+    given: Any = copyreg.dispatch_table
+    if pickler is not pickle.Pickler:  # which has a descriptor of that name
+        given = pickler.dispatch_table
+
+    def reduce(obj: Any) -> Any:
+        for name, generator in GLOBAL.items():
+            if obj is generator:
+                return global_generator, (name,)
+        own = given.get(type(obj))
+        return obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if own is None else own(obj)
+
+    return ChainMap({type(each): reduce for each in GLOBAL.values()}, given)
 
 
 def _by_wrapped(obj: Any) -> Any:

@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -633,3 +634,36 @@ def test_what_it_costs_to_send_a_mark_and_to_receive_it_counts() -> None:
 def test_marks_that_cost_much_are_rare_and_take_a_twentieth_of_the_time_at_most() -> None:
     found = taken_after(Cadence(None), 100_000, MS, 100 * MS)
     assert len(found) * 100 <= 0.051 * 100_000
+
+
+class Typed:
+    """An iterator that pickle can save, by the name of its class."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        self.at += 1
+        return self.at
+
+
+class OfTyped(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return Typed()
+
+
+def test_an_iterators_class_that_only_a_script_had_is_an_error_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Typed, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Typed", Typed, raising=False)
+    iterator = iter(DataLoader(OfTyped(), 2, num_workers=1))
+    next(iterator)
+    saved = pickle.dumps(iterator)
+    iterator.close()
+    monkeypatch.delattr(sys.modules["__main__"], "Typed")
+    with pytest.raises(StreamError, match='only a script has travels with codec="cloudpickle"'):
+        next(pickle.loads(saved))

@@ -151,7 +151,10 @@ class Replica:
         try:
             self._fetcher = make_fetcher(job, seed, self._number, opened, position.state_at)
         except Exception as error:
-            raise self._refusal(f"{type(error).__name__}: {error}") from error
+            text = f"{type(error).__name__}: {error}"
+            if isinstance(error, AttributeError) and "<module '__main__'" in text:
+                text += '. A class that only a script has travels with codec="cloudpickle"'
+            raise self._refusal(text) from error
         self._fetcher.ended = saver.over
         task = Task(0, [None] * job.batch_size if job.batched else None, 0)
         again = repeat(task, position.given - position.state_at)

@@ -63,8 +63,14 @@ def check_shard(shard: Any) -> Any:
     return rank, world
 
 
-def shard_of(shard: Any, tail: Tail) -> Shard:
+def shard_of(shard: Any, tail: Tail, undecided: bool = False) -> Shard:
     """This process's share under ``shard=`` and ``shard_tail=``.
+
+    Args:
+        shard: the loader's.
+        tail: the loader's.
+        undecided: nobody asks for the share yet. A launcher may set some of the variables before
+            its process group names the rank, as Lightning's does.
 
     Raises:
         UsageError: a DeviceMesh has no process group here, or lacks this rank; or the environment
@@ -74,8 +80,10 @@ def shard_of(shard: Any, tail: Tail) -> Shard:
         return ALONE
     if shard == "auto":
         shard = rank_and_world()
-        if not has_group():
-            _check_environment(*shard)
+        if not has_group() and (problem := _problem_of_environment(*shard)):
+            if undecided:
+                return ALONE
+            raise UsageError(problem)
     if isinstance(shard, tuple):
         rank, world = shard
         return Shard(rank, world, tail)
@@ -121,16 +129,17 @@ _UNKNOWN_LENGTHS = (
 )
 
 
-def _check_environment(rank: int, world: int) -> None:
-    """Raise UsageError unless the environment names no ranks, or this one of several."""
+def _problem_of_environment(rank: int, world: int) -> str | None:
+    """An error's text, unless the environment names no ranks, or this one of several."""
     said = [f"{name}={os.environ[name]}" for name in _ENVIRONMENT if name in os.environ]
     alone = not said or said == ["WORLD_SIZE=1"]
-    if not 0 <= rank < world or not (alone or said == [f"RANK={rank}", f"WORLD_SIZE={world}"]):
-        raise UsageError(
-            f'shard="auto" reads the rank from the environment, which has {", ".join(said)}. Set '
-            "RANK from 0 to WORLD_SIZE - 1, and WORLD_SIZE, as torchrun does; or pass "
-            "shard=(rank, world_size)"
-        )
+    if 0 <= rank < world and (alone or said == [f"RANK={rank}", f"WORLD_SIZE={world}"]):
+        return None
+    return (
+        f'shard="auto" reads the rank from the environment, which has {", ".join(said)}. Set '
+        "RANK from 0 to WORLD_SIZE - 1, and WORLD_SIZE, as torchrun does; or call "
+        "init_process_group first; or pass shard=(rank, world_size)"
+    )
 
 
 # --- agreement -----------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ _NUMBERS = itertools.count(1)
 def internals(loader: Owner[Any], options: Options) -> Internals:
     """The private state of a loader that was built now; see `Internals`."""
     inner = loader._pl = Internals(options, History(Source(options.seed, {}, loader.dataset)))
-    inner.history.source.generators = spec_of(loader).generators
+    inner.history.source.generators = spec_of(loader, built=True).generators
     if options.shard is not None and options.seed is None:
         inner.number = next(_NUMBERS)
     return inner

@@ -32,8 +32,8 @@ from .internals import Owner
 from .pin_memory import warn_about_pinning
 
 
-def spec_of(loader: Owner[Any]) -> Spec:
-    """How the loader is set up now."""
+def spec_of(loader: Owner[Any], built: bool = False) -> Spec:
+    """How the loader is set up now; ``built``: just then, when it may not know its rank yet."""
     return Spec(
         dataset=loader.dataset,
         given_sampler=loader.sampler,
@@ -46,7 +46,7 @@ def spec_of(loader: Owner[Any]) -> Spec:
         persistent=loader.persistent_workers,
         in_order=loader.in_order,
         options=loader._pl.options,
-        shard=shard_of(loader._pl.options.shard, loader._pl.options.shard_tail),
+        shard=shard_of(loader._pl.options.shard, loader._pl.options.shard_tail, built),
     )
 
 

@@ -627,17 +627,29 @@ def test_the_share_is_read_from_torchruns_environment(monkeypatch: pytest.Monkey
     ("rank", "world"),
     [("2", "2"), ("-1", "2"), ("0", "0"), ("one", "2"), ("1", None), (None, "2"), ("0", "")],
 )
-def test_an_environment_that_names_no_rank_is_refused_where_it_is_asked(
+def test_an_environment_that_names_no_rank_is_refused_where_the_share_is_asked_for(
     rank: str | None, world: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in ("RANK", rank), ("WORLD_SIZE", world):
         monkeypatch.delenv(name, raising=False)
         if value is not None:
             monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match="RANK from 0 to WORLD_SIZE - 1"):
-        DataLoader(Named(), 2, seed=7, shard="auto")
+    auto: Any = DataLoader(Named(), 2, seed=7, shard="auto")
+    for ask in (len, iter, DataLoader.state_dict):
+        with pytest.raises(UsageError, match="RANK from 0 to WORLD_SIZE - 1"):
+            ask(auto)
     made: Any = DataLoader(Named(), 2, seed=7, collate_fn=as_it_is)
     assert indices(made) == [*range(N)]
+
+
+def test_a_loader_may_be_built_before_its_launcher_names_the_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    auto: Any = DataLoader(Named(), 2, seed=7, shard="auto", collate_fn=as_it_is)
+    monkeypatch.setenv("RANK", "1")
+    assert indices(auto) == [*range(1, N, 2), 0]
 
 
 def test_one_rank_needs_no_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ _PRIVATE = (
     "epoch_progress.current.processed",
     "epoch_progress.current.started",
     "epoch_loop.batch_progress.current.ready",
+    "epoch_loop.batch_progress.current.started",
     "epoch_loop.batch_progress.current.processed",
     "epoch_loop.batch_progress.current.completed",
     "epoch_loop._num_ready_batches_reached",
@@ -159,9 +160,12 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             trainer.training = True
         validation = LoaderStates(*_of_validation(fit), rng=False)
         validation.load_state_dict(state["validation"], epoch_over=True)
+        other_ranks = len(state["ranks"]) != trainer.world_size
         states.load_state_dict(state, epoch_over=state["epoch_over"])
         if state["epoch_over"]:
-            _end_epoch(fit)
+            _end_epoch(fit, other_ranks)
+        elif other_ranks:
+            _count_batches(fit)
         # These loaders are of the epoch that begins: others would not have the state.
         fit._last_train_dl_reload_epoch = trainer.current_epoch
         iter(fit._data_fetcher)
@@ -196,15 +200,32 @@ def _between_epochs(fit: Any) -> bool:
     return bool(0 < epochs.processed == epochs.started)
 
 
-def _end_epoch(fit: Any) -> None:
+def _count_batches(fit: Any) -> None:
+    """Lightning's counters in mid-epoch, after a checkpoint of another number of ranks.
+
+    An epoch has another number of batches now. Lightning would end it at the index that the
+    earlier ranks had reached, and lose what is left.
+    """
+    combined, loop = fit._combined_loader, fit.epoch_loop
+    ends = min if combined._mode == "min_size" else max
+    steps = (loader._at()[1] for loader in combined.flattened)
+    _, step = ends(zip(combined.limits, steps, strict=True))
+    now = loop.batch_progress.current
+    now.ready = now.started = now.processed = step
+    now.completed = step - loop.restarted_on_train_batch_end  # `reset` counts that one
+
+
+def _end_epoch(fit: Any, other_ranks: bool) -> None:
     """Lightning's counters, after a checkpoint at an epoch's last step, or as the next one begins.
 
-    Lightning itself does this at the last step of a known length only (`_TrainingEpochLoop.reset`).
+    Lightning itself does this at the last step of a known length only (`_TrainingEpochLoop.reset`),
+    which is another one on another number of ranks.
     The next epoch would go on with the number of its batch, on which gradient accumulation depends;
     or it would end after one batch.
     """
     loop = fit.epoch_loop
-    at_last_step = fit.max_batches == float("inf") and loop.restarted_on_train_batch_end
+    unnoticed = other_ranks or fit.max_batches == float("inf")
+    at_last_step = unnoticed and loop.restarted_on_train_batch_end
     if at_last_step:
         loop.batch_progress.increment_completed()
     if at_last_step or fit.restarted_on_epoch_start:

@@ -133,6 +133,21 @@ class Server:
         ]
         return worst(verdicts)
 
+    def on_other_ranks(
+        self, train: str, folder: Path, checkpoint: int, ranks: tuple[int, int], **options: Any
+    ) -> list[int]:
+        """The ids of a run that is killed, and resumed by another number of ranks, step by step."""
+        ids: list[int] = []
+        for phase, world in zip(("killed", "resumed"), ranks, strict=True):
+            job = {"train": train, "checkpoint": checkpoint, "ranks": world, "options": options}
+            codes = self._ask({**job, "phase": phase, "folder": str(folder)})
+            expected = -signal.SIGKILL if phase == "killed" else 0
+            assert codes == [expected] * world, f"{phase}: {codes}\n{_log(folder, phase)}"
+            rows = [_rows(folder, phase, rank) for rank in range(world)]
+            steps = [*zip(*rows, strict=True)][: checkpoint if phase == "killed" else None]
+            ids += [number for step in steps for row in step for number in row["ids"]]
+        return ids
+
     def log(self, train: str, folder: Path, checkpoint: int = 10, **options: Any) -> str:
         """What a whole run prints, with the traceback if it raises."""
         common = {"train": train, "checkpoint": checkpoint, "ranks": 1, "options": options}

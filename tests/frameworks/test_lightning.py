@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .data import BATCHES
+from .data import BATCHES, EPOCHS, SIZE
 from .harness import Server
 from .table import Options, Table
 
@@ -117,6 +120,36 @@ def test_a_resume_is_as_the_table_says(
     assert LIGHTNING.found(server, tmp_path, case, loader) == LIGHTNING.documented(case, loader)
 
 
+_ELASTIC: Options = {"workers": 0, "use_distributed_sampler": False}
+
+
+@pytest.mark.parametrize("kind", ["shard", "shard stream"])
+@pytest.mark.parametrize(
+    ("ranks", "checkpoint", "save"),
+    [
+        ((1, 2), 8, "step"),  # of 20, and then of 10
+        ((1, 2), 28, "step"),
+        ((1, 2), 20, "step"),
+        ((1, 2), 40, "epoch end"),
+        ((2, 1), 4, "step"),
+        ((2, 1), 10, "step"),
+        ((2, 1), 10, "epoch end"),
+    ],
+)
+def test_another_number_of_ranks_trains_on_each_sample_once_an_epoch(
+    server: Server,
+    tmp_path: Path,
+    ranks: tuple[int, int],
+    checkpoint: int,
+    save: str,
+    kind: str,
+) -> None:
+    options = {**_LOADERS["`ResumeLoaders`"], **_ELASTIC, "kind": kind, "save": save}
+    ids = server.on_other_ranks("train", tmp_path, checkpoint, ranks, **options)
+    epochs = [sorted(ids[at : at + 2 * SIZE]) for at in range(0, len(ids), 2 * SIZE)]
+    assert epochs == EPOCHS * [[*range(2 * SIZE)]]
+
+
 def test_the_progress_bar_of_a_resumed_run_ends_at_100_percent(
     server: Server, tmp_path: Path
 ) -> None:
@@ -135,6 +168,60 @@ def test_loaders_that_are_made_anew_have_other_orders_in_each_epoch(
     rows = (tmp_path / "whole" / "whole-0.jsonl").read_text().splitlines()
     ids = [json.loads(row)["ids"] for row in rows]
     assert len({str(ids[at : at + BATCHES]) for at in range(0, 3 * BATCHES, BATCHES)}) == 3
+
+
+_LAUNCHED = """
+import lightning.pytorch as pl
+import torch
+
+from picklable_loader import DataLoader
+
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch, batch_idx):
+        print(f"rank {self.global_rank} has {batch.tolist()}", flush=True)
+        return self.net(batch[:, None] / 8).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+loader = DataLoader(range(8), batch_size=4, seed=3, shard="auto")  # before there are ranks
+trainer = pl.Trainer(
+    max_epochs=1,
+    accelerator="cpu",
+    devices=2,
+    strategy="ddp",
+    logger=False,
+    enable_checkpointing=False,
+    use_distributed_sampler=False,
+)
+trainer.fit(Net(), loader)
+"""
+
+
+def test_lightnings_own_launcher_may_name_the_ranks_after_the_loader_was_built(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "launched.py").write_text(_LAUNCHED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        environment.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "launched.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 has [0, 2, 4, 6]" in done.stdout
+    assert "rank 1 has [1, 3, 5, 7]" in done.stdout
 
 
 # --- what is refused, and warned of --------------------------------------------------------------

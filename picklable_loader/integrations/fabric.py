@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -9,6 +11,7 @@ import torch.distributed as dist
 from ..epoch.options import AtEpochEnd
 from ..errors import UsageError
 from ..loader.loader import DataLoader
+from ..loader.setup import spec_of
 from ..rng.process_rank import has_group, rank_and_world
 from ..rng.program import ProgramStates, capture_program
 from ..saving.states.merge import merge_states
@@ -73,23 +76,50 @@ class LoaderStates:
         choice: AtEpochEnd | None = "next" if epoch_over else None if epoch_over is None else "stop"
         for at, loader in enumerate(self._loaders):
             states = [each["loaders"][at] for each in ranks]
-            loader.load_state_dict(_own(loader, states, rank, world), at_epoch_end=choice)
+            own = states[rank] if world == len(states) else None
+            if loader._pl.options.shard is not None:
+                own = of_this_rank(loader, own, partial(list, states))
+            if own is None:
+                raise UsageError(
+                    f"the checkpoint was saved by {len(states)} ranks, here are {world}. Resume "
+                    'with as many, or share the data by DataLoader(..., shard="auto"), whose '
+                    "states fit any number"
+                )
+            loader.load_state_dict(own, at_epoch_end=choice)
             if epoch_over and loader._at()[1]:
                 iter(loader)  # the pass that was left in its middle
         if self._rng and world == len(ranks):
             ProgramStates(ranks[rank]["program"]).restore()
 
 
-def _own(loader: DataLoader[Any], states: list[Any], rank: int, world: int) -> Any:
-    """One rank's state; with ``shard=``, for any number of ranks."""
-    if world == len(states):
-        return states[rank]
-    if loader._pl.options.shard is None:
-        raise UsageError(
-            f"the checkpoint was saved by {len(states)} ranks, here are {world}. Resume with as "
-            'many, or share the data by DataLoader(..., shard="auto"), whose states fit any number'
-        )
-    return merge_states(states)
+def of_this_rank(
+    loader: DataLoader[Any],
+    own: dict[str, Any] | None,
+    every: Callable[[], list[dict[str, Any]]],
+) -> dict[str, Any]:
+    """The state from which a rank of a loader with ``shard=`` goes on.
+
+    Args:
+        loader: this rank's.
+        own: the state of the process of this number; None: there were more or fewer.
+        every: gives the states of all processes. Those of a mesh may outnumber the shares.
+
+    Raises:
+        RanksError: see `merge_states`.
+    """
+    here = spec_of(loader).rank
+    if own is not None and _share(own) in (None, here):  # None: of all ranks
+        return own
+    states = every()
+    once = {(_share(each), each["step"]): each for each in states if _share(each)}
+    ours = [state for (share, _), state in once.items() if share == here]
+    return ours[0] if ours else merge_states([*once.values()] or states)
+
+
+def _share(state: dict[str, Any]) -> tuple[int, ...] | None:
+    """The rank that a state is for, and the number of ranks; None: it is for all."""
+    rank = state.get("rank")
+    return None if rank is None else tuple(rank)
 
 
 def _checked(given: Any) -> DataLoader[Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, warn
 from ..loader.loader import DataLoader
+from ..loader.setup import spec_of
 from .fabric import LoaderStates
 
 if TYPE_CHECKING or ("pytorch_lightning" in sys.modules and "lightning" not in sys.modules):
@@ -160,8 +161,12 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             trainer.training = True
         validation = LoaderStates(*_of_validation(fit), rng=False)
         validation.load_state_dict(state["validation"], epoch_over=True)
-        other_ranks = len(state["ranks"]) != trainer.world_size
         states.load_state_dict(state, epoch_over=state["epoch_over"])
+        saved = zip(combined.flattened, state["ranks"][0]["loaders"], strict=True)
+        other_ranks = any(
+            each["fits"].get("world_size", 1) != spec_of(loader).shard.world
+            for loader, each in saved
+        )
         if state["epoch_over"]:
             _end_epoch(fit, other_ranks)
         elif other_ranks:
@@ -204,7 +209,7 @@ def _count_batches(fit: Any) -> None:
     """Lightning's counters in mid-epoch, after a checkpoint of another number of ranks.
 
     An epoch has another number of batches now. Lightning would end it at the index that the
-    earlier ranks had reached, and lose what is left.
+    earlier ranks had reached, and lose the remaining batches.
     """
     combined, loop = fit._combined_loader, fit.epoch_loop
     ends = min if combined._mode == "min_size" else max

@@ -33,6 +33,7 @@ from picklable_loader.errors import (
     StateMismatch,
     UsageError,
 )
+from picklable_loader.integrations.fabric import LoaderStates
 
 #: samples of each stream, if there are five of them
 UNEQUAL = [7, 0, 3, 9, 1]
@@ -448,6 +449,46 @@ def test_the_state_of_a_rank_that_has_loaded_and_not_moved_is_the_same_state() -
         made = loader(Unequal(), rank, 3)
         made.load_state_dict(state)
         assert made.state_dict() == state
+
+
+#: the mesh's share of each process, and the number of shares
+MESHES = {
+    "2 shares": [(0, 2), (1, 2)],
+    "2 shares, each twice": [(0, 2), (0, 2), (1, 2), (1, 2)],
+    "the same in another order": [(0, 2), (1, 2), (0, 2), (1, 2)],
+    "4 shares": [(rank, 4) for rank in range(4)],
+    "1 share, twice": [(0, 1), (0, 1)],
+}
+
+
+@pytest.mark.parametrize("saved_by", MESHES)
+@pytest.mark.parametrize("loaded_by", MESHES)
+@pytest.mark.parametrize("dataset", [Unequal, lambda: range(40)], ids=["streams", "an order"])
+@pytest.mark.parametrize("steps", [0, 2])
+def test_loader_states_of_one_mesh_restore_any_other_one(
+    saved_by: str, loaded_by: str, dataset: Any, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def processes(mesh: str) -> Iterator[tuple[tuple[int, int], Any]]:
+        for process, share in enumerate(MESHES[mesh]):
+            monkeypatch.setenv("RANK", str(process))
+            monkeypatch.setenv("WORLD_SIZE", str(len(MESHES[mesh])))
+            yield share, DataLoader(
+                dataset(), 2, seed=1, shard=share, shard_tail="uneven", num_streams=5
+            )
+
+    def numbers(batches: Any) -> list[int]:
+        return [int(number) for batch in batches for number in batch]
+
+    ranks, read = [], {}
+    for share, each in processes(saved_by):
+        read[share, "before"] = numbers(islice(iter(each), steps)) if steps else []
+        ranks += LoaderStates(each).state_dict()["ranks"]
+    for share, each in processes(loaded_by):
+        LoaderStates(each).load_state_dict({"ranks": ranks})
+        rest = numbers(each)
+        assert read.setdefault((share, "after"), rest) == rest
+    whole = DataLoader(dataset(), 2, seed=1, shard=(0, 1), num_streams=5)
+    assert sorted(sum(read.values(), [])) == sorted(numbers(whole))
 
 
 # --- bad input -----------------------------------------------------------------------------------

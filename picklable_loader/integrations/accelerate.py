@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,10 +17,10 @@ from torch.utils.data import BatchSampler, IterableDataset
 from ..epoch.options import OPTIONS
 from ..errors import Difference, StateMismatch, UsageError
 from ..loader.loader import DataLoader
-from ..orders.torch_samplers import is_known
 from ..rng.process_rank import rank_and_world
 from ..saving.states.state_json import from_json, to_json
-from .accelerate_batches import BatchesOfRanks, SeekableBatchesOfRanks, order_of
+from .accelerate_batches import batches_of_ranks
+from .fabric import of_this_rank
 
 TRIED = "1.15.0"
 
@@ -83,9 +84,10 @@ class Prepared:
     """The common part of both kinds of prepared loaders."""
 
     base_dataloader: DataLoader[Any]
-    #: number among the accelerator's loaders; process; how the data is shared
+    #: number among the accelerator's loaders; process, of how many; how the data is shared
     index: int
     process: int
+    processes: int
     layout: dict[str, Any]
     #: the batch of the epoch at which the next pass begins
     start_at: int | None = None
@@ -121,25 +123,23 @@ class Prepared:
     def save(self, folder: str | Path, behind: int = 0) -> None:
         """Write this process's state into a checkpoint, as it was so many batches before."""
         state = self.state_dict(behind)
-        text = {"layout": self.layout, "state": to_json(state)}
+        text = {"layout": self.layout, "processes": self.processes, "state": to_json(state)}
         self._file(folder, self.process).write_text(json.dumps(text))
 
     def load(self, folder: str | Path) -> None:
-        """Load this process's state, or that of process 0, which may be of all.
+        """Load this process's state, or one for all that the states of all processes make.
 
         Raises:
             UsageError: the checkpoint has none.
             StateError: it does not fit.
+            RanksError: with ``shard=``, see `merge_states`.
         """
-        file = self._file(folder, self.process)
-        file = file if file.exists() else self._file(folder, 0)
-        if not file.exists():
-            raise UsageError(
-                f"{folder} has no state of this loader ({file.name}): it was saved without "
-                "picklable_loader.integrations.accelerate.prepare, or not on every process. Call "
-                "accelerator.save_state on all processes"
-            )
-        saved = json.loads(file.read_text())
+        own = self._file(folder, self.process).exists()
+        saved = self._read(folder, 0 if not own or self._file(folder, 0).exists() else self.process)
+        # A larger job may have left more files in the folder than the one that saved last.
+        processes = saved.get("processes", self.process + 1)
+        if own and self.process < processes:
+            saved = self._read(folder, self.process)
         differences = [
             Difference(name, value, saved["layout"].get(name))
             for name, value in self.layout.items()
@@ -147,7 +147,25 @@ class Prepared:
         ]
         if differences:
             raise StateMismatch(differences, "Prepare the loader as it was when it was saved.")
-        self.load_state_dict(from_json(saved["state"]))
+        state, shared = from_json(saved["state"]), self.base_dataloader._pl.options.shard
+        if shared is not None:
+            state = of_this_rank(
+                self.base_dataloader, state, partial(self._every, folder, processes)
+            )
+        self.load_state_dict(state)
+
+    def _every(self, folder: str | Path, processes: int) -> list[Any]:
+        return [from_json(self._read(folder, each)["state"]) for each in range(processes)]
+
+    def _read(self, folder: str | Path, process: int) -> dict[str, Any]:
+        file = self._file(folder, process)
+        if not file.exists():
+            raise UsageError(
+                f"{folder} has no state of this loader ({file.name}): it was saved without "
+                "picklable_loader.integrations.accelerate.prepare, or not on every process. Call "
+                "accelerator.save_state on all processes"
+            )
+        return cast("dict[str, Any]", json.loads(file.read_text()))
 
     def has_saved(self, folder: str | Path) -> bool:
         """A checkpoint has a state of this loader."""
@@ -270,7 +288,7 @@ def build(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any:
     if loader._pl.history.resume is not None:
         raise UsageError("prepare the loader first, and load the state into what prepare returns")
     shared = loader._pl.options.shard is not None
-    made = accelerator.prepare_data_loader(_stand_in(loader, shared))
+    made = accelerator.prepare_data_loader(_stand_in(loader, accelerator.num_processes))
     accelerator._dataloaders.remove(made)
     kinds = {DataLoaderShard: PreparedShard, DataLoaderDispatcher: PreparedDispatcher}
     kind = kinds.get(type(made))
@@ -285,6 +303,7 @@ def build(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any:
         base_dataloader=ours,
         use_stateful_dataloader=False,
         process=accelerator.process_index,
+        processes=accelerator.num_processes,
         layout=layout,
         index=len(_prepared_of(accelerator)),
     )
@@ -295,9 +314,11 @@ def build(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any:
     return prepared
 
 
-def _stand_in(loader: DataLoader[Any], shared: bool) -> Any:
+def _stand_in(loader: DataLoader[Any], processes: int) -> Any:
     """A loader of torch's for Accelerate, which changes samplers, to decide how to share data."""
-    dataset: Any = range(1) if shared else loader.dataset
+    if loader._pl.options.shard is not None:  # any one that split_batches=True can share
+        return torch.utils.data.DataLoader(cast("Any", range(1)), batch_size=processes)
+    dataset: Any = loader.dataset
     if isinstance(dataset, IterableDataset):
         return torch.utils.data.DataLoader(
             dataset, batch_size=loader.batch_size, drop_last=loader.drop_last
@@ -318,8 +339,10 @@ def _share(
     given = base.sampler if isinstance(base.sampler, BatchSamplerShard) else base.batch_sampler
     if dispatched:
         return loader, {"processes": 0, "dispatched": True}
+    if loader._pl.options.shard is not None:
+        return loader, {"processes": 0, "dispatched": False}
     if not isinstance(given, BatchSamplerShard):
-        if made.dataset is loader.dataset or loader._pl.options.shard is not None:
+        if made.dataset is loader.dataset:
             return loader, {"processes": 0, "dispatched": False}
         size = {"batch_size": base.batch_size, "drop_last": base.drop_last}
         layout = {"processes": accelerate.PartialState().num_processes, "dispatched": False}
@@ -327,12 +350,7 @@ def _share(
     inner = loader.sampler if given is base.sampler else loader.batch_sampler
     if inner is None:
         raise UsageError('batch_size=None has no batches to share: pass shard="auto"')
-    order = order_of(inner)
-    kind: Any = SeekableBatchesOfRanks
-    if order is inner or not is_known(order):
-        # Attributes of an object of a sampler's own package are in a state: so it has the order's.
-        kind = type(kind.__name__, (BatchesOfRanks,), {"__module__": type(order).__module__})
-    batches = kind(inner, given)
+    batches = batches_of_ranks(inner, given)
     arguments: dict[str, Any] = {"batch_sampler": batches}
     if given is base.sampler:
         arguments = {"sampler": batches, "batch_size": None}

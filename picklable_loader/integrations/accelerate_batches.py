@@ -9,7 +9,7 @@ from typing import Any, cast
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 
-from ..orders.torch_samplers import data_of, describe, make_order, register_order
+from ..orders.torch_samplers import data_of, describe, is_known, make_order, register_order
 from ..rng.source import Setting
 from ..saving.states.checksum import checksum
 
@@ -184,3 +184,15 @@ class _OrderOfRanks:
 
 
 register_order(SeekableBatchesOfRanks, _OrderOfRanks)
+
+
+def batches_of_ranks(inner: Any, share: BatchSamplerShard) -> BatchesOfRanks:
+    """The batches of all processes, from a program's batch sampler and Accelerate's share of it."""
+    kind, order = SeekableBatchesOfRanks, order_of(inner)
+    if order is inner or not is_known(order):
+        # Attributes of an object of a sampler's own package are in a state: so it has the order's.
+        kind = cast(
+            "type[SeekableBatchesOfRanks]",
+            type(kind.__name__, (BatchesOfRanks,), {"__module__": type(order).__module__}),
+        )
+    return kind(inner, share)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from picklable_loader.errors import LoaderWarning, StateMismatch, UsageError
 from picklable_loader.integrations import accelerate as adapter
 from picklable_loader.integrations.accelerate_batches import BatchesOfRanks, SeekableBatchesOfRanks
 
+from .data import EPOCHS, SIZE, Map, SizedStream
 from .harness import Server
 from .table import Options, Table
 
@@ -109,6 +110,28 @@ def test_a_resume_is_as_the_table_says(
     server: Server, tmp_path: Path, case: str, loader: str
 ) -> None:
     assert ACCELERATE.found(server, tmp_path, case, loader) == ACCELERATE.documented(case, loader)
+
+
+@pytest.mark.parametrize("kind", ["map", "sized stream"])
+@pytest.mark.parametrize(
+    ("ranks", "checkpoint", "per_epoch"),
+    [((1, 2), 14, 10), ((1, 2), 20, 10), ((2, 1), 7, 5), ((2, 1), 10, 5)],
+)
+def test_any_number_of_processes_goes_on_with_the_share_of_the_loader_itself(
+    server: Server,
+    tmp_path: Path,
+    ranks: tuple[int, int],
+    checkpoint: int,
+    per_epoch: int,
+    kind: str,
+) -> None:
+    options: Options = {"loader": "ours", "workers": 0, "shard": "auto", "kind": kind}
+    options |= {"num_streams": 2} if kind != "map" else {}
+    ids = server.on_other_ranks(
+        "train", tmp_path, checkpoint, ranks, per_epoch=per_epoch, **options
+    )
+    epochs = [sorted(ids[at : at + SIZE]) for at in range(0, len(ids), SIZE)]
+    assert epochs == EPOCHS * [[*range(SIZE)]]
 
 
 # --- in this process -----------------------------------------------------------------------------
@@ -255,6 +278,33 @@ def test_a_share_of_another_kind_is_an_error(accelerator: Accelerator, tmp_path:
     prepared.layout = {**prepared.layout, "processes": 2}
     with pytest.raises(StateMismatch, match="processes: expected 2 .*found 0"):
         prepared.load(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.parametrize("dataset", [Map, SizedStream])
+def test_files_that_a_larger_job_has_left_in_the_folder_are_not_read(
+    accelerator: Accelerator, tmp_path: Path, dataset: Any
+) -> None:
+    seen: list[int] = []
+    for world, steps in (4, 2), (2, 1), (3, None):
+        jobs = []
+        for process in range(world):
+            streams = {} if dataset is Map else {"num_streams": 8}
+            loader = DataLoader(
+                dataset(96), 2, seed=1, shard=(process, world), shard_tail="uneven", **streams
+            )
+            prepared = adapter.prepare(accelerator, loader)
+            prepared.index, prepared.process, prepared.processes = 0, process, world
+            if world < 4:
+                prepared.load(tmp_path)
+            jobs.append(prepared)
+        for prepared in jobs:
+            for batch in islice(prepared, steps):
+                seen += batch["id"].tolist()
+            if steps:
+                prepared.save(tmp_path)
+    assert len([*tmp_path.iterdir()]) == 4
+    assert sorted(seen) == [*range(96)]
 
 
 def test_a_loader_with_a_loaded_state_is_refused(accelerator: Accelerator) -> None:

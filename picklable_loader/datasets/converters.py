@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import UserDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import fields, is_dataclass
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,8 @@ class DtypeConverter:
     """Converts all tensors and arrays of a sample or batch, however they are nested.
 
     Dicts, lists, tuples, named tuples and dataclasses are looked into. Anything else, such as
-    Python numbers and text, stays as it is.
+    Python numbers and text, stays as it is. A subclass of dict or list stays one, with its
+    attributes; a mapping that cannot be built again becomes a dict.
 
     Args:
         dtype: the new type, for example ``torch.float16`` or ``"float16"``.
@@ -282,7 +286,13 @@ def _rebuilt(value: Any, path: str, act: Callable[[Any, str], Any]) -> Any:
         parts = [act(part, f"{path}[{at}]") for at, part in enumerate(value)]
         if hasattr(value, "_fields"):
             return type(value)(*parts)
-        return type(value)(parts) if type(value) in (list, tuple) else parts
+        if type(value) is tuple:
+            return tuple(parts)
+        if isinstance(value, list):
+            alike = copy(value)
+            alike[:] = parts
+            return alike
+        return value if all(map(is_, parts, value)) else parts
     if is_dataclass(value) and not isinstance(value, type):
         # Not dataclasses.replace: __post_init__ would run a second time.
         result = copy(value)
@@ -294,9 +304,24 @@ def _rebuilt(value: Any, path: str, act: Callable[[Any, str], Any]) -> Any:
 
 
 def _like(value: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+    """A mapping of other values, in the class of one if that can be: what a batch has besides."""
     if type(value) is dict:
         return parts
-    try:
-        return type(value)(parts)  # type: ignore[call-arg]
-    except TypeError:
-        return parts
+    for make in (_copied, lambda value, parts: type(value)(parts)):
+        with suppress(Exception):  # people's classes; an immutable one takes no item
+            result = make(value, parts)
+            if result.keys() == parts.keys():
+                return result
+    return parts
+
+
+def _copied(value: Any, parts: dict[Any, Any]) -> Any:
+    """A copy with other values, whose attributes are as they were."""
+    if not isinstance(value, dict | UserDict) and not hasattr(value, "__copy__"):
+        raise TypeError("its copy may share the values")
+    result = copy(value)
+    if getattr(value, "__dict__", None) is value:  # a dict whose items are its attributes
+        result.__dict__ = result
+    for key, part in parts.items():  # some classes have no update
+        result[key] = part
+    return result

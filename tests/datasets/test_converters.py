@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections import OrderedDict
+from collections import OrderedDict, UserDict, defaultdict
+from collections.abc import Iterator, MutableMapping
 from dataclasses import InitVar, dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,9 +60,97 @@ def test_keys_are_found_at_any_depth_and_the_rest_stays() -> None:
     assert found["item"].image is given["item"].image
 
 
-def test_mappings_keep_their_class() -> None:
-    given = OrderedDict(a=torch.ones(1))
-    assert type(DtypeConverter("int8")(given)) is OrderedDict
+class OfSplit(dict[str, Any]):
+    """A dict whose first argument is not its items."""
+
+    def __init__(self, split: str, **items: Any) -> None:
+        super().__init__(**items)
+        self.split = split
+
+
+class Attributes(dict[str, Any]):
+    """A dict whose items are its attributes, too."""
+
+    def __init__(self, *args: Any, **items: Any) -> None:
+        super().__init__(*args, **items)
+        self.__dict__ = self
+
+
+class Encoding(UserDict[str, Any]):
+    """A mapping with more than its items, as Hugging Face's tokenizers give."""
+
+    def __init__(self, data: Any, words: Any = None) -> None:
+        super().__init__(data)
+        self.words = words
+
+
+class Named(list[Any]):
+    """A list with an attribute."""
+
+    name: str
+
+
+class Shares(MutableMapping[str, Any]):
+    """A mapping whose copy has the same dict."""
+
+    def __init__(self, items: Any) -> None:
+        self.items_of = dict(items)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.items_of[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.items_of[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.items_of[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.items_of)
+
+    def __len__(self) -> int:
+        return len(self.items_of)
+
+
+class NoSecond(Shares):
+    """A mapping that nobody can build from items alone."""
+
+    def __init__(self, items: Any, more: Any) -> None:
+        super().__init__(items)
+
+
+def mappings() -> list[Any]:
+    items = {"a": torch.ones(1), "b": "text"}
+    factory: defaultdict[str, Any] = defaultdict(list, items)
+    attribute = Encoding(items, words=[0, 1])
+    return [
+        *(OrderedDict(items), factory, OfSplit("val", **items), Attributes(items), attribute),
+        *(Shares(items), MappingProxyType(items), NoSecond(items, 1)),
+    ]
+
+
+@pytest.mark.parametrize("given", mappings(), ids=lambda given: type(given).__name__)
+@pytest.mark.parametrize("convert", [DtypeConverter("int8"), KeyBasedDtypeConverter({"a": "int8"})])
+def test_a_mapping_of_any_class_has_all_its_keys_and_its_attributes(
+    convert: Any, given: Any
+) -> None:
+    found = convert(given)
+    assert type(found) is (dict if type(given) is NoSecond else type(given))
+    assert dict(found) == dict(given) and found["a"].dtype is torch.int8
+    assert given["a"].dtype is torch.float32, "the batch that was given has changed"
+    for name in ("split", "words", "default_factory"):
+        assert getattr(found, name, None) == getattr(given, name, None)
+    if type(given) is Attributes:
+        assert found.a is found["a"]
+
+
+def test_a_list_of_any_class_has_its_attributes_and_a_size_stays_one() -> None:
+    given = Named([torch.ones(1)])
+    given.name = "text"
+    found = DtypeConverter("int8")({"list": given, "size": torch.Size([2, 3])})
+    assert type(found["list"]) is Named and found["list"].name == "text"
+    assert found["list"][0].dtype is torch.int8 and given[0].dtype is torch.float32
+    assert found["size"] == torch.Size([2, 3]) and type(found["size"]) is torch.Size
 
 
 FITS: list[tuple[Any, str, bool]] = [

@@ -233,7 +233,7 @@ def register_order(sampler_type: type[Any], factory: OrderFactory) -> None:
 
     Args:
         sampler_type: the sampler's class. Subclasses get the same order, unless they override
-            ``__iter__`` or ``__len__``, or have ``receive`` or ``put_back`` of their own.
+            ``__iter__`` or ``__len__``, or have ``receive``, ``put_back`` or ``state_dict``.
         factory: called with the sampler and a `Setting` at the start of every epoch and on
             resume; returns an `Order`. ``Setting.saved`` is what the order's ``state()`` gave.
 
@@ -293,11 +293,12 @@ def draws_at_once(sampler: Any) -> bool:
 def data_of(sampler: Any) -> Any:
     """The indices or weights that the program has given a sampler; None where there are none.
 
-    A saved state does not hold them: other ones would be another order.
+    A saved state does not hold them: other ones would be another order. It does hold those that a
+    sampler with code of its own has changed, for example when it received feedback.
     """
-    if isinstance(sampler, SubsetRandomSampler):
+    if isinstance(sampler, SubsetRandomSampler) and is_known(sampler):
         sampler = sampler.indices
-    elif isinstance(sampler, WeightedRandomSampler):
+    elif isinstance(sampler, WeightedRandomSampler) and is_known(sampler):
         sampler = sampler.weights
     if isinstance(sampler, range):
         return [sampler.start, sampler.stop, sampler.step]
@@ -377,7 +378,7 @@ def has_distributed(sampler: Any) -> bool:
 
 #: a subclass that has one of these of its own may have another sequence
 _OF_BATCHES = ("__iter__", "receive", "put_back")
-_DECISIVE = (*_OF_BATCHES, "__len__", "num_samples")
+_DECISIVE = (*_OF_BATCHES, "__len__", "num_samples", "state_dict")
 
 
 def gathers_as_torch(batch_sampler: Any) -> bool:

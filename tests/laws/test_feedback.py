@@ -14,10 +14,13 @@ import torch
 from zoo.listeners import (
     LISTENERS,
     Batches,
+    ByLoss,
     Generated,
+    Labelled,
     Learning,
     Picklable,
     Pile,
+    SavedByLoss,
     Sending,
     Stateful,
 )
@@ -211,6 +214,35 @@ def test_a_replay_ends_and_raises_where_the_original_did_and_the_next_epoch_show
     seen = train_with_mistakes(iterator, step)
     with expected_warnings():  # of an empty pass, at the end
         assert seen + rest(door(iterator, make)) == expected
+
+
+def train_on(iterator: Any, batches: int) -> tuple[list[Any], Any]:
+    """So many batches, with those of the next epochs, and the iterator; it says their noise."""
+    seen: list[Any] = []
+    while len(seen) < batches:
+        batch = next(iterator, None)
+        if batch is None:
+            iterator = iter(iterator.loader)
+            continue
+        seen.append(batch.tolist())
+        iterator.tell(batch[:, 1].sum().item())
+    return seen, iterator
+
+
+@pytest.mark.parametrize("door", [by_state, by_json, by_pickle])
+@pytest.mark.parametrize("num_workers, budget", [(0, 1), (2, 3)])
+@pytest.mark.parametrize("kind", [ByLoss, SavedByLoss, Labelled])
+def test_a_subclass_of_torchs_samplers_that_changes_what_it_draws_from_goes_on_with_that(
+    kind: Any, num_workers: int, budget: int, door: Any
+) -> None:
+    def make() -> DataLoader[Any]:
+        return loader_of(kind, num_workers, budget)
+
+    expected, _ = train_on(iter(make()), 26)
+    for batches in (1, 2, 4, 13):
+        seen, iterator = train_on(iter(make()), batches)
+        rest, _ = train_on(door(iterator, make), 26 - batches)
+        assert seen + rest == expected
 
 
 @pytest.mark.parametrize("stubborn", [False, True])

@@ -513,6 +513,33 @@ def test_a_sampler_with_other_indices_or_weights_is_refused(kind: str, step: int
         make(other).load_state_dict(state)
 
 
+class Growing(SubsetRandomSampler):
+    """The program adds indices between epochs, and the sampler saves them."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"indices": [*self.indices]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.indices[:] = state["indices"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_a_subclass_that_saves_what_the_program_has_changed_goes_on_with_that(step: int) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(AsAsked(), 3, sampler=Growing([*range(N // 2)]), seed=1)
+
+    loader = make()
+    batches(iter(loader))
+    loader.sampler.indices.extend(range(N // 2, N))
+    iterator = iter(loader) if step else None
+    for _ in range(step):
+        next(iterator)  # type: ignore[arg-type]
+    again = make()
+    again.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert batches(iter(again)) == batches(iterator or iter(loader))
+    assert batches(iter(again)) == batches(iter(loader))
+
+
 # --- samplers that hold much ---------------------------------------------------------------------
 
 

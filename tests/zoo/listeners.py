@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import (
+    Dataset,
+    IterableDataset,
+    Sampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from picklable_loader import send_feedback
 
@@ -144,6 +150,37 @@ class Learning(Weights, Sampler[int]):
         self.weights = [weight / 2 for weight in self.weights]
 
     put_back = None  # type: ignore[assignment]
+
+
+class ByLoss(WeightedRandomSampler):
+    """Torch's own sampler, whose weights the feedback sets."""
+
+    def __init__(self) -> None:
+        super().__init__([1.0] * SAMPLES, GIVEN)
+
+    def receive(self, step: int, objs: list[Any]) -> None:
+        for obj in objs:
+            self.weights[int(abs(obj) * 1000 + step) % SAMPLES] += 2
+
+
+class SavedByLoss(ByLoss):
+    """It saves its weights, and no position."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"weights": self.weights.clone()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weights[:] = state["weights"]
+
+
+class Labelled(SubsetRandomSampler):
+    """Active learning: each answer adds an index for later epochs."""
+
+    def __init__(self) -> None:
+        super().__init__([*range(20)])
+
+    def receive(self, step: int, objs: list[Any]) -> None:
+        self.indices = [*self.indices, int(abs(objs[-1]) * 1000 + step) % SAMPLES]
 
 
 class Pile(Sampler[int]):

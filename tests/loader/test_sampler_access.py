@@ -636,6 +636,28 @@ def test_what_was_told_is_copied_and_may_be_changed_afterwards() -> None:
     assert live.heard[-1][-1] == [1.0]
 
 
+@pytest.mark.parametrize("wants_grad", [False, True])
+def test_a_view_of_a_large_tensor_counts_and_travels_alone(wants_grad: bool) -> None:
+    class Table(Sending):
+        def __init__(self) -> None:
+            self.difficulty = torch.arange(1_000_000.0, requires_grad=wants_grad)
+
+        def __getitem__(self, index: int) -> int:
+            send_feedback({"difficulty": [self.difficulty[index]]})
+            return index
+
+    loader = DataLoader(Table(), 4, sampler=Stateful(), seed=5)
+    iterator = iter(loader)
+    batch = next(iterator)
+    found = [sent["difficulty"][0] for sent in iterator.feedback]
+    assert [int(each) for each in found] == batch.tolist()
+    assert all(each.untyped_storage().nbytes() == each.element_size() for each in found)
+    assert all(each.requires_grad == wants_grad for each in found)
+    iterator.tell(0.5 + loader.dataset.difficulty[7].detach())
+    iterator.tell(torch.zeros(1_000_000)[::250_000].sum())
+    iterator.tell(torch.zeros(1_000_000)[7])
+
+
 def test_what_receive_raises_comes_with_the_next_batch_and_the_pass_goes_on() -> None:
     class Fragile(Stateful):
         pass

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copyreg
+import io
 import pickle
+from collections import ChainMap
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +41,7 @@ def note_of(obj: Any, giver: str, others: Sequence[bytes] = ()) -> bytes:
             or than 16 MiB with the others.
     """
     try:
-        note = pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
+        note = _pickled(obj)
         if pickle.STACK_GLOBAL in note and not _opens(obj):  # it names a class
             pickle.loads(note)
     except Exception as error:  # whatever people's __reduce__ raises
@@ -58,6 +61,31 @@ def note_of(obj: Any, giver: str, others: Sequence[bytes] = ()) -> bytes:
             "summary, for example a mean, or make it a part of the batch"
         )
     return note
+
+
+def _pickled(obj: Any) -> bytes:
+    if type(obj) in SCALARS:
+        return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = _REDUCERS
+    pickler.dump(obj)
+    return file.getvalue()
+
+
+def _without_the_rest(tensor: torch.Tensor) -> Any:
+    """The pickled form of a tensor, alone if it is a view: torch would write all of the other."""
+    if tensor.layout is torch.strided:
+        size = tensor.numel() * tensor.element_size()
+        if tensor.untyped_storage().nbytes() > size:
+            attributes = vars(tensor)
+            tensor = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+            vars(tensor).update(attributes)
+    return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+
+#: by type, how pickle takes an object apart
+_REDUCERS: Any = ChainMap[Any, Any]({torch.Tensor: _without_the_rest}, copyreg.dispatch_table)
 
 
 def _opens(obj: Any, level: int = 0) -> bool:

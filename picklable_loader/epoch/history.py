@@ -272,9 +272,12 @@ class History:
     def fresh_run(self, spec: Spec, carryover: Carryover | None) -> Run:
         """The next epoch, begun; with ``seed=`` the sampler follows."""
         position = self.position
-        left = None if position is None or position.run is None else position.run.order
-        if left is not None and not spec.known:  # it may be yet to restore the sampler
-            left.take(0)
+        left = None if position is None else position.run
+        if position is not None and position.waits_for_feedback(spec):
+            left = self.resumed_run(spec, position, carryover)
+        if left is not None and left.order is not None and not spec.known:
+            left.order.take(0)  # it may be yet to restore the sampler
+            left.hear_the_end()
         self.choice.give_what_is_due(spec, self.origin_known)
         if spec.options.seed is not None:
             spec.set_epoch_of_samplers(self.next_epoch)

@@ -96,6 +96,13 @@ class Position:
         waits = None if self.run is not None or self.ended else self.start
         return spec.streamed and waits is not None and waits.cursor.base_seed is not None
 
+    def waits_for_feedback(self, spec: Spec) -> bool:
+        """It waits behind an epoch's last batch, about which the sampler is yet to hear."""
+        waits = None if self.run is not None or self.ended else self.start
+        return (
+            waits is not None and waits.cursor.feedback is not None and spec.is_over(waits.cursor)
+        )
+
     @property
     def orphaned(self) -> bool:
         """Its iterator is gone: nobody can move it any more."""

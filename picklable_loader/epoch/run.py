@@ -14,7 +14,7 @@ from typing import Any
 from ..core.budget import Policy
 from ..core.cursor import Cursor, Saved, begins, sees_worker_info
 from ..core.deliveries import Delivery
-from ..core.events import Interrupted, Retract
+from ..core.events import Fault, Interrupted, Retract, Wanted
 from ..core.order import Order
 from ..core.plan import MOST_ASIDE, Plan, Unit
 from ..core.schedule import Schedule
@@ -305,6 +305,21 @@ class Run:
             worker = str(answer.worker)
             self._states_before = answer.step, worker, self.worker_states.get(worker)
             self.worker_states[worker] = answer.states
+
+    def hear_the_end(self) -> None:
+        """Let the sampler hear of the last batch, if nobody asks for the StopIteration behind it.
+
+        A trainer that counts batches does not, as Lightning. A resume from there does.
+
+        Raises:
+            Exception: the sampler's.
+        """
+        schedule = self.schedule
+        if self.finished or not schedule.feedback.listening or schedule.remaining() != 0:
+            return
+        for instruction in schedule.handle(Wanted()):
+            if type(instruction) is Fault:
+                raise instruction.error
 
     def interrupted(self, handed_over: int) -> None:
         """Have every task that is under way done again, by workers that know nothing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +16,7 @@ from zoo.listeners import (
     LISTENERS,
     Batches,
     ByLoss,
+    Counted,
     Generated,
     Labelled,
     Learning,
@@ -268,3 +270,32 @@ def test_a_flush_behind_the_samplers_end_loses_nothing(kind: str, stubborn: bool
         assert [batch.tolist() for batch in again] == rest
         if not stubborn:
             assert sorted(sum([*seen, *rest], [])) == list(range(20))
+
+
+@pytest.mark.parametrize("door", [None, by_state, by_json, by_pickle])
+@pytest.mark.parametrize("num_workers, budget", [(0, 1), (2, 2), (2, 6)])
+def test_a_training_that_counts_its_batches_gives_the_sampler_what_one_that_asks_does(
+    num_workers: int, budget: int, door: Any
+) -> None:
+    """Lightning does not ask for StopIteration; a resume from there begins the next epoch."""
+
+    def make() -> DataLoader[Any]:
+        return loader_of(Counted, num_workers, budget, at_epoch_end="next")
+
+    def plainly(iterator: Any, counts: bool = False) -> list[Any]:
+        seen = []
+        for batch in itertools.islice(iterator, len(iterator) if counts else None):
+            seen.append(batch.tolist())
+            iterator.tell(batch[:, 1].sum().item())
+        return seen
+
+    asks = make()
+    expected = [plainly(iter(asks)), plainly(iter(asks)), asks.sampler.weights]
+    iterator = iter(make())
+    seen, again = plainly(iterator, counts=True), iterator
+    assert not iterator.finished
+    if door is not None:
+        again = door(iterator, make)
+    if door in (None, by_pickle):  # nobody asks that iterator for its end, either
+        again = iter(again.loader)
+    assert [seen, plainly(again), again.loader.sampler.weights] == expected

@@ -152,6 +152,13 @@ class Learning(Weights, Sampler[int]):
     put_back = None  # type: ignore[assignment]
 
 
+class Counted(Learning):
+    """It has a length, so that a program may count its batches."""
+
+    def __len__(self) -> int:
+        return GIVEN
+
+
 class ByLoss(WeightedRandomSampler):
     """Torch's own sampler, whose weights the feedback sets."""
 

@@ -36,7 +36,8 @@ class Placement:
     def __init__(self, workers: int, streams: int, moving: bool) -> None:
         self.moving = moving and streams > workers
         self._workers = workers
-        self._streams = streams
+        #: without those that are read again
+        self.streams = streams
         #: streams that have moved, each with the worker that reads it now
         self._moved: dict[int, int] = {}
         #: by stream, tasks under way; counted only if streams may move
@@ -67,7 +68,7 @@ class Placement:
             share = 1 / min(self._came[stream], _RECENT)
             self._costs[stream] = known + (cost - known) * share
         self._answers += 1
-        if self._answers % self._streams == 0 and self._answers >= self._patience:
+        if self._answers % self.streams == 0 and self._answers >= self._patience:
             self._consider()
 
     def least_busy(

@@ -53,10 +53,15 @@ class StreamPositions:
         """
         before = {done.task.stream: done.position for done in undone}
         over = self._over.keys() - self._window.waiting_streams() - before.keys()
-        return tuple(
+        found = [
             position.over(self._over[at]) if at in over else (before.get(at) or position).copy()
             for at, position in enumerate(self._positions)
-        )
+        ]
+        while len(found) > self._placement.streams and not found[-1].given:
+            if all(each.ended for each in found[:-1]):
+                break
+            found.pop()  # it was begun ahead of the consumer, or by an undone delivery
+        return tuple(found)
 
     def copy_of(self, stream: int | None) -> StreamPosition | None:
         """A stream's position; None where streams have no states."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from ..errors import CannotSaveError
@@ -140,10 +141,13 @@ class StreamPlan:
             for at, position in enumerate(positions[: self.streams])
             if position.state is not None or not position.ended
         }
-        #: the stream that is read again, with the number of its next batch; empty: none is
-        self._again: dict[int, int] = {}
-        if len(positions) > self.streams and not positions[-1].ended:
-            self._again = {len(positions) - 1: positions[-1].given}
+        #: By stream that is read again and has not ended, the number of its next batch. The first
+        #: one is read to its end before the next one goes on.
+        self._again = {
+            at: positions[at].given
+            for at in range(self.streams, len(positions))
+            if not positions[at].ended
+        }
         #: streams of the rank, and those that it has begun to read again
         self._begun = len(positions)
         #: tasks that may be drawn of the latter
@@ -164,7 +168,7 @@ class StreamPlan:
 
     def next_steps(self) -> dict[int, int]:
         """By stream that has not ended, the step of its next batch."""
-        streams = self._next or (self._again if self._more else {})
+        streams = self._next or (dict(islice(self._again.items(), 1)) if self._more else {})
         return {stream: self._step_of(stream) for stream in streams}
 
     def draw_from(self, stream: int) -> Task:

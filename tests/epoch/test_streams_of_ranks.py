@@ -343,6 +343,25 @@ def test_a_rank_goes_on_from_its_state_at_each_step_and_in_the_next_epoch(
             assert bits(again.loader) == whole[1]
 
 
+@pytest.mark.parametrize(("num_workers", "in_order"), [(0, True), (1, False), (2, True)])
+@pytest.mark.parametrize("dataset", [Unequal, Counting])
+def test_a_state_behind_is_exact_where_a_rank_goes_from_stream_to_stream_that_it_reads_again(
+    dataset: Any, num_workers: int, in_order: bool
+) -> None:
+    ranks = [1, 2, 3, 4] if num_workers == 0 else [4]  # rank 4 has one sample, and reads all others
+    for rank in ranks:
+        options: Any = {"batch_size": 1, "num_workers": num_workers, "in_order": in_order}
+        whole = bits(loader(dataset(), rank, 5, batch_size=1))
+        assert len(whole) == max(UNEQUAL)
+        iterator = iter(loader(dataset(), rank, 5, **options, remember=4))
+        for step in range(1, len(whole) + 1):
+            assert next(iterator).tolist() == whole[step - 1]
+            for behind in range(min(4, step) + 1):
+                again = loader(dataset(), rank, 5, **options)
+                again.load_state_dict(iterator.state_dict(behind=behind))
+                assert bits(again) == whole[step - behind :], (rank, step, behind)
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_the_merged_state_of_all_ranks_restores_any_number_of_them(kind: Kind) -> None:
     batches = bits(loader(kind.make(), 0, 1, shard_tail="uneven"))

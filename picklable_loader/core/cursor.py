@@ -44,6 +44,8 @@ class Cursor(NamedTuple):
     streams: tuple[StreamPosition, ...] = ()
     #: streams of all ranks, where ``streams`` has those of one ``rank`` only; None: it has all
     num_streams: int | None = None
+    #: of a merged state, by rank: the streams that it reads again. They are for as many ranks only
+    again: dict[int, tuple[StreamPosition, ...]] = {}
     #: steps that the pass has in all, where all ranks have as many; None: as its streams have
     batches: int | None = None
     #: of a pass with one stream: people's code in it sees torch's ``get_worker_info()``, as in a

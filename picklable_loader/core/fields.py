@@ -38,6 +38,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "workers": (dict,),
         "streams": (list,),
         "num_streams": (int,),
+        "again": (dict,),
         "batches": (int,),
         "worker_info": (bool,),
         "announced": (int, _NULL),
@@ -166,8 +167,17 @@ def check_records(state: Mapping[str, Any]) -> None:
         if type(states) is not dict:
             raise DamagedStateError(f"workers.{worker}"[:200], "states of generators", states)
         check_fields(states, "generators", f"workers.{worker}."[:200])
-    for at, stream in enumerate(state.get("streams", ())):
-        path = f"streams[{at}]"
+    _check_streams(state.get("streams", ()), "streams")
+    for rank, streams in state.get("again", {}).items():
+        path = f"again.{rank}"[:200]
+        if type(streams) is not list:
+            raise DamagedStateError(path, "a list", streams)
+        _check_streams(streams, path)
+
+
+def _check_streams(streams: Any, name: str) -> None:
+    for at, stream in enumerate(streams):
+        path = f"{name}[{at}]"
         if type(stream) is not dict:
             raise DamagedStateError(path, "the position of a stream", stream)
         check_fields(stream, "stream", f"{path}.")

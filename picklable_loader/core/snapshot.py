@@ -58,6 +58,9 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     }
     if cursor.streams:
         state["streams"] = [_stream(position, spacing(fits)) for position in cursor.streams]
+    if cursor.again:
+        again = cursor.again.items()
+        state["again"] = {str(r): [_stream(each, spacing(fits)) for each in s] for r, s in again}
     for name in _OMITTED:
         if (value := getattr(cursor, name)) is not None:
             state[name] = value
@@ -105,7 +108,8 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         rng=dict(state["rng"]),
         workers=dict(state["workers"]),
         announced=state.get("announced"),
-        streams=tuple(_streams(state, spacing(fits), next_step)),
+        streams=tuple(_streams(state.get("streams", []), "streams", spacing(fits), next_step)),
+        again=_again(state, fits),
         num_streams=state.get("num_streams"),
         batches=state.get("batches"),
         worker_info=state.get("worker_info"),
@@ -114,6 +118,8 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         rank=_rank(state),
         feedback=_feedback(state),
     )
+    if cursor.again and cursor.rank is not None:
+        raise DamagedStateError("again", "absent in the state of one rank", list(cursor.again))
     if cursor.num_streams is not None and cursor.rank is None:
         raise DamagedStateError("num_streams", "absent in a state of all ranks", cursor.num_streams)
     steps = [task.step for task in window]
@@ -244,14 +250,26 @@ def _stream(position: StreamPosition, samples: int | None) -> dict[str, Any]:
     }
 
 
+def _again(
+    state: Mapping[str, Any], fits: Mapping[str, Any]
+) -> dict[int, tuple[StreamPosition, ...]]:
+    again, world = {}, fits.get("world_size")
+    for name, forms in (state.get("again") or {}).items():
+        rank = int(name) if len(name) < 10 and name.isdecimal() else -1
+        if str(rank) != name or type(world) is not int or not 0 <= rank < world:
+            raise DamagedStateError("again", f"ranks below {world}", name)
+        streams = _streams(forms, f"again.{name}", spacing(fits), state["next_step"])
+        again[rank] = tuple(streams)
+    return again
+
+
 def _streams(
-    state: Mapping[str, Any], samples: int | None, next_step: int
+    forms: Any, name: str, samples: int | None, next_step: int
 ) -> Iterator[StreamPosition]:
-    forms = state.get("streams", [])
     if type(forms) is not list:
-        raise DamagedStateError("streams", "a list", forms)
+        raise DamagedStateError(name, "a list", forms)
     for stream, form in enumerate(forms):
-        field = f"streams[{stream}]"
+        field = f"{name}[{stream}]"
         kinds = {"ended": bool, "since": list}
         if type(form) is not dict or any(type(form.get(n)) is not kinds[n] for n in kinds):
             raise DamagedStateError(field, "the position of a stream", form)

@@ -57,6 +57,8 @@ def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
     if spacing(expected) != spacing(found) and not cursor.streams:
         steps = _steps(cursor.position, spec.length(cursor), expected)
         cursor = cursor._replace(step=steps, next_step=steps)
+    if any(each.name in ("world_size", "shard_tail") for each in unlike):
+        cursor = cursor._replace(again={})  # other ranks have other streams to read again
     if any(each.name in ("seeding", "num_workers") for each in unlike):
         cursor = cursor._replace(workers={})
     fits = dict(expected)
@@ -141,7 +143,8 @@ def own_streams(spec: Spec, saved: Saved) -> Saved:
     if share.total < shard.world:
         unlike = Difference("num_streams", f"{shard.world} at least", share.total)
         raise StateMismatch([unlike], _FEW_STREAMS)
-    streams = tuple(cursor.streams[number] for number in share.own)
+    again = cursor.again.get(shard.rank, ())
+    streams = (*(cursor.streams[number] for number in share.own), *again)
     steps, batches = sum(position.given for position in streams), None
     if spec.equal_batches:
         known = zip(cursor.streams, spec.stream_batches(share.total) or (), strict=True)
@@ -152,6 +155,7 @@ def own_streams(spec: Spec, saved: Saved) -> Saved:
         next_step=steps,
         streams=streams,
         num_streams=share.total,
+        again={},
         batches=batches,
         rank=(shard.rank, shard.world),
     )

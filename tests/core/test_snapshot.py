@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from picklable_loader.core.cursor import Cursor
 from picklable_loader.core.snapshot import VERSION, differences, from_plain, to_plain
+from picklable_loader.core.streams import StreamPosition
 from picklable_loader.core.task import Task
 from picklable_loader.errors import (
     DamagedStateError,
@@ -115,6 +116,21 @@ def test_a_part_of_the_streams_names_its_rank() -> None:
     assert from_plain(to_plain(part, {}))[0] == part
     with pytest.raises(DamagedStateError, match="num_streams"):
         from_plain(to_plain(part._replace(rank=None), {}))
+
+
+def test_the_streams_that_ranks_read_again_survive_in_a_merged_state() -> None:
+    again = {0: (StreamPosition(2, True, None, 0),), 2: (StreamPosition(), StreamPosition(1))}
+    merged, fits = GOOD._replace(again=again), {"world_size": 3}
+    plain = to_plain(merged, fits)
+    assert from_plain(plain)[0] == merged
+    assert "again" not in to_plain(GOOD, fits)
+    with pytest.raises(DamagedStateError, match="again"):
+        from_plain(to_plain(merged._replace(rank=(1, 3), num_streams=7), fits))
+    for damaged in ({"3": []}, {"01": []}, {"-1": []}, {"x": []}, {"1": {}}, {"1": [3]}, []):
+        with pytest.raises(DamagedStateError, match="again"):
+            from_plain({**plain, "again": damaged})
+    with pytest.raises(DamagedStateError, match="again"):
+        from_plain({**plain, "fits": {}})
 
 
 def test_each_property_in_which_two_loaders_differ_is_named_once() -> None:

@@ -397,6 +397,32 @@ def states(world: int = 3, steps: int = 1, **options: Any) -> list[dict[str, Any
     return found
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+@pytest.mark.parametrize("dataset", [Unequal, Counting])
+def test_as_many_ranks_go_on_from_their_merged_state_as_each_from_its_own(
+    dataset: Any, tail: str, num_workers: int
+) -> None:
+    options: Any = {"shard_tail": tail, "num_workers": num_workers}
+    world = 4 - num_workers  # with 4, rank 1 has no data of its own
+    iterators = [iter(loader(dataset(), rank, world, **options)) for rank in range(world)]
+    whole = [bits(loader(dataset(), rank, world, shard_tail=tail)) for rank in range(world)]
+    for step in range(1, len(whole[0])):
+        for iterator in iterators:
+            next(iterator)
+        merged = from_json(to_json(merge_states(each.state_dict() for each in iterators)))
+        for rank in range(world):
+            again = loader(dataset(), rank, world, shard_tail=tail)
+            again.load_state_dict(merged)
+            unmoved = loader(dataset(), rank, world, shard_tail=tail)
+            unmoved.load_state_dict(again.state_dict())
+            assert bits(again) == bits(unmoved) == whole[rank][step:], (rank, step)
+        other = loader(dataset(), 0, 1, shard_tail=tail)
+        other.load_state_dict(merged)
+        before = [batch for each in whole for batch in each[:step]]
+        assert {*map(str, before + bits(other))} >= {*map(str, bits(loader(dataset(), 0, 1)))}
+
+
 def test_after_a_merge_all_ranks_have_as_many_batches_again() -> None:
     whole = merge_states(states(3, 2))
     for world in (1, 2, 4, 5):

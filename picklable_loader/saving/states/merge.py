@@ -74,10 +74,16 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         _compare(saved, _OF_AN_ORDER)
         return with_checksum(to_plain(cursor, fits))
     _compare(unended, _OF_STREAMS)
-    streams = _streams(unended)
+    streams, again = _streams(unended)
     steps = sum(position.given for position in streams)
     merged = cursor._replace(
-        streams=streams, num_streams=None, batches=None, rank=None, step=steps, next_step=steps
+        streams=streams,
+        num_streams=None,
+        again=again,
+        batches=None,
+        rank=None,
+        step=steps,
+        next_step=steps,
     )
     return with_checksum(to_plain(merged, fits))
 
@@ -123,9 +129,15 @@ def _check_complete(saved: list[Saved]) -> None:
         raise RanksError(_PROBLEM, _EACH, list(missing), doubled)
 
 
-def _streams(unended: list[Saved]) -> tuple[StreamPosition, ...]:
-    """The positions of all streams. All of those of a rank that has ended its epoch have ended."""
+def _streams(
+    unended: list[Saved],
+) -> tuple[tuple[StreamPosition, ...], dict[int, tuple[StreamPosition, ...]]]:
+    """The positions of all streams; and by rank, of those that it reads again.
+
+    All streams of a rank that has ended its epoch have ended.
+    """
     found: dict[int, StreamPosition] = {}
+    again: dict[int, tuple[StreamPosition, ...]] = {}
     total = max(each.cursor.num_streams or 0 for each in unended)
     for cursor, _ in unended:
         assert cursor.rank is not None, "all of them are complete"
@@ -134,4 +146,6 @@ def _streams(unended: list[Saved]) -> tuple[StreamPosition, ...]:
         if len(streams) < len(own):
             raise DamagedStateError("streams", f"{len(own)} of them", len(streams))
         found |= zip(own, streams, strict=False)
-    return tuple(found.get(number, StreamPosition(ended=True)) for number in range(total))
+        if any(position.given for position in streams[len(own) :]):
+            again[cursor.rank[0]] = tuple(streams[len(own) :])
+    return tuple(found.get(n, StreamPosition(ended=True)) for n in range(total)), again

@@ -146,8 +146,8 @@ class DataLoader(Picklable[_T]):
             indices, and to the state of its stream.
         with_state: ``next`` gives ``(batch, state)``: the state with which the next batch is the
             first. For queues and threads, which do not know how many batches they hold.
-        worker_init_fn_arg: called in the main process for each worker that is started, also in
-            place of a dead one, with a `WorkerStart`. The worker calls
+        worker_init_fn_arg: called in the main process for each worker (or stream) that starts, also
+            in place of a dead one, with a `WorkerStart`. The worker calls
             ``worker_init_fn(worker_id, result)``; unless it is forked, the result is pickled.
         worker_exit_fn: called in a worker, with its number, when the loader has it end. It has 5
             seconds; a failure is a warning on the worker's stderr.

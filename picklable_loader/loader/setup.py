@@ -106,7 +106,7 @@ def _calls_people(loader: Owner[Any], spec: Spec) -> bool:
     )
 
 
-def _init_arg(loader: Owner[Any], run: Run, driver: Driver) -> Callable[[int], Any] | None:
+def _init_arg(loader: Owner[Any], run: Run, driver: Driver) -> Callable[[int, int], Any] | None:
     """Makes the second argument of ``worker_init_fn``; None: it has none."""
     make, dataset = run.spec.options.worker_init_fn_arg, run.spec.dataset
     if make is None:
@@ -123,7 +123,8 @@ def _arg_of(
     make: Callable[[WorkerStart], Any],
     driver: weakref.ref[Driver],
     first: weakref.ref[Run],
-    worker: int,
+    number: int,
+    total: int,
 ) -> Any:
     at_work = driver()
     run = (at_work and at_work.run) or first()  # a worker may be replaced in a later pass
@@ -131,7 +132,7 @@ def _arg_of(
     live = run.order.iterator() if isinstance(run.order, Listener) else None
     spec = run.spec
     start = WorkerStart(
-        *(spec.dataset, live, spec.workers, worker, run.worker_seed, run.epoch, *spec.rank)
+        *(spec.dataset, live, total, number, run.worker_seed, run.epoch, *spec.rank)
     )
     return argument(make, start)
 

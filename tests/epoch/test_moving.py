@@ -120,6 +120,19 @@ def test_what_is_saved_after_a_move_goes_on_under_any_number_of_workers() -> Non
             assert samples(itertools.islice(resumed, 10)) == expected
 
 
+def check_numbers(worker: int, given: tuple[int, int]) -> None:
+    info = get_worker_info()
+    assert info is not None and given == (info.id, info.num_workers) == (worker, 4)
+
+
+def test_a_stream_has_its_worker_init_fn_arg_after_a_move() -> None:
+    options = {"worker_init_fn_arg": lambda start: (start.worker_id, start.num_workers)}
+    loader = loader_of(ByState(), worker_init_fn=check_numbers, **options)
+    with iter(loader) as iterator:
+        until_one_moves(iterator)
+        assert next(iterator) is not None
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 @pytest.mark.parametrize("kind", [Remembering, Counting, Pickled, WithState])
 def test_after_a_move_each_later_epoch_finds_the_dataset_where_it_was_left(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from torch.utils.data import Dataset, IterDataPipe, Sampler, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
+from zoo.streams import Allotted, SavedWalk, Walk
 
 from picklable_loader import DataLoader, WorkerStart
 from picklable_loader.errors import RestartWarning, UsageError
@@ -183,6 +184,77 @@ def test_an_argument_without_a_function_that_takes_it_is_refused() -> None:
     pipe: IterDataPipe[int] = IterableWrapper(range(4))
     with pytest.raises(UsageError, match="DataPipes"):
         iter(make(dataset=pipe, worker_init_fn_arg=describe))
+
+
+# --- several streams in a process ----------------------------------------------------------------
+
+
+def allot(start: WorkerStart) -> range:
+    return range(start.worker_id, 20, start.num_workers)
+
+
+def take(worker: int, mine: range) -> None:
+    info = get_worker_info()
+    assert info is not None and mine == range(info.id, 20, info.num_workers) and worker == info.id
+    info.dataset.mine = mine
+
+
+def allotted(num_workers: int, walk: Any = SavedWalk, **options: Any) -> DataLoader[Any]:
+    given = {"worker_init_fn": take, "worker_init_fn_arg": allot, "seed": 1, **options}
+    return DataLoader(Allotted(walk), 2, num_workers=num_workers, **given)
+
+
+def samples_of(batches: Any) -> list[int]:
+    return [number for batch in batches for number in batch.tolist()]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+def test_each_stream_has_an_argument_of_its_own(num_workers: int) -> None:
+    assert sorted(samples_of(allotted(num_workers, num_streams=3))) == [*range(20)]
+
+
+@pytest.mark.filterwarnings("ignore:the dataset Allotted has no state")
+@pytest.mark.parametrize("walk", [SavedWalk, Walk, iter])
+@pytest.mark.parametrize("now", [0, 1, 2, 4])
+@pytest.mark.parametrize("saved", [2, 3])
+def test_a_resume_under_other_workers_gives_each_stream_its_argument(
+    saved: int, now: int, walk: Any
+) -> None:
+    whole = samples_of(allotted(saved, walk))
+    iterator = iter(allotted(saved, walk))
+    seen = samples_of(next(iterator) for _ in range(3))
+    state = iterator.state_dict()
+    iterator.close()
+    loader = allotted(now, walk)
+    loader.load_state_dict(state)
+    assert sorted(whole) == [*range(20)] and seen + samples_of(loader) == whole
+
+
+class Unequal(Allotted):
+    """Of two streams the second one is short: its rank reads it again, and then the other one."""
+
+    def stream_length(self, stream: int, streams: int) -> int:
+        return len(of_unequal(stream))
+
+
+def of_unequal(stream: int) -> range:
+    return range(100, 102) if stream else range(40)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_streams_that_a_rank_reads_again_have_their_arguments(num_workers: int) -> None:
+    def take_its(worker: int, mine: range) -> None:
+        info = get_worker_info()
+        assert info is not None
+        info.dataset.mine = mine
+
+    hooks = {
+        "worker_init_fn": take_its,
+        "worker_init_fn_arg": lambda start: of_unequal(start.worker_id),
+    }
+    options = {"num_workers": num_workers, "num_streams": 2, "shard": (1, 2), **hooks}
+    loader = DataLoader(Unequal(), 2, seed=1, **options)
+    assert samples_of(loader) == [100, 101, 100, 101, *range(36)]
 
 
 # --- the end of a worker -------------------------------------------------------------------------

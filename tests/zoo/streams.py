@@ -57,6 +57,17 @@ class Generated(IterableDataset[torch.Tensor]):
             yield sample(index)
 
 
+class Allotted(IterableDataset[Any]):
+    """Gives what its worker was allotted by ``worker_init_fn``; its iterator may have a state."""
+
+    def __init__(self, walk: Callable[[Sequence[Any]], Walk] = SavedWalk) -> None:
+        self.walk = walk
+        self.mine: Sequence[Any] = ()
+
+    def __iter__(self) -> Walk:
+        return self.walk(self.mine)
+
+
 class ByClass(IterableDataset[torch.Tensor]):
     """Its iterator is a class of the user's, which pickles and has no state_dict."""
 

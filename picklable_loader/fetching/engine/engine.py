@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...core.events import Answered, Died, LastState
@@ -106,8 +106,9 @@ class Setup:
     #: how workers are started
     context: Any
     init: Callable[..., object] | None
-    #: makes what the latter is given in addition, in the main process, for a worker's number
-    init_arg: Callable[[int], Any] | None
+    #: makes what the latter is given in addition, in the main process, for the number of a stream,
+    #: and how many there are
+    init_arg: Callable[[int, int], Any] | None
     prefetch_factor: int | None
     transport: str
     codec: Any
@@ -155,8 +156,10 @@ def _inline_engine(setup: Setup) -> Engine:
     elif not setup.sharded:
         datapipes.shard(setup.job.dataset)
     epoch = None, setup.announced, given
-    arg = (setup.init_arg(0),) if init is not None and setup.init_arg is not None else ()
-    config = WorkerConfig(0, 1, setup.worker_seed, init, arg, *epoch, True, setup.copies)
+    config = WorkerConfig(0, 1, setup.worker_seed, init, None, *epoch, True, setup.copies)
+    if init is not None and setup.init_arg is not None:
+        make, total = setup.init_arg, config.served.total
+        config = replace(config, init_args={n: make(n, total) for n in config.may_serve})
     return InlineEngine(setup.job, config, setup.isolation, setup.dataset_saved, setup.origin)
 
 
@@ -173,7 +176,7 @@ def _pool_engine(setup: Setup) -> Engine:
     epoch = setup.shared_seed, setup.announced, setup.streams or None
     configs = [
         WorkerConfig(
-            worker, setup.workers, setup.worker_seed, init, (), *epoch, copies=setup.copies
+            worker, setup.workers, setup.worker_seed, init, None, *epoch, copies=setup.copies
         )
         for worker in range(setup.workers)
     ]

@@ -18,7 +18,7 @@ from ..transport.fork_safety import guard
 from ..transport.open_files import explained, lacks_descriptors
 from ..transport.payload import Payload
 from ..worker.fetch import Job
-from ..worker.hooks import check_argument
+from ..worker.hooks import check_arguments
 from ..worker.process import without_ctrl_c, work
 from ..worker.replica import WorkerConfig
 from .exit import Death
@@ -34,7 +34,7 @@ class Pool:
     """Worker processes that answer requests; the pool closes their lines in the end.
 
     With ``stacks`` it asks those that are stuck for their stacks. ``init_arg`` makes what
-    ``worker_init_fn`` is given in addition, for the worker of that number.
+    ``worker_init_fn`` is given in addition, for the stream of that number, of so many.
 
     Raises:
         TypeError, AttributeError, pickle.PicklingError: the job cannot be pickled, under a start
@@ -48,10 +48,12 @@ class Pool:
         configs: Sequence[WorkerConfig],
         lines: Lines,
         stacks: bool = False,
-        init_arg: Callable[[int], Any] | None = None,
+        init_arg: Callable[[int, int], Any] | None = None,
         seconds_to_end: float = ASKED_S,
     ) -> None:
         self._init_arg = init_arg
+        #: by number of the stream, what that has made: all workers that may read one have the same
+        self._init_args: dict[int, Any] = {}
         self._context, self._job, self._configs = context, job, list(configs)
         self._processes: list[BaseProcess] = []
         #: for requests and answers
@@ -112,6 +114,7 @@ class Pool:
         """Start a worker in place of a dead one; OSError if the system has no room for it."""
         before = self._processes[worker]
         remove_shared_memory([before.pid])
+        self._init_args.clear()  # made when a worker starts: it may depend on the training
         self._processes[worker] = self._start(config)
         self._watch()
         before.close()
@@ -128,7 +131,11 @@ class Pool:
 
     def _start(self, config: WorkerConfig) -> BaseProcess:
         if self._init_arg is not None:
-            config = replace(config, init_arg=(self._init_arg(config.worker),))
+            for number in config.may_serve:
+                if number not in self._init_args:
+                    self._init_args[number] = self._init_arg(number, config.served.total)
+            given = {number: self._init_args[number] for number in config.may_serve}
+            config = replace(config, init_args=given)
         # A fork while an end is half open, or half closed, would give a worker a copy that it does
         # not know of.
         with guard, without_ctrl_c(), hidden(self._context):
@@ -140,7 +147,7 @@ class Pool:
             try:
                 process.start()
             except _PICKLE_ERRORS:
-                check_argument(config.worker, config.init_arg, self._context.get_start_method())
+                check_arguments(config.init_args or {}, self._context.get_start_method())
                 raise
             finally:
                 end.close()

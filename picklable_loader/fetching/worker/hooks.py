@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import reprlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -17,11 +17,15 @@ from ...errors import UsageError, warn
 class WorkerStart:
     """A worker that is about to start, as ``worker_init_fn_arg`` sees it in the main process.
 
+    A process that reads several streams serves each of them as one of torch's workers would, so
+    there is one of these for each stream. The numbers are those of ``get_worker_info()``.
+
     Attributes:
         dataset: the main process's own.
         sampler_iter: the live iterator of a sampler of your own; None with torch's samplers, whose
             order is computed, and with iterable-style data.
-        num_workers: how many workers there are.
+        num_workers: how many workers there are; streams, if the data is read in streams. With
+            ``shard=`` they are those of all ranks.
         worker_id: the number of this one, from 0.
         base_seed: the worker's seed is this plus its number.
         epoch: number of the epoch at hand, from 0.
@@ -52,15 +56,14 @@ def argument(make: Callable[[WorkerStart], Any], start: WorkerStart) -> Any:
         ) from error
 
 
-def check_argument(worker: int, given: tuple[Any, ...], method: str) -> None:
+def check_arguments(given: Mapping[int, Any], method: str) -> None:
     """Raise UsageError if a new process cannot be given what ``worker_init_fn_arg`` has returned.
 
     Args:
-        worker: its number.
-        given: the argument, if there is one.
+        given: by the worker's number, its argument.
         method: that starts the process, for example "spawn".
     """
-    for each in given:
+    for worker, each in given.items():
         try:
             ForkingPickler.dumps(each)
         except RuntimeError:  # locks and queues are pickled only while a process starts

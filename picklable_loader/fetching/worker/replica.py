@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -46,8 +47,8 @@ class WorkerConfig:
     #: what torch seeds the worker's generators from, together with its number
     base_seed: int
     worker_init_fn: Any = None
-    #: what it is given in addition, if anything is
-    init_arg: tuple[Any, ...] = ()
+    #: by number of the stream, what it is given in addition; None: nothing
+    init_args: Mapping[int, Any] | None = None
     #: DataPipes: the seed that all workers share, for the first epoch
     shared_seed: int | None = None
     #: the epoch that was set on the dataset before the worker was given its copy
@@ -63,6 +64,15 @@ class WorkerConfig:
     def served(self) -> StreamShare:
         """The streams that these workers serve, also if each is one."""
         return self.streams or StreamShare(ALONE, self.workers)
+
+    @property
+    def may_serve(self) -> range:
+        """The numbers of the streams that this worker may come to read."""
+        own = self.served.own
+        if self.copies:  # it may read streams of other ranks, once its own have ended
+            return range(self.served.total)
+        # With more streams than workers, a stream may move to another worker.
+        return own if len(own) > self.workers else own[self.worker : self.worker + 1]
 
     @property
     def where(self) -> str:
@@ -119,7 +129,9 @@ class Replica:
             for hook in hooks_of(self._job):
                 hook(seed)
         if self._config.worker_init_fn is not None:
-            self._config.worker_init_fn(self._number, *self._config.init_arg)
+            given = self._config.init_args
+            more = () if given is None else (given[self._number],)
+            self._config.worker_init_fn(self._number, *more)
         job = self._job
         if job.lives_on and job.iterable:
             self._origin = FirstBaseline(job.dataset, job.by_value)

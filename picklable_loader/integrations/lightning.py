@@ -39,8 +39,11 @@ _PRIVATE = (
     "_combined_loader",
     "_data_fetcher",
     "_last_train_dl_reload_epoch",
-    "is_resuming",
-    "max_batches",
+    "_restarting",
+    "_resuming_from_checkpoint",
+    "reset_restart_stage",
+    "restarted_mid_epoch",
+    "restarted_on_epoch_end",
     "restarted_on_epoch_start",
     "epoch_progress.current.processed",
     "epoch_progress.current.started",
@@ -48,12 +51,14 @@ _PRIVATE = (
     "epoch_loop.batch_progress.current.started",
     "epoch_loop.batch_progress.current.processed",
     "epoch_loop.batch_progress.current.completed",
+    "epoch_loop._batches_that_stepped",
     "epoch_loop._num_ready_batches_reached",
+    "epoch_loop._restarting",
+    "epoch_loop._should_accumulate",
     "epoch_loop._should_check_val_fx",
-    "epoch_loop.automatic_optimization.optim_progress",
     "epoch_loop.reset_restart_stage",
+    "epoch_loop.restarted_on_last",
     "epoch_loop.restarted_on_train_batch_end",
-    "epoch_loop.scheduler_progress",
     "epoch_loop.val_loop._combined_loader",
 )
 
@@ -168,13 +173,17 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             for loader, each in saved
         )
         if state["epoch_over"]:
-            _end_epoch(fit, other_ranks)
+            _end_epoch(fit)
         elif other_ranks:
             _count_batches(fit)
+        else:
+            _end_batch(fit.epoch_loop)
         # These loaders are of the epoch that begins: others would not have the state.
         fit._last_train_dl_reload_epoch = trainer.current_epoch
+        if state["epoch_over"]:
+            return
         iter(fit._data_fetcher)
-        if state["consumed"] and not state["epoch_over"]:
+        if state["consumed"]:
             now = combined._iterator._consumed
             combined._iterator._consumed = [*map(max, now, state["consumed"])]
 
@@ -220,28 +229,40 @@ def _count_batches(fit: Any) -> None:
     now.completed = step - loop.restarted_on_train_batch_end  # `reset` counts that one
 
 
-def _end_epoch(fit: Any, other_ranks: bool) -> None:
-    """Lightning's counters, after a checkpoint at an epoch's last step, or as the next one begins.
+def _end_batch(loop: Any) -> None:
+    """Lightning's counters, after a checkpoint in ``on_train_batch_end``.
 
-    Lightning itself does this at the last step of a known length only (`_TrainingEpochLoop.reset`),
-    which is another one on another number of ranks.
-    The next epoch would go on with the number of its batch, on which gradient accumulation depends;
-    or it would end after one batch.
+    Lightning itself does this (`_TrainingEpochLoop.reset`) until an ``on_train_batch_start`` has
+    returned -1: its totals then never agree again, and it counts the batch a second time.
     """
-    loop = fit.epoch_loop
-    unnoticed = other_ranks or fit.max_batches == float("inf")
-    at_last_step = unnoticed and loop.restarted_on_train_batch_end
-    if at_last_step:
+    now = loop.batch_progress.current
+    if now.completed < now.processed and not loop.restarted_on_train_batch_end:
         loop.batch_progress.increment_completed()
-    if at_last_step or fit.restarted_on_epoch_start:
-        for progress in (
-            loop.batch_progress,
-            loop.scheduler_progress,
-            loop.automatic_optimization.optim_progress,
-        ):
-            progress.reset_on_run()
-        loop.val_loop.batch_progress.total.reset()
-        loop.reset_restart_stage()
+
+
+def _end_epoch(fit: Any) -> None:
+    """Lightning's counters, after a checkpoint at an epoch's last step, or before the next begins.
+
+    Lightning itself would go on within that epoch: the next one has no ``on_train_epoch_start``, is
+    not counted as begun, and begins before that hook; or it goes on with the number of a batch.
+    """
+    loop, epochs, fetcher = fit.epoch_loop, fit.epoch_progress, fit._data_fetcher
+    fetcher.reset()
+    fetcher.done = True  # as behind an epoch; Lightning begins the next pass behind its hook
+    if fit.restarted_mid_epoch and loop.restarted_on_last:
+        return  # saved after a validation: Lightning ends that epoch, with its hooks
+    if loop.restarted_on_train_batch_end:
+        loop.batch_progress.increment_completed()
+        loop._batches_that_stepped += not loop._should_accumulate()
+    if fit.restarted_mid_epoch and epochs.current.processed < epochs.current.started:
+        epochs.increment_processed()
+        epochs.increment_completed()
+    if fit.restarted_on_epoch_end:
+        epochs.increment_completed()
+    if not fit.restarted_on_epoch_start:  # which is counted as begun
+        fit.reset_restart_stage()
+    loop.reset_restart_stage()
+    fit._restarting = loop._restarting = fit._resuming_from_checkpoint = False
 
 
 def _of_validation(fit: Any) -> list[Any]:

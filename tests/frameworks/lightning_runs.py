@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Callable
@@ -175,6 +176,117 @@ def _saves(run: Run, save: str, options: dict[str, Any]) -> list[pl.Callback]:
         epochs = 1 if run.world > 1 else 2
         every = {"every_n_epochs": epochs, "save_on_train_epoch_end": save == "epoch end"}
     return [ModelCheckpoint(run.folder, "saved", save_top_k=-1, **every)]
+
+
+class Curriculum(data.Map):
+    """Samples of its epoch, which the module's hook sets."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> data.Sample:
+        return data.sample(index + 100 * self.epoch)
+
+
+class StreamedCurriculum(data.Stream):
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Any:
+        yield from (data.sample(index + 100 * self.epoch) for index in range(self.size))
+
+
+class Numbered(pl.LightningModule):
+    """It records its steps, with the numbers that Lightning gives these."""
+
+    def __init__(self, skips: tuple[int, int] | None) -> None:
+        super().__init__()
+        self.net, self.skips = data.model(), skips
+        self.steps: list[Any] = []
+        self.epochs: list[int] = []
+        self.validations: list[int] = []
+
+    def on_train_epoch_start(self) -> None:
+        self.epochs.append(self.current_epoch)
+        self.trainer.train_dataloader.set_epoch(self.current_epoch)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if (self.current_epoch, batch_idx) == self.skips else None
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        loss = data.loss(self.net, batch)
+        ids = batch["id"].tolist()
+        self.steps.append([self.current_epoch, batch_idx, self.global_step, ids, loss.item()])
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0:
+            self.validations.append(self.global_step)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.net.parameters(), lr=0.01)
+
+
+class SavesAlways(pl.Callback):
+    """Saves in each call of some hooks: ``NAME-HOOK-STEPS.ckpt``."""
+
+    def __init__(self, name: str, steps: int, hooks: set[str]) -> None:
+        self.name, self.steps = name, steps
+        for hook in hooks:
+            setattr(self, hook, partial(self._save, hook))
+
+    def _save(self, hook: str, trainer: Any, module: Numbered, *_: Any) -> None:
+        steps = self.steps + len(module.steps)
+        trainer.save_checkpoint(f"{self.name}-{hook}-{steps}.ckpt")
+
+
+def resumed_twice(
+    run: Run,
+    kind: str,
+    saves: list[list[Any]],
+    skips: list[int] | None = None,
+    validation: bool = False,
+    **options: Any,
+) -> None:
+    """A whole run; another one that is resumed from it, and one that is resumed from that one.
+
+    Args:
+        run: the test's.
+        kind: "map" or "stream".
+        saves: hook and number of steps of each of the two checkpoints.
+        skips: epoch and batch at which ``on_train_batch_start`` returns -1.
+        validation: with a validation loader.
+        options: the trainer's.
+    """
+    warnings.simplefilter("ignore")
+    found, name, path, begun = [], "whole", None, 0
+    for resumed in (*saves, None):
+        torch.manual_seed(0)
+        dataset: Any = Curriculum() if kind == "map" else StreamedCurriculum()
+        net = Numbered(tuple(skips) if skips else None)  # type: ignore[arg-type]
+        always = SavesAlways(name, begun, {"on_train_batch_end", saves[0][0]})
+        trainer = pl.Trainer(
+            accelerator="cpu",
+            callbacks=[ResumeLoaders(), always],
+            logger=False,
+            enable_model_summary=False,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+            num_sanity_val_steps=0,
+            **{"max_epochs": data.EPOCHS, **options},
+        )
+        made = data.loader("ours", dataset, 0)
+        val_loader = data.loader("ours", data.Map(), 0, shuffle=False) if validation else None
+        trainer.fit(net, made, val_loader, ckpt_path=path)
+        found.append([begun, net.steps, net.epochs, net.validations])
+        if resumed is not None:
+            path = f"{name}-{resumed[0]}-{resumed[1]}.ckpt"
+            name, begun = f"{name}-again", resumed[1]
+    (run.folder / "found.json").write_text(json.dumps(found))
 
 
 def fabric(run: Run, loader: str, workers: int, kind: str = "map", states: bool = False) -> None:

@@ -150,6 +150,51 @@ def test_another_number_of_ranks_trains_on_each_sample_once_an_epoch(
     assert epochs == EPOCHS * [[*range(2 * SIZE)]]
 
 
+_BATCH, _EPOCH, _BEGIN = "on_train_batch_end", "on_train_epoch_end", "on_train_epoch_start"
+_BY_STEPS = {"max_epochs": -1, "max_steps": 30}
+_SKIPS = {"skips": [0, 6]}
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+@pytest.mark.parametrize(
+    ("saves", "options"),
+    [
+        ([(_BATCH, 10), (_BATCH, 13)], {}),
+        ([(_EPOCH, 10), (_BATCH, 13)], {}),
+        ([(_BEGIN, 10), (_BATCH, 13)], {}),
+        ([(_BATCH, 10), (_BATCH, 20)], {}),
+        ([(_BATCH, 13), (_BATCH, 20)], {}),
+        ([(_BATCH, 10), (_BATCH, 14)], {"accumulate_grad_batches": 2}),
+        ([(_BATCH, 10), (_BATCH, 13)], {"validation": True, "val_check_interval": 4}),
+        (
+            [("on_validation_end", 10), (_BATCH, 13)],
+            {"validation": True, "val_check_interval": 5},
+        ),
+        ([(_BATCH, 7), (_BATCH, 9)], {"limit_train_batches": 7}),
+        ([(_EPOCH, 7), (_BATCH, 9)], {"limit_train_batches": 7}),
+        ([(_BATCH, 10), (_BATCH, 13)], _BY_STEPS),
+        ([(_EPOCH, 10), (_BATCH, 13)], _BY_STEPS),
+        ([(_BEGIN, 10), (_BATCH, 13)], _BY_STEPS),
+        ([(_EPOCH, 6), (_BATCH, 9)], _SKIPS),
+        ([(_BATCH, 9), (_BATCH, 12)], _SKIPS),
+        ([(_BATCH, 16), (_BATCH, 19)], _SKIPS),
+    ],
+)
+def test_a_run_that_is_resumed_twice_has_the_same_steps_hooks_and_validations(
+    server: Server, tmp_path: Path, saves: list[Any], options: Options, kind: str
+) -> None:
+    log = server.log("resumed_twice", tmp_path, kind=kind, saves=saves, **options)
+    assert (tmp_path / "found.json").exists(), log
+    whole, *resumed = json.loads((tmp_path / "found.json").read_text())
+    _, steps, epochs, validations = whole
+    assert epochs == [*range(epochs[-1] + 1)] and len(steps) >= 21
+    for (begun, *found), (hook, _) in zip(resumed, saves, strict=True):
+        rest = steps[begun:]
+        begins = [epoch for epoch in epochs if epoch > steps[begun - 1][0]]
+        expected = [rest, begins, [at for at in validations if at >= rest[0][2] + 1]]
+        assert found == expected, f"behind {hook} of step {begun}"
+
+
 def test_the_progress_bar_of_a_resumed_run_ends_at_100_percent(
     server: Server, tmp_path: Path
 ) -> None:

@@ -47,9 +47,12 @@ class LoaderStates:
         Raises:
             CannotSaveError, UsageError: see `DataLoader.state_dict`.
         """
+        return self._of_all_ranks(behind, capture_program() if self._rng else None)
+
+    def _of_all_ranks(self, behind: int, program: dict[str, Any] | None) -> dict[str, Any]:
         mine = {
             "loaders": [loader.state_dict(behind=behind) for loader in self._loaders],
-            "program": capture_program() if self._rng else None,
+            "program": program,
         }
         ranks = [mine]
         if has_group():

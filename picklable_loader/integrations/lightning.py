@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UsageError, warn
 from ..loader.loader import DataLoader
 from ..loader.setup import spec_of
+from ..rng.program import capture_program
 from .fabric import LoaderStates
 
 if TYPE_CHECKING or ("pytorch_lightning" in sys.modules and "lightning" not in sys.modules):
@@ -47,6 +48,7 @@ _PRIVATE = (
     "restarted_on_epoch_start",
     "epoch_progress.current.processed",
     "epoch_progress.current.started",
+    "epoch_loop.batch_progress.total.ready",
     "epoch_loop.batch_progress.current.ready",
     "epoch_loop.batch_progress.current.started",
     "epoch_loop.batch_progress.current.processed",
@@ -82,11 +84,13 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         self._last: dict[str, Any] | None = None
         #: the loaders of the epoch; `reload_dataloaders_every_n_epochs` has others made
         self._combined: Any = None
+        #: of the step that began last: its number, and the program's generators before it
+        self._begun: tuple[int, dict[str, Any]] | None = None
         #: callbacks do not know the epoch that the training goes on with
         self._callbacks_wait = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self._trainer, self._loaded, self._last = trainer, None, None
+        self._trainer, self._loaded, self._last, self._begun = trainer, None, None, None
         _check_version(trainer.fit_loop)
 
     # --- save ------------------------------------------------------------------------------------
@@ -118,8 +122,11 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             )
         ahead = len(getattr(fit._data_fetcher, "batches", ()))
         states = LoaderStates(*fit._combined_loader.flattened)
+        step, program = self._begun or (None, {})
+        if not untrained or step != progress.total.ready:
+            program = capture_program()
         return {
-            **states.state_dict(behind=ahead + untrained),
+            **states._of_all_ranks(ahead + untrained, program),
             "validation": LoaderStates(*_of_validation(fit), rng=False).state_dict(),
             "validates": fit.epoch_loop.val_loop._combined_loader is not None,
             "epoch_over": epoch_over,
@@ -201,6 +208,8 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Lightning calls no ``on_train_epoch_start`` for the rest of an epoch."""
+        # An exception in this step leaves the generators behind its dropout.
+        self._begun = trainer.fit_loop.epoch_loop.batch_progress.total.ready, capture_program()
         if self._callbacks_wait:
             for callback in trainer.callbacks:
                 if isinstance(callback, GradientAccumulationScheduler | ProgressBar):

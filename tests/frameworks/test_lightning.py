@@ -150,6 +150,15 @@ def test_another_number_of_ranks_trains_on_each_sample_once_an_epoch(
     assert epochs == EPOCHS * [[*range(2 * SIZE)]]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_a_step_that_raised_behind_its_dropout_has_the_same_dropout_when_it_is_resumed(
+    server: Server, tmp_path: Path, kind: str, workers: int
+) -> None:
+    options = {**_LOADERS["`ResumeLoaders`"], "kind": kind, "dropout": 0.5, "save": "exception"}
+    assert server.compare("train", tmp_path, 13, workers=workers, **options) == "exact"
+
+
 _BATCH, _EPOCH, _BEGIN = "on_train_batch_end", "on_train_epoch_end", "on_train_epoch_start"
 _BY_STEPS = {"max_epochs": -1, "max_steps": 30}
 _SKIPS = {"skips": [0, 6]}

@@ -22,7 +22,7 @@ from torch.utils.data.distributed import DistributedSampler
 from ..core.checks import whole_number
 from ..core.shard import ALONE, Shard, Tail
 from ..datasets.protocol import stream_length_of
-from ..errors import RanksError, UsageError
+from ..errors import CannotSaveError, RanksError, UsageError
 from ..orders.torch_samplers import has_distributed
 from ..rng.process_rank import has_group, rank_and_world
 
@@ -61,6 +61,18 @@ def check_shard(shard: Any) -> Any:
             f"shard=(rank, world_size) should have a rank from 0 to world_size - 1, got {shard!r}"
         )
     return rank, world
+
+
+def check_pickled(shard: Any) -> None:
+    """Raise CannotSaveError if ``shard=`` is a DeviceMesh: its process groups are of this job."""
+    if hasattr(shard, "get_local_rank"):
+        raise CannotSaveError(
+            "loader.shard",
+            "it is a DeviceMesh, which has the ranks and process groups of this job, and another "
+            "rank would take this one's",
+            "Save state_dict(), or gather_state_dict() where the data comes in streams. On each "
+            "rank, build the loader with the mesh that is there, and pass load_state_dict() that",
+        )
 
 
 def shard_of(shard: Any, tail: Tail, undecided: bool = False) -> Shard:

@@ -18,6 +18,7 @@ from ..epoch.fits import unlike_its_pickle
 from ..epoch.history import History
 from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
+from ..epoch.ranks import check_pickled
 from ..epoch.spec import Spec
 from ..epoch.turns import Still
 from ..epoch.unsaved import (
@@ -165,6 +166,7 @@ class Picklable(Owner[_T]):
     def __reduce_ex__(self, protocol: Any) -> Any:
         if type(self).__reduce__ is not object.__reduce__:
             return super().__reduce_ex__(protocol)
+        check_pickled(self._pl.options.shard)
         with Still(self._pl.turn):
             me: Picklable[_T] = apart(self) if self._pl.turn.foreign else self
             inner = me._pl

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import random
 import threading
@@ -193,6 +194,25 @@ def test_the_state_that_rank_0_has_saved_restores_all_ranks_and_any_number(tmp_p
 def in_a_mesh(rank: int, world: int, folder: Path) -> Any:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     return ids(loader(shard=mesh["dp"]))
+
+
+@deed
+def pickled_in_a_mesh(rank: int, world: int, folder: Path) -> Any:
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))
+    made = loader(shard=mesh["dp"])
+    iterator = iter(made)
+    next(iterator)
+    for value in (made, iterator):
+        for save in (pickle.dumps, lambda value: torch.save({"it": value}, io.BytesIO())):
+            with pytest.raises(CannotSaveError, match=r"DeviceMesh.*state_dict\(\)"):
+                save(value)
+    other = loader(shard=mesh["dp"])
+    other.load_state_dict(made.state_dict())
+    return ids(other) == ids(iterator)
+
+
+def test_a_mesh_belongs_to_its_job_and_is_not_pickled(tmp_path: Path) -> None:
+    assert ranks(pickled_in_a_mesh, 2, tmp_path) == [True, True]
 
 
 def test_ranks_that_differ_in_another_dimension_of_a_mesh_read_the_same(tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ class ProgramStates:
         if saved is None:
             raise UsageError(
                 "restore_rng=True needs the program's random number generators, which are not in "
-                "what was saved: save it with save_rng=True"
+                "what was saved: save it with save_rng=True. A state of all ranks, from "
+                "merge_states or gather_state_dict, has none, as each rank has its own: save "
+                "those next to it, for each rank"
             )
         if type(saved) is not dict or saved.keys() != {*RNGS, "cuda", "rank"}:
             raise DamagedStateError("program", f"{[*RNGS, 'cuda', 'rank']}", saved)

@@ -14,7 +14,7 @@ from laws.observe import lists, random_states, seed_everything
 from zoo.datasets import Noisy
 
 import picklable_loader
-from picklable_loader import DataLoader, from_json, to_json
+from picklable_loader import DataLoader, from_json, merge_states, to_json
 from picklable_loader.errors import DamagedStateError, StateMismatch, UsageError
 
 
@@ -86,6 +86,14 @@ def test_they_must_have_been_saved(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="save it with save_rng=True"):
         picklable_loader.load(tmp_path / "loader", restore_rng=True)
     assert random_states() == before
+
+
+def test_a_state_of_all_ranks_has_none_and_the_error_says_so() -> None:
+    states = [make(seed=1, shard=(at, 2)).state_dict(save_rng=True) for at in range(2)]
+    loader = make(seed=1, shard=(0, 2))
+    with pytest.raises(UsageError, match="merge_states .* has none, as each rank has its own"):
+        loader.load_state_dict(merge_states(states), restore_rng=True)
+    loader.load_state_dict(merge_states(states))
 
 
 def test_those_of_another_rank_are_refused_and_nothing_changes(

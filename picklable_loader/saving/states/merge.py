@@ -39,7 +39,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     With ``shard=`` and iterable-style data, ``state_dict()`` of a rank has the positions of its own
     streams. The merged state has those of all streams, and any number of ranks up to the number of
     streams can load it. With map-style data one state restores all ranks already: the states must
-    be of the same step, and one of them is the result.
+    be of the same step, and one of them is the result. It has no generators of the program
+    (``save_rng=True``), as each rank has its own.
 
     Args:
         states: what ``state_dict()`` of the loader, or of its iterator, has returned on each rank,

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from torch.utils.data import Dataset, IterDataPipe, Sampler, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
+from zoo.datasets import noise
 from zoo.streams import Allotted, SavedWalk, Walk
 
 from picklable_loader import DataLoader, WorkerStart
 from picklable_loader.errors import RestartWarning, UsageError
+from picklable_loader.rng.generators import capture_all
 
 SHARES: dict[str, Any] = {}
 
@@ -184,6 +186,26 @@ def test_an_argument_without_a_function_that_takes_it_is_refused() -> None:
     pipe: IterDataPipe[int] = IterableWrapper(range(4))
     with pytest.raises(UsageError, match="DataPipes"):
         iter(make(dataset=pipe, worker_init_fn_arg=describe))
+
+
+@pytest.mark.parametrize("workers", [{"num_workers": 2}, {"num_workers": 0, "num_streams": 2}])
+def test_an_argument_may_be_random_and_leaves_the_programs_generators(workers: Any) -> None:
+    before = capture_all()
+    arguments: list[list[float]] = []
+
+    def made(start: WorkerStart) -> None:
+        arguments.append(noise())
+
+    options = {"worker_init_fn": lambda worker, given: None, "seed": 1, **workers}
+    iterator = iter(DataLoader(Allotted(), 2, worker_init_fn_arg=made, **options))
+    iterator.start()
+    state = pickle.dumps(iterator.state_dict())
+    iterator.close()
+    loader = DataLoader(Allotted(), 2, worker_init_fn_arg=made, **options)
+    loader.load_state_dict(pickle.loads(state))
+    iter(loader).start()
+    assert arguments[:2] == arguments[2:] and arguments[0] != arguments[1]
+    assert capture_all() == before
 
 
 # --- several streams in a process ----------------------------------------------------------------

@@ -11,6 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from ...errors import UsageError, warn
+from ...rng.generators import Isolated, seed_all
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,14 @@ class WorkerStart:
 
 
 def argument(make: Callable[[WorkerStart], Any], start: WorkerStart) -> Any:
-    """The second argument of ``worker_init_fn``; UsageError if it cannot be made."""
+    """The second argument of ``worker_init_fn``; UsageError if it cannot be made.
+
+    Workers may start at any time, so the program's generators must not notice what this draws.
+    """
     try:
-        return make(start)
+        with Isolated():
+            seed_all(start.base_seed + start.worker_id)
+            return make(start)
     except Exception as error:
         raise UsageError(
             f"worker_init_fn_arg has raised {type(error).__name__}: {error}, in the main process, "

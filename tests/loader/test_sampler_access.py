@@ -31,7 +31,7 @@ from zoo.listeners import (
     Weights,
 )
 
-from picklable_loader import DataLoader, from_json, send_feedback, to_json
+from picklable_loader import DataLoader, ShuffleBuffer, from_json, send_feedback, to_json
 from picklable_loader.errors import CannotSaveError, UsageError
 from picklable_loader.saving.states.notes import notes_as_plain, objects_of
 
@@ -263,6 +263,64 @@ def test_feedback_of_a_stream_comes_with_its_batch(num_workers: int) -> None:
     iterator = iter(DataLoader(SendingStream(), 3, num_workers=num_workers))
     for step, _ in enumerate(iterator):
         assert iterator.feedback == [f"number {3 * step + at}" for at in range(3)]
+
+
+class Finds:
+    """Says each number that it reads; it finds its position by reading, or is given it."""
+
+    def __init__(self, reads: bool) -> None:
+        self.reads, self.at = reads, 0
+
+    def __iter__(self) -> Finds:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 40:
+            raise StopIteration
+        self.at += 1
+        send_feedback(self.at)
+        return self.at
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        if self.reads:
+            for _ in range(state["at"]):
+                next(self)
+        self.at = state["at"]
+
+
+class Found(IterableDataset[int]):
+    def __init__(self, reads: bool) -> None:
+        self.reads = reads
+
+    def __iter__(self) -> Iterator[int]:
+        return Finds(self.reads)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("by", ["its own reading", "a buffer's reading"])
+def test_a_stream_that_sends_feedback_may_find_its_position_by_reading(
+    by: str, num_workers: int
+) -> None:
+    def loader() -> DataLoader[Any]:
+        own = by == "its own reading"
+        stream = Found(True) if own else ShuffleBuffer(Found(False), size=6, state="rebuild")
+        return DataLoader(stream, 4, num_workers=num_workers, seed=1, snapshot_every_n_steps=1)
+
+    def heard(iterator: Any) -> list[Any]:
+        return [(batch.tolist(), iterator.feedback) for batch in iterator]
+
+    whole = heard(iter(loader()))
+    for step in range(len(whole)):
+        iterator = iter(loader())
+        for _ in range(step):
+            next(iterator)
+        again = loader()
+        again.load_state_dict(iterator.state_dict())
+        iterator.close()
+        assert heard(iter(again)) == whole[step:]
 
 
 class Talkative(Sending):

@@ -161,7 +161,8 @@ class Replica:
         begun = position.ended or position.state_at > 0  # otherwise it is of the epoch before
         opened = partial(saver.open, position.state, begun)
         try:
-            self._fetcher = make_fetcher(job, seed, self._number, opened, position.state_at)
+            with sending():  # it may find its position by reading what was delivered
+                self._fetcher = make_fetcher(job, seed, self._number, opened, position.state_at)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             if isinstance(error, AttributeError) and "<module '__main__'" in text:

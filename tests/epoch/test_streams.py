@@ -514,6 +514,18 @@ def test_a_load_state_dict_that_raises_names_stream_dataset_and_cause(num_worker
     assert lists(good) == lists(iterator)
 
 
+def test_a_worker_answers_what_was_queued_behind_a_stream_that_cannot_go_on(capfd: Any) -> None:
+    options: dict[str, Any] = {"num_workers": 1, "num_streams": 2, "prefetch_factor": 6}
+    iterator = iter(DataLoader(StatefulIterator(), 1, **options))
+    taken(iterator, 3)
+    again = iter(DataLoader(Refusing(), 1, **options))
+    again.load_state_dict(renamed(iterator.state_dict(), Refusing))
+    with pytest.raises(StreamError, match="the shards are others now"):
+        next(again)
+    again.close()
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_data_that_ends_before_its_state_is_an_error(num_workers: int) -> None:
     # Without a state in between it has to be fetched again.

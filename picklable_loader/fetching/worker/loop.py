@@ -71,6 +71,8 @@ class _Worker:
         self._not_started: dict[int, ExceptionWrapper] = {}
         #: what went wrong when the epoch began: the answer to each of its requests
         self._not_begun: dict[int, ExceptionWrapper] = {}
+        #: by stream, why it cannot go on: tasks may have been queued behind the one that said so
+        self._refusals: dict[int, StreamError] = {}
         for stream in range(config.worker, streams, config.workers):
             self._start(stream)
 
@@ -111,17 +113,20 @@ class _Worker:
 
     def _begin(self, stream: int, request: Request) -> StreamError | None:
         if request.begin is None or stream not in self.replicas:
-            return None
+            return self._refusals.get(stream)
         begun = self._runs.get(stream)
         if request.position is None and request.run == begun:
-            return None  # it has begun; with a position it comes back from another worker
+            # It has begun, or has failed to. With a position it comes back from another worker.
+            return self._refusals.get(stream)
         if stream >= self._own and begun not in (None, request.run):
             self._start(stream)  # it was read again in an earlier epoch: its dataset is not fresh
         self._runs[stream] = request.run
         self._not_begun.pop(stream, None)
+        self._refusals.pop(stream, None)
         try:
             self.replicas[stream].begin(request.begin, request.position)
         except StreamError as error:
+            self._refusals[stream] = error
             return error
         except Exception:
             self._not_begun[stream] = ExceptionWrapper(where=self._config.where)

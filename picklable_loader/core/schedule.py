@@ -196,9 +196,12 @@ class Schedule:
 
     def _flushed(self, event: Flushed, out: list[Instruction]) -> None:
         self._hear()
-        if self.plan.put_back(self._window.tasks()):
+        plan, tasks = self.plan, self._window.tasks()
+        drawn = bool(tasks or plan.backlog or plan.tail)
+        if plan.put_back(tasks):
             out.extend(map(Drop, self._window.give_up()))
-            self.deliveries.forget()
+            if drawn:
+                self.deliveries.forget()
             self._exhausted, self.feedback.waits = False, True
 
     def _answered(self, event: Answered, out: list[Instruction]) -> None:

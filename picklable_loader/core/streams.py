@@ -110,6 +110,7 @@ class StreamPlan:
     draws_ahead = True
     #: nothing is ever given back: a resume begins with the positions
     backlog: tuple[Task, ...] = ()
+    tail: tuple[Any, ...] = ()
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ def too_far_behind(behind: int, known: int) -> UsageError:
     return UsageError(
         f"behind={behind} is more than the {known} last batches that this pass remembers: use "
         f"DataLoader(..., remember={behind}). A pass remembers none from before it began, was "
-        "loaded, or skipped batches"
+        "loaded, skipped batches, or was flushed"
     )
 
 

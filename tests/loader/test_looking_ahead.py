@@ -68,6 +68,26 @@ def test_nothing_is_remembered_from_before_a_pass_began_to_deliver(where: str) -
         loader.state_dict(behind=1)
 
 
+def test_a_flush_is_gone_behind_if_it_gave_up_nothing() -> None:
+    loader, whole = make(remember=3), lists(make())
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    assert iterator.flush() == 0
+    again = make()
+    again.load_state_dict(loader.state_dict(behind=2))
+    assert lists(again) == whole
+
+
+def test_a_flush_that_gave_up_batches_is_named_as_a_reason() -> None:
+    iterator = iter(make(2, remember=3))
+    next(iterator), next(iterator)
+    assert iterator.flush() > 0
+    with pytest.raises(UsageError, match="behind=1 is more than the 0 last .* or was flushed"):
+        iterator.state_dict(behind=1)
+    next(iterator)
+    assert iterator.state_dict(behind=1)["step"] == 2
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_skip_of_streams_is_not_gone_behind_either(num_workers: int) -> None:
     iterator = iter(DataLoader(NoisyStream(), 2, num_workers=num_workers, seed=1))

@@ -82,6 +82,8 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         self._loaded: dict[str, Any] | None = None
         #: when the training ended; Lightning then drops what it has fetched ahead
         self._last: dict[str, Any] | None = None
+        #: the last state is of an epoch that was stopped within
+        self._stopped = False
         #: the loaders of the epoch; `reload_dataloaders_every_n_epochs` has others made
         self._combined: Any = None
         #: of the step that began last: its number, and the program's generators before it
@@ -100,14 +102,23 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         fit = self._trainer.fit_loop
         if fit._combined_loader is None:
             return {}
-        if fit._data_fetcher is None:
-            return self._last or {}
+        state = self._last or {} if fit._data_fetcher is None else self._state(fit)
+        if state and self._stopped:
+            warn(
+                "this checkpoint is saved after its epoch was stopped within, which Lightning "
+                "counts as a whole one: a resumed run trains on the rest, and its epochs end later "
+                "than Lightning counts. Save before: ModelCheckpoint(every_n_train_steps=)"
+            )
+        return state
+
+    def _state(self, fit: Any) -> dict[str, Any]:
         progress = fit.epoch_loop.batch_progress
         # A batch that an exception has interrupted is trained on again.
         untrained = progress.current.ready - progress.current.processed
         reached = fit.epoch_loop._num_ready_batches_reached()
-        over = _between_epochs(fit) and fit._data_fetcher.done  # not stopped in mid-epoch
-        epoch_over = not untrained and (reached or over)
+        over = _between_epochs(fit)
+        self._stopped = over and not (reached or fit._data_fetcher.done)
+        epoch_over = not untrained and (reached or over and not self._stopped)
         if not untrained and progress.current.completed < progress.current.ready:
             if fit.epoch_loop._should_check_val_fx(fit._data_fetcher):
                 warn(
@@ -134,7 +145,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         }
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._last = self.state_dict()
+        self._last = self._state(trainer.fit_loop)
 
     # --- load ------------------------------------------------------------------------------------
 

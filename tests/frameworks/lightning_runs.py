@@ -173,8 +173,8 @@ def _saves(run: Run, save: str, options: dict[str, Any]) -> list[pl.Callback]:
     steps = epochs * math.ceil(data.BATCHES / accumulate) + rest // accumulate
     every = {"every_n_train_steps": steps, "save_on_train_epoch_end": False}
     if save != "step":
-        epochs = 1 if run.world > 1 else 2
-        every = {"every_n_epochs": epochs, "save_on_train_epoch_end": save == "epoch end"}
+        epochs = 1 if run.world > 1 or save == "each epoch end" else 2
+        every = {"every_n_epochs": epochs, "save_on_train_epoch_end": save.endswith("epoch end")}
     return [ModelCheckpoint(run.folder, "saved", save_top_k=-1, **every)]
 
 

@@ -278,6 +278,19 @@ def test_lightnings_own_launcher_may_name_the_ranks_after_the_loader_was_built(
     assert "rank 1 has [1, 3, 5, 7]" in done.stdout
 
 
+_STOPS: Options = {"save": "each epoch end", "max_steps": 13}
+
+
+@pytest.mark.parametrize("kind", ["map", "stream"])
+@pytest.mark.parametrize("options", [{}, {"max_steps": 13}, {"limit_train_batches": 7}])
+def test_a_training_whose_checkpoints_are_exact_is_silent(
+    server: Server, tmp_path: Path, options: Options, kind: str
+) -> None:
+    common = {"workers": 0, "callback": True, "quiet": False, "loader": "ours", "save": "step"}
+    log = server.log("train", tmp_path, **{**common, "kind": kind, **options})
+    assert "LoaderWarning" not in log and "Traceback" not in log
+
+
 # --- what is refused, and warned of --------------------------------------------------------------
 
 
@@ -307,6 +320,8 @@ def test_a_version_without_what_the_callback_reads_is_refused(
     [
         ({"loader": "ours without seed", "kind": "min_size:map"}, "without seed= draw from one"),
         ({"loader": "ours", "validation": True}, "saved before a validation"),
+        ({"loader": "ours", **_STOPS}, "saved after its epoch was stopped within"),
+        ({"loader": "ours", **_STOPS, "kind": "stream"}, "saved after its epoch was stopped"),
         ({"loader": "ours", "fails": 13, **_ACCUMULATES}, "saved between two optimizer steps"),
     ],
 )

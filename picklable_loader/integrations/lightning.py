@@ -113,8 +113,12 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
 
     def _state(self, fit: Any) -> dict[str, Any]:
         progress = fit.epoch_loop.batch_progress
-        # A batch that an exception has interrupted is trained on again.
-        untrained = progress.current.ready - progress.current.processed
+        ahead = len(getattr(fit._data_fetcher, "batches", ()))
+        # A batch that an exception has interrupted is trained on again, also one that had not yet
+        # begun its step: it was fetched, and another one or its way to the device came to nothing.
+        begun = progress.current.ready - progress.current.processed
+        fetched = fit._data_fetcher.fetched - ahead - progress.current.processed
+        untrained = max(begun, fetched) if hasattr(fit._data_fetcher, "batches") else begun
         reached = fit.epoch_loop._num_ready_batches_reached()
         over = _between_epochs(fit)
         self._stopped = over and not (reached or fit._data_fetcher.done)
@@ -131,10 +135,9 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
                 "this checkpoint is saved between two optimizer steps, and Lightning saves no "
                 "gradients: a resume is not exact"
             )
-        ahead = len(getattr(fit._data_fetcher, "batches", ()))
         states = LoaderStates(*fit._combined_loader.flattened)
         step, program = self._begun or (None, {})
-        if not untrained or step != progress.total.ready:
+        if not begun or step != progress.total.ready:
             program = capture_program()
         return {
             **states._of_all_ranks(ahead + untrained, program),

@@ -31,10 +31,16 @@ class Module(pl.LightningModule):
     def __init__(self, run: Run, dropout: float, estimated: bool) -> None:
         super().__init__()
         self.run, self.net, self.estimated = run, data.model(dropout), estimated
-        #: a step that raises
+        #: a step that raises, or whose batch raises on its way to the device
         self.fails: int | None = None
+        self.fails_before = False
         #: the losses of validation so far, which has noise as well
         self.register_buffer("validated", torch.zeros(()))
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        if self.fails_before and self.run.steps == self.fails:
+            raise Fails
+        return batch
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         loss = _loss(self.net, batch)
@@ -123,14 +129,15 @@ def train(
     """Train with one of `data.LOADERS` on data of one kind; other options are the trainer's."""
     if quiet:
         warnings.simplefilter("ignore")
-    more = {"remember": 2} if loader.startswith("ours") and save == "exception" else {}
+    more = {"remember": 2} if loader.startswith("ours") and "exception" in save else {}
     if persistent and workers:
         more["persistent_workers"] = True
     make = partial(_loaders, run, loader, workers, kind, **more)
     val_loader = data.loader(loader, data.Map(), workers, shuffle=False) if validation else None
     net = Module(run, dropout, estimated)
     killed = run.phase == "killed"
-    net.fails = run.checkpoint if save == "exception" and killed else fails
+    net.fails = run.checkpoint if "exception" in save and killed else fails
+    net.fails_before = save == "exception before a step"
     if save == "after fit" and killed:
         epochs, rest = divmod(run.checkpoint, data.BATCHES)
         options |= {"max_steps": run.checkpoint} if rest else {"max_epochs": epochs}
@@ -162,7 +169,7 @@ def train(
 
 def _saves(run: Run, save: str, options: dict[str, Any]) -> list[pl.Callback]:
     """What saves exactly one checkpoint before the run is killed."""
-    if save == "exception":
+    if "exception" in save:
         return [OnExceptionCheckpoint(run.folder, "saved")]
     if save == "after fit":
         return []

@@ -159,6 +159,17 @@ def test_a_step_that_raised_behind_its_dropout_has_the_same_dropout_when_it_is_r
     assert server.compare("train", tmp_path, 13, workers=workers, **options) == "exact"
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["map", "stream"])
+@pytest.mark.parametrize("checkpoint", [10, 13, 19])
+def test_a_batch_whose_way_to_the_device_raised_is_trained_on_after_a_resume(
+    server: Server, tmp_path: Path, checkpoint: int, kind: str, workers: int
+) -> None:
+    options = {"kind": kind, "dropout": 0.5, "save": "exception before a step"}
+    options |= {**_LOADERS["`ResumeLoaders`"], "workers": workers}
+    assert server.compare("train", tmp_path, checkpoint, **options) == "exact"
+
+
 _BATCH, _EPOCH, _BEGIN = "on_train_batch_end", "on_train_epoch_end", "on_train_epoch_start"
 _BY_STEPS = {"max_epochs": -1, "max_steps": 30}
 _SKIPS = {"skips": [0, 6]}

@@ -11,7 +11,7 @@ have.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -21,15 +21,8 @@ from ..datasets.protocol import delegates_state, is_stateful, loses_samples
 from ..fetching.worker import fetch
 from ..orders.attributes import rngs_in
 from ..rng.generators import GLOBAL
-from ..rng.owned import (
-    BY_CLASS,
-    GLOBALS,
-    Found,
-    ids_of_global,
-    owned_in,
-    read_in_others,
-    seed_of,
-)
+from ..rng.owned import ids_of_global, owned_in, seed_of
+from ..rng.reads import GLOBALS, Found, by_name, read_in_others
 from .history import History
 from .position import Position
 from .spec import Spec
@@ -59,19 +52,22 @@ def parts_of(spec: Spec, collate_fn: Any) -> dict[str, Any]:
 def excluded(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
     """The paths, in parts of a loader, to generators that its order or its streams draw from.
 
-    A stream's own, or a state's, are exact as they are; those in global variables are not.
+    A stream's own, or a state's, are exact as they are; those of classes and in global variables
+    are not.
     """
     ids = set(map(id, spec.generators.values()))
     if not spec.known:
         known = {id(spec.dataset), *ids_of_global()}
         of_order = {"": (spec.sampler, spec.batch_sampler)}
-        ids.update(id(each) for _, each in owned_in(of_order, known, closed=(Dataset,)))
+        ids.update(
+            id(each) for _, each in owned_in(of_order, known, closed=(Dataset,), reads=False)
+        )
     if not ids and not spec.streamed:
         return frozenset()
     found = list(owned_in(parts, ids_of_global(), whole=True))
     if found and spec.streamed:
         own = owned_in({"": spec.dataset}, set(), whole=True)
-        ids.update(id(each) for path, each in own if GLOBALS not in path)
+        ids.update(id(each) for path, each in own if not by_name(path))
     return frozenset(path for path, generator in found if id(generator) in ids)
 
 
@@ -132,7 +128,7 @@ def warn_of_unsaved(
         out = () if by_class else {"dataset", "collate_fn"}.difference(names)
         parts = {n: each for n, each in given.items() if _alike(n) not in out}
         found = _unsaved(spec, parts, known - {id(parts.get("dataset"))})
-        if text := _text(each for each in found if not by_class or _by_name(each[0])):
+        if text := _text(each for each in found if not by_class or by_name(each[0])):
             unsaved_in_data(text)
         looked.update(names if by_class else [*names, _CLASSES])
     if spec.known:
@@ -171,7 +167,7 @@ def _warn_of_sampler(spec: Spec, looked: set[str], state: dict[str, Any], live: 
     at_risk = _sampler_at_risk(spec, state)
     if not replayed and not at_risk:
         return
-    found = owned_in({"sampler": spec.sampler}, _saved_of_sampler(spec))
+    found = _owned_by_sampler(spec)
     # It has those in its parts, and not those in global variables.
     text = _text(e for e in found if (at_risk if not live or GLOBALS in e[0] else replayed))
     if text:
@@ -187,8 +183,20 @@ def warn_of_moved(spec: Spec, cursor: Cursor) -> None:
     """
     if spec.known or cursor.order is not None or is_stateful(spec.sampler):
         return
-    if text := _text(owned_in({"sampler": spec.sampler}, _saved_of_sampler(spec))):
+    if text := _text(_owned_by_sampler(spec)):
         moved_in_sampler(text)
+
+
+def _owned_by_sampler(spec: Spec) -> list[tuple[str, Any]]:
+    """The generators that no state has, and that a sampler may draw from.
+
+    Its code may read a global variable with much else in it, such as the dataset's generators.
+    """
+    parts, known = {"sampler": spec.sampler}, _saved_of_sampler(spec)
+    found = list(owned_in(parts, known, reads=False))
+    of_data = owned_in({"": spec.dataset}, ids_of_global())
+    known = known.union(id(each) for _, each in chain(found, of_data))
+    return [*found, *owned_in(parts, known, closed=(Dataset,))]
 
 
 def _saved_of_sampler(spec: Spec) -> set[int]:
@@ -231,18 +239,13 @@ def _unsaved(spec: Spec, parts: dict[str, Any], known: set[int]) -> Found:
     seeded = spec.seeds_generators
     out = excluded(spec, parts_of(spec, parts.get("collate_fn"))) if seeded else frozenset()
     for path, generator in owned_in(parts, known, whole=seeded):
-        if spec.streamed and path.startswith("dataset") and GLOBALS not in path:
+        if spec.streamed and path.startswith("dataset") and not by_name(path):
             continue  # its state holds it, or a replay moves it again
         # attributes of the loader, which a method of it may use
         of_loader = type(parts.get("collate_fn")) is dict and path.startswith("collate_fn")
         unseedable = seed_of(generator) is None and not spec.workers
         if not seeded or of_loader or unseedable or path in out:
             yield path, generator
-
-
-def _by_name(path: str) -> bool:
-    """Pickle writes the name of what has it."""
-    return BY_CLASS in path or GLOBALS in path
 
 
 def _text(found: Iterable[tuple[str, Any]]) -> str:

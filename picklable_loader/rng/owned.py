@@ -1,25 +1,24 @@
 """Finds the random generators that something owns, and seeds them.
 
 A dataset, a ``collate_fn``, or a closure in a sampler may own one. A bounded walk over attributes
-finds it, and those in global variables that the code of these reads. It calls nobody's code.
+finds it, and in the global variables that the code of these reads. It calls nobody's code.
 """
 
 from __future__ import annotations
 
-import dis
 import gc
 import random
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import cache, lru_cache, partial
+from functools import cache, partial
+from heapq import heappop, heappush
 from inspect import getattr_static, signature
-from itertools import chain, cycle, islice
+from itertools import chain, count, cycle, islice
+from logging import Logger
 from types import (
     BuiltinMethodType,
     CellType,
-    CodeType,
     FunctionType,
     GetSetDescriptorType,
     MappingProxyType,
@@ -36,38 +35,36 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..core.seeds import owned_seed
 from .generators import GLOBAL
-
-_GENERATORS = (
-    np.random.Generator,
-    np.random.RandomState,
-    np.random.BitGenerator,
-    random.Random,
-    torch.Generator,
+from .reads import (
+    ATOMS,
+    BY_CLASS,
+    GENERATORS,
+    PARTS_OF_FUNCTION,
+    Found,
+    by_name,
+    generators_of_methods,
+    generators_read,
+    values_of_function,
+    values_of_kind,
 )
+
 #: nothing is looked for in them
-_CLOSED = (type, ModuleType, torch.Tensor, np.ndarray, TorchDataLoader)
-_ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None)})
+_CLOSED = (type, ModuleType, torch.Tensor, np.ndarray, TorchDataLoader, Logger)
 #: all that is of interest in some of Python's own things
 _PARTS: dict[type[Any], tuple[str, ...]] = {
-    FunctionType: ("__closure__", "__defaults__", "__kwdefaults__"),
+    FunctionType: PARTS_OF_FUNCTION,
     BuiltinMethodType: ("__self__",),
     CellType: ("cell_contents",),
 }
-#: how many things are looked at, and how many of what is in one; the nearest come first
-_MOST_SEEN, _MOST_NEAR = 2000, 64
+#: data: they have no attributes and no code
+_PLAIN = (list, tuple, dict)
+#: how many things are looked at, and how many in the rest; how many of what is in one
+_MOST_SEEN, _MOST_IN_REST, _MOST_NEAR = 2000, 1000, 64
 _32_BITS = 0xFFFFFFFF
 #: methods of Hugging Face's collators: the first makes a generator by the second, when it is needed
 _LAZY, _MAKE = "create_rng", "get_generator"
 #: this layer may not import it
 _ITERATOR = ("picklable_loader", "LoaderIterator")
-#: in the path of what a class owns, or a default of one of its methods
-BY_CLASS = ".__class__."
-#: in the path of a global variable of the program, which a function or a method reads
-GLOBALS = ".__globals__."
-#: methods that a loader, or a transform, calls; those which these call are looked at as well
-_CALLED = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
-#: their generators are the global ones, which the loader seeds, or are nobody else's
-_LIBRARIES = {"torch", "numpy", "picklable_loader"}
 #: their referents are all that is of interest in them
 _HOLDERS = (
     set,
@@ -84,7 +81,8 @@ _HOLDERS = (
 )
 
 
-Found = Iterator[tuple[str, Any]]
+#: a path, what is there, and how deep in data
+_Thing = tuple[str, Any, int]
 Seed = Callable[[int], object]
 
 
@@ -93,6 +91,7 @@ def owned_in(
     known: set[int],
     whole: bool = False,
     closed: tuple[type[Any], ...] = (),
+    reads: bool = True,
 ) -> Found:
     """The generators in some things, by path, the nearest first.
 
@@ -101,54 +100,117 @@ def owned_in(
         known: ``id`` of what is not looked into.
         whole: an object that seeds all that it owns is found instead of its generators.
         closed: of these kinds nothing is looked into, either.
+        reads: all values that the code of these reads are looked into, and not only generators.
     """
-    ahead = deque[tuple[str, Any]]()
-    # For this walk only, as classes may change; they hash as objects do.
-    of_class: Any = cache(_of_class)
-    read_by: Any = cache(_read_by_methods)
-    protocol_of: Any = cache(_protocol)
-    seen, owners, shut = set(known), known | set(map(id, parts.values())), (*_CLOSED, *closed)
-    most = len(known) + _MOST_SEEN
+    return _Walk(parts, known, whole, (*_CLOSED, *closed), reads).found()
 
-    def look_at(near: Iterable[tuple[str, Any]], path: str) -> None:
-        for step, thing in near:
-            if type(thing) in _ATOMS or id(thing) in seen or len(seen) >= most:
-                continue
-            seen.add(id(thing))
-            ahead.append((path + step, thing))
 
-    look_at(parts.items(), "")
-    while ahead:
-        path, thing = ahead.popleft()
+class _Walk:
+    """Looks once at each thing: level by level, as seeds depend on these paths, then at the rest.
+
+    The rest is all other values that code reads, and what the first part had no room for. Data that
+    is nested deep comes last there.
+    """
+
+    def __init__(
+        self,
+        parts: dict[str, Any],
+        known: set[int],
+        whole: bool,
+        shut: tuple[type[Any], ...],
+        reads: bool,
+    ) -> None:
+        self.whole, self.shut, self.reads = whole, shut, reads
+        self.owners, self.seen = known | set(map(id, parts.values())), set(known)
+        self.most = len(known) + _MOST_SEEN
+        self.ahead, self.rest = deque[_Thing](), list[tuple[int, int, bool, _Thing]]()
+        self.numbers = count()
+        # For this walk only, as classes may change; they hash as objects do.
+        self.of_class: Any = cache(_of_class)
+        self.read_by: Any = cache(generators_of_methods)
+        self.protocol_of: Any = cache(_protocol)
+        self.nesting: Any = cache(_nesting)
+        #: the kinds whose methods were read, and the attributes that code reads
+        self.kinds, self.names = set[type[Any]](), set[str]()
+        self.ahead.extend(self._new(parts.items(), "", 0))
+
+    def found(self) -> Found:
+        entered: list[tuple[_Thing, bool]] = []
+        while self.ahead:
+            new = self.ahead.popleft()
+            is_found, enters = self._judged(*new[:2])
+            if is_found:
+                yield new[:2]
+            if enters:
+                if self._has_room():
+                    self.ahead.extend(self._within(*new))
+                entered.append((new, self._has_room()))
+        self.most = len(self.seen) + _MOST_IN_REST
+        for new, whole in entered:
+            self._put(self._read(*new))
+            if not whole:
+                heappush(self.rest, (new[2], next(self.numbers), True, new))
+        yield from self._found_in_rest()
+
+    def _found_in_rest(self) -> Found:
+        more = _MOST_IN_REST
+        while self.rest:
+            _, _, again, new = heappop(self.rest)
+            is_found, enters = self._judged(*new[:2])
+            if is_found and not again:
+                yield new[:2]
+            if enters and more and self._has_room():
+                more -= 1
+                self._put(self._within(*new))
+                self._put(self._read(*new))
+
+    def _put(self, things: Iterable[_Thing]) -> None:
+        for new in things:
+            heappush(self.rest, (new[2], next(self.numbers), False, new))
+
+    def _has_room(self) -> bool:
+        return len(self.seen) < self.most
+
+    def _judged(self, path: str, thing: Any) -> tuple[bool, bool]:
+        """Whether a thing is found, and whether to look into it."""
         kind = type(thing)
-        by_protocol = whole and protocol_of(kind)
-        if issubclass(kind, _GENERATORS) or by_protocol or _goes_on(thing, kind, owners):
-            yield path, thing
-            # A dataset seeds itself, and no transform in it; a collator, no tokenizer.
-            if not (by_protocol and (issubclass(kind, Dataset) or by_protocol == _LAZY)):
+        if kind in _PLAIN:
+            return False, True
+        by_protocol = self.whole and self.protocol_of(kind)
+        found = issubclass(kind, GENERATORS) or by_protocol or _goes_on(thing, kind, self.owners)
+        # A dataset seeds itself, and no transform in it; a collator, no tokenizer.
+        whole = by_protocol and not (issubclass(kind, Dataset) or by_protocol == _LAZY)
+        enters = not (found and (whole or not by_protocol))
+        return bool(found), enters and (not issubclass(kind, self.shut) or _holds(thing, kind))
+
+    def _new(self, near: Iterable[tuple[str, Any]], path: str, depth: int) -> Iterator[_Thing]:
+        """Those of some things that are looked at later."""
+        for step, thing in near:
+            kind = type(thing)
+            if kind in ATOMS or id(thing) in self.seen or len(self.seen) >= self.most:
                 continue
-        if len(seen) >= most:
-            continue
-        if kind is np.ndarray and thing.dtype.hasobject:
-            look_at((("[...]", each) for each in islice(thing.flat, _MOST_NEAR)), path)
-        elif not issubclass(kind, shut):
-            look_at(_inside(thing, kind, of_class), path)
-            look_at(_read_by([thing], {}) if kind is FunctionType else read_by(kind), path)
+            self.seen.add(id(thing))
+            nesting = self.nesting(kind)
+            yield path + step, thing, 0 if nesting is None else depth + nesting
 
+    def _within(self, path: str, thing: Any, depth: int) -> Iterator[_Thing]:
+        """What a thing has, and the generators that its code reads."""
+        kind = type(thing)
+        yield from self._new(_inside(thing, kind, self.of_class), path, depth)
+        if not (kind in _PLAIN or _holds(thing, kind)):
+            read = generators_read([thing], {}) if kind is FunctionType else self.read_by(kind)
+            yield from self._new(read, path, depth)
 
-def read_in_others(thing: Any) -> Found:
-    """The generators that methods of a thing read in what it has, such as ``self.data.rng``."""
-    methods: dict[str, Any] = {}
-    for base in reversed(type(thing).__mro__):
-        methods.update(vars(base))
-    for method in methods.values():
-        code = method.__code__ if type(method) is FunctionType else None
-        for path in _attributes_of(code, "LOAD_FAST") if code and code.co_argcount else ():
-            value = thing if path[0] == code.co_varnames[0] else None  # type: ignore[union-attr]
-            for name in path[1:]:
-                value = getattr_static(value, name, None)
-            if issubclass(type(value), _GENERATORS):
-                yield "." + ".".join(path[1:]), value
+    def _read(self, path: str, thing: Any, depth: int) -> Iterator[_Thing]:
+        """All that the code of a thing reads."""
+        kind = type(thing)
+        if not self.reads:
+            return
+        if kind is FunctionType:
+            yield from self._new(values_of_function(thing, self.names), path, 0)
+        elif not (kind in _PLAIN or kind in self.kinds):
+            self.kinds.add(kind)
+            yield from self._new(values_of_kind(kind, self.names), path, 0)
 
 
 def ids_of_global() -> set[int]:
@@ -184,12 +246,12 @@ def seed_all_in(
     Args:
         parts: the things, by path.
         excluded: paths of what is not seeded.
-        exact: the part that is saved with all that it owns; it may still read global variables.
+        exact: the part that is saved with all that it owns; its class is not.
     """
     found, paths = [], Counter[str]()
     for path, generator in owned_in(parts, ids_of_global(), whole=True):
         paths[path] += 1  # those in a set have one path
-        own = exact is not None and path.startswith(exact) and GLOBALS not in path
+        own = exact is not None and path.startswith(exact) and not by_name(path)
         seed = None if own or path in excluded else seed_of(generator)
         if seed is not None:
             found.append((f"{path},{paths[path]}".encode(), seed))
@@ -249,24 +311,40 @@ def _goes_on(thing: Any, kind: type[Any], owners: set[int]) -> bool:
     return ours or given.get("generator") is not None or getattr(options, "seed", None) is not None
 
 
+def _holds(thing: Any, kind: type[Any]) -> bool:
+    """An array of objects."""
+    return kind is np.ndarray and thing.dtype.hasobject
+
+
+def _nesting(kind: type[Any]) -> int | None:
+    """How much deeper data is in a thing of a kind; None: it computes, and all begins anew."""
+    if issubclass(kind, (list, tuple, dict, np.ndarray, *_HOLDERS)):
+        return 1
+    computes = issubclass(kind, Dataset) or any("__call__" in vars(base) for base in kind.__mro__)
+    return None if computes else 0
+
+
 def _inside(
     thing: Any, kind: type[Any], of_class: Callable[[type[Any]], list[tuple[str, Any]]]
 ) -> list[tuple[str, Any]]:
     """The parts of a thing, each with its step of a path; nobody's code is called for it."""
     found: list[tuple[str, Any]] = []
+    if _holds(thing, kind):
+        return [("[...]", each) for each in islice(thing.flat, _MOST_NEAR)]
     for sequence in (list, tuple):
         if issubclass(kind, sequence):
             near = islice(sequence.__iter__(thing), _MOST_NEAR)
-            found += [(f"[{at}]", each) for at, each in enumerate(near)]
+            found += [(f"[{n}]", e) for n, e in enumerate(near) if type(e) not in ATOMS]
     if issubclass(kind, dict):
         for key, each in list(islice(dict.items(thing), _MOST_NEAR)):
-            found.append((f"[{key!r}]" if type(key) in _ATOMS else "[...]", each))
+            if type(each) not in ATOMS:
+                found.append((f"[{key!r}]" if type(key) in ATOMS else "[...]", each))
     if issubclass(kind, _HOLDERS):
         found += [("[...]", each) for each in islice(gc.get_referents(thing), _MOST_NEAR)]
     for name in _PARTS.get(kind, ()):
         with suppress(ValueError):  # a cell that is empty
             found.append((f".{name}", getattr(thing, name)))
-    for base in () if kind in _PARTS else kind.__mro__:
+    for base in () if kind in _PARTS or kind in _PLAIN else kind.__mro__:
         found += _attributes(thing, of_class(base))
     return found
 
@@ -291,109 +369,10 @@ def _of_class(kind: type[Any]) -> list[tuple[str, Any]]:
         if type(value) is FunctionType:
             defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
             name = f"{name}.__defaults__"
-            found += [(name, each) for each in defaults if issubclass(type(each), _GENERATORS)]
+            found += [(name, each) for each in defaults if issubclass(type(each), GENERATORS)]
         elif name == "__dict__":
             if type(value) in (GetSetDescriptorType, MemberDescriptorType):
                 found.append((name, value))
-        elif type(value) is MemberDescriptorType or issubclass(type(value), _GENERATORS):
+        elif type(value) is MemberDescriptorType or issubclass(type(value), GENERATORS):
             found.append((name, value))
     return found
-
-
-def _read_by_methods(kind: type[Any]) -> list[tuple[str, Any]]:
-    """The generators in global variables that the methods of a class read."""
-    methods: dict[str, Any] = {}
-    for base in reversed(kind.__mro__[:-1]):
-        methods.update(vars(base))
-    called = [methods[name] for name in _CALLED if type(methods.get(name)) is FunctionType]
-    return _read_by(called, methods) if called else []
-
-
-def _read_by(functions: list[Any], methods: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The generators in global variables that functions read, and those of theirs that they call.
-
-    Args:
-        functions: where to begin.
-        methods: what an attribute in their code may be, by name.
-    """
-    found: list[tuple[str, Any]] = []
-    waiting, seen = deque(functions), set(functions)
-    while waiting:
-        function = waiting.popleft()
-        near: list[Any] = []
-        for code in _codes(function.__code__):
-            for name in code.co_names:
-                value = dict.get(function.__globals__, name)
-                if issubclass(type(value), _GENERATORS) and name in _globals_of(code):
-                    found.append((f"{GLOBALS}{name}", value))
-                near += [value, methods.get(name)]
-            for path, value in _in_modules(code, function.__globals__):
-                if issubclass(type(value), _GENERATORS):
-                    found.append((GLOBALS + path, value))
-                near.append(value)
-        for each in near:
-            each = each.__func__ if type(each) in (classmethod, staticmethod) else each
-            if type(each) is not FunctionType or each in seen or len(seen) >= _MOST_NEAR:
-                continue
-            if _is_near(each.__globals__, function.__globals__):
-                seen.add(each)
-                waiting.append(each)
-    return found
-
-
-def _in_modules(code: CodeType, variables: dict[str, Any]) -> Found:
-    """The generators that code reads in modules of the program, for example ``helpers.rng``."""
-    given = {name: dict.get(variables, name) for name in code.co_names}
-    modules = [each for each in given.values() if type(each) is ModuleType]
-    near = any(_is_near(vars(each), variables) for each in modules)
-    for path in _attributes_of(code, "LOAD_GLOBAL") if near else ():
-        value: Any = given.get(path[0])
-        for name in path[1:]:
-            if type(value) is not ModuleType or not _is_near(vars(value), variables):
-                break
-            value = vars(value).get(name)
-        else:
-            yield ".".join(path), value
-
-
-def _is_near(variables: dict[str, Any], reader: dict[str, Any]) -> bool:
-    """A module is the reader's own, or of its package, or of the program: it is no library."""
-    if variables is reader:
-        return True
-    root, of_reader = (str(each.get("__name__")).partition(".")[0] for each in (variables, reader))
-    if root in sys.stdlib_module_names or root in _LIBRARIES:
-        return False
-    path = str(variables.get("__file__"))
-    return root == of_reader or not ("site-packages" in path or "dist-packages" in path)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of the functions and comprehensions within."""
-    yield code
-    for each in code.co_consts:
-        if type(each) is CodeType:
-            yield from _codes(each)
-
-
-@lru_cache(256)
-def _globals_of(code: CodeType) -> frozenset[str]:
-    """The global variables that code reads; its attributes have names, too."""
-    return frozenset(
-        each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"
-    )
-
-
-@lru_cache(256)
-def _attributes_of(code: CodeType, begin: str) -> tuple[tuple[str, ...], ...]:
-    """The attributes of variables that code reads: ``("helpers", "rng")``, for example."""
-    found: dict[tuple[str, ...], None] = {}  # in the code's order, in any process
-    path: tuple[str, ...] = ()
-    for each in dis.get_instructions(code):
-        if each.opname == begin:
-            path = (each.argval,)
-        elif path and each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            path = (*path, each.argval)
-            found[path] = None
-        else:
-            path = ()
-    return tuple(found)

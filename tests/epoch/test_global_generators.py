@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 import random
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +20,7 @@ from zoo.own_generators import noise as noise_of_another_module
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import LoaderWarning
-from picklable_loader.rng.owned import owned_in
+from picklable_loader.rng.owned import _Walk, owned_in
 
 N, BATCH = 12, 4
 
@@ -202,3 +203,244 @@ def test_a_save_warns_of_a_sampler_that_draws_its_order(save: Callable[[Any], An
     with pytest.warns(LoaderWarning, match=r"loader\.sampler\.__globals__\.order"):
         save(iterator)
     save(iterator)
+
+
+# --- generators within what code reads ----------------------------------------------------------
+
+
+class Jitter:
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng()
+
+    def __call__(self, sample: float) -> float:
+        return sample + self.rng.random()
+
+
+def make_jitter() -> Callable[[float], float]:
+    rng = np.random.default_rng()
+    return lambda sample: sample + rng.random()
+
+
+class Augment:
+    rng = np.random.default_rng()
+
+    @classmethod
+    def jitter(cls, sample: float) -> float:
+        return sample + cls.rng.random()
+
+    def by_method(self, sample: float) -> float:
+        return sample + generator.random()
+
+
+jitter, augment, by_closure, draw = Jitter(), Augment(), make_jitter(), generator.random
+rngs = {"train": np.random.default_rng()}
+settings = types.SimpleNamespace(size=4, jitter=Jitter())
+
+
+def by_default(sample: float, jitter: Jitter = Jitter()) -> float:
+    return jitter(sample)
+
+
+@functools.lru_cache(None)
+def cached(sample: float) -> float:
+    return sample + 0 * generator.random()
+
+
+class Each(Dataset[float]):
+    """Its samples are those of a function that code of it calls."""
+
+    def __init_subclass__(cls, by: Callable[[Any, int], float] | None = None) -> None:
+        if by is not None:
+            cls.__getitem__ = by  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return N
+
+
+class Global(Each, by=lambda self, index: jitter(index)):
+    pass
+
+
+class InDict(Each, by=lambda self, index: index + rngs["train"].random()):
+    pass
+
+
+class InNamespace(Each, by=lambda self, index: settings.jitter(index)):
+    pass
+
+
+class Closure(Each, by=lambda self, index: by_closure(index)):
+    pass
+
+
+class Default(Each, by=lambda self, index: by_default(index)):
+    pass
+
+
+class BoundMethod(Each, by=lambda self, index: index + draw()):
+    pass
+
+
+class MethodOfGlobal(Each, by=lambda self, index: augment.by_method(index)):
+    pass
+
+
+class MethodOfMade(Each, by=lambda self, index: Augment().by_method(index)):
+    pass
+
+
+class ClassMethod(Each, by=lambda self, index: Augment.jitter(index)):
+    pass
+
+
+class OfClass(Each, by=lambda self, index: self.transform(index)):
+    transform = Jitter()
+
+
+class StaticOfClass(Each, by=lambda self, index: self.transform(index)):
+    transform = staticmethod(Jitter())
+
+
+class ByProperty(Each, by=lambda self, index: index + self.noise):
+    @property
+    def noise(self) -> float:
+        return generator.random()
+
+
+class OfItsBase(ByProperty):
+    def __getitem__(self, index: int) -> float:
+        return super().__getitem__(index)
+
+
+class Decorated(Each):
+    @torch.no_grad()
+    def __getitem__(self, index: int) -> float:
+        return self.noisy(index)
+
+    def noisy(self, index: int) -> float:
+        return jitter(index) + generator.random()
+
+
+class Cached(Each, by=lambda self, index: cached(index) + jitter(index)):
+    pass
+
+
+class MethodOfAttribute(Each, by=lambda self, index: self.augment.by_method(index)):
+    def __init__(self) -> None:
+        self.augment = Augment()
+
+
+class AmidAnnotations(Each, by=lambda self, index: self.transform[0](index)):
+    """They are more than the walk looks at."""
+
+    def __init__(self) -> None:
+        boxes = [{"box": [1, 2], "shape": [[3], [4]], "more": {}} for _ in range(50)]
+        self.by_image = {image: [dict(box) for box in boxes] for image in range(50)}
+        self.transform = [Jitter()]
+
+
+class OfAStreamsClass(IterableDataset[float]):
+    rng, transform = np.random.default_rng(), Jitter()
+
+    def __iter__(self) -> Iterator[float]:
+        yield from (self.transform(each) + self.rng.random() for each in range(N))
+
+
+def jittered(samples: list[Any]) -> Any:
+    return default_collate([jitter(sample) for sample in samples])
+
+
+VALUES: list[dict[str, Any]] = [
+    *({"dataset": kind} for kind in Each.__subclasses__()),
+    {"dataset": OfItsBase},
+    {"dataset": OfAStreamsClass},
+    {"dataset": lambda: Numbers(N), "collate_fn": jittered},
+]
+BY_VALUE = pytest.mark.parametrize("given", VALUES, ids=lambda given: given["dataset"].__name__)
+
+
+def of_values(given: dict[str, Any], workers: int = 0, **options: Any) -> DataLoader[Any]:
+    dataset = given["dataset"]()
+    given = {**given, "dataset": dataset, "batch_size": BATCH, "num_workers": workers}
+    return DataLoader(**given, seed=1, **options)
+
+
+@BY_VALUE
+def test_what_values_that_code_reads_draw_is_the_same_after_any_resume(
+    given: dict[str, Any],
+) -> None:
+    """No save warns of anything, as warnings are errors."""
+    cached.cache_clear()
+    loader = of_values(given)
+    lists(loader)
+    iterator = iter(loader)
+    next(iterator)
+    state, data = iterator.state_dict(), pickle.dumps(iterator)
+    expected = two_epochs(iterator, loader)
+    again, copied = of_values(given), pickle.loads(data)
+    again.load_state_dict(state)
+    with expected_warnings():
+        assert two_epochs(iter(again), again) == expected
+        assert two_epochs(copied, copied.loader) == expected
+        assert lists(of_values(given, 1)) == lists(of_values(given))
+
+
+@BY_VALUE
+def test_a_save_warns_of_values_that_are_not_seeded(given: dict[str, Any]) -> None:
+    iterator = iter(of_values(given, seed_dataset="off"))
+    next(iterator)
+    with pytest.warns(LoaderWarning, match=r"__(globals|class)__\.|transform\[0\]\.rng"):
+        iterator.state_dict()
+
+
+def test_generators_that_attributes_hold_have_the_path_of_the_attribute() -> None:
+    """Their seeds depend on it, though code comes to them on a shorter way as well."""
+    held: Any = types.SimpleNamespace(parts=[[settings.jitter]], transform=OfAGlobal())
+    assert [path for path, _ in owned_in({"x": held}, set())] == ["x.parts[0][0].rng"]
+
+
+class OfAGlobal:
+    def __call__(self) -> float:
+        return settings.jitter(0)
+
+
+def test_the_walk_is_bounded_in_data_without_end() -> None:
+    rows: Any = [[[[] for _ in range(30)] for _ in range(30)] for _ in range(30)]
+    walk = _Walk({"x": rows}, set(), False, (), True)
+    assert list(walk.found()) == []
+    assert 2000 < len(walk.seen) <= 3000
+
+
+class SizedBySettings(Sampler[int]):
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(0, settings.size * 3)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_that_reads_what_the_dataset_draws_from_changes_nothing(workers: int) -> None:
+    plain = of_values({"dataset": InNamespace}, workers)
+    loader = of_values({"dataset": InNamespace}, workers, sampler=SizedBySettings())
+    lists(loader), lists(plain)
+    iterator = iter(loader)
+    found = lists([next(iterator)])
+    iterator.state_dict(), pickle.dumps(iterator)  # warnings are errors
+    assert found + lists(iterator) == lists(plain)
+
+
+own: Any = None
+
+
+def reads_its_loader(samples: list[Any]) -> Any:
+    assert own is None or own.loader is not None
+    return default_collate(samples)
+
+
+def test_a_collate_fn_that_reads_its_own_iterator_is_not_warned_of() -> None:
+    global own
+    own = iter(DataLoader(Numbers(N), BATCH, shuffle=True, seed=1, collate_fn=reads_its_loader))
+    next(own)
+    own.state_dict()  # warnings are errors
+    own = None

@@ -306,3 +306,63 @@ def test_an_order_that_a_constructor_draws_is_the_same_in_all_workers(
         for num_workers in (0, 2):
             given = torch.cat([b[0] for b in loader(stream, batch_size=4, num_workers=num_workers)])
             assert sorted(given.tolist()) == list(range(20))
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("tail", ["pad", "drop"])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("says_lengths", [False, True])
+@pytest.mark.parametrize(
+    ("length", "streams", "ranks"), [(42, 4, 2), (104, 8, 4), (20, 8, 2), (43, 3, 3)]
+)
+def test_ranks_have_the_same_batches_of_a_stream_in_batches_as_with_a_batch_size(
+    length: int,
+    streams: int,
+    ranks: int,
+    says_lengths: bool,
+    drop_last: bool,
+    tail: str,
+    parts: Any,
+) -> None:
+    class Says(parts.Shards):  # type: ignore[misc, name-defined]
+        def stream_length(self, stream: int, streams: int) -> int:
+            return len(range(stream, length, streams))
+
+    def loaders(in_batches: bool) -> Any:
+        for rank in range(ranks):
+            stream = seeded(Says if says_lengths else parts.Shards, length)
+            how: dict[str, Any] = {"batch_size": 10, "drop_last": drop_last}
+            if in_batches:
+                stream, how = stream.batches(10, drop_last), {"batch_size": None}
+            shard = {"num_streams": streams, "shard": (rank, ranks), "shard_tail": tail}
+            yield DataLoader(stream, seed=1, collate_fn=list, **how, **shard)
+
+    def numbers(loader: Any) -> list[list[int]]:
+        return [[int(number) for number, _ in batch] for batch in loader]
+
+    given, expected = ([*map(numbers, loaders(in_batches))] for in_batches in (True, False))
+    assert given == expected
+    assert [*map(len, loaders(True))] == [*map(len, given)] == [len(given[0])] * ranks
+    if not drop_last and tail == "pad":
+        assert {number for each in given for batch in each for number in batch} == {*range(length)}
+
+
+def seeded(cls: Any, length: int) -> Any:
+    """A stream whose constructor draws an order: each rank has to have the same."""
+    torch.manual_seed(0)
+    return cls(length)
+
+
+@pytest.mark.inline
+def test_the_lengths_of_a_stream_in_batches_are_known_where_the_streams_are(parts: Any) -> None:
+    assert parts.Stream(10).batches(3).stream_length is None
+    with pytest.raises(TypeError, match="there is no len"):
+        len(DataLoader(parts.Stream(10).batches(3), None))
+
+    class Negative(parts.Shards):  # type: ignore[misc, name-defined]
+        def stream_length(self, stream: int, streams: int) -> int:
+            return -1
+
+    shard: dict[str, Any] = {"num_streams": 2, "shard": (0, 2)}
+    with pytest.raises(ValueError, match="stream_length should give numbers from 0"):
+        next(iter(DataLoader(Negative(10).batches(3), None, **shard)))

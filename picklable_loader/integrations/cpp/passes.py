@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
 
-from ...core.checks import check_count
-from ...datasets.protocol import is_stateful
+from ...core.checks import check_count, whole_number
+from ...datasets.protocol import is_stateful, stream_length_of
 from ...errors import CannotSaveError, Difference, StateMismatch, UsageError
 from .explained import explained
 from .pickling import bound_of, load_state, state_or_none
@@ -180,7 +180,9 @@ class Batched:
         return Pass(self.sampler, self.batch_size, self.drop_last)
 
     def __len__(self) -> int:
-        count = len(self.sampler)
+        return self._batches_of(len(self.sampler))
+
+    def _batches_of(self, count: int) -> int:
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def __getattr__(self, name: str) -> Any:
@@ -203,6 +205,19 @@ class Batches(Batched):
 
 class StreamBatches(Batched):
     """A stream in batches, for ``batch_size=None``."""
+
+    @property
+    def stream_length(self) -> Callable[[int, int], int] | None:
+        """The batches of one stream, which rounds up for itself; None: its samples are unknown."""
+        samples_of = stream_length_of(self.sampler)
+        if samples_of is None:
+            return None
+
+        def batches_of(stream: int, streams: int) -> int:
+            count = whole_number("stream_length", samples_of(stream, streams))
+            return count if count < 0 else self._batches_of(count)  # the loader refuses such
+
+        return batches_of
 
 
 IterableDataset.register(StreamBatches)

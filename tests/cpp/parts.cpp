@@ -585,6 +585,86 @@ struct CountsCats : data::transforms::Collation<int64_t, std::vector<Cat>> {
   int64_t apply_batch(std::vector<Cat> cats) override { return cats.size(); }
 };
 
+// Samples with the epoch, which torch's wrappers do not pass on.
+struct Epochs : data::datasets::Dataset<Epochs> {
+  explicit Epochs(int64_t length) : length(length) {}
+  void set_epoch(size_t number) { epoch = number; }
+  Example<> get(size_t index) override {
+    return {torch::tensor(int64_t(index)), torch::tensor(epoch)};
+  }
+  std::optional<size_t> size() const override { return length; }
+  int64_t length, epoch = 0;
+};
+struct Plus : data::transforms::Transform<Example<>, Example<>> {
+  Example<> apply(Example<> sample) override { return {sample.data + 100, sample.target}; }
+};
+using MappedEpochs = data::datasets::MapDataset<Epochs, Plus>;
+using SharedEpochs = data::datasets::SharedBatchDataset<MappedEpochs>;
+using MappedTwice = data::datasets::MapDataset<SharedEpochs, Plus>;
+struct DerivedEpochs : MappedEpochs {
+  explicit DerivedEpochs(int64_t length) : MappedEpochs(Epochs(length), Plus()) {}
+  std::vector<Example<>> get_batch(at::ArrayRef<size_t> indices) override {
+    return MappedEpochs::get_batch(indices);
+  }
+};
+
+struct EpochsStream : Counter {
+  using Counter::Counter;
+  void set_epoch(size_t number) { epoch = number; }
+  std::vector<Example<>> get_batch(size_t count) override {
+    auto batch = Counter::get_batch(count);
+    for (auto& sample : batch)
+      sample.target = torch::tensor(epoch);
+    return batch;
+  }
+  int64_t epoch = 0;
+};
+using MappedEpochsStream = data::datasets::MapDataset<EpochsStream, Plus>;
+
+// At their end they go back to the beginning, as the reader of a tape does.
+struct Rewinds : Forgetful {
+  explicit Rewinds(int64_t length) : Forgetful(length, 1) {}
+  std::optional<std::vector<size_t>> next(size_t count) override {
+    auto taken = Forgetful::next(count);
+    if (!taken)
+      at = 0;
+    return taken;
+  }
+};
+struct RewindsStream : Counter {
+  using Counter::Counter;
+  std::vector<Example<>> get_batch(size_t count) override {
+    auto batch = Counter::get_batch(count);
+    if (batch.empty())
+      at = 0;
+    return batch;
+  }
+};
+
+// What an extension may have beside the classes of bind_...
+struct Sequential : data::samplers::SequentialSampler {
+  using SequentialSampler::SequentialSampler;
+};
+enum class Mode { train, test };
+struct Config {
+  enum class Unit { one, ten };
+  Unit unit;
+};
+struct Corrupt : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct Configured : data::datasets::Dataset<Configured, data::TensorExample> {
+  Configured(Mode mode, Config config) : mode(mode), config(config) {}
+  data::TensorExample get(size_t index) override {
+    if (mode == Mode::test && index == 3)
+      throw Corrupt("record 3");
+    return torch::tensor(int64_t(index) * (config.unit == Config::Unit::ten ? 10 : 1));
+  }
+  std::optional<size_t> size() const override { return 6; }
+  Mode mode;
+  Config config;
+};
+
 } // namespace
 
 PICKLABLE_LOADER_FIELDS(Sample, image, label, name)
@@ -687,5 +767,38 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
           [](const Counter& counter) { return counter.at; },
           [](Counter& counter, int64_t at) { counter.at = at; });
   pl::bind_stream<Opaque>(m, "Opaque", length);
+  pl::bind_dataset<MappedEpochs>(m, "MappedEpochs", pl::make([](int64_t length) {
+                                   return Epochs(length).map(Plus());
+                                 }));
+  auto shared = [](int64_t length) {
+    return data::datasets::make_shared_dataset<MappedEpochs>(Epochs(length).map(Plus()));
+  };
+  pl::bind_dataset<SharedEpochs>(m, "SharedEpochs", pl::make(shared));
+  pl::bind_dataset<MappedTwice>(m, "MappedTwice", pl::make([shared](int64_t length) {
+                                  return shared(length).map(Plus());
+                                }));
+  pl::bind_dataset<DerivedEpochs>(m, "DerivedEpochs", length);
+  pl::bind_stream<EpochsStream>(m, "EpochsStream", length);
+  pl::bind_stream<MappedEpochsStream>(m, "MappedEpochsStream", pl::make([](int64_t length) {
+                                        return MappedEpochsStream(EpochsStream(length), Plus());
+                                      }));
+  pl::bind_sampler<Rewinds>(m, "Rewinds", length);
+  pl::bind_stream<RewindsStream>(m, "RewindsStream", length);
+
+  py::enum_<Mode>(m, "Mode").value("train", Mode::train).value("test", Mode::test);
+  py::class_<Config> config(m, "Config");
+  py::enum_<Config::Unit>(config, "Unit")
+      .value("one", Config::Unit::one)
+      .value("ten", Config::Unit::ten);
+  config.def(py::init<Config::Unit>())
+      .def(py::pickle(
+          [](const Config& config) { return py::make_tuple(config.unit); },
+          [](py::tuple saved) { return Config{saved[0].cast<Config::Unit>()}; }));
+  py::register_exception<Corrupt>(m, "Corrupt");
+  pl::bind_dataset<Configured>(m, "Configured", pl::init<Mode, Config>());
+  m.def("collated", [](const std::vector<torch::Tensor>& samples) { return torch::stack(samples) + 1; });
+  auto apart = m.def_submodule("apart");
+  pl::bind_sampler<Sequential>(apart, "Sequential", pl::init<size_t>(py::arg("size")));
+
   pl::bind_chunks<Chunks>(m, "Chunks", pl::init<int64_t, int64_t>(py::arg("count"), py::arg("length")));
 }

@@ -366,3 +366,28 @@ def test_the_lengths_of_a_stream_in_batches_are_known_where_the_streams_are(part
     shard: dict[str, Any] = {"num_streams": 2, "shard": (0, 2)}
     with pytest.raises(ValueError, match="stream_length should give numbers from 0"):
         next(iter(DataLoader(Negative(10).batches(3), None, **shard)))
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *["MappedEpochs", "SharedEpochs", "MappedTwice", "DerivedEpochs"],
+        *["EpochsStream", "MappedEpochsStream"],
+    ],
+)
+def test_an_epoch_goes_through_torchs_wrappers(kind: str, parts: Any) -> None:
+    def made() -> Any:
+        return DataLoader(getattr(parts, kind)(6), 3, snapshot_every_n_steps=1, collate_fn=list)
+
+    def epochs_of(batches: Any) -> list[int]:
+        return [int(epoch) for batch in batches for _, epoch in batch]
+
+    loader = made()
+    for epoch in (0, 1, 5):
+        loader.set_epoch(epoch)
+        iterator = iter(loader)
+        taken = [next(iterator)]
+        with expected_warnings():
+            again = pickle.loads(pickle.dumps(iterator))
+            assert epochs_of([*taken, *iterator]) == epochs_of([*taken, *again]) == [epoch] * 6

@@ -79,6 +79,37 @@ concept Mapped = is_map<OwnerOfGetBatch<T>>;
 template <typename T>
 concept SharedWithOthers = is_shared<OwnerOfGetBatch<T>>;
 
+// The dataset within one of torch's wrappers, or within a class derived from one.
+template <typename Source, typename Transform>
+Source& within(torch::data::datasets::MapDataset<Source, Transform>& mapped) {
+  return const_cast<Source&>(mapped.dataset());
+}
+template <typename Source>
+Source& within(torch::data::datasets::SharedBatchDataset<Source>& shared) {
+  return *shared;
+}
+template <typename T>
+concept Wraps = requires(T& object) { within(object); };
+
+// It has set_epoch(), or what it wraps has; torch's wrappers do not pass it on.
+template <typename T>
+constexpr bool takes_epoch = [] {
+  if constexpr (requires(T& object) { object.set_epoch(size_t{}); })
+    return true;
+  else if constexpr (Wraps<T>)
+    return takes_epoch<std::remove_reference_t<decltype(within(std::declval<T&>()))>>;
+  else
+    return false;
+}();
+
+template <typename T>
+void set_epoch(T& object, size_t epoch) {
+  if constexpr (requires { object.set_epoch(epoch); })
+    object.set_epoch(epoch);
+  else
+    set_epoch(within(object), epoch);
+}
+
 // Its apply_batch is torch's loop over apply().
 template <typename T>
 concept TransformsEach = requires {
@@ -230,8 +261,8 @@ class Bound : public py::class_<T> {
     (inits.add_to(*this), ...);
     if constexpr (detail::Stateful<T>)
       state(&detail::saved<T>, &detail::load<T>);
-    if constexpr (requires(T& object) { object.set_epoch(size_t{}); })
-      this->def("set_epoch", [](T& object, size_t epoch) { object.set_epoch(epoch); });
+    if constexpr (detail::takes_epoch<T>)
+      this->def("set_epoch", &detail::set_epoch<T>);
     this->def_static("_failed_index", [] { return std::exchange(detail::failed_index, -1); });
     this->def_static("_failed_field", [] { return std::exchange(detail::failed_field, nullptr); });
   }

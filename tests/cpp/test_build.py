@@ -12,13 +12,14 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
 import picklable_loader
-from picklable_loader import cpp
+from picklable_loader import DataLoader, cpp
 from picklable_loader.errors import CannotLoadError, UsageError
 from picklable_loader.integrations.cpp import BuildError, build, library
 from picklable_loader.integrations.cpp.library import _name_of, imported
@@ -486,6 +487,68 @@ if __name__ == "__main__":
     print(verify_resume(make).batches, *[batch[0]["more"] for batch in spawned])
 """
     assert run(program) == b"3 1 1 1\n"
+
+
+#: what an extension may have beside the classes of bind_...: as arguments, functions, errors
+BESIDE = """
+def beside(e):
+    config, order = e.Config(e.Config.Unit.ten), e.apart.Sequential(6)
+    return DataLoader(
+        e.Configured(e.Mode.train, config), 2, sampler=order, collate_fn=e.collated, OPTIONS)
+"""
+
+
+@pytest.mark.parametrize("module", ["__name__", "None"])
+def test_all_that_an_extension_has_can_be_read_by_another_process(module: str, parts: Any) -> None:
+    write = NOTEBOOK.replace("MODULE", module) + BESIDE.replace("OPTIONS", "")
+    write += "it = iter(beside(extension)); next(it); sys.stdout.buffer.write(pickle.dumps(it))"
+    read = "import sys, pickle; it = pickle.load(sys.stdin.buffer); print([b.tolist() for b in it])"
+    assert run(read, run(write)) == b"[[21, 31], [41, 51]]\n"
+
+
+def test_all_that_an_extension_has_is_there_in_spawned_workers(parts: Any) -> None:
+    program = NOTEBOOK.replace("MODULE", "__name__")
+    program += BESIDE.replace("OPTIONS", "num_workers=1, multiprocessing_context='spawn'")
+    program += """
+if __name__ == "__main__":
+    print([batch.tolist() for batch in beside(extension)])
+"""
+    assert run(program) == b"[[1, 11], [21, 31], [41, 51]]\n"
+
+
+@pytest.mark.parametrize("method", [None, "fork", "spawn"])
+def test_an_error_that_an_extension_registers_is_itself(method: str | None, parts: Any) -> None:
+    configured = parts.Configured(parts.Mode.test, parts.Config(parts.Config.Unit.one))
+    loader = DataLoader(
+        configured, 2, num_workers=int(method is not None), multiprocessing_context=method
+    )
+    with pytest.raises(parts.Corrupt, match="record 3"):
+        [*loader]
+
+
+def test_the_classes_beside_the_bound_ones_are_the_modules_too(parts: Any) -> None:
+    for cls in (parts.Mode, parts.Config, parts.Config.Unit, parts.Corrupt):
+        assert cls.__module__ == parts.__name__ and pickle.loads(pickle.dumps(cls)) is cls
+    for value in (parts.Mode.test, parts.Config.Unit.ten):
+        assert pickle.loads(pickle.dumps(value)) == value
+
+
+def test_a_class_beside_the_bound_ones_takes_no_name_of_the_program(
+    parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / parts.extension.__name__
+    folder.mkdir()
+    shutil.copy(parts.extension.__file__, folder / "key-4.so")
+    newer, program = imported(folder / "key-4.so"), ModuleType("program")
+    program.Mode = mine = "mine"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "program", program)
+    library.put_into("program", newer)
+    assert program.Mode is mine and program.Config is newer.Config
+    assert pickle.loads(pickle.dumps(newer.Mode.test)) == newer.Mode.test
+    # in a pickle of an older build, too
+    older = pickle.dumps([newer.Mode, newer.apart.Sequential, newer.collated])
+    older = older.replace(*[str(folder / f"key-{n}.so").encode().hex().encode() for n in (4, 3)])
+    assert pickle.loads(older) == [newer.Mode, newer.apart.Sequential, newer.collated]
 
 
 def test_a_library_that_is_not_there_is_named() -> None:

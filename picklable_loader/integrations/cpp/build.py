@@ -26,7 +26,7 @@ from types import ModuleType
 import torch
 
 from ...errors import CannotLoadError, LoaderError, UsageError
-from .library import extension_of, imported, is_bound, is_damaged
+from .library import imported, is_damaged, put_into
 
 _HEADERS = Path(__file__).parent / "include"
 _TORCH = Path(torch.__file__).parent
@@ -111,27 +111,9 @@ def load(
     flags = [*_FLAGS, _STANDARD, *extra_cflags]
     build = _Build(name, files, flags, list(extra_ldflags), _folder(build_directory) / name)
     extension = _imported_or_built(build, verbose)
-    if module is None:
-        return extension
-    _put_into(module, name, extension)
+    if module is not None:
+        put_into(module, extension)
     return extension
-
-
-def _put_into(module: str, name: str, extension: ModuleType) -> None:
-    there, is_main = vars(sys.modules[module]), module in ("__main__", "__mp_main__")
-    classes = [*filter(is_bound, vars(extension).values())]
-    for cls in classes:
-        other = there.get(cls.__name__, cls)
-        # a newer build of the extension replaces the older one's
-        if not is_bound(other) or not (is_main or extension_of(other) == name):
-            raise UsageError(
-                f"{module} has another {cls.__name__} than the class of the extension {name}, and "
-                "pickles would find that one. Give one of the two another name"
-            )
-    for cls in classes:
-        there[cls.__name__] = cls
-        if not is_main:  # which is another one in other processes
-            cls.__module__ = module
 
 
 def _checked(

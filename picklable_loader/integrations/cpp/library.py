@@ -1,8 +1,9 @@
 """Libraries of bound classes, as modules that other processes can import, too.
 
 The classes of a script or a notebook are in ``__main__``, which is another module in each process.
-Pickles name such a class by a module ``...cpp.library_tiles_2f726f6f74...``: the name of the
-extension, and the path of its library in hex. Importing this package makes such names known.
+Pickles name such a class by a module ``...cpp.library_tiles_2f726f6f74....tiles``: the name of the
+extension, the path of its library in hex, and what is in it. Importing this package makes such
+names known.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ...errors import CannotLoadError, LoaderError
+from ...errors import CannotLoadError, LoaderError, UsageError
 
 #: A pickle of a subclass that is in a notebook names it, and the module that pybind11 says it is in
 #: does not exist.
@@ -65,7 +66,9 @@ def is_damaged(error: ImportError, library: Path) -> bool:
 
 def _import(library: Path) -> ModuleType:
     name = library.parent.name
-    unique = f"{library.stem}.{name}"  # pybind11 has one module for each name in a process
+    # pybind11 has one module for each name in a process. What it makes is pickled by this name,
+    # which can be imported: its classes, enums, errors and submodules.
+    unique = f"{_name_of(library)}.{name}"
     loader = ExtensionFileLoader(unique, str(library))
     spec = spec_from_file_location(unique, library, loader=loader)
     assert spec is not None
@@ -77,10 +80,52 @@ def _import(library: Path) -> ModuleType:
             raise error.__cause__ from None
         raise
     made.__name__, made.__class__ = name, Extension
-    for cls in filter(is_bound, vars(made).values()):
-        cls.__module__ = _name_of(library)
-    sys.modules[_name_of(library)] = _imported[library] = made
+    made.__module__ = unique  # by which pybind11 pickles functions; that of the class otherwise
+    sys.modules[_name_of(library)] = sys.modules[unique] = _imported[library] = made
     return made
+
+
+def put_into(module: str, extension: ModuleType) -> None:
+    """Make an extension's classes those of a module.
+
+    A class that no ``bind_...`` has bound is one of the module's if nothing else there has its
+    name. Otherwise pickles go on to name the library's file.
+
+    Raises:
+        UsageError: the module has something else under the name of a bound class.
+    """
+    there, is_main = vars(sys.modules[module]), module in ("__main__", "__mp_main__")
+    name, classes = extension.__name__, [*filter(is_bound, vars(extension).values())]
+    for cls in classes:
+        other = there.get(cls.__name__, cls)
+        # a newer build of the extension replaces the older one's
+        if not is_bound(other) or not (is_main or extension_of(other) == name):
+            raise UsageError(
+                f"{module} has another {cls.__name__} than the class of the extension {name}, and "
+                "pickles would find that one. Give one of the two another name"
+            )
+    for cls in [*classes, *_others(extension)]:
+        other = there.get(cls.__name__, cls)
+        if is_bound(cls) or other is cls or _is_of(name, other):
+            there[cls.__name__] = cls
+            if not is_main:  # which is another one in other processes
+                _move(cls, module)
+
+
+def _others(extension: ModuleType) -> list[Any]:
+    """Its own classes that no ``bind_...`` has bound: enums, errors, those of py::class_."""
+    types = [thing for thing in vars(extension).values() if isinstance(thing, type)]
+    return [cls for cls in types if cls.__module__ == extension.__module__ and not is_bound(cls)]
+
+
+def _is_of(name: str, thing: Any) -> bool:
+    return isinstance(thing, type) and extension_of(thing) == name
+
+
+def _move(cls: Any, module: str) -> None:
+    inner = [thing for thing in vars(cls).values() if isinstance(thing, type)]
+    for each in [cls, *(each for each in inner if each.__module__ == cls.__module__)]:
+        each.__module__ = module
 
 
 def is_bound(thing: Any) -> bool:
@@ -107,7 +152,7 @@ class _Libraries(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         library = Path(bytes.fromhex(spec.name.rpartition("_")[2]).decode())
         try:
-            return _built_anew(library) or imported(library)
+            return self._under(spec.name, _built_anew(library) or imported(library))
         except (ImportError, OSError) as error:
             raise CannotLoadError(
                 f"an object of the C++ extension {library.parent.name}",
@@ -118,6 +163,14 @@ class _Libraries(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """It is imported already."""
+
+    def _under(self, name: str, extension: ModuleType) -> ModuleType:
+        """The extension, whose submodules are known under this name, too."""
+        own = extension.__module__.rpartition(".")[0]
+        for known, module in [*sys.modules.items()]:
+            if known.startswith(f"{own}."):
+                sys.modules[name + known[len(own) :]] = module
+        return extension
 
 
 def _built_anew(library: Path) -> ModuleType | None:

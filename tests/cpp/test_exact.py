@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -391,3 +392,31 @@ def test_an_epoch_goes_through_torchs_wrappers(kind: str, parts: Any) -> None:
         with expected_warnings():
             again = pickle.loads(pickle.dumps(iterator))
             assert epochs_of([*taken, *iterator]) == epochs_of([*taken, *again]) == [epoch] * 6
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("loader", [TorchsLoader, DataLoader])
+def test_an_iterator_that_has_ended_does_not_begin_again(loader: Any, parts: Any) -> None:
+    for source in (parts.Rewinds(7), parts.RewindsStream(7)):
+        for iterator, count in ((iter(source), 7), (iter(source.batches(3)), 3)):
+            assert len([*iterator]) == count
+            assert not [*iterator] and not [*iterator]
+    for given in (
+        {"sampler": parts.Rewinds(7), "batch_size": 3},
+        {"batch_sampler": parts.Rewinds(7).batches(3)},
+        {"sampler": parts.Rewinds(7), "batch_size": 3, "drop_last": True},
+    ):
+        made = loader(range(9), **given)
+        for _ in range(2):  # epochs
+            lengths = [len(batch) for batch in islice(made, 9)]
+            assert lengths == ([3, 3] if "drop_last" in given else [3, 3, 1])
+
+
+@pytest.mark.inline
+def test_an_iterator_that_has_ended_goes_on_from_a_state(parts: Any) -> None:
+    iterator = iter(parts.Rewinds(7))
+    next(iterator)
+    state = iterator.state_dict()
+    rest = [*iterator]
+    iterator.load_state_dict(state)
+    assert [*iterator] == rest and len(rest) == 6 and not [*iterator]

@@ -27,6 +27,7 @@ class Pass:
 
     #: for CustomOrder: a replay would begin without what the sampler has in C++
     state_is_position = True
+    _ended = False  # an iterator that has ended does not begin again, and C++ may
 
     def __init__(self, source: Any, batch_size: int | None = None, drop_last: bool = False) -> None:
         is_stream = isinstance(source, IterableDataset)
@@ -38,6 +39,8 @@ class Pass:
         return self
 
     def __next__(self) -> Any:
+        if self._ended:
+            raise StopIteration
         if not self._begun:
             self._begin()
         name = type(self._source).__qualname__
@@ -65,6 +68,7 @@ class Pass:
             )
         if not isinstance(taken, list) or len(taken) < (count if self._drop_last else 1):
             vars(self._source)["_under_way"] = False
+            self._ended = True
             raise StopIteration
         return taken[0] if self._batch_size is None else taken
 
@@ -84,6 +88,7 @@ class Pass:
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from that position."""
+        self._ended = False
         self._take_over()
         is_stream = isinstance(self._source, IterableDataset)
         if is_stream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -119,6 +120,17 @@ def test_a_compiler_that_is_too_old_is_named(folder: Path, monkeypatch: pytest.M
 def test_errors_of_the_sources_are_in_the_error(folder: Path) -> None:
     (folder / "number.h").write_text("#error no number\n")
     with pytest.raises(BuildError, match="(?s)tiny cannot be built.*no number"):
+        load()
+
+
+@pytest.mark.parametrize("wrong", ["error: no such type", "undefined reference to f"])
+def test_the_error_is_in_the_error_below_any_number_of_warnings(
+    folder: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings = 'for n in $(seq 300); do echo "tiny.cpp:$n: warning: unused variable" >&2; done'
+    script = f'{NOT_TO_BUILD}; {warnings}; echo "tiny.cpp: {wrong}" >&2; exit 1'
+    fake_compiler(monkeypatch, script)
+    with pytest.raises(BuildError, match=re.escape(wrong)):
         load()
 
 

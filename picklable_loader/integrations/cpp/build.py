@@ -39,6 +39,8 @@ _LIBRARIES = ["-ltorch_python", "-ltorch", "-ltorch_cpu", "-lc10"]
 _VARIABLES = ("CXX", "CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH")
 #: a flag with a folder that begins in the current one: "-Iinclude", or "include" after "-I"
 _RELATIVE = re.compile(r"-(I|L|isystem|iquote)=?[^/]|[^-/]")
+#: the first line of a compiler or linker that is no warning, nor what one is about
+_ERROR = re.compile("^.*(?:error:|undefined reference|cannot find -l).*", re.MULTILINE)
 #: of a compiler's messages, the most characters that an error has
 _MOST_TEXT = 4000
 #: builds in a row during which somebody saved a source or header
@@ -275,7 +277,7 @@ class _Build:
         if done.returncode:
             raise BuildError(
                 self.name,
-                f"{command[0]} ended with {done.returncode}:\n{done.stderr[:_MOST_TEXT]}",
+                f"{command[0]} ended with {done.returncode}:\n{_errors_in(done.stderr)}",
                 f"The errors are those of the sources; this prints all of them:\n"
                 f"{shlex.join(command)}",
             )
@@ -302,6 +304,12 @@ class _Build:
         """Its name has the content: a process that has loaded one can load a newer one, too."""
         content = b"".join(_digest(Path(path).read_bytes()).encode() for path in headers)
         return self.folder / f"{self._key}-{_digest(content)}.so"
+
+
+def _errors_in(messages: str) -> str:
+    """The messages, where they are long from the first error on."""
+    found = None if len(messages) <= _MOST_TEXT else _ERROR.search(messages)
+    return messages[found.start() if found else 0 :][:_MOST_TEXT]
 
 
 def _digest(content: bytes) -> str:
@@ -376,7 +384,7 @@ def _compiler(name: str) -> list[str]:
         raise BuildError(
             name,
             f"expected a compiler for C++20, found {version.stdout.partition(chr(10))[0]!r}: "
-            f"{done.stderr[:_MOST_TEXT]}",
+            f"{_errors_in(done.stderr)}",
             "Install g++ 11 or clang 14, or later, and set CXX to its path",
         )
     return found

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from laws.observe import expected_warnings
+from torch.utils.data import ConcatDataset
 from torch.utils.data import DataLoader as TorchsLoader
 from torch.utils.data import Dataset, default_collate
 
@@ -603,6 +604,29 @@ def test_a_batch_sampler_may_give_tensors(loader: Any, parts: Any) -> None:
         ] == [3, 3, 2]
     with pytest.raises(TypeError, match="an index of Samples is an int, not 1.0"):
         parts.Samples(8).__getitems__(torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("batch", [[0, 1], (0, 1), np.array([0, 1]), torch.tensor([0, 1])])
+def test_a_batch_as_an_index_is_an_error_with_the_way_out(batch: Any, parts: Any) -> None:
+    text = r"an index of Samples is an int, not .*0, 1.*batch_sampler="
+    with pytest.raises(TypeError, match=text):
+        next(iter(DataLoader(parts.Samples(8), sampler=[batch], batch_size=None)))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda whole: DataLoader(whole, batch_size=None),
+        lambda whole: DataLoader(ConcatDataset([whole]), 3),
+        lambda whole: DataLoader(ConcatDataset([whole]), 3, on_error="skip"),
+    ],
+    ids=["no batch_size", "ConcatDataset", "skip"],
+)
+def test_a_sample_of_a_dataset_of_whole_batches_is_an_error_with_the_way_out(
+    make: Any, parts: Any
+) -> None:
+    with pytest.raises(NotImplementedError, match="Loops makes whole batches.*with a batch_size"):
+        next(iter(make(parts.Loops(parts.values()))))
 
 
 class Values(list[float]):

@@ -137,7 +137,7 @@ def _getitem(self: Any, index: Any) -> Any:
     try:
         return self._get(index)
     except Exception as error:
-        raise explained(error, self, index)
+        raise explained(error, self, index, alone=True)
 
 
 def _getitems(self: Any, indices: Any) -> Any:
@@ -186,6 +186,13 @@ def _getitems_at_once(self: Any, indices: Any) -> list[Whole]:
     return [Whole(_getitems(self, indices))]
 
 
+def _getitem_of_whole(self: Any, index: Any) -> Any:
+    raise NotImplementedError(  # the loaders take it for no __getitem__
+        f"{type(self).__qualname__} makes whole batches, and no samples. Give it to the loader "
+        "itself, with a batch_size or a batch_sampler; not within a ConcatDataset"
+    )
+
+
 def _collate(self: Any, samples: Any) -> Any:
     try:
         return self._apply(samples)
@@ -198,7 +205,7 @@ _EVERY = {"__reduce_ex__": reduce, "__getstate__": getstate, "__setstate__": set
 _METHODS: dict[str, dict[str, Any]] = {
     "dataset": {"__getitem__": _getitem, "__getitems__": _Bulk()},
     "chunks": {"__getitem__": _getitem, "__getitems__": _Bulk()},
-    "batch dataset": {"__getitems__": _getitems_at_once},
+    "batch dataset": {"__getitem__": _getitem_of_whole, "__getitems__": _getitems_at_once},
     "sampler": {
         "__iter__": begin,
         "batches": batches,

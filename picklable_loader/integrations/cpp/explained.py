@@ -8,14 +8,21 @@ from typing import Any
 
 from ...errors import LoaderError, UsageError
 
+#: a sampler has given a list as an index
+_IS_BATCH = ". Pass a sampler that gives lists as batch_sampler=, without a batch_size"
 
-def explained(error: Exception, dataset: Any, asked: Any) -> Exception:
-    """An error of C++ that names its sample; in our words where pybind11's are riddles."""
+
+def explained(error: Exception, dataset: Any, asked: Any, alone: bool = False) -> Exception:
+    """An error of C++ that names its sample; in our words where pybind11's are riddles.
+
+    Args:
+        alone: it was asked for one sample, so a list is no list of indices.
+    """
     name, failed = type(dataset).__qualname__, dataset._failed_index()
     if isinstance(error, StopIteration):  # it would end the epoch, as in generators (PEP 479)
         return RuntimeError(f"{name} raised StopIteration when it was asked for {_brief(asked)}")
     # a function in Python that C++ has called raises its own errors
-    riddle = None if _is_of_python(error) else _riddle(error, name, dataset, asked)
+    riddle = None if _is_of_python(error) else _riddle(error, name, dataset, asked, alone)
     if riddle is not None:
         return riddle
     names = len(error.args) == 1 and type(error.args[0]) is str  # others are for programs
@@ -30,7 +37,7 @@ def _is_of_python(error: Exception) -> bool:
     return error.__traceback__ is not None and error.__traceback__.tb_next is not None
 
 
-def _riddle(error: Exception, name: str, dataset: Any, asked: Any) -> Exception | None:
+def _riddle(error: Exception, name: str, dataset: Any, asked: Any, alone: bool) -> Exception | None:
     """An error of pybind11 in words, or None."""
     text = str(error)
     if isinstance(error, UnicodeDecodeError):
@@ -41,7 +48,8 @@ def _riddle(error: Exception, name: str, dataset: Any, asked: Any) -> Exception 
         )
     if isinstance(error, TypeError) and "incompatible function arguments" in text:
         if not hasattr(dataset, "_apply"):
-            if (of_index := _of_indices(name, asked)) is not None:
+            several = isinstance(asked, list) and not alone
+            if (of_index := _of_indices(name, asked if several else [asked])) is not None:
                 return of_index
         elif isinstance(asked, list) and asked:
             takes = " ".join(text.partition("Invoked with")[0].split())
@@ -60,13 +68,14 @@ def _riddle(error: Exception, name: str, dataset: Any, asked: Any) -> Exception 
     return None
 
 
-def _of_indices(name: str, asked: Any) -> Exception | None:
+def _of_indices(name: str, indices: list[Any]) -> Exception | None:
     """Python's own error for something that is no index."""
-    for index in asked if isinstance(asked, (list, tuple)) else [asked]:
+    for index in indices:
         try:
             whole = operator.index(index)
         except TypeError:
-            return TypeError(f"an index of {name} is an int, not {_brief(index)}")
+            batch = "" if isinstance(index, str) or not hasattr(index, "__len__") else _IS_BATCH
+            return TypeError(f"an index of {name} is an int, not {_brief(index)}{batch}")
         if not -(2**63) <= whole < 2**63:
             return IndexError(f"index {whole} is out of range ({name} was asked for it)")
     return None

@@ -336,16 +336,15 @@ class Schedule:
     def _refill(self, out: list[Instruction]) -> None:
         """Draw tasks up to the budget and hand them out."""
         plan, policy, window, budget = self.plan, self.policy, self._window, self._budget
+        dispatch = self._dispatch
         on_demand = policy.lazy or policy.on_demand or self.feedback.waits
         if on_demand and not self._wanting:
             return
         self._fault = self.feedback.hear(self.delivered) or self._fault
         while len(window.entries) < budget.tasks and self._may_draw():
             try:
-                # in one line: no signal comes before it is noted
-                self._drawn = (
-                    plan.draw() if self._in_turn else self._dispatch.draw(plan, budget.tasks)
-                )
+                # In one line, which black must not split: no signal comes before it is noted.
+                self._drawn = plan.draw() if self._in_turn else dispatch.draw(plan, budget.tasks)
             except StopIteration:
                 streams = plan.repeat(self.delivered + len(window.entries))
                 self._exhausted = not streams
@@ -360,9 +359,9 @@ class Schedule:
                 window.add(task, held=not self._sends_at_once)
                 self._drawn = None
                 if self._sends_at_once:
-                    out.append(self._dispatch.at_once(task))
+                    out.append(dispatch.at_once(task))
         if window.held:
-            self._dispatch.hand_out(out)
+            dispatch.hand_out(out)
 
     def _may_draw(self) -> bool:
         """There may be more tasks, and the bound in bytes leaves room for one."""

@@ -178,6 +178,11 @@ class _Walk:
             return False, True
         by_protocol = self.whole and self.protocol_of(kind)
         found = issubclass(kind, GENERATORS) or by_protocol or _goes_on(thing, kind, self.owners)
+        if _is_ours(kind):
+            return (
+                bool(found),
+                False,
+            )  # it leads to the loader that is saved, and to all that is its
         # A dataset seeds itself, and no transform in it; a collator, no tokenizer.
         whole = by_protocol and not (issubclass(kind, Dataset) or by_protocol == _LAZY)
         enters = not (found and (whole or not by_protocol))
@@ -300,7 +305,7 @@ def _goes_on(thing: Any, kind: type[Any], owners: set[int]) -> bool:
 
     An epoch of any other loader is drawn from the generators at hand.
     """
-    ours = any((base.__module__, base.__name__) == _ITERATOR for base in kind.__mro__)
+    ours = _is_ours(kind)
     loader = vars(thing).get("loader") if ours else thing
     if not issubclass(type(loader), TorchDataLoader):
         return issubclass(kind, _BaseDataLoaderIter)
@@ -309,6 +314,10 @@ def _goes_on(thing: Any, kind: type[Any], owners: set[int]) -> bool:
         return False
     options = getattr(given.get("_pl"), "options", None)
     return ours or given.get("generator") is not None or getattr(options, "seed", None) is not None
+
+
+def _is_ours(kind: type[Any]) -> bool:
+    return any((base.__module__, base.__name__) == _ITERATOR for base in kind.__mro__)
 
 
 def _holds(thing: Any, kind: type[Any]) -> bool:

@@ -178,18 +178,15 @@ class _Walk:
             return False, True
         by_protocol = self.whole and self.protocol_of(kind)
         found = issubclass(kind, GENERATORS) or by_protocol or _goes_on(thing, kind, self.owners)
-        if _is_ours(kind):
-            return (
-                bool(found),
-                False,
-            )  # it leads to the loader that is saved, and to all that is its
+        if _is_ours(kind):  # it leads to the loader that is saved, and to all that is its
+            return bool(found), False
         # A dataset seeds itself, and no transform in it; a collator, no tokenizer.
         whole = by_protocol and not (issubclass(kind, Dataset) or by_protocol == _LAZY)
         enters = not (found and (whole or not by_protocol))
         return bool(found), enters and (not issubclass(kind, self.shut) or _holds(thing, kind))
 
     def _new(self, near: Iterable[tuple[str, Any]], path: str, depth: int) -> Iterator[_Thing]:
-        """Those of some things that are looked at later."""
+        """The things that are new, for a later look."""
         for step, thing in near:
             kind = type(thing)
             if kind in ATOMS or id(thing) in self.seen or len(self.seen) >= self.most:
@@ -199,7 +196,7 @@ class _Walk:
             yield path + step, thing, 0 if nesting is None else depth + nesting
 
     def _within(self, path: str, thing: Any, depth: int) -> Iterator[_Thing]:
-        """What a thing has, and the generators that its code reads."""
+        """The parts of a thing, and the generators that its code reads."""
         kind = type(thing)
         yield from self._new(_inside(thing, kind, self.of_class), path, depth)
         if not (kind in _PLAIN or _holds(thing, kind)):

@@ -1,4 +1,4 @@
-"""What code reads in global variables and in classes; nobody's code is called for it.
+"""The values that code reads in global variables and in classes; nobody's code is called for it.
 
 The seed of a generator depends on its path. So the functions that only find generators do not
 change, and those that find all other values come after them.

@@ -103,7 +103,7 @@ class Record:
 
 
 class BadSamples:
-    """Those that batches were delivered without; a driver has them over all of its engines."""
+    """The bad samples that batches were delivered without, over all engines of a driver."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -22,8 +22,11 @@ from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, UsageError
 from .arrays import TORCH_DTYPES, NotPlain, whole
 from .plain import check_hashes, decode, encode
 from .skip import MOST_TASKS, moved_on, tasks_claimed
+from .tree import Path, text_of
 
 _TYPE, _SKIP = "$type", "$skip"
+#: where the paths of all values begin
+_STATE: Path = (None, "state")
 _WIDTH = 100
 #: longer numbers are written in hexadecimal: reading decimals takes time that grows as a square
 _LONGEST = 2**4096
@@ -44,8 +47,8 @@ def to_json(state: Any) -> str:
     Raises:
         CannotSaveError: something in it is no plain value; the text says where.
     """
-    _check_size(state)
     try:
+        _check_size(state)
         lines: list[str] = []
         _write(_form(state, _STATE), "", "", lines)
         return "\n".join(lines) + "\n"
@@ -81,21 +84,6 @@ def from_json(text: str) -> Any:
         raise DamagedStateError("state", "nested some hundred levels deep at most", text) from None
 
 
-# --- the path of a value -------------------------------------------------------------------------
-# It is made into text for errors only: keys may be long, and levels many.
-
-_Path = tuple[Any, str] | None
-_STATE: _Path = (None, "state")
-
-
-def _named(path: _Path) -> str:
-    labels = []
-    while path is not None:
-        path, label = path
-        labels.append(label)
-    return "".join(reversed(labels))
-
-
 # --- writing -------------------------------------------------------------------------------------
 
 
@@ -104,25 +92,9 @@ def _check_size(state: Any) -> None:
 
     Forty tuples of two, each twice within the next, are small, and a million million values.
     """
-    sizes: dict[int, int] = {}
-    begun: set[int] = set()
-    waiting, counted = [state], 0
-    while waiting:
-        part = waiting[-1]
-        if id(part) in sizes or not isinstance(part, _CONTAINERS):
-            waiting.pop()
-            continue
-        inner = [*part, *part.values()] if isinstance(part, dict) else list(part)
-        if id(part) not in begun:
-            begun.add(id(part))
-            counted += len(part)
-            waiting += [each for each in inner if isinstance(each, _CONTAINERS)]
-            continue
-        if not all(id(each) in sizes for each in inner if isinstance(each, _CONTAINERS)):
-            raise CannotSaveError("the state", "it contains itself", "Take a new state_dict")
-        sizes[id(part)] = 1 + sum(sizes.get(id(each), 1) for each in inner)
-        waiting.pop()
-    if sizes.get(id(state), 1) > _MOST_TIMES * counted + _FREE_PARTS:
+    found: dict[int, tuple[int, int]] = {}
+    size = _size(state, found)
+    if size > _MOST_TIMES * sum(items for items, _ in found.values()) + _FREE_PARTS:
         raise CannotSaveError(
             "the state",
             "the same parts are in so many places that its text would be endless",
@@ -130,11 +102,28 @@ def _check_size(state: Any) -> None:
         )
 
 
+def _size(part: Any, found: dict[int, tuple[int, int]]) -> int:
+    """How many values a part has, each as often as it would be written.
+
+    ``found`` has for each container, by its id, its items and this size; 0 while that is counted.
+    """
+    if not isinstance(part, _CONTAINERS):
+        return 1
+    if id(part) not in found:
+        found[id(part)] = len(part), 0
+        inner = [*part, *part.values()] if isinstance(part, dict) else part
+        found[id(part)] = len(part), 1 + sum([_size(each, found) for each in inner])
+    _, size = found[id(part)]
+    if not size:
+        raise CannotSaveError("the state", "it contains itself", "Take a new state_dict")
+    return size
+
+
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _MOST_TIMES, _FREE_PARTS = 100, 10**5
 
 
-def _form(value: Any, path: _Path) -> Any:
+def _form(value: Any, path: Path) -> Any:
     """The JSON form of a value."""
     kind = type(value)
     if kind in (bool, type(None)):
@@ -151,21 +140,21 @@ def _form(value: Any, path: _Path) -> Any:
         return {_TYPE: "plain", "value": _form(encode(value), path)}
     except NotPlain as found:
         raise CannotSaveError(
-            _named(path),
+            text_of(path),
             f"JSON cannot hold {found}",
             "Use pickle, or torch.save, or keep numbers there",
         ) from None
 
 
-def _form_items(items: Any, path: _Path) -> list[Any]:
-    return [_form(item, (path, f"[{at}]")) for at, item in enumerate(items)]
+def _form_items(items: Any, path: Path) -> list[Any]:
+    return [_form(item, (path, at)) for at, item in enumerate(items)]
 
 
-def _form_dict(value: dict[Any, Any], path: _Path) -> dict[str, Any]:
+def _form_dict(value: dict[Any, Any], path: Path) -> dict[str, Any]:
     if not all(type(key) is str and not key.startswith("$") for key in value):
         pairs = [_form_items(pair, path) for pair in value.items()]
         return {_TYPE: "dict", "items": pairs}
-    form = {key: _form(each, ((path, "."), key)) for key, each in value.items()}
+    form = {key: _form(each, (path, key)) for key, each in value.items()}
     found = value.get("format")
     return {_SKIP: 0, **form} if type(found) is str and found == FORMAT else form
 
@@ -210,6 +199,9 @@ _FORMS: dict[type[Any], Callable[[Any], Any]] = {
     bytes: lambda value: {_TYPE: "bytes", "base64": _base64(value)},
     torch.Tensor: _form_tensor,
 }
+
+
+_dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def _write(form: Any, indent: str, lead: str, lines: list[str]) -> None:
@@ -272,10 +264,6 @@ def _rows(items: list[Any], indent: str) -> Iterator[str]:
     yield indent + "]"
 
 
-def _dumps(form: Any) -> str:
-    return json.dumps(form, ensure_ascii=False, allow_nan=False)
-
-
 # --- reading -------------------------------------------------------------------------------------
 
 
@@ -310,10 +298,10 @@ class _Reader:
     def __init__(self, size: int) -> None:
         self._tasks_left = size + MOST_TASKS
 
-    def value(self, form: Any, path: _Path) -> Any:
+    def value(self, form: Any, path: Path) -> Any:
         """The value of a form."""
         if type(form) is list:
-            return [self.value(item, (path, f"[{at}]")) for at, item in enumerate(form)]
+            return [self.value(item, (path, at)) for at, item in enumerate(form)]
         if type(form) is not dict:
             return form
         if _TYPE not in form:
@@ -323,22 +311,24 @@ class _Reader:
         except DamagedStateError:
             raise
         except (*SYMPTOMS, MemoryError, struct.error) as error:
-            raise DamagedStateError(_named(path), "a value as to_json writes it", form) from error
+            raise DamagedStateError(text_of(path), "a value as to_json writes it", form) from error
 
-    def dict(self, form: dict[str, Any], path: _Path) -> dict[str, Any]:
+    def dict(self, form: dict[str, Any], path: Path) -> dict[str, Any]:
         """A dict, moved on if it is a state that was edited."""
-        found = {n: self.value(each, ((path, "."), n)) for n, each in form.items() if n != _SKIP}
+        found = {n: self.value(each, (path, n)) for n, each in form.items() if n != _SKIP}
         count = form.get(_SKIP, 0)
         if type(count) is not int or count < 0:
-            raise DamagedStateError(f"{_named(path)}.{_SKIP}", "a number of batches, from 0", count)
+            raise DamagedStateError(
+                f"{text_of(path)}.{_SKIP}", "a number of batches, from 0", count
+            )
         if not count:
             return found
         self._tasks_left -= tasks_claimed(found)
         if self._tasks_left < 0:
-            raise DamagedStateError(_named(path), "a window of tasks like the text's size", found)
+            raise DamagedStateError(text_of(path), "a window of tasks like the text's size", found)
         return moved_on(found, count)
 
-    def pairs(self, form: Mapping[str, Any], path: _Path) -> Any:
+    def pairs(self, form: Mapping[str, Any], path: Path) -> Any:
         """A dict whose keys are any values."""
         pairs = [(self.value(key, path), self.value(each, path)) for key, each in form["items"]]
         check_hashes(key for key, _ in pairs)
@@ -360,7 +350,7 @@ def _bytes(form: dict[str, Any]) -> bytes:
     return b64decode(form["base64"], validate=True)
 
 
-_VALUES: dict[str, Callable[[_Reader, dict[str, Any], _Path], Any]] = {
+_VALUES: dict[str, Callable[[_Reader, dict[str, Any], Path], Any]] = {
     "tuple": lambda reader, form, path: tuple(reader.value(form["items"], path)),
     "dict": _Reader.pairs,
     "int": lambda reader, form, path: int(form["hex"], 16),

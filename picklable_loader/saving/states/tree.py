@@ -21,6 +21,10 @@ from .arrays import whole
 from .checksum import checksum, text_checksum
 from .plain import DEEPEST, SCALARS
 
+#: The path of what has a part, and the part's name or number there; None for the whole. It is made
+#: into text for errors only: names may be long, and levels many.
+Path = tuple[Any, str | int] | None
+
 #: dicts that are often empty, which some programs lose (``torch.distributed.checkpoint``)
 _OFTEN_EMPTY = ("sampler", "rng", "workers")
 #: types of which equal values have equal texts, in a field of one type
@@ -47,12 +51,12 @@ def copied(state: Any) -> Any:
             owner[key] = part
             continue
         if kind not in (dict, OrderedDict, list, torch.Tensor):
-            raise DamagedStateError(_text(path), _EXPECTED.get(kind, "a plain value"), part)
+            raise DamagedStateError(text_of(path), _EXPECTED.get(kind, "a plain value"), part)
         if level > DEEPEST:
-            raise DamagedStateError(_text(path), f"nested {DEEPEST} levels deep at most", part)
+            raise DamagedStateError(text_of(path), f"nested {DEEPEST} levels deep at most", part)
         identity = _identity(part, path) if kind is torch.Tensor else id(part)
         if identity in seen:
-            raise DamagedStateError(_text(path), "a part that is there once", part)
+            raise DamagedStateError(text_of(path), "a part that is there once", part)
         seen.add(identity)
         if kind is torch.Tensor:
             owner[key] = part.detach().clone()
@@ -63,7 +67,7 @@ def copied(state: Any) -> Any:
             owner[key] = named = dict.fromkeys(part)
             waiting += [(p, named, name, (path, name), level + 1) for name, p in dict.items(part)]
         else:
-            raise DamagedStateError(_text(path), "a dict whose keys are text", part)
+            raise DamagedStateError(text_of(path), "a dict whose keys are text", part)
     found = root[0]
     if type(found) is dict and "checksum" in found:  # which is the same without the empty dicts
         return {**{name: {} for name in _OFTEN_EMPTY}, **found}
@@ -78,7 +82,7 @@ def _identity(tensor: torch.Tensor, path: Any) -> Any:
     try:
         whole(tensor)
     except ValueError as error:
-        raise DamagedStateError(_text(path), f"no {error}", tuple(tensor.shape)) from None
+        raise DamagedStateError(text_of(path), f"no {error}", tuple(tensor.shape)) from None
     return "storage", tensor.untyped_storage().data_ptr() or id(tensor)
 
 
@@ -207,8 +211,8 @@ def _tensor(tensor: torch.Tensor) -> Any:
 _JSON = json.JSONEncoder(sort_keys=True, check_circular=False, default=_tensor)
 
 
-def _text(path: Any) -> str:
-    """A path, given as a name and, before it, the path of what has it."""
+def text_of(path: Path) -> str:
+    """A path in words, of a long one its beginning."""
     names: list[str] = []
     while path is not None:
         path, name = path

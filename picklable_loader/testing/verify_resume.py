@@ -105,7 +105,7 @@ def verify_resume(
         ValueError: a codec is not known, or no worker count is given.
         TypeError: ``make_loader`` returns no DataLoader of this package.
     """
-    unknown = [codec for codec in codecs if codec not in (*_DUMPS, "deepcopy", "state_dict")]
+    unknown = [codec for codec in codecs if codec not in _DUMPS]
     if unknown or not num_workers:
         raise ValueError(f"codecs={unknown!r} are not known, or num_workers is empty")
     begin = time.perf_counter()
@@ -116,11 +116,11 @@ def verify_resume(
     expected = subject.uninterrupted(counts[0])
     compare_runs(expected, subject.uninterrupted(counts[0]), "in a second run")
     places = _places(len(expected[0]), steps, max_steps)
-    saved = subject.save(counts[0], places, codecs)
-    compare_runs(expected, saved.trace, "in a run that was saved on the way")
+    saved_run, saves = subject.save(counts[0], places, codecs)
+    compare_runs(expected, saved_run, "in a run that was saved on the way")
     tasks = [
         _Task(step, codec, data, count)
-        for (step, codec), data in saved.data.items()
+        for (step, codec), data in saves.items()
         for count in (counts if codec == "state_dict" else counts[:1])
     ]
     for task in tasks:
@@ -144,17 +144,21 @@ class _Task:
     num_workers: int | None
 
 
-@dataclass
-class _Saved:
-    trace: list[Trace]
-    data: dict[tuple[int, str], Any]
+def _dump_state(iterator: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(iterator.state_dict(), file)
+    return file.getvalue()
 
 
-_DUMPS: dict[str, Callable[[Any], bytes]] = {
+_DUMPS: dict[str, Callable[[Any], Any]] = {
     "pickle": pickle.dumps,
     "cloudpickle": cloudpickle.dumps,
     "dill": dill.dumps,
+    "deepcopy": copy.deepcopy,
+    "state_dict": _dump_state,
 }
+#: by the step and the codec of a save
+_Saves = dict[tuple[int, str], Any]
 
 
 def _can_travel(task: _Task) -> bool:
@@ -176,9 +180,6 @@ class _Subject:
         arguments = {} if num_workers is None else {"num_workers": num_workers}
         return witness(self.make_loader(**arguments))
 
-    def trace(self, loader: DataLoader[Any], batches: Iterable[Any]) -> Trace:
-        return trace(loader, batches, self.most)
-
     def counts(self, wanted: Sequence[int]) -> tuple[int | None, ...]:
         """The worker counts to try; None where ``make_loader`` decides."""
         names = inspect.signature(self.make_loader).parameters
@@ -195,7 +196,8 @@ class _Subject:
     def uninterrupted(self, num_workers: int | None, draws: bool = False) -> list[Trace]:
         _set_generators(0)
         loader = self.make(num_workers)
-        return [self.trace(loader, _drawing(loader) if draws else loader) for _ in range(2)]
+        epochs = [_drawing(loader) if draws else loader for _ in range(2)]
+        return [trace(loader, epoch, self.most) for epoch in epochs]
 
     def bears_draws(self, num_workers: int | None, expected: list[Trace]) -> bool:
         """A program that draws from the global generators, by dropout say, gets equal batches."""
@@ -205,23 +207,25 @@ class _Subject:
             return False
         return True
 
-    def save(self, num_workers: int | None, places: list[int], codecs: Sequence[str]) -> _Saved:
-        """A run that is saved at all places, and after StopIteration."""
+    def save(
+        self, num_workers: int | None, places: list[int], codecs: Sequence[str]
+    ) -> tuple[list[Trace], _Saves]:
+        """A run that is saved at all places, and after StopIteration; and what was saved."""
         _set_generators(0)
         loader = self.make(num_workers)
-        data: dict[tuple[int, str], Any] = {}
+        saves: _Saves = {}
         iterator = iter(loader)
         seen: Trace = []
         while True:
             if len(seen) in places:  # the iterator's step counts batches that have no sample, too
-                data.update({(len(seen), c): _dump(iterator, c) for c in codecs})
+                saves |= {(len(seen), codec): _DUMPS[codec](iterator) for codec in codecs}
             batch = next(iterator, _END) if len(seen) < self.most else _END
             if batch is _END:
                 break
-            seen += self.trace(loader, [batch])
+            seen += trace(loader, [batch], 1)
         if len(seen) < self.most:
-            data.update({(-1, c): _dump(iterator, c) for c in codecs})
-        return _Saved([seen, self.trace(loader, loader)], data)
+            saves |= {(-1, codec): _DUMPS[codec](iterator) for codec in codecs}
+        return [seen, trace(loader, loader, self.most)], saves
 
     def check(self, task: _Task, expected: list[Trace], process: str) -> None:
         """Resume one save, and compare the rest of its epoch and the next one."""
@@ -235,7 +239,7 @@ class _Subject:
         except OrderMismatch as error:
             raise ResumeError(where, "order", str(error), ORDER) from error
         compare(first, rest, where)
-        compare(expected[1], self.trace(loader, loader), f"{where}, in the next epoch")
+        compare(expected[1], trace(loader, loader, self.most), f"{where}, in the next epoch")
 
     def _resume(self, task: _Task, left: int, where: str) -> tuple[DataLoader[Any], Trace]:
         # One more than is left, to see an epoch that does not end; not in one that is left early.
@@ -268,16 +272,6 @@ def _drawing(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 _END = object()
-
-
-def _dump(iterator: Any, codec: str) -> Any:
-    if codec == "deepcopy":
-        return copy.deepcopy(iterator)
-    if codec != "state_dict":
-        return _DUMPS[codec](iterator)
-    file = io.BytesIO()
-    torch.save(iterator.state_dict(), file)
-    return file.getvalue()
 
 
 def _load(task: _Task, where: str) -> Any:

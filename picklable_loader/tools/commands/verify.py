@@ -59,8 +59,7 @@ def run(options: argparse.Namespace) -> int:
                 max_batches=options.max_batches,
             )
     except ResumeError as error:
-        data = {"exact": False, "what": error.what, "where": error.where}
-        data |= {"difference": error.difference, "why": error.why}
+        data = {"exact": False, **asdict(error)}
         title = f"{options.function} does not resume exactly"
         rows = [(name, data[name]) for name in ("what", "where", "difference", "why")]
         show([Table(title, rows)], data, options.json)

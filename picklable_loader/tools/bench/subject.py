@@ -122,15 +122,13 @@ def _module(name: str) -> Any:
     sys.path.insert(0, "")  # the folder at hand, as for python -m
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if name == missing or name.startswith(f"{missing}."):
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
             raise BenchError(
                 f"there is no module {missing!r}. Start this in the folder that has it, or "
                 "install it; it is named with dots and without .py."
             ) from None
-        raise BenchError(f"importing {name!r} raised the exception above.") from error
-    except Exception as error:
         raise BenchError(f"importing {name!r} raised the exception above.") from error
     finally:
         sys.path.remove("")

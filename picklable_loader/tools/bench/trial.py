@@ -24,6 +24,8 @@ _AHEAD = 2
 
 _NOTHING = object()
 
+_Figures = tuple[Stats, float]
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -127,28 +129,18 @@ class _Pass:
         return batches
 
     def figures(self) -> _Figures | None:
-        """Figures of its iterator and the system by now; None if the iterator is torch's."""
+        """Its iterator's figures, and seconds that its workers ran; None if it is torch's."""
         iterator = self._iterator
         if not isinstance(iterator, LoaderIterator):
             return None
         stats = iterator.stats()
-        pids = tuple(worker.pid for worker in stats.workers)
-        return _Figures(stats, pids, sum(map(_processor_s, pids)))
+        return stats, sum(_processor_s(worker.pid) for worker in stats.workers)
 
     def close(self) -> None:
         """Retire the workers."""
         if isinstance(self._iterator, LoaderIterator):
             self._iterator.close()
         self._iterator = None
-
-
-@dataclass(frozen=True)
-class _Figures:
-    """A loader at one moment; ``processor_s`` is the sum over its workers."""
-
-    stats: Stats
-    pids: tuple[int | None, ...]
-    processor_s: float
 
 
 def _processor_s(pid: int | None) -> float:
@@ -163,16 +155,19 @@ def _processor_s(pid: int | None) -> float:
 
 def _measured(before: _Figures | None, after: _Figures | None, seconds: float) -> dict[str, Any]:
     """Shares of that time, by the figures; none where the workers were exchanged."""
-    if before is None or after is None or before.pids != after.pids or not after.pids:
+    if before is None or after is None:
         return {}
-    workers = zip(before.stats.workers, after.stats.workers)
-    busy_s = sum(b.busy_s - a.busy_s for a, b in workers)
-    computing = (after.processor_s - before.processor_s) / (len(after.pids) * seconds)
+    (first, ran_before_s), (last, ran_s) = before, after
+    workers = last.workers
+    if not workers or [each.pid for each in first.workers] != [each.pid for each in workers]:
+        return {}
+    busy_s = sum(b.busy_s - a.busy_s for a, b in zip(first.workers, workers))
+    computing = (ran_s - ran_before_s) / (len(workers) * seconds)
     return {
-        "busy": min(1.0, busy_s / (len(after.pids) * seconds)),
+        "busy": min(1.0, busy_s / (len(workers) * seconds)),
         "computing": None if math.isnan(computing) else min(1.0, computing),
-        "waited": min(1.0, (after.stats.waited_s - before.stats.waited_s) / seconds),
-        "budget": after.stats.prefetch_budget,
+        "waited": min(1.0, (last.waited_s - first.waited_s) / seconds),
+        "budget": last.prefetch_budget,
     }
 
 

@@ -37,7 +37,7 @@ def find(tree: Any) -> list[Finding]:
         if isinstance(node, Built) and _is_iterator(node):
             inside.add(id(node.state["state"]))
             found.append(Finding(text_of_path(path), "iterator", rows.of_iterator(node)))
-        elif _is_state(node) and id(node) not in inside:
+        elif is_state(node) and id(node) not in inside:
             found.append(Finding(text_of_path(path), "state", rows.of_state(node)))
     return found
 
@@ -190,8 +190,10 @@ def _own_weight(node: Any) -> int:
 # --- what there is to say ------------------------------------------------------------------------
 
 
-def _is_state(node: Any) -> bool:
-    return isinstance(node, dict) and node.get("format") == FORMAT and "version" in node
+def is_state(node: Any) -> bool:
+    """It is a state, whether damaged or not."""
+    found = node.get("format") if isinstance(node, dict) else None
+    return type(found) is str and found == FORMAT and "version" in node
 
 
 def _is_iterator(node: Built) -> bool:
@@ -209,7 +211,7 @@ class _Rows:
     def of_iterator(self, node: Built) -> dict[str, Any]:
         loader, state = node.state["loader"], node.state["state"]
         rows: dict[str, Any] = {"class": node.name}
-        begun = _is_state(state)
+        begun = is_state(state)
         rows.update(self.of_state(state) if begun else {"state": "none: it is yet to begin"})
         rows["bytes"] = weigh(node)
         rows["finished"] = node.state["finished"] is True

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from ...core.snapshot import FORMAT
 from ...errors import LoaderError, UsageError
 from ...saving.files.archive import load_screened
 from ...saving.files.checkpoint import load, open_file, replacement, save
@@ -17,7 +16,7 @@ from ...saving.states.skip import MOST_TASKS, moved_on, tasks_claimed
 from ...saving.states.state_json import from_json, to_json
 from ..table import Table, complain, show
 from .contents import NotRead, kind_of, text_of
-from .findings import Path, brief, text_of_path
+from .findings import Path, brief, is_state, text_of_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +102,7 @@ class _Mover:
                 self.copy(each, (path, partial("[{}]".format, at), depth))
                 for at, each in enumerate(node)
             )
-        if type(node.get("format")) is str and node["format"] == FORMAT and "version" in node:
+        if is_state(node):
             self._tasks_left -= tasks_claimed(node)
             if self._tasks_left < 0:
                 raise UsageError(f"The windows of all states have more than {MOST_TASKS} tasks")

@@ -46,7 +46,8 @@ def encode(value: Any, level: int = 0) -> Any:
     """The plain form of a value within ``level`` others, as a copy; NotPlain if it has none."""
     kind = type(value)
     if kind in SCALARS:
-        return _encode_int(value) if kind is int and _is_long(value) else value
+        is_long = kind is int and value.bit_length() > _MOST_BITS
+        return {"as": "int", "value": hex(value)} if is_long else value
     if kind is list and (form := _encode_scalars(value)) is not None:
         return form
     if kind is list or kind in _CONTAINERS:
@@ -183,10 +184,6 @@ def alike(one: Any, other: Any) -> bool:
 _MOST_BITS = 2000
 
 
-def _is_long(value: int) -> bool:
-    return value.bit_length() > _MOST_BITS
-
-
 def _encode_scalars(values: list[Any]) -> Any:
     """The form of a list of scalars, or of tuples of these; None: it is of something else."""
     kinds, flat = set(map(type, values)), values
@@ -200,10 +197,6 @@ def _encode_scalars(values: list[Any]) -> Any:
         if max(map(int.bit_length, whole_numbers)) > _MOST_BITS:
             return None
     return _encode_rows(values) if in_rows else values.copy()
-
-
-def _encode_int(value: int) -> dict[str, Any]:
-    return {"as": "int", "value": hex(value)}
 
 
 def _encode_number(value: np.generic) -> dict[str, Any]:

@@ -18,10 +18,10 @@ target is the old file or the new one.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import io
 import os
-import re
 import stat
 import struct
 import time
@@ -245,11 +245,10 @@ def _prefix(name: str) -> str:
 def _remove_leftovers(target: str) -> None:
     """Remove what savers of the same target have left that were killed a while ago."""
     folder, name = os.path.split(target)
-    pattern = re.compile(re.escape(_prefix(name)) + "[0-9a-f]{16}" + re.escape(_SUFFIX))
-    with suppress(OSError):  # a folder may be closed to readers, and another saver may be faster
-        for found in os.listdir(folder):
-            path = os.path.join(folder, found)
-            if pattern.fullmatch(found) and time.time() - os.stat(path).st_mtime > _LEFTOVER_S:
+    written = glob.escape(os.path.join(folder, _prefix(name)))
+    with suppress(OSError):  # another saver may be faster
+        for path in glob.glob(written + "[0-9a-f]" * 16 + _SUFFIX):
+            if time.time() - os.stat(path).st_mtime > _LEFTOVER_S:
                 os.unlink(path)
 
 

@@ -145,7 +145,6 @@ def _held(
     """The objects, by id, that `dumps` of a thing writes and that may change."""
     pickler = _pickler(by_value)(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
     pickler.dataset, pickler.by_id = dataset, by_id or {}
-    pickler.most_bytes, pickler.to_compare, pickler.lists = None, False, None
     pickler.dump(thing)
     written = (obj for _, obj in pickler.memo.copy().values())
     return {id(obj): obj for obj in written if not isinstance(obj, (*_UNCHANGING, tuple))}
@@ -186,7 +185,8 @@ def dumps(
     pickler = _pickler(by_value)(buffer, pickle.HIGHEST_PROTOCOL)
     pickler.dataset, pickler.by_id = dataset, by_id or {}
     pickler.most_bytes, pickler.to_compare = most_bytes, to_compare
-    pickler.lists = {} if fast else None
+    if fast:
+        pickler.lists = {}
     pickler.dump(thing)
     return buffer.getvalue()
 
@@ -215,10 +215,10 @@ def _pickler(by_value: bool) -> Any:
         # The arguments of `dumps`:
         dataset: Any
         by_id: Mapping[int, str | Path]
-        most_bytes: int | None
-        to_compare: bool
+        most_bytes: int | None = None
+        to_compare = False
         #: by id, the lists that were written at once, as often as they occur: number and bytes
-        lists: dict[int, list[Any]] | None
+        lists: dict[int, list[Any]] | None = None
         dispatch_table = reductions(base)
 
         def persistent_id(self, obj: Any) -> str | Path | list[Any] | None:

@@ -138,7 +138,7 @@ class _Walker(_InPython):  # type: ignore[misc]
     def __init__(self, path: str, codecs: tuple[str, ...]) -> None:
         super().__init__(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
         self.write = self._write_large_bytes = self._count
-        self.root = Part(path, "")
+        self.root = Part("", "")
         self._codecs = codecs
         self._written = 0
         #: the next object's step of a path, from the part at hand
@@ -146,7 +146,6 @@ class _Walker(_InPython):  # type: ignore[misc]
         #: what a codec is tried on
         self._carrying: Any = None
         self._open = [self.root]
-        self.root.path = ""
         #: states of objects: their keys are attributes
         self._states: set[int] = set()
         #: what objects are made with: no parts that anybody could name

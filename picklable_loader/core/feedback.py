@@ -9,35 +9,22 @@ the consumer asks for step ``k - n + 1``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import cast
 
 from ..errors import UsageError
 from .budget import Policy
+from .order import Listener
+from .plan import Plan
 
 #: an object, as a pickle that nobody changes any more
 Note = bytes
-
-
-class Receiver(Protocol):
-    """A plan, as far as feedback needs it."""
-
-    @property
-    def listens(self) -> bool | None:
-        """The sampler receives feedback; None: nobody knows before it is opened."""
-
-    @property
-    def ranks(self) -> int:
-        """Ranks that share its order."""
-
-    def receive(self, step: int, notes: Sequence[Note]) -> None:
-        """Give the sampler what was said about a delivered step; raises what it raises."""
 
 
 class Feedback:
     """Notes about delivered steps, until the sampler receives them.
 
     Args:
-        plan: what the tasks are drawn from.
+        plan: what the tasks are drawn from; None: streams, which have no sampler.
         heard: a sampler that listens has received all notes about steps below this one, which the
             consumer may get again; None: nobody knows yet of one that listens.
         notes: by step, those that it has not received, in order of the steps.
@@ -46,7 +33,7 @@ class Feedback:
 
     def __init__(
         self,
-        plan: Receiver,
+        plan: Plan | None,
         heard: int | None = None,
         notes: Mapping[int, Sequence[Note]] | None = None,
         waits: bool = False,
@@ -56,7 +43,7 @@ class Feedback:
         #: nothing is drawn before the consumer asks: the sampler listens, or was flushed
         self.waits = waits or self.listening
         #: the sampler may still turn out to listen
-        self.unsure = not self.listening
+        self.unsure = plan is not None and not self.listening
         #: notes about steps below it were received before this run
         self._known = heard or 0
         #: so were those about steps below this one, which the consumer has asked for
@@ -69,10 +56,10 @@ class Feedback:
         Raises:
             UsageError: its draws would depend on more than deliveries and the budget.
         """
-        if self.unsure:
+        if self.unsure and self._plan is not None:
             listens = self._plan.listens
             if listens:
-                _check(policy, self._plan.ranks)
+                _check(policy, self._plan.grouping.shard.world)
                 self.listening = self.waits = True
             self.unsure = listens is None
 
@@ -119,11 +106,12 @@ class Feedback:
         if not self.listening:
             self.waits = False
             return None
+        assert self._plan is not None, "it listens"
         self._asked = max(self._asked, asked)
         try:
             while self._notes:
                 step = next(iter(self._notes))
-                self._plan.receive(step, self._notes.pop(step))
+                cast(Listener, self._plan.order).receive(step, self._notes.pop(step))
         except Exception as error:
             return error
         return None

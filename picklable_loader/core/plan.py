@@ -107,11 +107,6 @@ class Plan:
         return self.order.listens
 
     @property
-    def ranks(self) -> int:
-        """Ranks that share the order."""
-        return self.grouping.shard.world
-
-    @property
     def draws_ahead(self) -> bool:
         """Tasks of a stream may be drawn before those of others whose turn is earlier."""
         return self.streams > 0 and self._most_aside > 0
@@ -161,10 +156,6 @@ class Plan:
         if self._gathered:
             return [*steps, self.tail] if self.tail else steps
         return [*(steps if self._alone else chain.from_iterable(steps)), *self.tail]
-
-    def receive(self, step: int, notes: Sequence[bytes]) -> None:
-        """Give the sampler what was said about a delivered step; raises what it raises."""
-        cast(Listener, self.order).receive(step, notes)
 
     def restart(self, tasks: Iterable[Task], positions: Sequence[StreamPosition]) -> None:
         """Go on after an interruption.

@@ -82,7 +82,7 @@ class Schedule:
         newest: int | None = None,
     ) -> None:
         self.plan, self.policy = plan, policy
-        self.feedback = feedback or Feedback(plan)
+        self.feedback = feedback or Feedback(plan if isinstance(plan, Plan) else None)
         self.deliveries = Deliveries(remember, delivered - 1 if newest is None else newest)
         self._past = Past(maxlen=64)
         self._begin(delivered, positions)
@@ -197,6 +197,7 @@ class Schedule:
     def _flushed(self, event: Flushed, out: list[Instruction]) -> None:
         self._hear()
         plan, tasks = self.plan, self._window.tasks()
+        assert isinstance(plan, Plan), "streams cannot go back"
         drawn = bool(tasks or plan.backlog or plan.tail)
         if plan.put_back(tasks):
             out.extend(map(Drop, self._window.give_up()))
@@ -340,7 +341,8 @@ class Schedule:
         on_demand = policy.lazy or policy.on_demand or self.feedback.waits
         if on_demand and not self._wanting:
             return
-        self._fault = self.feedback.hear(self.delivered) or self._fault
+        fault = self.feedback.hear(self.delivered) if self.feedback.waits else None
+        self._fault = fault or self._fault
         while len(window.entries) < budget.tasks and self._may_draw():
             try:
                 # In one line, which black must not split: no signal comes before it is noted.

@@ -103,14 +103,10 @@ class StreamPlan:
 
     #: no code of the user's gives the order
     custom = False
-    #: there is no sampler
-    listens = False
-    ranks = 1
     #: each stream has a number of its own for its next batch
     draws_ahead = True
     #: nothing is ever given back: a resume begins with the positions
     backlog: tuple[Task, ...] = ()
-    tail: tuple[Any, ...] = ()
 
     def __init__(
         self,
@@ -216,13 +212,6 @@ class StreamPlan:
             self._again = {self._begun: 0}
             self._begun += 1
         return self._begun
-
-    def put_back(self, tasks: Sequence[Task]) -> bool:
-        """There is no order to go back in."""
-        return False
-
-    def receive(self, step: int, notes: Sequence[bytes]) -> None:
-        """Nobody listens."""
 
     def advance(self, steps: int) -> int:
         """No batch can be passed over without fetching it."""

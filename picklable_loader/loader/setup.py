@@ -26,6 +26,7 @@ from ..fetching.engine.pool_engine import FaultPolicy
 from ..fetching.worker.collate import may_draw
 from ..fetching.worker.fetch import NEVER, Job
 from ..fetching.worker.hooks import WorkerStart, argument
+from ..fetching.worker.replica import WorkerConfig
 from ..rng.generators import GLOBAL
 from ..saving.pickles.parts import Packing
 from .internals import Owner
@@ -149,26 +150,32 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
     if job.draws:
         warn_of_unseeded(spec, loader.collate_fn, inner.looked)
     in_torchs_way = options.seeding == "worker"
+    # Torch's worker information is not there with num_workers=0, unless there must be streams.
+    shown = spec.workers or run.worker_info
+    config = WorkerConfig(
+        worker=0,
+        workers=spec.workers or 1,
+        base_seed=run.worker_seed,
+        worker_init_fn=loader.worker_init_fn,
+        shared_seed=run.shared_seed if spec.workers else None,
+        announced=run.announced,
+        streams=run.streams if shown else None,
+        here=not spec.workers,
+        copies=run.batches is not None or (spec.reads_copies and not spec.workers),
+    )
     setup = Setup(
         job=job,
-        workers=spec.workers,
+        config=config,
         fault_policy=FaultPolicy(
             loader.timeout, options.on_timeout, options.max_task_deaths, spec.persistent
         ),
         context=loader.multiprocessing_context,
-        init=loader.worker_init_fn,
         init_arg=_init_arg(loader, run, driver),
         prefetch_factor=spec.prefetch_factor,
         transport=options.transport,
         codec=options.codec,
         pinned=spec.pinned,
-        worker_seed=run.worker_seed,
-        shared_seed=run.shared_seed,
-        announced=run.announced,
-        streams=run.streams,
-        worker_info=run.worker_info,
         sharded=spec.shared,
-        copies=run.batches is not None or (spec.reads_copies and not spec.workers),
         isolation=source.globals if in_torchs_way else partial(Batch, inner.turn, job.draws),
         dataset_saved=options.pickle_dataset,
         origin=None if spec.workers else inner.history.origin(spec),

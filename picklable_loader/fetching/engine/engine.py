@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ...core.events import Answered, Died, LastState
-from ...core.shard import StreamShare
 from ...core.streams import StreamPosition, StreamStates
 from ...core.task import Task
 from ...datasets import datapipes
@@ -101,32 +100,21 @@ class Setup:
     """All that an engine is made from. The loader fills it when the first pass begins."""
 
     job: Job
-    workers: int
+    #: of the first worker; the others have other numbers
+    config: WorkerConfig
     fault_policy: FaultPolicy
     #: how workers are started
     context: Any
-    init: Callable[..., object] | None
-    #: makes what the latter is given in addition, in the main process, for the number of a stream,
-    #: and how many there are
+    #: makes what worker_init_fn is given in addition, in the main process, for the number of a
+    #: stream, and how many there are
     init_arg: Callable[[int, int], Any] | None
     prefetch_factor: int | None
     transport: str
     codec: Any
     #: each batch has its worker
     pinned: bool
-    #: the seed that the workers are started with, and the one that their DataPipes share
-    worker_seed: int
-    shared_seed: int | None
-    #: the epoch that set_epoch has given the dataset
-    announced: int | None
-    #: the streams that serve the tasks; none: any worker may take any task
-    streams: StreamShare
-    #: people's code sees torch's worker information, also without workers
-    worker_info: bool
     #: the ranks share the data already
     sharded: bool
-    #: each stream reads a copy of the dataset that none has read before
-    copies: bool
     #: makes the context in which people's code runs in this process
     isolation: Callable[[], AbstractContextManager[Any]]
     #: a pickle of the loader holds the dataset
@@ -142,21 +130,18 @@ def make_engine(setup: Setup) -> Engine:
         AssertionError: torch's, for arguments that it refuses here.
         TypeError, AttributeError, pickle.PicklingError: see `Pool`.
     """
-    make = _pool_engine if setup.workers else _inline_engine
-    return make(setup)
+    return _inline_engine(setup) if setup.config.here else _pool_engine(setup)
 
 
 def _inline_engine(setup: Setup) -> Engine:
     if setup.fault_policy.timeout_s != 0:
         raise AssertionError("_SingleProcessDataLoaderIter requires timeout == 0")
-    # Torch's worker information is not there with num_workers=0, unless there must be streams.
-    given, init = setup.streams if setup.worker_info else None, None
-    if given is not None:  # each stream has a share, as in a worker
-        init = datapipes.sharding(setup.job.dataset, setup.init, alone=setup.sharded)
+    config, init, dataset = setup.config, None, setup.job.dataset
+    if config.streams is not None:  # each stream has a share, as in a worker
+        init = datapipes.sharding(dataset, config.worker_init_fn, alone=setup.sharded)
     elif not setup.sharded:
-        datapipes.shard(setup.job.dataset)
-    epoch = None, setup.announced, given
-    config = WorkerConfig(0, 1, setup.worker_seed, init, None, *epoch, True, setup.copies)
+        datapipes.shard(dataset)
+    config = replace(config, worker_init_fn=init)
     if init is not None and setup.init_arg is not None:
         make, total = setup.init_arg, config.served.total
         config = replace(config, init_args={n: make(n, total) for n in config.may_serve})
@@ -169,17 +154,13 @@ def _pool_engine(setup: Setup) -> Engine:
             "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
         )
     context = setup.context or multiprocessing.get_context()
-    init = datapipes.sharding(setup.job.dataset, setup.init, alone=setup.sharded)
+    config = setup.config
+    init = datapipes.sharding(setup.job.dataset, config.worker_init_fn, alone=setup.sharded)
     given: Job | Payload = setup.job
     if context.get_start_method() != "fork":
         given, init = _payload(setup.job, init, setup.codec), None
-    epoch = setup.shared_seed, setup.announced, setup.streams or None
-    configs = [
-        WorkerConfig(
-            worker, setup.workers, setup.worker_seed, init, None, *epoch, copies=setup.copies
-        )
-        for worker in range(setup.workers)
-    ]
+    workers = range(config.workers)
+    configs = [replace(config, worker=worker, worker_init_fn=init) for worker in workers]
     stacks = setup.fault_policy.on_timeout == "restart"
     seconds = ASKED_S if setup.job.exit_fn is None else EXIT_S
     lines = _lines(setup.transport, setup.pinned)

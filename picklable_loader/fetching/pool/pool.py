@@ -54,7 +54,7 @@ class Pool:
         self._init_arg = init_arg
         #: by number of the stream, what that has made: all workers that may read one have the same
         self._init_args: dict[int, Any] = {}
-        self._context, self._job, self._configs = context, job, list(configs)
+        self._context, self._job = context, job
         self._processes: list[BaseProcess] = []
         #: for requests and answers
         self.lines = lines

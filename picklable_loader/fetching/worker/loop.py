@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 from torch._utils import ExceptionWrapper
@@ -67,12 +68,9 @@ class _Worker:
         self.replicas: dict[int, Replica] = {}
         #: by stream, the loader's run that it has begun
         self._runs: dict[int, int] = {}
-        #: what went wrong at the start: the answer to each request
-        self._not_started: dict[int, ExceptionWrapper] = {}
-        #: what went wrong when the epoch began: the answer to each of its requests
-        self._not_begun: dict[int, ExceptionWrapper] = {}
-        #: by stream, why it cannot go on: tasks may have been queued behind the one that said so
-        self._refusals: dict[int, StreamError] = {}
+        #: by stream that could not start, begin the epoch, or go on: the answer to all that is
+        #: asked of it, as kind, payload and ``started``
+        self._failed: dict[int, tuple[type[Failed] | None, Any, bool]] = {}
         for stream in range(config.worker, streams, config.workers):
             self._start(stream)
 
@@ -82,20 +80,20 @@ class _Worker:
         number, stream = (task, task) if isinstance(task, int) else (task.step, task.stream)
         if stream is None:
             stream = worker
-        if stream not in self.replicas and stream not in self._not_started:
+        if stream not in self.replicas and stream not in self._failed:
             self._start(stream)
         began_ns = time.perf_counter_ns()
-        refusal = self._begin(stream, request)
-        if refusal is not None:
-            answer = Answer(run, number, worker, None, refusal)
+        self._begin(stream, request)
+        failed = self._failed.get(stream)
+        if failed is not None:
+            kind, payload, started = failed
+            if isinstance(task, int) and kind is Failed:  # it leaves no state
+                answer = Answer(run, number, worker, LastState, None)
+            else:
+                answer = Answer(run, number, worker, kind, payload, started=started)
         elif isinstance(task, int):
-            works = stream in self.replicas and stream not in self._not_begun
-            state = self.replicas[stream].take_state(over=True) if works else None
+            state = self.replicas[stream].take_state(over=True)
             answer = Answer(run, number, worker, LastState, None, None, state)
-        elif stream in self._not_started:
-            answer = Answer(run, number, worker, Failed, self._not_started[stream], started=False)
-        elif stream in self._not_begun:
-            answer = Answer(run, number, worker, Failed, self._not_begun[stream])
         else:
             answer = self.replicas[stream].answer(run, task, began_ns)
         if self._job.seeding == "worker" and not self._job.iterable:
@@ -103,31 +101,29 @@ class _Worker:
         return answer
 
     def _start(self, stream: int) -> None:
+        self.replicas.pop(stream, None)
         try:
             job = own_copy(self._job) if self._several else self._job
             replica = Replica(job, self._config, stream)
             replica.start()
             self.replicas[stream] = replica
         except Exception:
-            self._not_started[stream] = ExceptionWrapper(where=self._config.where)
+            self._failed[stream] = Failed, ExceptionWrapper(where=self._config.where), False
 
-    def _begin(self, stream: int, request: Request) -> StreamError | None:
-        if request.begin is None or stream not in self.replicas:
-            return self._refusals.get(stream)
+    def _begin(self, stream: int, request: Request) -> None:
+        """Have a stream begin the epoch, unless it has, or has failed to."""
         begun = self._runs.get(stream)
-        if request.position is None and request.run == begun:
-            # It has begun, or has failed to. With a position it comes back from another worker.
-            return self._refusals.get(stream)
+        if request.begin is None or (request.position is None and request.run == begun):
+            return  # with a position it comes back from another worker
         if stream >= self._own and begun not in (None, request.run):
             self._start(stream)  # it was read again in an earlier epoch: its dataset is not fresh
+        if stream not in self.replicas:
+            return  # it could not start
         self._runs[stream] = request.run
-        self._not_begun.pop(stream, None)
-        self._refusals.pop(stream, None)
+        self._failed.pop(stream, None)
         try:
             self.replicas[stream].begin(request.begin, request.position)
-        except StreamError as error:
-            self._refusals[stream] = error
-            return error
+        except StreamError as error:  # tasks may have been queued behind this one
+            self._failed[stream] = None, error, True
         except Exception:
-            self._not_begun[stream] = ExceptionWrapper(where=self._config.where)
-        return None
+            self._failed[stream] = Failed, ExceptionWrapper(where=self._config.where), True

@@ -103,11 +103,11 @@ def _recut(spec: Spec, history: History) -> tuple[int, int]:
     if position is None or samples is None or spec.grouping.unit is Unit.BATCH:
         return 0, 0
     start = position.start
-    cursor = position.run.resumed_from if position.run else start and start.cursor
-    if cursor is None:
+    cursor = position.run.start if position.run else start and start.cursor
+    shift = cursor.position - cursor.next_step * samples if cursor else 0
+    if cursor is None or not shift:
         return 0, 0
-    length, shift = spec.length(cursor), cursor.position - cursor.next_step * samples
-    if not shift or (length is not None and cursor.position >= length):
+    if (length := spec.length(cursor)) is not None and cursor.position >= length:
         return 0, 0  # the epoch's last step may have fewer samples
     return cursor.step, shift
 

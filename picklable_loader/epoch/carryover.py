@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.budget import Policy
-from ..core.cursor import Cursor
 from ..core.seeds import next_base_seed
 from ..core.streams import StreamPosition
 from ..rng.generators import RNGS, GeneratorStates
@@ -44,14 +43,7 @@ class Carryover:
 
     @classmethod
     def from_plain(cls, saved: dict[str, Any]) -> Carryover:
-        return cls(saved["base_seed"], saved["worker_seed"], None, _states(saved["workers"]))
-
-
-def carryover_of(cursor: Cursor) -> Carryover:
-    """The values with which persistent workers at the cursor would have gone on."""
-    seed = cursor.base_seed or 0
-    worker_seed = seed if cursor.worker_seed is None else cursor.worker_seed
-    return Carryover(seed, worker_seed, None, worker_states(cursor, None))
+        return cls(saved["base_seed"], saved["worker_seed"], None, worker_states(saved["workers"]))
 
 
 def as_text(states: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -62,14 +54,8 @@ def as_text(states: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     }
 
 
-def worker_states(cursor: Cursor | None, carryover: Carryover | None) -> dict[str, Any]:
-    """By worker, the states of its generators (``seeding="worker"``)."""
-    if cursor is None:
-        return {} if carryover is None else dict(carryover.worker_states)
-    return _states(cursor.workers)
-
-
-def _states(workers: Mapping[str, Any]) -> dict[str, Any]:
+def worker_states(workers: Mapping[str, Any]) -> dict[str, Any]:
+    """By worker, the states of its generators, of what `as_text` has made."""
     return {worker: GeneratorStates.from_text(texts).states for worker, texts in workers.items()}
 
 

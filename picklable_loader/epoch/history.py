@@ -285,8 +285,8 @@ class History:
         if carryover is None and draws_as == "persistent_workers":  # they have ended, or never were
             carryover = self.carryover if position is None else position.carryover()
         announced = self.choice.announced
-        run = Run(spec, self.source, self.next_epoch, announced, None, carryover, draws_as)
-        return self._opened(run)
+        start = Cursor(self.next_epoch, announced=announced, draws_as=draws_as)
+        return self._opened(Run(spec, self.source, start, carryover, goes_on=False))
 
     def after_unpickling(self, spec: Spec) -> tuple[Saved | None, Carryover | None]:
         """The start of the next epoch after a pass that has not moved since it was unpickled.
@@ -325,7 +325,7 @@ class History:
         if cursor.streams and (spec.lives_on or self.midway):
             # the pass may be left, and begun anew
             self.carried = brought(read(cursor.streams)) or self.carried
-        position.run = self._opened(Run(spec, self.source, cursor=cursor, carryover=carryover))
+        position.run = self._opened(Run(spec, self.source, cursor, carryover))
         if position.pending:
             position.pending = False
             if self.position is position:

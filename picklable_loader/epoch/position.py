@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.cursor import Saved, begins
-from .carryover import Carryover, carryover_of
+from .carryover import Carryover, worker_states
 from .options import AtEpochEnd
 from .run import Run
 from .spec import Spec
@@ -128,7 +128,7 @@ class Position:
     def was_at_the_end(self, run: Run) -> bool:
         """Its pass was begun from a state at an epoch's end, where no rank has a batch left."""
         spec = run.spec
-        if not (run.first_step or run.batches == 0):  # see Spec.position
+        if not (run.start.step or run.batches == 0):  # see Spec.position
             return False
         if spec.shard.world == 1 or self.start is None:
             return True
@@ -140,7 +140,10 @@ class Position:
         if run is not None:
             return Carryover(run.base_seed, run.worker_seed, None, run.worker_states)
         assert self.start is not None
-        return carryover_of(self.start.cursor)
+        cursor = self.start.cursor
+        seed = cursor.base_seed or 0
+        worker_seed = seed if cursor.worker_seed is None else cursor.worker_seed
+        return Carryover(seed, worker_seed, None, worker_states(cursor.workers))
 
     def budget(self, spec: Spec, carryover: Carryover | None) -> int:
         """The prefetch budget that its run will begin with; ``carryover``: of its workers."""

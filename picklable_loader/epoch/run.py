@@ -56,11 +56,9 @@ class Run:
     Args:
         spec: how the loader is set up.
         source: of its random draws.
-        epoch: number of the epoch, if the run is a fresh one.
-        announced: the epoch that set_epoch has given the dataset.
-        cursor: where to go on; None for a fresh run.
+        start: where to begin, or to go on.
         carryover: that of persistent workers, if there is one.
-        draws_as: how a fresh run draws; see `Cursor.draws_as`.
+        goes_on: it goes on from a state; False: it begins an epoch.
     """
 
     order: Order | None
@@ -70,29 +68,29 @@ class Run:
         self,
         spec: Spec,
         source: Source,
-        epoch: int = 0,
-        announced: int | None = None,
-        cursor: Cursor | None = None,
+        start: Cursor,
         carryover: Carryover | None = None,
-        draws_as: str | None = None,
+        goes_on: bool = True,
     ) -> None:
         self.spec = spec
         self._source = source
-        self.resumed_from = cursor
-        self.draws_as = draws_as if cursor is None else cursor.draws_as
+        self.start = start
+        self.draws_as = start.draws_as
         self._lives_on = self.draws_as == "persistent_workers"
         self._carryover = carryover
         self._fits: dict[str, Any] | None = None
         self._grouping = spec.grouping
         self.writer = Writer()
-        self.epoch = epoch if cursor is None else cursor.epoch
-        self.announced = announced if cursor is None else cursor.announced
+        self.epoch = start.epoch
+        self.announced = start.announced
         self.shared_seed: int | None = None
         self.base_seed = 0
         #: the seed with which the workers are, or were, started
         self.worker_seed = 0
         #: by worker, the states of its generators after the last batch that was delivered from it
-        self.worker_states = worker_states(cursor, carryover)
+        self.worker_states = worker_states(start.workers)
+        if carryover is not None and not goes_on:
+            self.worker_states = dict(carryover.worker_states)
         #: the last step that has moved them, the worker, and its states before
         self._states_before: tuple[int, str, Any] | None = None
         #: the streams that serve the tasks, which are a state's, or the loader's
@@ -105,11 +103,9 @@ class Run:
         self.last_states: dict[int, Any] = {}
         self.follows = 0  # and the epoch that the loader's next pass would have been of then
         #: workers have to be given the positions of their streams
-        self.goes_on = cursor is not None
-        #: where it began: the step after that of a state, or 0
-        self.first_step = 0 if cursor is None else cursor.step
+        self.goes_on = goes_on
         #: something was delivered or passed over since; or it begins an epoch, which draws
-        self.has_moved = cursor is None or cursor.base_seed is None or begins(cursor)
+        self.has_moved = start.base_seed is None or begins(start)
         #: all batches were delivered, and the consumer has got StopIteration
         self.finished = False
 
@@ -120,28 +116,30 @@ class Run:
             shared_seeds: the loader's.
             carried: the streams, if the epoch before has left the dataset in another state.
         """
-        cursor, carryover, spec = self.resumed_from, self._carryover, self.spec
+        start, carryover, spec = self.start, self._carryover, self.spec
         rejoin(self._source)
-        self.shared_seed = self._shared_seed(cursor, shared_seeds)
+        if spec.iterable and start.order is not None:
+            self.shared_seed = int(start.order["shared_seed"])
+        else:
+            self.shared_seed = shared_seeds.draw(spec.dataset, self.epoch)
         #: None: iterable-style data
-        self.order = None if spec.iterable else self._make_order(cursor)
+        self.order = None if spec.iterable else self._make_order()
         self.settings = settings_of(spec.sampler)
-        self.base_seed = self._base_seed(cursor, carryover)
-        known = (carryover if self._lives_on else None) or cursor
-        seed = None if known is None else known.worker_seed
+        self.base_seed = self._base_seed()
+        seed = ((carryover if self._lives_on else None) or start).worker_seed
         self.worker_seed = self.base_seed if seed is None else seed
-        self._open_again(cursor, carryover, shared_seeds)
-        positions = read(cursor.streams) if cursor is not None and cursor.streams else carried
+        self._open_again(shared_seeds)
+        positions = read(start.streams) if start.streams else carried
         if spec.streamed and not positions:
             positions = [StreamPosition() for _ in spec.streams.own]
         self._streamed = bool(positions)
         #: streams that had ended before this pass
         self._ended_before = {at for at, position in enumerate(positions) if position.ended}
-        if cursor is not None and cursor.streams:
-            self.streams = replace(spec.streams, total=cursor.num_streams or len(positions))
-            self.batches, self.worker_info = cursor.batches, sees_worker_info(cursor)
+        if start.streams:
+            self.streams = replace(spec.streams, total=start.num_streams or len(positions))
+            self.batches, self.worker_info = start.batches, sees_worker_info(start)
         policy = (carryover and carryover.policy) or spec.policy()
-        self.schedule = self._schedule(cursor, policy, positions)
+        self.schedule = self._schedule(policy, positions)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -338,70 +336,59 @@ class Run:
 
     # --- building --------------------------------------------------------------------------------
 
-    def _make_order(self, cursor: Cursor | None) -> Order:
-        saved = None if cursor is None else cursor.order
-        if saved is None and cursor is not None and self._source.seed is not None:
+    def _make_order(self) -> Order:
+        saved = self.start.order
+        if saved is None and self.goes_on and self._source.seed is not None:
             self.spec.set_epoch_of_samplers(self.epoch)
         order = make_order(self.spec.sampler, Setting(self._source, self.epoch, saved))
         if self.spec.opened_by_loader and saved is None:
             order.open()
         return order
 
-    def _base_seed(self, cursor: Cursor | None, carryover: Carryover | None) -> int:
-        if cursor is not None and cursor.base_seed is not None:
-            return cursor.base_seed
+    def _base_seed(self) -> int:
+        if self.start.base_seed is not None:
+            return self.start.base_seed
         if self._source.seed is not None:
             return base_seed(self._source.seed, self.epoch)
-        if carryover is not None and self._lives_on:
+        if self._carryover is not None and self._lives_on:
             # Torch draws one when it starts workers, not when they go on living.
-            return next_base_seed(carryover.base_seed)
+            return next_base_seed(self._carryover.base_seed)
         return self._source.draw("loader", random_int64)
 
-    def _open_again(
-        self, cursor: Cursor | None, carryover: Carryover | None, shared_seeds: SharedSeeds
-    ) -> None:
+    def _open_again(self, shared_seeds: SharedSeeds) -> None:
         # Torch's multiprocess iterator calls iter(sampler) a second time when it has started its
         # workers: a sampler that changes itself there is two ahead.
-        fresh = cursor is None or cursor.order is None
-        begun = cursor is not None and (cursor.base_seed, cursor.worker_seed) != (None, None)
-        living = self._lives_on and (carryover is not None or begun)
-        if self.draws_as is not None and fresh and not living:
+        begun = (self.start.base_seed, self.start.worker_seed) != (None, None)
+        living = self._lives_on and (self._carryover is not None or begun)
+        if self.draws_as is not None and self.start.order is None and not living:
             # So it does with the seed that DataPipes share, which it then drops.
             shared_seeds.draw(self.spec.dataset, self.epoch)
             if self.spec.opened_by_loader and self.order is not None:
                 self.order.open()
 
-    def _shared_seed(self, cursor: Cursor | None, shared_seeds: SharedSeeds) -> int | None:
-        saved = None if cursor is None or not self.spec.iterable else cursor.order
-        if saved is not None:
-            return int(saved["shared_seed"])
-        return shared_seeds.draw(self.spec.dataset, self.epoch)
-
-    def _schedule(
-        self, cursor: Cursor | None, policy: Policy, positions: list[StreamPosition]
-    ) -> Schedule:
-        spec, grouping = self.spec, self.spec.grouping
+    def _schedule(self, policy: Policy, positions: list[StreamPosition]) -> Schedule:
+        spec, grouping, start = self.spec, self.spec.grouping, self.start
         if spec.options.seeding == "worker" and not spec.workers:
-            self._keep_apart(begins=cursor is None or cursor.base_seed is None)
-        step = 0 if cursor is None else cursor.step
+            self._keep_apart(begins=start.base_seed is None)
         if self.order is None:
             asked = None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
             plan_of_streams = StreamPlan(positions, asked, self.streams, self.batches)
-            return Schedule(plan_of_streams, policy, step, positions, spec.options.remember)
+            return Schedule(plan_of_streams, policy, start.step, positions, spec.options.remember)
         streams, aside = len(self.streams), MOST_ASIDE if spec.draws_unnoticed else 0
-        start = (0, 0) if cursor is None else (cursor.next_step, cursor.position)
-        plan = Plan(self.order, grouping, *start, streams=streams, most_aside=aside)
-        if cursor is not None:
-            plan.give_back(filter(None, map(plan.again, map(self._as_drawn, cursor.window))))
+        at = start.next_step, start.position
+        plan = Plan(self.order, grouping, *at, streams=streams, most_aside=aside)
+        if self.goes_on:
+            plan.give_back(filter(None, map(plan.again, map(self._as_drawn, start.window))))
             for position in positions:
                 again = map(plan.again, map(self._as_drawn, position.since))
                 position.since = [task for task in again if task is not None]
             plan.seek()
-        feedback, newest = restored_feedback(cursor, self.order, plan), None
-        if cursor is not None and cursor.feedback is not None:
-            policy = replace(policy, budget=cursor.feedback["budget"], most=0)
-            newest = cursor.feedback.get("newest")
-        return Schedule(plan, policy, step, positions, spec.options.remember, feedback, newest)
+        feedback, newest = restored_feedback(start, self.order, plan), None
+        if start.feedback is not None:
+            policy = replace(policy, budget=start.feedback["budget"], most=0)
+            newest = start.feedback.get("newest")
+        remember = spec.options.remember
+        return Schedule(plan, policy, start.step, positions, remember, feedback, newest)
 
     def _as_drawn(self, task: Task) -> Task:
         """A task of a state, with its indices as the sampler gave them."""

@@ -55,16 +55,16 @@ def saved_order(
     return {**state, "tail": saved_indices(tail, live)}
 
 
-def restored_feedback(cursor: Cursor | None, order: Order, plan: Plan) -> Feedback:
+def restored_feedback(cursor: Cursor, order: Order, plan: Plan) -> Feedback:
     """The feedback that a run goes on with; its plan gets the tail that a state has."""
-    if cursor is not None and "tail" in (cursor.order or ()) and not order.seekable:
+    if "tail" in (cursor.order or ()) and not order.seekable:
         try:
             plan.tail = list(decode(cursor.order["tail"]))  # type: ignore[index]
         except SYMPTOMS as error:
             raise DamagedStateError("order.tail", "plain indices", None) from error
-    if cursor is None or cursor.feedback is None:
+    if cursor.feedback is None:
         # With nothing drawn ahead it may have been flushed: the original waits, too.
-        flushed = cursor is not None and cursor.order is not None and not cursor.window
+        flushed = cursor.order is not None and not cursor.window
         return Feedback(plan, waits=flushed and not order.seekable)
     saved = cursor.feedback
     if order.seekable or not isinstance(order, Listener):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from ..core.seeds import next_base_seed
 from ..core.streams import StreamPosition
 from ..rng.generators import RNGS, GeneratorStates
 from .spec import Spec
-from .stream_states import savable, warn_of_drift
 
 
 @dataclass(frozen=True)
@@ -69,25 +68,3 @@ def positions_left(spec: Spec, carried: Mapping[int, Any]) -> list[StreamPositio
     if not carried or len(carried) != len(spec.streams):
         return []  # they are of other streams
     return [StreamPosition(state=carried[stream]) for stream in range(len(spec.streams))]
-
-
-def stream_fields(
-    spec: Spec, carried: Mapping[int, Any], drift: Iterable[str], live: bool
-) -> dict[str, Any]:
-    """Fields of a state at the start of the next epoch: the states that it finds streams in.
-
-    Args:
-        spec, carried: see `positions_left`.
-        drift: attributes that earlier epochs have changed in the program's own dataset.
-        live: it is for a pickle.
-    """
-    positions = positions_left(spec, carried)
-    if not live:
-        warn_of_drift(spec.dataset, positions, drift)
-    apart = positions and spec.streams.shard.world > 1
-    return {
-        "streams": savable(positions, live),
-        "num_streams": spec.streams.total if apart else None,
-        "batches": spec.batches if positions else None,
-        "worker_info": spec.reads_copies if positions else None,
-    }

@@ -16,14 +16,14 @@ from ..orders.other_iterators import forget
 from ..orders.torch_samplers import changed_settings
 from ..rng.source import Source
 from .accept import accept
-from .carryover import Carryover, positions_left, stream_fields
+from .carryover import Carryover, positions_left
 from .fits import check_fits, fit, own_streams
 from .options import AtEpochEnd
 from .position import Position
 from .run import Run, shows_draws, too_far_behind
 from .set_epoch import EpochChoice
 from .spec import Spec
-from .stream_states import brought, read, remembers, settle
+from .stream_states import brought, read, remembers, savable, settle, warn_of_drift
 from .unmoved import unmoved
 from .warnings import forgotten, other_lengths, set_in_the_sampler
 
@@ -177,17 +177,12 @@ class History:
         """
         self._check_newest(spec, position)
         newest = position is self.position
-        cursor = Cursor(
-            epoch=self.next_epoch if newest else position.follows(self.next_epoch),
-            # with a seed each epoch begins with its own
-            rng={} if self.source.seed is not None else self.source.state(spec.moves),
-            **self._draws(spec, position.carryover()),
-            sampler=spec.unstarted(self.source, True),
-            announced=self.choice.announced,
-            rank=spec.named_rank,
-            **self._dataset_left(spec, live),
-        )
-        return self._noted(Saved(cursor, spec.fingerprint()))
+        epoch = self.next_epoch if newest else position.follows(self.next_epoch)
+        # with a seed each epoch begins with its own
+        rng = {} if self.source.seed is not None else self.source.state(spec.moves)
+        sampler = spec.unstarted(self.source, True)
+        fields = self._streams_left(spec, live)
+        return self._start_of(spec, epoch, rng, sampler, position.carryover(), fields)
 
     def _check_newest(self, spec: Spec, position: Position) -> None:
         """Raise CannotSaveError if a later pass may have changed what a pass that is over needs."""
@@ -202,38 +197,56 @@ class History:
 
     def _beginning(self, spec: Spec, epoch: int, live: bool) -> Saved:
         self.source.generators = spec.generators
-        cursor = Cursor(
-            epoch,
-            rng=self.source.state(spec.draws_from),
-            announced=self.choice.announced,
-            sampler=spec.unstarted(self.source, self.iterated, live),
-            rank=spec.named_rank,
-            **self._draws(spec, None if live else self.carryover),
-            **({} if live else self._dataset_left(spec, live)),
-        )
-        return self._noted(Saved(cursor, spec.fingerprint()))
+        rng = self.source.state(spec.draws_from)
+        sampler = spec.unstarted(self.source, self.iterated, live)
+        if live:
+            return self._start_of(spec, epoch, rng, sampler, None, {})
+        fields = self._streams_left(spec, live)
+        return self._start_of(spec, epoch, rng, sampler, self.carryover, fields)
 
     def _drawing(self, spec: Spec) -> str | None:
         return spec.draws_as if self.draws_as == "" else self.draws_as
 
-    def _draws(self, spec: Spec, left: Carryover | None) -> dict[str, Any]:
-        """Fields of the start of an epoch that say how it draws; ``left`` by the one before."""
-        draws_as = self._drawing(spec)
-        shown = draws_as if shows_draws(self.source, spec) else None
-        if left is None or draws_as != "persistent_workers":
-            return {"draws_as": shown}
-        return {"draws_as": shown, **left.fields(self.source.seed is not None)}
+    def _start_of(
+        self,
+        spec: Spec,
+        epoch: int,
+        rng: dict[str, Any],
+        sampler: dict[str, Any],
+        left: Carryover | None,
+        fields: dict[str, Any],
+    ) -> Saved:
+        """The start of an epoch; ``left`` by the one before, to persistent workers."""
+        draws_as, fits = self._drawing(spec), spec.fingerprint()
+        if left is not None and draws_as == "persistent_workers":
+            fields = {**fields, **left.fields(self.source.seed is not None)}
+        cursor = Cursor(
+            epoch,
+            rng=rng,
+            sampler=sampler,
+            announced=self.choice.announced,
+            rank=spec.named_rank,
+            draws_as=draws_as if shows_draws(self.source, spec) else None,
+            **fields,
+        )
+        self.source.fits = dict(fits)
+        return Saved(cursor, fits)
 
-    def _dataset_left(self, spec: Spec, live: bool) -> dict[str, Any]:
-        """Fields of the start of an epoch that say in which state it finds the dataset."""
-        drift: dict[str, Any] = {}
-        if not live and self.origin_known and not spec.workers:
-            drift = self.origin_known.reached()
-        return stream_fields(spec, self.carried, drift.get("drift", []), live)
-
-    def _noted(self, saved: Saved) -> Saved:
-        self.source.fits = dict(saved.fits)
-        return saved
+    def _streams_left(self, spec: Spec, live: bool) -> dict[str, Any]:
+        """Fields of the start of an epoch: the states in which it finds the streams."""
+        positions = positions_left(spec, self.carried)
+        if not live:
+            known = self.origin_known if not spec.workers else None
+            warn_of_drift(
+                spec.dataset, positions, known.reached().get("drift", ()) if known else ()
+            )
+        apart = positions and spec.streams.shard.world > 1
+        return {
+            "streams": savable(positions, live),
+            "num_streams": spec.streams.total if apart else None,
+            "batches": spec.batches if positions else None,
+            "worker_info": spec.reads_copies if positions else None,
+        }
 
     # --- moving ----------------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from .run import Run, shows_draws, too_far_behind
 from .set_epoch import EpochChoice
 from .spec import Spec
 from .stream_states import brought, read, remembers, savable, settle, warn_of_drift
-from .unmoved import unmoved
 from .warnings import forgotten, other_lengths, set_in_the_sampler
 
 
@@ -156,7 +155,7 @@ class History:
         if waits is not None and (run is None or "iterator" not in (waits.cursor.order or ())):
             if behind:
                 raise too_far_behind(behind, 0)
-            return unmoved(self.source, waits, live)
+            return position.unmoved(self.source, live)
         assert run is not None
         if behind and run.finished:
             self._check_newest(spec, position)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..core.cursor import Saved, begins
+from ..core.snapshot import to_plain
+from ..errors import CannotSaveError, DamagedStateError
+from ..rng.generators import RNGS
+from ..rng.source import Source
+from ..saving.states.tree import copied
 from .carryover import Carryover, worker_states
 from .options import AtEpochEnd
 from .run import Run
 from .spec import Spec
+from .stream_states import savable
+
+_PICKLE_INSTEAD = "Pickle the iterator instead of taking its state_dict"
 
 
 @dataclass(eq=False)
@@ -41,6 +50,48 @@ class Position:
         """The saved cursor that it waits at; None: it has moved on, or was begun here."""
         run = self.run
         return None if run is not None and (run.has_moved or run.finished) else self.start
+
+    def unmoved(self, source: Source, live: bool) -> dict[str, Any]:
+        """The saved form of the cursor that it waits at; it shares nothing with that.
+
+        The generators may have moved: another loader may draw from them.
+
+        Args:
+            source: of the loader's random draws.
+            live: for a pickle, which may hold objects; else it has plain values only.
+
+        Raises:
+            CannotSaveError: it came in a pickle, with objects that no state can hold.
+        """
+        assert self.start is not None
+        cursor, fits = self.start
+        order = cursor.order or {}
+        if live:
+            given = to_plain(cursor, fits)
+            given = given if "iterator" in order else copy.deepcopy(given)
+            return (
+                given if source.seed is not None else {**given, "rng": source.as_now(given["rng"])}
+            )
+        if "iterator" in order and "log" not in order:
+            raise CannotSaveError(
+                "the sampler's iterator",
+                "it was restored from a pickle and cannot be replayed",
+                _PICKLE_INSTEAD,
+            )
+        if "iterator" in order:
+            order = {name: value for name, value in order.items() if name != "iterator"}
+            cursor = cursor._replace(order=order)
+        cursor = cursor._replace(streams=savable(cursor.streams, live=False))
+        try:
+            plain: dict[str, Any] = copied(to_plain(cursor, fits))
+        except DamagedStateError as error:
+            why = "it came in a pickle, and is no plain value"
+            raise CannotSaveError(error.field, why, _PICKLE_INSTEAD) from None
+        if source.seed is not None:
+            return plain
+        rng = source.as_now(plain["rng"])
+        own = {name: text for name, text in rng.items() if name in RNGS}
+        return {**plain, "rng": {**source.given(), **own}}
 
     @property
     def seed(self) -> int | None:

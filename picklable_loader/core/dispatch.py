@@ -41,11 +41,6 @@ class Dispatch:
                 return task
         raise StopIteration
 
-    def at_once(self, task: Task) -> Send:
-        """The instruction for a task that was never held."""
-        stream = task.stream
-        return Send(None if stream is None else self._placement.of(stream), task)
-
     def hand_out(self, out: list[Instruction]) -> None:
         """Send the tasks that are held, as far as their workers have room."""
         if self._streams.awaited is not None:

@@ -42,6 +42,7 @@ from .events import (
     Past,
     Raise,
     Retract,
+    Send,
     Skipped,
     Started,
     Told,
@@ -361,7 +362,9 @@ class Schedule:
                 window.add(task, held=not self._sends_at_once)
                 self._drawn = None
                 if self._sends_at_once:
-                    out.append(dispatch.at_once(task))
+                    stream = task.stream
+                    worker = None if stream is None else self._placement.of(stream)
+                    out.append(Send(worker, task))
         if window.held:
             dispatch.hand_out(out)
 

@@ -157,7 +157,7 @@ class Spec:
         own = sum(found[at] for at in self.streams.own)
         return own if self.batches is None else self.batches
 
-    @property
+    @cached_property
     def equal_batches(self) -> bool:
         """Streams of several ranks, of which all are to have as many batches."""
         return self.iterable and self.shard.world > 1 and self.shard.tail != "uneven"
@@ -174,12 +174,12 @@ class Spec:
         """Torch's DistributedSampler shares the data out."""
         return isinstance(self.sampler, DistributedSampler) and self.known
 
-    @property
+    @cached_property
     def shared(self) -> bool:
         """The data is shared by several ranks, or will be after a resume."""
         return self.options.shard is not None
 
-    @property
+    @cached_property
     def reads_copies(self) -> bool:
         """Else its one stream is the program's own dataset, which sees no ``get_worker_info()``."""
         given = self.options.num_streams is not None or (self.shared and self.iterable)

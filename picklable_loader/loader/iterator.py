@@ -295,7 +295,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 self.start()
             if self._replay:
                 self._warn_of_replay()
-            run = self._live_run()
+            run = position.run
+            assert run is not None
             if run.goes_on:
                 run.rejoin()
             answer = driver.advance()

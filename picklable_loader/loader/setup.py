@@ -142,8 +142,8 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
     """The engine for a loader's passes, from this run on; see `make_engine`."""
     if loader.pin_memory:
         warn_about_pinning(loader.pin_memory_device)
-    spec, inner = run.spec, loader._pl
-    if spec.workers and _forks(loader.multiprocessing_context):
+    spec, inner, context = run.spec, loader._pl, loader.multiprocessing_context
+    if spec.workers and (context or torch.multiprocessing).get_start_method() == "fork":
         for path, entries in large_lists(spec.dataset):
             large_list(path, entries)
     options, source, job = spec.options, inner.history.source, job_of(loader, spec)
@@ -169,7 +169,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         fault_policy=FaultPolicy(
             loader.timeout, options.on_timeout, options.max_task_deaths, spec.persistent
         ),
-        context=loader.multiprocessing_context,
+        context=context,
         init_arg=_init_arg(loader, run, driver),
         prefetch_factor=spec.prefetch_factor,
         transport=options.transport,
@@ -181,11 +181,6 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         origin=None if spec.workers else inner.history.origin(spec),
     )
     return make_engine(setup)
-
-
-def _forks(context: Any) -> bool:
-    method: str = (context or torch.multiprocessing).get_start_method()
-    return method == "fork"
 
 
 def given_globals(loader: Owner[Any]) -> dict[int, Any]:

@@ -69,7 +69,7 @@ class PoolEngine:
         self._events: deque[Answered | LastState | Died | Exception] = deque()
         #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
         self._pending_deaths: dict[int, Died] = {}
-        self.clocks = Clocks(len(pool.pids))
+        self.clocks = Clocks(len(configs))
         #: locked by the thread that reads answers: another one may ask for figures
         self._reading = threading.Lock()
 
@@ -143,7 +143,13 @@ class PoolEngine:
             with self._reading:  # whoever asked for figures may have read what is waited for
                 if self._events:
                     break
-                self._wait()
+                answers = self._lines.wait(self._fault_policy.timeout_s or None)
+                if answers:
+                    self._read(answers)
+                if answers is None:
+                    self._kill_the_stuck()
+                if answers is None or self._lines.lost_worker:
+                    self._replace_dead(self._pool.deaths())
         event = self._events.popleft()
         if isinstance(event, Exception):
             raise event
@@ -170,17 +176,6 @@ class PoolEngine:
             self._closed = True
             self.answers.clear()
             self._pool.retire()
-
-    def _wait(self) -> None:
-        """Wait until something has happened."""
-        answers = self._lines.wait(self._fault_policy.timeout_s or None)
-        if answers:
-            self._read(answers)
-        if answers is None:
-            self._kill_the_stuck()
-        elif not self._lines.lost_worker:
-            return
-        self._replace_dead(self._pool.deaths())
 
     def _kill_the_stuck(self) -> None:
         """The time is up: workers that owe an answer are stuck; or all, if none takes a task."""

@@ -64,11 +64,11 @@ class Pool:
         #: retires the workers when the pool is gone, at the latest when the interpreter ends
         owner, processes = os.getpid(), self._processes
         self.retire = weakref.finalize(self, _retire, owner, ends, processes, seconds_to_end)
-        with hidden(context):
-            preload(context)
         try:
-            for config in configs:
-                self._processes.append(self._start(config))
+            with hidden(context):
+                preload(context)
+                for config in configs:
+                    self._processes.append(self._start(config))
             self._watch()
         except _PICKLE_ERRORS:
             self.retire()
@@ -115,7 +115,8 @@ class Pool:
         before = self._processes[worker]
         remove_shared_memory([before.pid])
         self._init_args.clear()  # made when a worker starts: it may depend on the training
-        self._processes[worker] = self._start(config)
+        with hidden(self._context):
+            self._processes[worker] = self._start(config)
         self._watch()
         before.close()
 
@@ -138,7 +139,7 @@ class Pool:
             config = replace(config, init_args=given)
         # A fork while an end is half open, or half closed, would give a worker a copy that it does
         # not know of.
-        with guard, without_ctrl_c(), hidden(self._context):
+        with guard, without_ctrl_c():
             end = self.lines.open(self._context, config.worker)
             stack = None if self._stacks is None else self._stacks.open(config.worker)
             process = self._context.Process(  # type: ignore[attr-defined]

@@ -121,7 +121,7 @@ def encode_request(request: Request) -> bytes:
     what: Any = task
     if isinstance(task, Task):
         # A worker's `position` has the other ranks' samples before these in it, as `first` has.
-        what = task.step, task.indices, task.first, task.stream
+        what = task.step, task.indices, task.position + task.offset, task.stream
         numbers = type(task.indices) is list and _INT.issuperset(map(type, task.indices))
     content = request.run, what, begin and tuple(begin), request.position
     if numbers and request.position is None:  # no tensors: five times as fast

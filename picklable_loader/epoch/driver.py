@@ -100,8 +100,8 @@ class Driver:
         states = self._engine.begin(run.epoch_start(), run.worker_states, run.openings(new_workers))
         self.run = run
         if skip:
-            self._carry_out(Skipped(skip))
-        self._carry_out(Started(states))
+            self.handle(Skipped(skip))
+        self.handle(Started(states))
 
     def advance(self, event: Event = _WANTED) -> Answer:
         """The next batch, or the exception that fetching it raised.
@@ -151,7 +151,8 @@ class Driver:
         """Tell the schedule something."""
         run = self.run
         assert run is not None, "start() comes first"
-        self._carry_out(event)
+        for instruction in run.schedule.handle(event):
+            self._act(instruction)
         self.carryover = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
 
     def stats(self) -> Stats:
@@ -221,11 +222,6 @@ class Driver:
         if carryover is not None and self._streams != streams:
             self.stop()
             self.carryover = replace(carryover, policy=None)
-
-    def _carry_out(self, event: Event) -> None:
-        assert self.run is not None
-        for instruction in self.run.schedule.handle(event):
-            self._act(instruction)
 
     def _act(self, instruction: Instruction) -> None:
         engine = self._engine

@@ -142,26 +142,24 @@ class History:
             live: for a pickle, which may hold objects.
             behind: see `Run.cursor`.
         """
-        state = self._snapshot(spec, position, live, behind)
+        waits, run = position.waits, position.run
+        if waits is not None and (run is None or "iterator" not in (waits.cursor.order or ())):
+            if behind:
+                raise too_far_behind(behind, 0)
+            state = position.unmoved(self.source, live)
+        else:
+            assert run is not None
+            if behind and run.finished:
+                self._check_newest(spec, position)
+            if names := changed_settings(run.spec.sampler, run.settings):
+                set_in_the_sampler(type(run.spec.sampler).__qualname__, names)
+            state = to_plain(*run.saved(live, behind))
         if self.resume is None:
             if position.over and not behind:
                 self._check_newest(spec, position)
             state.pop("counted", None)
             state |= self.choice.after(position.epoch, position.follows(self.next_epoch))
         return state
-
-    def _snapshot(self, spec: Spec, position: Position, live: bool, behind: int) -> dict[str, Any]:
-        waits, run = position.waits, position.run
-        if waits is not None and (run is None or "iterator" not in (waits.cursor.order or ())):
-            if behind:
-                raise too_far_behind(behind, 0)
-            return position.unmoved(self.source, live)
-        assert run is not None
-        if behind and run.finished:
-            self._check_newest(spec, position)
-        if names := changed_settings(run.spec.sampler, run.settings):
-            set_in_the_sampler(type(run.spec.sampler).__qualname__, names)
-        return to_plain(*run.saved(live, behind))
 
     def following(self, spec: Spec, position: Position, live: bool) -> Saved:
         """The start of the epoch after a pass that is over.

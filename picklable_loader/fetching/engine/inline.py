@@ -55,7 +55,8 @@ class InlineEngine:
         self._seed = 0
         self.clocks = Clocks(1)
         self._job, self._config = job, config
-        streams = len(config.served)
+        #: later ones are read again, after their epoch's end, for this epoch only
+        streams = self._own = len(config.served)
         #: there is one stream, and torch's worker information does not show it
         bare = self._bare = config.streams is None
         alone = streams == 1 and not config.copies
@@ -65,8 +66,6 @@ class InlineEngine:
             n: Replica(job if alone else own_copy(job), config, n, shared, origin)
             for n in range(streams)
         }
-        #: replicas of streams that are read again in this epoch
-        self._again: dict[int, Replica] = {}
         self._opening: tuple[EpochStart, dict[int, StreamPosition]] = EpochStart(0), {}
         self._started = bare
 
@@ -111,22 +110,20 @@ class InlineEngine:
         self._tasks.clear()
         self.answers.clear()
         self._replicas.clear()
-        self._again.clear()
 
     def _answer(self, task: Task, began_ns: int) -> Answer:
         stream = task.stream or 0
-        replica = self._replicas.get(stream) or self._again.get(stream)
-        if replica is None:
+        if stream not in self._replicas:
             replica = Replica(own_copy(self._job), self._config, stream)
             replica.start()
             begin, positions = self._opening
             replica.begin(begin, positions.get(stream))
-            self._again[stream] = replica
-        return replica.answer(0, task, began_ns)
+            self._replicas[stream] = replica
+        return self._replicas[stream].answer(0, task, began_ns)
 
     def _begin(self, begin: EpochStart, positions: dict[int, StreamPosition]) -> StreamStates:
         first = {}
-        self._again.clear()
+        self._replicas = {n: each for n, each in self._replicas.items() if n < self._own}
         self._opening = begin, positions
         for stream, replica in self._replicas.items():
             if not self._started:

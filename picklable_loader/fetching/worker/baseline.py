@@ -9,6 +9,7 @@ worker has a copy that earlier epochs have changed, but a replay begins with the
 from __future__ import annotations
 
 import pickle
+from collections.abc import Set
 from hashlib import blake2b
 from typing import Any
 
@@ -64,14 +65,18 @@ class Baseline:
             return self.state
         try:
             known = loads(self._together or b"", self._dataset) if changed else {}
-            same = {name: value for name, value in known.items() if name not in changed}
-            by_id = left_out(known, same, None, self._dataset, self._by_value)
-            before = {name: value for name, value in known.items() if name not in same}
-            entry = new, dumps(before, self._dataset, self._by_value, {**by_id, **self._leaves})
+            entry = new, self._written(known, changed)
         except Exception:  # what cannot be read again cannot be put back: nor can the dataset
             return self.state
         entries = {} if self.state is None else pickle.loads(self.state)
         return pickle.dumps({**entries, "begun": entry}, pickle.HIGHEST_PROTOCOL)
+
+    def _written(self, known: dict[str, Any], changed: Set[str]) -> bytes:
+        """A pickle of the values that have changed; what the others have is referred to."""
+        same = {name: value for name, value in known.items() if name not in changed}
+        by_id = left_out(known, same, None, self._dataset, self._by_value)
+        values = {name: value for name, value in known.items() if name in changed}
+        return dumps(values, self._dataset, self._by_value, {**by_id, **self._leaves})
 
     @staticmethod
     def put_back(dataset: Any, entries: dict[str, Any]) -> None:
@@ -128,9 +133,6 @@ class FirstBaseline(Baseline):
                     found[where] = self._form(value)
         return found
 
-    def _forms(self) -> dict[str, bytes | None]:
-        return {name: self._form(value) for name, value in attributes_of(self._dataset).items()}
-
     def _form(self, value: Any) -> bytes | None:
         return super()._form(lasting(value))
 
@@ -140,7 +142,7 @@ class FirstBaseline(Baseline):
             return {}
         now = attributes_of(self._dataset)
         gone = sorted(self._names - now.keys())
-        forms = self._forms()
+        forms = {name: self._form(value) for name, value in now.items()}
         changed = {
             name: now[name]
             for name, form in forms.items()
@@ -149,12 +151,8 @@ class FirstBaseline(Baseline):
         if not gone and not changed:
             return {}
         known = {name: value for name, value in now.items() if forms[name] is not None}
-        same = {name: value for name, value in known.items() if name not in changed}
         try:
-            by_id = left_out(known, same, None, self._dataset, self._by_value)
-            carried = {name: value for name, value in known.items() if name not in same}
-            by_id |= self._leaves
-            entry = gone, dumps(carried, self._dataset, self._by_value, by_id)
+            entry = gone, self._written(known, changed.keys())
         except Exception:  # whatever people's __reduce__ raises
             return {}
         # An attribute that the program had not built is most often set anew by each `__iter__`;

@@ -139,7 +139,7 @@ class Schedule:
 
     def awaits(self, step: int) -> bool:
         """The consumer is still to be given this step."""
-        return step in self._window
+        return step in self._window.entries
 
     def positions(self, undone: Sequence[Delivery] = ()) -> tuple[StreamPosition, ...]:
         """See `StreamPositions.now`."""

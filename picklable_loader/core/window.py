@@ -49,9 +49,6 @@ class Window:
         #: bytes that the batches that have arrived take together
         self.bytes = 0
 
-    def __contains__(self, step: int) -> bool:
-        return step in self.entries
-
     # --- reading ---------------------------------------------------------------------------------
 
     @property

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.budget import Policy
-from ..core.seeds import next_base_seed
 from ..core.streams import StreamPosition
 from ..rng.generators import RNGS, GeneratorStates
 from .spec import Spec
@@ -31,14 +30,6 @@ class Carryover:
         """The part of it that new workers can go on with: plain values."""
         seeds = {"base_seed": self.base_seed, "worker_seed": self.worker_seed}
         return {**seeds, "workers": as_text(self.worker_states)}
-
-    def fields(self, seeded: bool) -> dict[str, Any]:
-        """Fields of a state at the start of the next epoch; ``seeded``: it has seeds of its own."""
-        return {
-            "base_seed": None if seeded else next_base_seed(self.base_seed),
-            "worker_seed": self.worker_seed,
-            "workers": as_text(self.worker_states),
-        }
 
     @classmethod
     def from_plain(cls, saved: dict[str, Any]) -> Carryover:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.checks import check_choice
 from ..core.cursor import Cursor, Saved, begins
+from ..core.seeds import next_base_seed
 from ..core.snapshot import from_plain, to_plain
 from ..datasets.datapipes import SharedSeeds
 from ..errors import CannotSaveError
@@ -216,7 +217,9 @@ class History:
         """The start of an epoch; ``left`` by the one before, to persistent workers."""
         draws_as, fits = self._drawing(spec), spec.fingerprint()
         if left is not None and draws_as == "persistent_workers":
-            fields = {**fields, **left.fields(self.source.seed is not None)}
+            fields |= left.to_plain()
+            seeded = self.source.seed is not None  # then each epoch has seeds of its own
+            fields["base_seed"] = None if seeded else next_base_seed(left.base_seed)
         cursor = Cursor(
             epoch,
             rng=rng,

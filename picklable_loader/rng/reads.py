@@ -85,11 +85,9 @@ def read_in_others(thing: Any) -> Found:
 
 def generators_of_methods(kind: type[Any]) -> list[tuple[str, Any]]:
     """The generators in global variables that the methods of a class read."""
-    methods: dict[str, Any] = {}
-    for base in reversed(kind.__mro__[:-1]):
-        methods.update(vars(base))
+    methods = {name: first for name, (first, *_) in _definitions(kind).items()}
     called = [methods[name] for name in _CALLED if type(methods.get(name)) is FunctionType]
-    return generators_read(called, methods) if called else []
+    return generators_read(called, methods)
 
 
 def generators_read(functions: list[Any], methods: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -105,15 +103,10 @@ def generators_read(functions: list[Any], methods: dict[str, Any]) -> list[tuple
         function = waiting.popleft()
         near: list[Any] = []
         for code in _codes(function.__code__):
-            for name in code.co_names:
-                value = dict.get(function.__globals__, name)
-                if issubclass(type(value), GENERATORS) and name in _globals_of(code):
-                    found.append((f"{GLOBALS}{name}", value))
-                near += [value, methods.get(name)]
-            for path, value in _in_modules(code, function.__globals__):
-                if issubclass(type(value), GENERATORS):
+            for path, value in _named(code, function.__globals__):
+                if issubclass(type(value), GENERATORS) and _is_read(path, code):
                     found.append((GLOBALS + path, value))
-                near.append(value)
+                near += [value, methods.get(path)]
         for each in near:
             each = each.__func__ if type(each) in (classmethod, staticmethod) else each
             if type(each) is not FunctionType or each in seen or len(seen) >= _MOST_FUNCTIONS:
@@ -174,8 +167,7 @@ def _values_read(called: Iterable[_Read], names: set[str]) -> list[tuple[str, An
 def _reads(code: CodeType, variables: dict[str, Any], defined: Definitions) -> Iterator[_Read]:
     """All that code reads, with its path, and the class that it is looked up in."""
     yield from _looked_up(code, defined, BY_CLASS)
-    near = [(name, dict.get(variables, name)) for name in code.co_names]
-    for path, value in (*near, *_in_modules(code, variables)):
+    for path, value in _named(code, variables):
         value = _unwrapped(value)
         kind = type(value)
         if issubclass(kind, type):
@@ -184,9 +176,7 @@ def _reads(code: CodeType, variables: dict[str, Any], defined: Definitions) -> I
                 yield from _looked_up(code, _definitions(value), f"{GLOBALS}{path}.")
         elif kind is FunctionType:
             yield value, GLOBALS + path, {}
-        elif not (kind in ATOMS or kind is ModuleType) and (
-            "." in path or path in _globals_of(code)
-        ):
+        elif not (kind in ATOMS or kind is ModuleType) and _is_read(path, code):
             yield value, GLOBALS + path, {}
 
 
@@ -224,9 +214,10 @@ def _in_cells(function: FunctionType) -> Iterator[FunctionType]:
                 yield value
 
 
-def _in_modules(code: CodeType, variables: dict[str, Any]) -> Found:
-    """The generators that code reads in modules of the program, for example ``helpers.rng``."""
+def _named(code: CodeType, variables: dict[str, Any]) -> Found:
+    """Global variables by the names in code; what it reads in modules, such as ``helpers.rng``."""
     given = {name: dict.get(variables, name) for name in code.co_names}
+    yield from given.items()
     modules = [each for each in given.values() if type(each) is ModuleType]
     near = any(_is_near(vars(each), variables) for each in modules)
     for path in _attributes_of(code, "LOAD_GLOBAL") if near else ():
@@ -237,6 +228,11 @@ def _in_modules(code: CodeType, variables: dict[str, Any]) -> Found:
             value = vars(value).get(name)
         else:
             yield ".".join(path), value
+
+
+def _is_read(path: str, code: CodeType) -> bool:
+    """Code reads it in a module, or as a global variable; its attributes have names, too."""
+    return "." in path or path in _globals_of(code)
 
 
 def _is_near(variables: dict[str, Any], reader: dict[str, Any]) -> bool:
@@ -270,7 +266,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 @lru_cache(256)
 def _globals_of(code: CodeType) -> frozenset[str]:
-    """The global variables that code reads; its attributes have names, too."""
+    """The global variables that code reads."""
     return frozenset(
         each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL"
     )

@@ -231,10 +231,11 @@ def seed_of(generator: Any) -> Seed | None:
         return None if issubclass(kind, random.SystemRandom) else generator.seed
     if issubclass(kind, np.random.RandomState):
         of_numpy = type(generator._bit_generator) is np.random.MT19937
-        return partial(_seed_legacy, generator) if of_numpy else None
+        return (lambda seed: generator.seed(seed & _32_BITS)) if of_numpy else None
     bits = generator.bit_generator if issubclass(kind, np.random.Generator) else generator
     if issubclass(type(bits), np.random.BitGenerator) and type(bits).__module__.startswith("numpy"):
-        return partial(_seed_bits, bits)
+        # This puts its seed sequence back as well, on which ``spawn`` depends.
+        return lambda seed: bits.__setstate__(type(bits)(seed).__reduce__()[2])
     return None
 
 
@@ -263,15 +264,6 @@ def seed_all_in(
 def _seed_each(found: list[tuple[bytes, Seed]], seed: int) -> None:
     for path, each in found:
         each(owned_seed(seed, path))
-
-
-def _seed_legacy(generator: np.random.RandomState, seed: int) -> None:
-    generator.seed(seed & _32_BITS)
-
-
-def _seed_bits(bits: Any, seed: int) -> None:
-    # This puts its seed sequence back as well, on which ``spawn`` depends.
-    bits.__setstate__(type(bits)(seed).__reduce__()[2])
 
 
 def _by_protocol(thing: Any, name: str, seed: int) -> None:

@@ -58,9 +58,6 @@ class TorchRng:
     def restore(self, state: bytes) -> None:
         torch.default_generator.set_state(_tensor(state))
 
-    def seed(self, seed: int) -> None:
-        torch.default_generator.manual_seed(seed)
-
     def to_text(self, state: bytes) -> str:
         return pack_words(state)
 
@@ -87,9 +84,6 @@ class NumpyRng:
             ctypes.memmove(bits.ctypes.state_address, words, 4 * WORDS)
             _write_gauss(_GAUSS.pack(has_gauss, gauss))
 
-    def seed(self, seed: int) -> None:
-        np.random.seed(seed & _MASK)
-
     def to_text(self, state: tuple[bytes, int, float]) -> str:
         words, has_gauss, gauss = state
         return f"{has_gauss}:{gauss.hex()}:{b64encode(words).decode()}"
@@ -113,9 +107,6 @@ class PythonRng:
     def restore(self, state: tuple[bytes, float | None]) -> None:
         write_words(state[0])
         _python.gauss_next = state[1]
-
-    def seed(self, seed: int) -> None:
-        random.seed(seed)
 
     def to_text(self, state: tuple[bytes, float | None]) -> str:
         words, gauss = state

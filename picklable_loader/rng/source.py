@@ -131,7 +131,7 @@ class Source:
 
         It draws from saved states, as ``state`` gives them, and otherwise from those at hand.
         """
-        clones = {id(given): _clone(given) for given in self.generators.values()}
+        clones = {id(given): given.clone_state() for given in self.generators.values()}
         generators = {name: clones[id(given)] for name, given in self.generators.items()}
         source = Source(self.seed, generators, self.dataset)
         source.origin = self.origin
@@ -271,12 +271,6 @@ class Source:
 
 #: names of the generators that a loader was given
 _GIVEN = {"loader", "sampler"}
-
-
-def _clone(generator: torch.Generator) -> torch.Generator:
-    clone = torch.Generator(generator.device)
-    clone.set_state(generator.get_state())
-    return clone
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,11 @@ class Stream:
             self._private = generator_from_text(self.start["generator"])
             self._private_chunks = private_chunks
 
-    def draw(self, how: Callable[[torch.Generator | None], torch.Tensor]) -> torch.Tensor:
-        """The next chunk."""
-        self.drawn += 1
+    def draw(
+        self, how: Callable[[torch.Generator | None], torch.Tensor], chunks: int = 1
+    ) -> torch.Tensor:
+        """The next chunk, or several in one call of ``how``; private ones only, or none."""
+        self.drawn += chunks
         if self.drawn <= self._private_chunks:
             return how(self._private)
         return self._source.draw("sampler", how)
@@ -55,11 +57,6 @@ class Stream:
     def private_left(self) -> int:
         """How many of the next chunks come from the private generator."""
         return max(0, self._private_chunks - self.drawn)
-
-    def draw_many(self, chunks: int, how: Callable[[torch.Generator | None], torch.Tensor]) -> None:
-        """Draw that many chunks in one call of ``how`` and forget them (private ones only)."""
-        self.drawn += chunks
-        how(self._private)
 
     def state(self) -> dict[str, Any]:
         if "seed" in self.start:

@@ -15,10 +15,9 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
-from ..datasets.protocol import is_stateful
+from ..datasets.protocol import is_stateful, length_of
 from ..errors import (
     SYMPTOMS,
     CannotSaveError,
@@ -160,10 +159,7 @@ class CustomOrder:
         raise NotImplementedError("a custom sampler's order cannot be sought in")
 
     def length(self) -> int | None:
-        try:
-            return len(self._sampler)
-        except (TypeError, ValueError, NotImplementedError):
-            return None
+        return length_of(self._sampler)
 
     def state(self, live: bool) -> dict[str, Any] | None:
         self._pass_on()
@@ -312,17 +308,14 @@ class CustomOrder:
             self._sampler.load_state_dict(decode(saved["sampler_state"]))
         thaw(self._sampler, saved.get("sampler", {}))
         self.record.before = self._turns.frozen()
-        with self._aside():
+        with self._private or self._source.globals():
+            aside = GeneratorStates(capture_all())  # what it draws here was drawn before
+        with aside:
             self._iterator = iter(self._sampler)
         if "iterator_state" in saved:
             thaw(self._sampler, saved.get("between", self.record.before))
             self._iterator.load_state_dict(decode(saved["iterator_state"]))
         self._moves = [True] * _PROOFS
-
-    def _aside(self) -> GeneratorStates:
-        """A world like the sampler's, to be thrown away: what it draws here was drawn before."""
-        with self._world():
-            return GeneratorStates(capture_all())
 
     def _go_on_in(self, saved: dict[str, Any]) -> None:
         if self._private is not None and "universe" in saved:
@@ -375,9 +368,6 @@ class CustomOrder:
                 self.record.checksum = checksum(taken, self.record.checksum)
         self.record.ended = len(taken) < count
         return taken
-
-    def _world(self) -> AbstractContextManager[Any]:
-        return self._private or self._source.globals()
 
     def _draw(self, act: Callable[[Any], _T], argument: Any) -> _T:
         """Let the sampler act; without a seed, note from which global generators it draws."""

@@ -69,7 +69,7 @@ class ReplacementOrder(ChunkedOrder):
         # n draws of 32 consume the generator as one draw of 32 n (tests/orders/test_samplers.py).
         while (some := min(until - stream.drawn, stream.private_left(), self._AT_ONCE)) > 0:
             size = min(some * self._LENGTH, self.total - stream.drawn * self._LENGTH)
-            stream.draw_many(some, lambda generator: self._draw(size, generator))
+            stream.draw(lambda generator: self._draw(size, generator), some)
         super().pass_chunks(stream, until)
 
     def _draw(self, size: int, generator: torch.Generator | None) -> torch.Tensor:

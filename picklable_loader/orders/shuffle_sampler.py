@@ -142,17 +142,14 @@ class ShuffleOrder:
 
     def _begin(self) -> Permutation:
         if self._key is None:
-            self._key = self._new_key()
+            setting, own = self._setting, self._sampler.seed
+            seed = setting.source.seed if own is None else own
+            if seed is None:
+                self._key = setting.source.draw("sampler", random_int64)
+            else:
+                self._key = order_seed(seed, setting.epoch)
         self._permutation = Permutation(len(self._sampler), self._key)
         return self._permutation
-
-    def _new_key(self) -> int:
-        source, epoch, seed = self._setting.source, self._setting.epoch, self._sampler.seed
-        if seed is not None:
-            return order_seed(seed, epoch)
-        if source.seed is not None:
-            return order_seed(source.seed, epoch)
-        return source.draw("sampler", random_int64)
 
 
 def _indices(permutation: Permutation, positions: range) -> list[int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import fields, is_dataclass
+from functools import partial
 from operator import is_
 from typing import Any
 
@@ -50,13 +51,10 @@ class DtypeConverter:
         Raises:
             ValueError: a value does not fit; it names the value, where it is, and the range.
         """
-        return _mapped(batch, self._convert, "batch")
+        return _mapped(batch, partial(_converted, dtype=self._dtype, check=self._check), "batch")
 
     def __repr__(self) -> str:
         return f"DtypeConverter({self._dtype!r})"
-
-    def _convert(self, value: Any, path: str) -> Any:
-        return converted(value, self._dtype, path, self._check)
 
 
 class KeyBasedDtypeConverter:
@@ -104,16 +102,14 @@ class KeyBasedDtypeConverter:
             at = f"{path}[{key!r}]"
             if key in self._dtypes:
                 found.add(key)
-                parts[key] = _mapped(part, self._to(self._dtypes[key]), at)
+                to = partial(_converted, dtype=self._dtypes[key], check=self._check)
+                parts[key] = _mapped(part, to, at)
             else:
                 parts[key] = self._walk(part, at, found)
         return _like(value, parts)
 
-    def _to(self, dtype: str) -> Callable[[Any, str], Any]:
-        return lambda value, path: converted(value, dtype, path, self._check)
 
-
-def converted(value: Any, dtype: str, path: str, check: bool) -> Any:
+def _converted(value: Any, path: str, dtype: str, check: bool) -> Any:
     """A tensor, array or number of numpy's with another type; anything else as it is."""
     kind: torch.dtype = getattr(torch, dtype)
     if isinstance(value, torch.Tensor):

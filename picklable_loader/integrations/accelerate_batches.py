@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator
+from itertools import tee, zip_longest
 from typing import Any, cast
 
 from accelerate.data_loader import BatchSamplerShard
@@ -56,47 +56,24 @@ class BatchesOfRanks(BatchSampler):
         }
 
     def __len__(self) -> int:
-        shares = self._shares(self.batch_sampler)
-        return sum(map(len, shares))
+        return sum(map(len, self._shares([self.batch_sampler] * self.num_processes)))
 
     def __iter__(self) -> Iterator[list[Any]]:
-        together = 1 if self.split_batches else self.num_processes
-        first: list[list[Any]] = []
-        latest: list[list[Any]] = []
-        for batch in self.batch_sampler:
-            latest = [*latest, list(batch)] if len(latest) < together else [list(batch)]
-            if len(latest) == together and self.batch_size in (None, len(latest[-1])):
-                yield from self.pieces(latest)
-                first, latest = first or latest, []
-        yield from self.tail(first, latest)
+        return self.shared(self.batch_sampler)
 
-    def pieces(self, batches: list[list[Any]]) -> list[list[Any]]:
-        """One batch for each process, of as many full batches, or of one to be split."""
-        if not self.split_batches:
-            return batches
-        size = len(batches[0]) // self.num_processes
-        return [batches[0][size * at : size * (at + 1)] for at in range(self.num_processes)]
+    def shared(self, batches: Iterable[Any]) -> Iterator[list[Any]]:
+        """The batches of all processes, step after step, which Accelerate's own code makes."""
+        # It fills up lists in place: each process has its own.
+        copies = [_Copies(self, each) for each in tee(map(list, batches), self.num_processes)]
+        for step in zip_longest(*self._shares(copies)):
+            yield from (batch for batch in step if batch is not None)
 
-    def tail(self, first: list[list[Any]], last: list[list[Any]]) -> Iterator[list[Any]]:
-        """The batches of an epoch's end, by Accelerate's own code.
-
-        Args:
-            first: the batches of the first step, with which it fills up; none if there is only one.
-            last: those of a last step that are not full, or too few.
-        """
-        if last:
-            shares = [list(share)[bool(first) :] for share in self._shares([*first, *last])]
-            for step in zip_longest(*shares):
-                yield from (batch for batch in step if batch is not None)
-
-    def _shares(self, batches: Any) -> list[BatchSamplerShard]:
-        if isinstance(batches, list):
-            batches = _Listed(self, batches)
+    def _shares(self, batches: list[Any]) -> list[BatchSamplerShard]:
         return [
             BatchSamplerShard(
-                batches, self.num_processes, process, self.split_batches, self.even_batches
+                each, self.num_processes, process, self.split_batches, self.even_batches
             )
-            for process in range(self.num_processes)
+            for process, each in enumerate(batches)
         ]
 
 
@@ -105,18 +82,15 @@ def order_of(batches: Any) -> Any:
     return batches.sampler if type(batches) is BatchSampler else batches
 
 
-class _Listed(BatchSampler):
-    """A few batches, as a batch sampler."""
+class _Copies(BatchSampler):
+    """Copies of batches, as a batch sampler."""
 
-    def __init__(self, like: BatchesOfRanks, batches: list[list[Any]]) -> None:
+    def __init__(self, like: BatchesOfRanks, batches: Iterator[list[Any]]) -> None:
         self._batches = batches
         self.batch_size, self.drop_last = like.batch_size, like.drop_last
 
     def __iter__(self) -> Iterator[list[Any]]:
-        return (list(batch) for batch in self._batches)
-
-    def __len__(self) -> int:
-        return len(self._batches)
+        return map(list, self._batches)
 
 
 class SeekableBatchesOfRanks(BatchesOfRanks):
@@ -176,10 +150,10 @@ class _OrderOfRanks:
             rest = self._inner.take(self._step)
             self._inner.seek(0)
             begin = self._inner.take(self._step) if full else []
-            first, last = (
-                [part[at : at + size] for at in range(0, len(part), size)] for part in (begin, rest)
-            )
-            self._tail = list(self._sampler.tail(first, last))
+            # Accelerate fills up the last step from the first one.
+            batches = (p[at : at + size] for p in (begin, rest) for at in range(0, len(p), size))
+            skipped = self._sampler.num_processes if full else 0
+            self._tail = list(self._sampler.shared(batches))[skipped:]
         return self._tail
 
 

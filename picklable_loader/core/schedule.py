@@ -202,7 +202,8 @@ class Schedule:
         drawn = bool(tasks or plan.backlog or plan.tail)
         if plan.put_back(tasks):
             out.extend(map(Drop, self._window.give_up()))
-            if drawn:
+            # A state from before it would have the sampler take back what was drawn only later.
+            if drawn or plan.custom:
                 self.deliveries.forget()
             self._exhausted, self.feedback.waits = False, True
 

@@ -10,7 +10,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from picklable_loader.core.budget import Policy
@@ -273,6 +273,8 @@ LISTENS = st.sampled_from([True, None, False])
 LUCK = st.integers(0, 2**32).map(lambda seed: Random(seed).choices(range(14), k=80))
 LENGTH = st.integers(0, 30)
 ENDLESS = 10**9
+#: a flush that gave up nothing, and a state from before it: the batch after it is in its window
+FLUSHED_BETWEEN = ["next", "flush", "next"], frozenset[int](), 3, True, False, False, 1
 
 
 @settings(max_examples=1000, deadline=None)
@@ -300,6 +302,7 @@ def test_a_sampler_sees_the_same_whoever_works(
 
 
 @settings(max_examples=1500, deadline=None)
+@example(*FLUSHED_BETWEEN, [], [], [], 3, 0, 2, 0)
 @given(
     SCRIPT, EMPTY, LENGTH, st.booleans(), LISTENS, st.booleans(), st.integers(1, 5), LUCK, LUCK,
     LUCK, st.integers(0, 24), st.integers(0, 24), st.integers(0, 3), st.integers(0, 3),

@@ -58,7 +58,7 @@ def data_of(opened: bytes) -> bytes:
     """
     file = io.BytesIO(opened)
     try:
-        stored = [each.tree for each in traces(file)][2:3]
+        stored = [each.tree for each in traces(file)][3:4]
     except NotPickle:
         return opened
     if not stored or not isinstance(stored[0], Stored):

@@ -9,16 +9,20 @@ import os
 import pickle
 import select
 import signal
+import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from laws.cases import ALL, Case
 from laws.cases import four_batches as make
 from laws.observe import seen
 from zoo.datasets import Boom, Broken, Gated, Noisy, NoisyStream
 from zoo.samplers import Endless, WithoutLength
+from zoo.streams import KINDS, Kind
 
 from picklable_loader import DataLoader, LoaderIterator
 
@@ -189,6 +193,68 @@ def test_an_iterator_that_nobody_has_is_gone_with_its_workers(steps: int, num_wo
         assert not multiprocessing.active_children()
     finally:
         gc.enable()
+
+
+def in_cycles(use: Callable[[], object]) -> set[str]:
+    """The package's classes with objects that only the garbage collector would free afterwards."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        use()
+        gc.collect()
+        kinds = map(type, gc.garbage)
+        return {kind.__qualname__ for kind in kinds if kind.__module__.startswith("picklable_")}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+        gc.unfreeze()
+
+
+def use(make: Callable[[], Any]) -> None:
+    """Passes that end, are saved, broken off, pickled and resumed."""
+    loader = make()
+    assert [seen(iter(loader), 20) for _ in range(2)] != [[], []]
+    iterator = iter(loader)
+    seen(iterator, 1)
+    iterator.state_dict()
+    seen(pickle.loads(pickle.dumps(iterator)), 20)
+
+
+STREAMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "several streams": {"num_streams": 2},
+    "bad samples": {"on_error": "skip"},
+    "generators": {"seeding": "worker", "seed": 3},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("hugging_face", [False, True])
+@pytest.mark.parametrize("options", STREAMS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_passes_over_streams_leave_nothing_to_the_garbage_collector(
+    kind: Kind, options: str, hugging_face: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if hugging_face:  # with its datasets, the loader looks at what is drawn
+        monkeypatch.setitem(sys.modules, "datasets.iterable_dataset", ModuleType("some"))
+    assert not in_cycles(lambda: use(lambda: DataLoader(kind.make(), 3, **STREAMS[options])))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_passes_leave_nothing_to_the_garbage_collector(case: Case) -> None:
+    assert not in_cycles(lambda: use(case.make))
+
+
+def test_the_collector_finds_a_cycle_of_the_loaders() -> None:
+    def cycle() -> None:
+        loader: Any = make()
+        loader.itself = loader
+
+    assert "DataLoader" in in_cycles(cycle)
 
 
 def test_loader_and_iterators_may_go_in_any_order() -> None:

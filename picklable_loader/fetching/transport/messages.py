@@ -92,9 +92,13 @@ class Answer:
 
     def reraise(self) -> NoReturn:
         """Raise what fetching the batch has raised."""
-        if isinstance(self.payload, ExceptionWrapper):
-            self.payload.reraise()
-        raise self.payload
+        error, self.payload = self.payload, None
+        try:
+            if isinstance(error, ExceptionWrapper):
+                error.reraise()
+            raise error
+        finally:
+            del error  # its traceback has this frame, and a cycle would have the iterator live on
 
 
 #: a worker that has waited for this part of a task's time, or longer, might have done more

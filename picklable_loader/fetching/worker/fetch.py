@@ -181,8 +181,8 @@ class IterableFetcher:
         self._draws: Draws | None = None
         if _HUGGING_FACE in sys.modules:
             self._draws = Draws(bool(seeder.hooks))
-            self._collate = job.collate_fn
-            self._job = replace(job, collate_fn=self._collated)
+            collate = partial(_collated, self._draws, job.collate_fn)  # `self` would be a cycle
+            self._job = replace(job, collate_fn=collate)
         self.ended = False
         #: nothing was taken from the iterator yet
         self.fresh = True
@@ -228,11 +228,6 @@ class IterableFetcher:
             raise StreamEnded
         return self._job.collate_fn(samples)
 
-    def _collated(self, samples: Any) -> Any:
-        assert self._draws is not None
-        self._draws.end()
-        return self._collate(samples)
-
     def _next(self) -> Any:
         try:
             sample = next(self.iterator)
@@ -268,6 +263,11 @@ class LenientIterableFetcher(IterableFetcher):
                     raise  # the rest of the stream may be lost with it, which must not go unnoticed
                 gathering.miss(error, number)
         return gathering.collated(job.collate_fn, job.batched)
+
+
+def _collated(draws: Draws, collate_fn: Any, samples: Any) -> Any:
+    draws.end()
+    return collate_fn(samples)
 
 
 Fetcher = MapFetcher | IterableFetcher

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import random
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -152,7 +153,8 @@ class Replica:
             self._fetcher = make_fetcher(job, seed)
             return
         self.cadence = Cadence(job.mark_every)
-        set_epoch = partial(self._set_epoch, begin)
+        # A cycle would have an ended iterator, and its buffer, live until Python collects cycles.
+        set_epoch = partial(Replica._set_epoch, weakref.proxy(self), begin)
         whose = job, self._number, self._shared, self._origin
         self._saver = saver = StreamSaver(*whose, set_epoch, begin.announced)
         if position is None:

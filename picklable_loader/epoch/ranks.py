@@ -17,13 +17,12 @@ from time import monotonic, sleep
 from typing import Any, cast
 
 import torch.distributed as dist
-from torch.utils.data.distributed import DistributedSampler
 
 from ..core.checks import whole_number
 from ..core.shard import ALONE, Shard, Tail
 from ..datasets.protocol import stream_length_of
 from ..errors import CannotSaveError, RanksError, UsageError
-from ..orders.torch_samplers import has_distributed
+from ..orders.torch_samplers import has_distributed, is_distributed
 from ..rng.process_rank import has_group, rank_and_world
 
 #: variables that torchrun sets
@@ -115,7 +114,7 @@ def shard_of(shard: Any, tail: Tail, undecided: bool = False) -> Shard:
 def check_shared(sampler: Any, shard: Shard, num_streams: int | None) -> None:
     """Raise ValueError if this data cannot have a loader with ``shard=``."""
     if has_distributed(sampler):
-        within = "" if isinstance(sampler, DistributedSampler) else " (in the sampler you passed)"
+        within = "" if is_distributed(sampler) else " (in the sampler you passed)"
         raise ValueError(
             f"shard option is mutually exclusive with a DistributedSampler{within}, which shards "
             "as well: give the loader the sampler of the whole dataset, or shuffle=True"

@@ -357,11 +357,16 @@ def source_length(sampler: Any, data: int | None) -> int | None:
 _MOST_SAMPLERS = 64
 
 
+def is_distributed(sampler: Any) -> bool:
+    """It is torch's DistributedSampler; or its C++ one, bound by integrations/cpp."""
+    return isinstance(sampler, DistributedSampler) or hasattr(type(sampler), "_rank_share")
+
+
 def has_distributed(sampler: Any) -> bool:
     """It is a DistributedSampler, or is made of one, as a batch sampler around one is."""
     found, seen = [sampler], {id(sampler)}
     for each in found:
-        if isinstance(each, DistributedSampler):
+        if is_distributed(each):
             return True
         within: Any = ()
         if each is sampler or isinstance(each, Sampler):

@@ -215,6 +215,27 @@ struct NeedsReset : Shuffled {
   bool is_reset = false;
 };
 
+// Shares the data out in an order of its own; its position is the index itself.
+struct OwnShare : data::samplers::DistributedSampler<> {
+  using DistributedSampler::DistributedSampler;
+  void reset(std::optional<size_t>) override { at = rank_; }
+  std::optional<std::vector<size_t>> next(size_t count) override {
+    std::vector<size_t> taken;
+    for (; taken.size() < count && at < size_; at += num_replicas_)
+      taken.push_back(at);
+    return taken.empty() ? std::nullopt : std::optional(taken);
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    archive.write("at", c10::IValue(int64_t(at)));
+  }
+  void load(torch::serialize::InputArchive& archive) override {
+    c10::IValue value;
+    archive.read("at", value);
+    at = value.toInt();
+  }
+  size_t at = 0;
+};
+
 // No states: bind_... refuses to compile them.
 struct SavesIfNotConst {
   void save(torch::serialize::OutputArchive&) {}
@@ -547,6 +568,10 @@ struct Lines : Numbers<Lines> {
 };
 
 using MappedCounter = data::datasets::MapDataset<Counter, Same>;
+using StackedCounter = data::datasets::MapDataset<Counter, data::transforms::Stack<>>;
+using StackedTwice = data::datasets::MapDataset<MappedCounter, data::transforms::Stack<>>;
+using StackedStream =
+    data::datasets::MapDataset<Stream, data::transforms::Stack<data::TensorExample>>;
 
 // Samples that fit into a bit of a vector, and a get() that only torch calls.
 class Flags : public data::datasets::Dataset<Flags, bool> {
@@ -722,6 +747,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
       pl::init<size_t, size_t, size_t, bool>(
           py::arg("size"), py::arg("num_replicas") = 1, py::arg("rank") = 0, py::arg("allow_duplicates") = true));
 
+  auto share = pl::init<size_t, size_t, size_t>(
+      py::arg("size"), py::arg("num_replicas") = 1, py::arg("rank") = 0);
+  pl::bind_sampler<samplers::DistributedSequentialSampler>(m, "DistributedSequentialSampler", share);
+  pl::bind_sampler<OwnShare>(m, "OwnShare", share);
+
   auto values = pl::init<torch::Tensor>(py::arg("values"));
   pl::bind_dataset<Engines>(m, "Engines", pl::init<std::vector<int64_t>>());
   pl::bind_dataset<Jittered>(m, "Jittered", pl::make([](torch::Tensor values) {
@@ -759,6 +789,15 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
   pl::bind_collate<Same>(m, "Same", pl::init<>());
   pl::bind_stream<MappedCounter>(m, "MappedCounter", pl::make([](int64_t length) {
                                    return Counter(length).map(Same());
+                                 }));
+  pl::bind_stream<StackedCounter>(m, "StackedCounter", pl::make([](int64_t length) {
+                                    return Counter(length).map(data::transforms::Stack<>());
+                                  }));
+  pl::bind_stream<StackedTwice>(m, "StackedTwice", pl::make([](int64_t length) {
+                                  return StackedTwice(Counter(length).map(Same()), {});
+                                }));
+  pl::bind_stream<StackedStream>(m, "StackedStream", pl::make([](int64_t length) {
+                                   return StackedStream(Stream(length), {});
                                  }));
   pl::bind_stream<Lines>(m, "Lines", length);
   pl::bind_stream<Stream>(m, "Stream", length);

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import BatchSampler
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import (
@@ -232,6 +233,52 @@ def test_a_sampler_that_saves_no_position_is_refused_when_it_is_saved(
         with pytest.raises(CannotSaveError, match=text):
             save()
     assert len(list(iterator)) == 3
+
+
+SHARES = ["DistributedRandomSampler", "DistributedSequentialSampler", "OwnShare"]
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize("kind", SHARES)
+def test_a_state_in_mid_epoch_is_for_the_rank_that_saved_it(
+    kind: str, batches: bool, parts: Any
+) -> None:
+    def loader_of(*ranks: int) -> Any:
+        sampler = getattr(parts, kind)(20, *ranks)
+        sampling = {"batch_sampler": sampler.batches(2)} if batches else {"sampler": sampler}
+        return DataLoader(range(20), **sampling)
+
+    iterator = iter(loader_of(2, 0))
+    next(iterator)
+    state, rest = iterator.state_dict(), [batch.tolist() for batch in iterator]
+    at_the_end = iterator.state_dict()
+    for other in ((2, 1), (3, 0)):
+        with pytest.raises(StateMismatch, match=f"(?s)state of {kind}.*for one rank: save a state"):
+            resumed = loader_of(*other)
+            resumed.load_state_dict(state)
+            next(iter(resumed))
+    own, resumed = loader_of(2, 0), loader_of(2, 1)
+    own.load_state_dict(state)
+    assert [batch.tolist() for batch in own] == rest
+    resumed.load_state_dict(at_the_end)
+    seen = {int(index) for loader in (resumed, own) for batch in loader for index in batch}
+    assert seen == {*range(20)}
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("kind", SHARES)
+def test_a_sampler_that_shares_the_data_out_is_refused_with_shard(kind: str, parts: Any) -> None:
+    sampler = getattr(parts, kind)(20, 2, 0)
+    for sampling in (
+        {"sampler": sampler},
+        {"batch_sampler": sampler.batches(3)},
+        {"batch_sampler": BatchSampler(sampler, 3, False)},
+    ):
+        with pytest.raises(ValueError, match="mutually exclusive with a DistributedSampler"):
+            DataLoader(range(20), shard=(0, 2), **sampling)
+    whole = DataLoader(range(20), shard=(0, 2), sampler=parts.RandomSampler(20), seed=3)
+    assert len([*whole]) == 10
 
 
 @pytest.mark.parametrize("workers", [0, 2])

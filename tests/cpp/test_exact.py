@@ -394,6 +394,17 @@ def test_an_epoch_goes_through_torchs_wrappers(kind: str, parts: Any) -> None:
             assert epochs_of([*taken, *iterator]) == epochs_of([*taken, *again]) == [epoch] * 6
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", ["StackedCounter", "StackedTwice", "StackedStream"])
+def test_a_transform_is_not_given_the_empty_batch_at_a_streams_end(
+    kind: str, num_workers: int, parts: Any
+) -> None:
+    loader = DataLoader(getattr(parts, kind)(7).batches(3), None, num_workers=num_workers)
+    for _ in range(2):  # epochs
+        columns = [batch if kind == "StackedStream" else batch[0] for batch in loader]
+        assert [len(column) for column in columns] == [3, 3, 1]
+
+
 @pytest.mark.inline
 @pytest.mark.parametrize("loader", [TorchsLoader, DataLoader])
 def test_an_iterator_that_has_ended_does_not_begin_again(loader: Any, parts: Any) -> None:

@@ -139,9 +139,12 @@ def position(self: Any) -> dict[str, Any]:
         )
     attributes = vars(self)
     epochs = {"epoch": attributes["_built"].get("epoch"), "next": attributes.get("_next_epoch")}
-    known = {name: epoch for name, epoch in epochs.items() if epoch is not None}
-    saved = known if source is None else {"source": source, **known}
-    return {**saved, "begun": attributes.get("_under_way", False)}
+    known: dict[str, Any] = {name: at for name, at in epochs.items() if at is not None}
+    if source is not None:
+        known["source"] = source
+    if hasattr(self, "_rank_share"):
+        known["share"] = self._rank_share()
+    return {**known, "begun": attributes.get("_under_way", False)}
 
 
 def load_state_dict(self: Any, state: dict[str, Any]) -> None:
@@ -158,6 +161,12 @@ def load_state_dict(self: Any, state: dict[str, Any]) -> None:
         raise StateMismatch(
             [Difference(name, "one that was saved after its first pass began", state)],
             "Load it into a new object",
+        )
+    if "share" in state and state["begun"] and state["share"] != (own := self._rank_share()):
+        raise StateMismatch(
+            [Difference(name, own, state["share"])],
+            "In mid-epoch a C++ sampler's position is for one rank: save a state on each, and load "
+            "that rank's own; or pass shard= and a sampler of the whole dataset",
         )
     begun = attributes.pop("_under_way", None)
     try:

@@ -470,21 +470,19 @@ auto transformed(T& dataset, Sample sample) {
     return sample;
 }
 
-// The next samples of a stream.
+// The next samples of a stream; none at its end, which an empty vector is as well.
 template <typename T>
-typename T::BatchType next_batch(T& stream, size_t count) {
+auto next_batch(T& stream, size_t count) {
   if constexpr (Mapped<T>) {
     auto& transform = const_cast<TransformOf<T>&>(stream.transform());
     auto below = next_batch(const_cast<SourceOf<T>&>(stream.dataset()), count);
-    if constexpr (SourceOf<T>::is_stateful) {
-      if (!below)
-        return std::nullopt;
-      return apply_each(transform, std::move(*below));
-    } else {
-      return apply_each(transform, std::move(below));
-    }
+    bool ended = !below;
+    if constexpr (is_vector<std::remove_cvref_t<decltype(*below)>>)
+      ended = ended || below->empty(); // many a transform needs a sample, as Stack<> does
+    using Batch = decltype(apply_each(transform, std::move(*below)));
+    return ended ? std::optional<Batch>() : apply_each(transform, std::move(*below));
   } else {
-    return stream.get_batch(count);
+    return std::optional(stream.get_batch(count)); // one that is an optional already is that
   }
 }
 
@@ -513,6 +511,18 @@ void def_get_batch(Bound<T>& bound, auto size, auto get_batch) {
     return run(hold, make, std::move(seeds));
   });
 }
+
+// What a sampler that shares the data out gives its rank: the position may depend on that.
+template <typename Request>
+struct RankShare : torch::data::samplers::DistributedSampler<Request> {
+  static py::dict of(const torch::data::samplers::DistributedSampler<Request>& sampler) {
+    return py::dict(
+        py::arg("rank") = sampler.*&RankShare::rank_,
+        py::arg("num_replicas") = sampler.*&RankShare::num_replicas_,
+        py::arg("size") = sampler.*&RankShare::size_,
+        py::arg("allow_duplicates") = sampler.*&RankShare::allow_duplicates_);
+  }
+};
 
 } // namespace detail
 
@@ -569,6 +579,11 @@ Bound<T> bind_sampler(py::module_& m, const char* name, Inits... inits) {
   bound.def("_next", [hold](T& object, size_t count) {
     return detail::run(hold, [&] { return object.next(count); });
   });
+  if constexpr (requires { typename T::BatchRequestType; }) {
+    using Request = typename T::BatchRequestType;
+    if constexpr (std::is_base_of_v<torch::data::samplers::DistributedSampler<Request>, T>)
+      bound.def("_rank_share", [](T& object) { return detail::RankShare<Request>::of(object); });
+  }
   bound.complete("sampler");
   return bound;
 }
@@ -587,7 +602,7 @@ Bound<T> bind_stream(py::module_& m, const char* name, Inits... inits) {
       detail::run(hold, [&] { object.reset(); });
   });
   bound.def("_next", [hold](T& object, size_t count) {
-    return detail::run(hold, [&] { return std::optional(detail::next_batch(object, count)); });
+    return detail::run(hold, [&] { return detail::next_batch(object, count); });
   });
   bound.complete("stream");
   return bound;

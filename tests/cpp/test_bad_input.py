@@ -150,6 +150,19 @@ def test_an_extension_of_another_torch_is_refused(
 
 
 @pytest.mark.inline
+def test_ordinary_slips_name_the_class_and_not_its_library(parts: Any) -> None:
+    for slip, error, text in (
+        (lambda: parts.Shuffled(3).foo, AttributeError, "'Shuffled' object has no attribute 'foo'"),
+        (lambda: len(parts.RandomSampler(3)), TypeError, "'RandomSampler' has no len"),
+        (lambda: parts.Shuffled("3"), TypeError, r" Shuffled\(length: "),
+    ):
+        with pytest.raises(error, match=text) as raised:
+            slip()
+        assert "library_" not in str(raised.value)
+    assert "library_" not in parts.Shuffled.__init__.__doc__
+
+
+@pytest.mark.inline
 def test_a_subclass_that_does_not_call_the_constructor_is_named(parts: Any) -> None:
     bare = parts.Samples.__new__(parts.Samples)
     with pytest.raises(CannotSaveError, match="Samples"):

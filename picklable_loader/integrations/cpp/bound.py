@@ -70,12 +70,13 @@ def complete(cls: Any, kind: str, holds_gil: bool, draws_in_python: bool) -> Non
         draws_in_python: it makes samples one by one, with functions of Python that may draw. The
             loader then asks for one after the other, as it seeds Python for each sample.
     """
-    built = cls.__init__
+    built, module = cls.__init__, f"{cls.__module__}."
+    cls.__name__ = cls.__name__  # which errors of CPython show; until then it begins with a module
 
     @functools.wraps(built)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         before = torch.default_generator.get_state()
-        built(self, *args, **kwargs)
+        _construct(built, module, self, args, kwargs)
         if kind == "sampler":
             around_own_iter(type(self))  # a decorator may have set one since `_subclass`
         if kind == "chunks":
@@ -87,6 +88,7 @@ def complete(cls: Any, kind: str, holds_gil: bool, draws_in_python: bool) -> Non
             how["rng"] = before  # the constructor has drawn
         self.__dict__["_built"] = how
 
+    __init__.__doc__ = _without(module, built.__doc__)
     cls._built_by, cls.__init__ = built, __init__
     cls.__init_subclass__ = classmethod(lambda sub, **given: _subclass(cls, kind, sub, **given))
     if hasattr(cls, "set_epoch"):
@@ -97,6 +99,18 @@ def complete(cls: Any, kind: str, holds_gil: bool, draws_in_python: bool) -> Non
         del cls.__getitems__
     if kind == "stream":
         IterableDataset.register(cls)
+
+
+def _construct(built: Any, module: str, self: Any, args: Any, kwargs: Any) -> None:
+    try:
+        built(self, *args, **kwargs)
+    except TypeError as error:  # pybind11's names classes by their whole module
+        error.args = tuple(_without(module, argument) for argument in error.args)
+        raise
+
+
+def _without(module: str, text: Any) -> Any:
+    return text.replace(module, "") if isinstance(text, str) else text
 
 
 def _noting(set_epoch: Any) -> Any:

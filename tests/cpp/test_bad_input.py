@@ -118,6 +118,8 @@ def test_a_python_object_that_is_used_without_the_gil_is_found(how: str, parts: 
 
 @pytest.mark.inline
 def test_what_cannot_be_collated_in_cpp_is_said_in_words(parts: Any) -> None:
+    with pytest.raises(TypeError):
+        parts.CountsCats()._apply([{"whiskers": 3}])  # nobody asks which field it was
     pair = torch.zeros(2), torch.zeros(1)
     with pytest.raises(UsageError, match="CollatesToUnknown returns a C.. type .*FIELDS"):
         parts.CollatesToUnknown()([pair])

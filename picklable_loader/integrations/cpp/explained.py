@@ -53,7 +53,8 @@ def _riddle(error: Exception, name: str, dataset: Any, asked: Any, alone: bool) 
                 return of_index
         elif isinstance(asked, list) and asked:
             takes = " ".join(text.partition("Invoked with")[0].split())
-            field = dataset._failed_field()
+            # Where it takes no struct, the field is of an earlier error.
+            field = dataset._failed_field() if "(a dict of " in takes else None
             wrong = "" if field is None else f", whose {field!r} does not fit or is missing"
             return TypeError(
                 f"{name} cannot collate samples such as {_brief(asked[0])}{wrong}: {takes}"

@@ -143,6 +143,16 @@ def set_in_the_pass(names: list[str]) -> None:
     )
 
 
+def loaded_in_the_pass(epoch: int) -> None:
+    """The loader was given a state, and an iterator of before goes on as if it was not."""
+    warn(
+        f"loader.load_state_dict() was called in the middle of this pass over epoch {epoch}, which "
+        "does not go on from that state: only the next iter(loader) does, and loader.state_dict() "
+        "gives that state until then. Load before iter(loader); leave this loop and call "
+        "iter(loader) again; or call load_state_dict of the iterator, which goes on from it at once"
+    )
+
+
 def set_in_the_sampler(sampler: str, names: list[str]) -> None:
     """Attributes of a sampler that are other ones than when the epoch was drawn."""
     warn(

@@ -261,7 +261,9 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if run.goes_on:
             every = run.spec.options.snapshot_every_n_steps
             positions = run.openings(new_workers=False).values()
-            self._replay = replayed(positions, None if every == "auto" else every or NEVER)
+            if count := replayed(positions, None if every == "auto" else every or NEVER):
+                kind = type(self.loader.dataset).__qualname__
+                self._warning = partial(replay, count, run.epoch, kind)
         self._collates = id(self.loader.collate_fn)
         self._driver.start(run, partial(engine_of, self.loader, self._driver), self._turn, skip)
 
@@ -293,8 +295,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         try:
             if driver.run is None:
                 self.start()
-            if self._replay:
-                self._warn_of_replay()
+            if self._warning is not None:
+                self._warn()
             run = position.run
             assert run is not None
             if run.goes_on:
@@ -314,10 +316,11 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         driver.settled = answer.kind is Failed and answer.started
         return self._hand_over(answer, run.spec)
 
-    def _warn_of_replay(self) -> None:
-        count, self._replay = self._replay, 0
+    def _warn(self) -> None:
+        warning, self._warning = self._warning, None
         self._driver.settled = True  # a filter may make an error of the warning
-        replay(count, self.epoch, type(self.loader.dataset).__qualname__)
+        if warning is not None:
+            warning()
         self._driver.settled = False
 
     def _warn_of_bad_samples(self) -> None:

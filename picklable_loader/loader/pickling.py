@@ -93,6 +93,9 @@ class Picklable(Owner[_T]):
     ) -> None:
         """Have the next ``iter`` go on from a saved state; the iteration at hand is abandoned.
 
+        The newest iterator goes on from it as well, if it has not delivered anything yet. In
+        mid-epoch it does not: its next ``next`` warns of that.
+
         Args:
             state: what ``state_dict`` returned; ``{}`` is the beginning of epoch 0.
             strict: False takes what still has a meaning from a state that does not fit: with
@@ -110,7 +113,11 @@ class Picklable(Owner[_T]):
             ValueError: ``at_epoch_end`` is something else.
         """
         with self._pl.turn.jumps("load_state_dict()"):
-            load_into(self, state, strict, at_epoch_end, restore_rng, None)
+            newest = self._pl.history.position
+            loaded = load_into(self, state, strict, at_epoch_end, restore_rng, None)
+            iterator: Any = newest and newest.iterator and newest.iterator()
+            if iterator is not None:
+                iterator.follow(newest, loaded)
 
     def gather_state_dict(
         self, group: ProcessGroup | None = None, *, behind: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -21,7 +22,7 @@ from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Still
 from ..epoch.unsaved import warn_of_another_pass
-from ..epoch.warnings import set_in_the_pass
+from ..epoch.warnings import loaded_in_the_pass, set_in_the_pass
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import packed_iterator
@@ -46,8 +47,8 @@ class PicklableIterator(Generic[_T]):
         self.loader: Any = loader
         self._driver = driver or Driver()
         self._closed = False
-        #: batches that are fetched again, of which the user is yet to be warned
-        self._replay = 0
+        #: gives the warning that is due at the next ``next``
+        self._warning: Callable[[], None] | None = None
         #: what workers have sent with the batch that was delivered last
         self._notes: Any = ()
         #: the step at which the consumer had got all that was delivered, when it last asked
@@ -327,7 +328,25 @@ class PicklableIterator(Generic[_T]):
         position.iterator = weakref.ref(self)
         #: of the pass; from the first `begin`, or `__setstate__`, on
         self._position = position
-        self._closed, self._replay, self._notes = False, 0, ()
+        self._closed, self._warning, self._notes = False, None, ()
+
+    def follow(self, left: Position, loaded: Position) -> None:
+        """Go on from the state that the loader was given, if nothing of this pass has come yet.
+
+        Called by `DataLoader.load_state_dict`.
+
+        Args:
+            left: the loader's newest position until then.
+            loaded: the one of the state.
+        """
+        if self._position is not left or left.over or self._closed:
+            return
+        if (run := left.run) is not None and run.step != run.start.step:
+            self._warning = partial(loaded_in_the_pass, run.epoch)
+            return
+        loaded.at_epoch_end = loaded.at_epoch_end or self.loader._pl.options.at_epoch_end
+        self._driver.stop()
+        self._take(loaded)
 
     def _lead(self, spec: Spec) -> None:
         """Be the loader's newest iterator."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from laws.observe import seed_everything
-from zoo.datasets import N, Noisy
+from laws.observe import expected_warnings, seed_everything
+from zoo.datasets import N, Noisy, NoisyStream
 from zoo.samplers import (
     DrawsAsItGoes,
     OwnPythonGenerator,
@@ -38,8 +38,11 @@ OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def make(kind: str, workers: int, persistent: bool = False) -> DataLoader[Any]:
-    options = OPTIONS[kind]()
-    return DataLoader(Noisy(N), 3, num_workers=workers, persistent_workers=persistent, **options)
+    if kind == "stream":
+        options, dataset = {"seed": 3}, NoisyStream()
+    else:
+        options, dataset = OPTIONS[kind](), Noisy(N)
+    return DataLoader(dataset, 3, num_workers=workers, persistent_workers=persistent, **options)
 
 
 def lists(batches: Any) -> list[Any]:
@@ -75,6 +78,35 @@ def test_it_is_saved_where_it_begins_the_epoch(
         again = pickle.loads(saved)
         loader = again.loader
     assert [lists(again), lists(loader)] == whole
+
+
+@pytest.mark.parametrize("from_a_state", [False, True])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize("kind", [*OPTIONS, "stream"])
+def test_it_goes_on_from_a_state_that_its_loader_is_given_later(
+    kind: str, workers: int, persistent: bool, from_a_state: bool
+) -> None:
+    """A trainer that calls iter in its __init__ began at the epoch's first batch, and each later
+    state of its loader was the loaded one."""
+    seed_everything(1)
+    loader = make(kind, workers, persistent)
+    list(loader)
+    iterator = iter(loader)
+    states = [loader.state_dict() for _ in zip(range(2), iterator)]
+    whole = [lists(iterator), lists(loader)]
+
+    seed_everything(99)
+    loader = make(kind, workers, persistent)
+    if from_a_state:
+        loader.load_state_dict(states[0])
+    begun = iter(loader)
+    loader.load_state_dict(states[1])
+    assert (begun.epoch, begun.step) == (1, 2)
+    assert loader.state_dict() == begun.state_dict() == states[1]
+    with expected_warnings():
+        batches = lists(next(begun) for _ in range(1))
+        assert loader.state_dict()["step"] == 3
+        assert [batches + lists(begun), lists(loader)] == whole
 
 
 @pytest.mark.parametrize("kind", OPTIONS)

@@ -25,6 +25,7 @@ from picklable_loader.errors import (
     DamagedStateError,
     EmptyEpochWarning,
     ForeignStateError,
+    LoaderWarning,
     NewerStateError,
     StateError,
     StateMismatch,
@@ -409,10 +410,27 @@ def test_the_abandoned_iterator_does_not_change_what_the_loader_reports() -> Non
     used = iter(loader)
     next(used)
     loader.load_state_dict(state)
-    next(used)
+    with pytest.warns(LoaderWarning, match="does not go on from that state"):
+        next(used)
     assert loader.state_dict() == state
     del used
     assert loader.state_dict() == state
+
+
+@WORKERS
+def test_an_iterator_in_mid_epoch_warns_once_of_a_state_that_its_loader_was_given(
+    num_workers: int,
+) -> None:
+    whole, loader = uninterrupted(1)[0], make(num_workers)
+    state = state_after(1)
+    seed_everything(1)
+    used = iter(loader)
+    assert seen(used, 2) == whole[:2]
+    loader.load_state_dict(state)
+    with pytest.raises(LoaderWarning, match=r"Load before iter\(loader\); leave this loop"):
+        next(used)  # the filters of these tests make an error of it, and nothing is lost
+    assert seen(used) == whole[2:]
+    assert seen(iter(loader)) == whole[1:]
 
 
 def test_an_iterator_takes_a_state_itself() -> None:

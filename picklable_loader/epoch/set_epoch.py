@@ -46,6 +46,10 @@ class EpochChoice:
             return {"next_epoch": follows}
         return {} if follows == epoch + 1 else {"next_epoch": follows, "counted": True}
 
+    def reaches(self, dataset: Any) -> bool:
+        """The dataset is given epochs, and its copies in workers are given the same ones."""
+        return self.announced is not None and callable(getattr(dataset, "set_epoch", None))
+
     def begins(self, chosen: int | None, over: bool) -> None:
         """A pass begins, or goes on from a state that has this choice; or it is over already."""
         self.chosen, self.waits = chosen, chosen is not None and not over

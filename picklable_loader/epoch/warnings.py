@@ -153,6 +153,16 @@ def loaded_in_the_pass(epoch: int) -> None:
     )
 
 
+def changed_beside_workers(names: list[str]) -> None:
+    """The program has changed its dataset, and the copies in persistent workers are as before."""
+    warn(
+        f"{', '.join(names[:4])}{', ...' if names[4:] else ''} has changed since the persistent "
+        "workers were started: they go on with the earlier value, and the new workers of a resume "
+        "would have this one. Give the dataset set_epoch(), which loader.set_epoch() calls in the "
+        "workers as well; or build a new loader where you change the dataset",
+    )
+
+
 def set_in_the_sampler(sampler: str, names: list[str]) -> None:
     """Attributes of a sampler that are other ones than when the epoch was drawn."""
     warn(

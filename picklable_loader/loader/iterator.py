@@ -13,6 +13,7 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from ..core.checks import check_count, whole_number
 from ..core.events import Arrived, Budgeted, Failed, Skipped
+from ..epoch.changed_data import warn_of_changed
 from ..epoch.fits import check_kind
 from ..epoch.position import Position
 from ..epoch.run import Run
@@ -220,6 +221,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             if start is None:
                 self._leave()
             inner.abandon(spec, resumes=start is not None)
+            if self._driver.has_workers and not history.choice.reaches(spec.dataset):
+                warn_of_changed(spec.dataset, inner.given)
             self._driver.rest()
         if start is None:
             _check_kind(self.loader)

@@ -13,6 +13,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from ..core.order import Listener
 from ..core.plan import Unit
 from ..datasets.packed_list import large_lists
+from ..epoch.changed_data import noted
 from ..epoch.driver import Driver
 from ..epoch.ranks import shard_of
 from ..epoch.run import Run
@@ -146,6 +147,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
     if spec.workers and (context or torch.multiprocessing).get_start_method() == "fork":
         for path, entries in large_lists(spec.dataset):
             large_list(path, entries)
+    inner.given = noted(spec.dataset) if spec.lives_on and not spec.streamed else {}
     options, source, job = spec.options, inner.history.source, job_of(loader, spec)
     if job.draws:
         warn_of_unseeded(spec, loader.collate_fn, inner.looked)

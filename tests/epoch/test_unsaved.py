@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from laws.observe import lists
-from torch.utils.data import Sampler
+from torch.utils.data import ConcatDataset, Sampler, Subset
 from zoo import inexact
 from zoo.datasets import Noisy
 from zoo.own_generators import BATCH, KINDS, Draws, Epochs, N, Saves, jittered, of_map
@@ -347,3 +347,86 @@ def test_a_generator_of_the_loaders_own_class_is_told_of(workers: int) -> None:
     next(iterator)
     with pytest.warns(LoaderWarning, match=r"loader\.collate_fn\['rng'\] \(random Random\)"):
         iterator.state_dict()
+
+
+# --- a dataset that the program changes, while persistent workers have copies of it --------------
+
+
+class Staged(Noisy):
+    """Its samples depend on what the program has set."""
+
+    def __init__(self) -> None:
+        super().__init__(N)
+        self.mosaic, self.weights, self.scales = True, np.ones(3), [1, 2]
+        self.cache: dict[int, int] = {0: 0}
+        self.lazy: Any = None
+        self.files: list[int] = []
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def _set(**values: Any) -> Callable[[Any, Staged], object]:
+    return lambda loader, data: vars(data).update(values)
+
+
+CHANGED: dict[str, Callable[[Any, Staged], object]] = {
+    "mosaic": _set(mosaic=False),
+    "scales": _set(scales=[1, 2]),
+    "weights": _set(weights=np.zeros(3)),
+    "epoch": lambda loader, data: data.set_epoch(3),
+}
+UNCHANGED: dict[str, Callable[[Any, Staged], object]] = {
+    "nothing": _set(),
+    "the same value": _set(mosaic=True),
+    "made when it is needed": _set(lazy=7, files=[1]),
+    "a cache": lambda loader, data: data.cache.update({1: 1}),
+    "in place": lambda loader, data: data.scales.append(3),
+    "a new attribute": _set(length=N),
+    "a sample is looked at": lambda loader, data: data[0],
+    "set_epoch of the loader": lambda loader, data: loader.set_epoch(3),
+}
+WITHIN: dict[str, Callable[[Staged], Any]] = {
+    "": lambda data: data,
+    ".dataset": lambda data: Subset(data, range(N)),
+    ".dataset.datasets[1]": lambda data: Subset(ConcatDataset([Noisy(N), data]), range(N)),
+}
+
+
+def _changed(change: Any, within: str = "", **options: Any) -> list[str]:
+    """What is said when the program changes its dataset after an epoch."""
+    data = Staged()
+    loader = DataLoader(WITHIN[within](data), BATCH, seed=1, **options)
+    list(loader)
+    change(loader, data)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        list(loader), list(loader)
+    return [str(each.message) for each in given]
+
+
+@pytest.mark.parametrize("within", WITHIN)
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_change_that_persistent_workers_never_get_is_named_once(name: str, within: str) -> None:
+    given = _changed(CHANGED[name], within, num_workers=1, persistent_workers=True)
+    assert len(given) == 1
+    assert given[0].startswith(f"loader.dataset{within}.{name} has changed since the persistent")
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_what_is_no_change_for_persistent_workers_is_not_told(name: str) -> None:
+    assert not _changed(UNCHANGED[name], num_workers=1, persistent_workers=True)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_workers_of_one_epoch_get_each_change(workers: int) -> None:
+    assert not _changed(CHANGED["mosaic"], num_workers=workers)
+
+
+def test_new_persistent_workers_have_the_dataset_as_it_is_then() -> None:
+    def change(loader: Any, data: Staged) -> None:
+        iter(loader).close()  # retires them
+        data.mosaic = False
+
+    assert not _changed(change, num_workers=1, persistent_workers=True)

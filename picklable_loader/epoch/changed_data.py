@@ -1,0 +1,58 @@
+"""Warns of what the program changes in its dataset while persistent workers have copies of it.
+
+They go on with the earlier value, as in torch. Workers of a resume are new, and have the later one.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from ..rng.reads import ATOMS
+from .warnings import changed_beside_workers
+
+#: how many datasets are looked at, how many attributes of each, and how many datasets in a list
+_MOST = 64
+
+
+def noted(dataset: Any) -> dict[str, Any]:
+    """By path, what the attributes of a dataset, and of the datasets in it, are at the moment.
+
+    Numbers and text are noted as they are, containers by their identity. What is None or empty may
+    be filled when it is first needed: None.
+    """
+    found: dict[str, Any] = {}
+    ahead, seen = [("loader.dataset", dataset)], {id(dataset)}
+    for path, owner in ahead:
+        for name, value in islice(list(getattr(owner, "__dict__", {}).items()), _MOST):
+            at, kind = f"{path}.{name}", type(value)
+            if kind in ATOMS:
+                found[at] = value if value is None else (kind, value)
+            elif kind in (list, tuple, dict, set):
+                found[at] = (kind, id(value)) if value else None
+            elif kind in (np.ndarray, torch.Tensor):
+                found[at] = kind, id(value)
+            held = list(value[:_MOST]) if kind in (list, tuple) else [value]
+            for n, each in enumerate(held):
+                if isinstance(each, Dataset) and id(each) not in seen and len(seen) < _MOST:
+                    seen.add(id(each))
+                    ahead.append((at if each is value else f"{at}[{n}]", each))
+    return found
+
+
+def warn_of_changed(dataset: Any, given: dict[str, Any]) -> None:
+    """Warn, once for some workers, of attributes that have changed since these were started.
+
+    Args:
+        dataset: the program's.
+        given: what was `noted` when they were started; it is cleared with the warning.
+    """
+    now = noted(dataset)
+    names = [at for at, was in given.items() if was is not None and now.get(at, was) != was]
+    if names:
+        given.clear()
+        changed_beside_workers(names)

@@ -225,7 +225,7 @@ def _of_custom(spec: Spec, source: Source, given: TorchdataState, position: int)
     if own is not None and not is_stateful(spec.sampler):
         raise _unlike("sampler", f"{name}, without state_dict", "one that has a state")
     passes_over = isinstance(spec.sampler, DistributedSampler)  # torchdata's own, what it has given
-    attributes = changed(spec.attributes(source), source.origin)
+    attributes = changed(spec.attributes(), source.origin)
     if is_stateful(spec.sampler):  # its state has all but what set_epoch has set
         attributes = {path: form for path, form in attributes.items() if path == "epoch"}
     if given.finished and passes_over:

@@ -371,9 +371,9 @@ class Spec:
             return {}
         return {"attributes": {"epoch": ["plain", int(epoch)]}}
 
-    def attributes(self, source: Source) -> Frozen:
+    def attributes(self) -> Frozen:
         """The attributes of a custom sampler."""
-        return {} if self.known else freeze(self.sampler, self.dataset, source.lists)
+        return {} if self.known else freeze(self.sampler, self.dataset)
 
     def remaining(self, cursor: Cursor) -> int | None:
         """Batches that a position leaves to be delivered; None where the sampler has no length."""

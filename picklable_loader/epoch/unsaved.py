@@ -155,8 +155,9 @@ def _alike(name: str) -> str:
 def _warn_of_sampler(spec: Spec, looked: set[str], state: dict[str, Any], live: bool) -> None:
     order = state["order"] or {}
     if not (is_stateful(spec.sampler) or _POSITIONS & order.keys()):
-        known = rngs_in(spec.sampler, spec.dataset)
-        of_data = {id(each) for _, each in owned_in({"": spec.dataset}, ids_of_global())} - known
+        of_data = {id(each) for _, each in owned_in({"": spec.dataset}, ids_of_global())}
+        if of_data:
+            of_data -= rngs_in(spec.sampler, spec.dataset)
         shared = (each for each in read_in_others(spec.sampler) if id(each[1]) in of_data)
         if text := _text((f"sampler{path}", each) for path, each in shared):
             unsaved_in_sampler(text)

@@ -23,6 +23,7 @@ from ..orders.custom import CustomOrder
 from ..rng.process_rank import has_group
 from ..rng.source import random_int64
 from ..saving.states.merge import merge_states
+from ..saving.states.plain import Later
 from .internals import Owner
 from .setup import spec_of
 
@@ -89,9 +90,10 @@ def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any
     if spec.iterable:
         return facts | {"goes on from a state": False, "batches": spec.batches}
     # A sampler's own generator, or its list of indices, may be another one on each rank.
-    for path, (kind, form) in spec.attributes(history.source).items():
+    for path, (kind, form) in spec.attributes().items():
         if kind == "plain" or kind in ATTRIBUTE_RNGS:
-            facts[f"sampler.{path}"] = json.dumps(form, default=repr)
+            plain = form.form if type(form) is Later else form
+            facts[f"sampler.{path}"] = json.dumps(plain, default=repr)
     return facts
 
 

@@ -250,7 +250,7 @@ class DataLoader(Picklable[_T]):
         self.seed_hooks = seed_hooks
         source = internals(self, options).history.source
         # As the program has built it, before anything changes it.
-        source.origin = spec_of(self, built=True).attributes(source)
+        source.origin = spec_of(self, built=True).attributes()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; an option that is set later counts from the next ``iter``.

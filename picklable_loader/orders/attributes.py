@@ -24,7 +24,7 @@ from ..errors import SYMPTOMS, DamagedStateError, UsageError
 from ..rng.generators import GLOBAL
 from ..rng.source import Source
 from ..saving.states.arrays import NotPlain
-from ..saving.states.plain import SCALARS, alike, decode, encode, encode_state
+from ..saving.states.plain import SCALARS, Later, alike, decode, encode, encode_state
 from .attribute_rngs import ATTRIBUTE_RNGS, spawned
 from .unknown import (
     CODE,
@@ -40,24 +40,21 @@ from .unknown import (
 
 #: an attribute's path from the sampler, which has the path "" -> [kind, plain value]
 Frozen = dict[str, list[Any]]
-#: an attribute's path -> a list that stood there, and its form
-Lists = dict[str, tuple[list[Any] | None, list[Any] | None]]
 
 #: below a numpy generator: how many seeds were spawned from it
 _SEEDS = "seed_seq"
 
 
-def freeze(sampler: Any, other: Any = None, lists: Lists | None = None) -> Frozen:
+def freeze(sampler: Any, other: Any = None) -> Frozen:
     """The attributes of a sampler, and of what it is made of, that are plain or random states.
 
     Args:
         sampler: the sampler.
         other: the loader's dataset, which the sampler may refer to and which is none of its own.
-        lists: the lists of earlier calls, which are not encoded again while they are the same.
     """
     frozen: Frozen = {"": ["object", type(sampler).__qualname__]}
     seen = {id(sampler), id(other), *map(id, GLOBAL.values())}  # those are the program's
-    visit = _Visit(frozen, seen, (sampler, other), lists)
+    visit = _Visit(frozen, seen, (sampler, other))
     visit.parts(sampler, "")
     return frozen
 
@@ -68,7 +65,7 @@ def changed(before: Frozen, *others: Frozen) -> Frozen:
     Absent there: attributes that only others have.
     """
     different = {
-        path: form
+        path: [form[0], form[1].form] if type(form[1]) is Later else form
         for path, form in before.items()
         if form[0] not in OPAQUE
         and any(path not in other or not alike(form, other[path]) for other in others)
@@ -126,7 +123,7 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
         CannotSaveError: it was iterated before (``started``), and keeps something from epoch to
             epoch that cannot be saved; or its state_dict holds more than plain values.
     """
-    now = freeze(sampler, source.dataset, source.lists)
+    now = freeze(sampler, source.dataset)
     attributes = changed(now, source.origin)
     if is_stateful(sampler):
         state = encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)
@@ -178,7 +175,7 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
 
 def _built_again(sampler: Any, source: Source) -> Frozen:
     """The attributes that make a sampler again what the program has built."""
-    origin, now = source.origin, freeze(sampler, source.dataset, source.lists)
+    origin, now = source.origin, freeze(sampler, source.dataset)
     for path, kind in lost(origin, now):
         if kind not in ("iterator", "foreign"):
             raise UsageError(
@@ -229,7 +226,6 @@ class _Visit:
     seen: set[int]
     #: the sampler, and the object that is none of its own
     ends: tuple[Any, Any]
-    lists: Lists | None
 
     def parts(self, owner: Any, prefix: str) -> None:
         for name, value in _parts(owner):
@@ -238,7 +234,7 @@ class _Visit:
                 continue
             if isinstance(owner, Dataset) and not isinstance(value, Sampler):
                 continue  # all else in there is data: Lightning's has a list of all indices
-            form = self.encode(path, value)
+            form = _encode(value)
             if form is not None:
                 self.frozen[path] = form
                 if form[0] in ATTRIBUTE_RNGS and (seeds := spawned(value)) is not None:
@@ -253,31 +249,6 @@ class _Visit:
             else:
                 kind = "foreign" if is_programs(value) else "unknown"
                 self.frozen[path] = [kind, form_to_compare(value, *self.ends)]
-
-    def encode(self, path: str, value: Any) -> list[Any] | None:
-        if self.lists is None or type(value) is not list:
-            return _encode(value)
-        earlier, form = self.lists.get(path, (None, None))
-        if not _equal(earlier, value):
-            form = _encode(value)
-            # A value in another list may change within.
-            flat = form is not None and _is_flat(form[1])
-            self.lists[path] = (value.copy(), form) if flat else (None, None)
-        return form
-
-
-def _equal(flat: list[Any] | None, value: list[Any]) -> bool:
-    try:
-        return flat == value
-    except (ValueError, RuntimeError):  # it is an array now
-        return False
-
-
-def _is_flat(form: Any) -> bool:
-    """The plain form of a list of scalars, or of tuples of them: nothing in it can change."""
-    if type(form) is list:
-        return SCALARS.issuperset(map(type, form))
-    return type(form) is dict and form.get("as") == "rows"
 
 
 def _belongs_to(package: str, value: Any) -> bool:
@@ -354,6 +325,10 @@ def _set(owner: Any, name: str, value: Any) -> None:
         setattr(owner, name.replace("\t", "."), value)
 
 
+#: containers that C can write
+_BUILT_IN = (list, tuple, dict, set, frozenset)
+
+
 def _encode(value: Any) -> list[Any] | None:
     """[kind, plain value] of what can be compared as a whole."""
     for name, rng in ATTRIBUTE_RNGS.items():
@@ -364,6 +339,8 @@ def _encode(value: Any) -> list[Any] | None:
     try:
         if isinstance(value, Enum):
             return ["member", [type(value).__qualname__, encode(value.value)]]
+        if type(value) in _BUILT_IN and (written := Later.of(value)) is not None:
+            return ["plain", written]
         return ["plain", encode(value)]
     except NotPlain:
         return None

@@ -93,7 +93,7 @@ class SamplerTurns:
 
     def frozen(self) -> Frozen:
         """The sampler's attributes."""
-        return freeze(self._sampler, self._source.dataset, self._source.lists)
+        return freeze(self._sampler, self._source.dataset)
 
 
 def forget(sampler: Any) -> None:

@@ -108,8 +108,6 @@ class Source:
         _LIVING[id(self)] = self
         #: the global states that were last written as text
         self._texts: dict[str, tuple[Any, str]] = {}
-        #: long lists of that sampler and their saved forms, see `freeze`
-        self.lists: dict[str, Any] = {}
 
     def draw(self, name: str, how: Callable[[torch.Generator | None], _T]) -> _T:
         """Draw from the generator of that name, or as a draw from torch's global one."""

@@ -241,6 +241,10 @@ def loses_samples(dataset: Any) -> bool:
     return False
 
 
+#: this one only reads rows of a table again; those of these kinds call a function
+_REBATCHED, _CALLING = "RebatchedArrowExamplesIterable", ("MappedExamples", "FilteredExamples")
+
+
 def computes_again(state: Any) -> bool:
     """A state has one of Hugging Face's that goes back to before samples that it has given.
 
@@ -250,8 +254,11 @@ def computes_again(state: Any) -> bool:
         return any(map(computes_again, state))
     if not isinstance(state, dict):
         return False
-    several = state.get("previous_states")
-    if isinstance(state.get("previous_state"), dict) or isinstance(several, list) and any(several):
+    several, before = state.get("previous_states"), state.get("previous_state")
+    if isinstance(several, list) and any(several):
+        return True
+    reads = state.get("type") == _REBATCHED and not any(each in str(before) for each in _CALLING)
+    if isinstance(before, dict) and not reads:
         return True
     return any(map(computes_again, state.values()))
 

@@ -236,15 +236,12 @@ def _is_read(path: str, code: CodeType) -> bool:
 
 
 def _is_near(variables: dict[str, Any], reader: dict[str, Any]) -> bool:
-    """A module is the reader's own, or of its package, or of the program: it is no library."""
+    """A module is the reader's own, or of the program: it is no library."""
     if variables is reader:
         return True
-    if _of_library(variables):
-        return False
     path = str(variables.get("__file__"))
-    return _root(variables) == _root(reader) or not (
-        "site-packages" in path or "dist-packages" in path
-    )
+    installed = "site-packages" in path or "dist-packages" in path
+    return not (installed or _of_library(variables))
 
 
 def _of_library(variables: dict[str, Any]) -> bool:

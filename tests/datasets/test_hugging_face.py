@@ -76,6 +76,20 @@ def filtered() -> Any:
     return rows().filter(is_even)
 
 
+def of_a_table() -> Any:
+    from datasets import Dataset
+
+    return Dataset.from_list([{"n": n} for n in ROWS]).to_iterable_dataset(num_shards=4)
+
+
+def of_a_table_in_torchs_format() -> Any:
+    return of_a_table().with_format("torch")
+
+
+def of_a_table_with_noise_in_each_row() -> Any:
+    return of_a_table().map(with_noise)
+
+
 def in_a_buffer() -> Any:
     return ShuffleBuffer(rows(), size=6, seed=1)
 
@@ -133,6 +147,7 @@ def go_on(save: Any, make: Callable[[], Any], num_workers: int = 0, **options: A
 
 
 EXACT = [mapped, batch_mapped, filtered, in_a_buffer, in_a_buffer_that_rereads, interleaved]
+EXACT += [of_a_table, of_a_table_in_torchs_format, of_a_table_with_noise_in_each_row]
 
 
 @pytest.mark.filterwarnings(f"ignore::{EmptyEpochWarning.__module__}.EmptyEpochWarning")
@@ -298,6 +313,10 @@ NOISY: dict[str, Callable[[], Any]] = {
     "batched filter": lambda: rows().filter(some, batched=True, batch_size=4),
     "arrow": lambda: rows().with_format("arrow").map(arrow_with_noise, batched=True, batch_size=4),
     "in torch's format": lambda: NOISY["batched map"]().with_format("torch"),
+    "of a table": lambda: of_a_table().map(with_noises, batched=True, batch_size=4),
+    "of a table, arrow": lambda: of_a_table()
+    .with_format("arrow")
+    .map(arrow_with_noise, batched=True, batch_size=4),
     "in a buffer": lambda: ShuffleBuffer(NOISY["batched map"](), size=6, seed=1),
 }
 
@@ -380,6 +399,17 @@ def test_a_table_goes_on_in_mid_epoch_with_its_format_and_converted_values(
         other.load_state_dict(state)
         assert [values(batch) for batch in other] == batches[step:], step
         assert [values(batch) for batch in other] == later, step
+
+
+def test_a_loader_leaves_the_generator_of_their_names_of_caches_alone() -> None:
+    from datasets import fingerprint
+
+    for make in (lambda: table(None), of_a_table):
+        names = set()
+        for _ in range(3):
+            assert sum(loader(make(), collate_fn=len)) >= 22
+            names.add(fingerprint.generate_random_fingerprint())
+        assert len(names) == 3
 
 
 @pytest.mark.parametrize("form", [None, "torch", "numpy"])

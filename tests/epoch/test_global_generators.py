@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import pickle
 import random
 import types
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,6 +142,32 @@ def make(kind: str, workers: int = 0, **options: Any) -> DataLoader[Any]:
 
 def two_epochs(iterator: Any, loader: Any) -> list[Any]:
     return [lists(iterator), lists(loader)]
+
+
+def test_of_an_installed_package_only_the_module_of_the_class_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "a_library"
+    package.mkdir(parents=True)
+    made = "import random\n{} = random.Random()\n"
+    (package / "__init__.py").touch()
+    (package / "names.py").write_text(
+        made.format("names") + "def name():\n    return names.random()\n"
+    )
+    (package / "table.py").write_text(
+        f"from . import names\nfrom .names import name\n{made.format('noise')}"
+        "class Table:\n"
+        "    def __len__(self):\n        return 4\n"
+        "    def __getitem__(self, index):\n        return index, noise.random()\n"
+        "    def save(self):\n        return name(), names.names, names.name()\n"
+        "    def __iter__(self):\n        return iter([self.save()])\n"
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    table = importlib.import_module("a_library.table")
+    own = type("Own", (table.Table,), {})  # a class of the program changes nothing
+    for data in table.Table(), own(), [table.Table()]:
+        found = [path for path, _ in owned_in({"dataset": data}, set())]
+        assert [path.partition(".__globals__.")[2] for path in found] == ["noise"]
 
 
 @BY_KIND

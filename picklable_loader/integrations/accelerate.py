@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +11,7 @@ from typing import Any, cast
 import accelerate
 import torch
 from accelerate.data_loader import BatchSamplerShard, DataLoaderDispatcher, DataLoaderShard
-from accelerate.utils import send_to_device, synchronize_rng_states
+from accelerate.utils import concatenate, find_batch_size, send_to_device, synchronize_rng_states
 from torch.utils.data import BatchSampler, IterableDataset
 
 from ..epoch.options import OPTIONS
@@ -227,10 +227,27 @@ class PreparedDispatcher(Prepared, DataLoaderDispatcher):  # type: ignore[misc]
     """The main process reads for all."""
 
     _begins = False
+    #: the first samples of the pass are asked for next
+    _fills = False
+    #: Accelerate's own `slice_fn`, or the program's
+    _slice: Callable[..., Any]
 
     def __iter__(self) -> Iterator[Any]:
-        self._begins = True
+        self._begins, self._fills = True, not self._drop_last
         return cast(Iterator[Any], super().__iter__())
+
+    def slice_fn(self, batch: Any, rows: slice, **process: int) -> Any:
+        """Rows of a step; an uneven last one goes on with its own samples.
+
+        Accelerate fills it with the first samples of the pass: others after a resume.
+        """
+        if self._fills:
+            self._fills, rows = False, slice(0, 0)
+        size = find_batch_size(batch)
+        missing = (rows.stop - rows.start) * self.processes - size
+        if missing > 0:
+            batch = concatenate([batch] * (1 + -(-missing // size)))
+        return self._slice(batch, rows, **process)
 
     def state_dict(self, behind: int = 0) -> dict[str, Any]:
         if self.process and self.end_of_dataloader:
@@ -307,8 +324,9 @@ def build(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any:
         layout=layout,
         index=len(_prepared_of(accelerator)),
     )
-    if kind is PreparedDispatcher and not made.split_batches:
-        prepared.per_step = accelerator.num_processes
+    if kind is PreparedDispatcher:
+        vars(prepared)["_slice"] = vars(prepared).pop("slice_fn")
+        prepared.per_step = 1 if made.split_batches else accelerator.num_processes
     prepared.remember(0)
     accelerator._dataloaders.append(prepared)
     return prepared

@@ -13,6 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator, skip_first_batches
 from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
+from accelerate.utils import concatenate, slice_tensors
 from torch.utils.data import BatchSampler
 
 from picklable_loader import DataLoader
@@ -77,6 +78,7 @@ _CASES: dict[str, Options] = {
     "`dispatch_batches=True`": {**_HALVES, **_dispatch()},
     "`dispatch_batches=True`, an uneven end": {
         **_dispatch(split_batches=False),
+        "kind": "odd",
         "checkpoint": [5, 6],
         "batch_size": 8,
         "per_epoch": 3,
@@ -164,6 +166,24 @@ def test_processes_have_the_batches_that_accelerate_gives_them(
             ]
             assert ours == theirs, (world, size, kind)
             assert sum(map(len, theirs)) == len(kind(inner, shares[0]))
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_an_uneven_last_step_is_filled_from_itself_and_not_from_where_the_pass_began(
+    processes: int,
+) -> None:
+    for size in range(1, 3 * processes):
+        shares = []
+        for process in range(processes):
+            made = object.__new__(adapter.PreparedDispatcher)
+            made.__dict__.update(processes=processes, _slice=slice_tensors, _fills=True)
+            first = made.slice_fn({"id": torch.arange(90, 99)}, slice(0, processes))
+            last = concatenate([{"id": torch.arange(size)}, first])  # as Accelerate does
+            count = -(-size // processes)
+            rows = slice(process * count, (process + 1) * count)
+            shares.append(made.slice_fn(last, rows, process_index=process)["id"].tolist())
+        assert [len(share) for share in shares] == [count] * processes
+        assert sum(shares, []) == [number % size for number in range(count * processes)]
 
 
 @pytest.fixture

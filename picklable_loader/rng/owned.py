@@ -177,8 +177,9 @@ class _Walk:
         if kind in _PLAIN:
             return False, True
         by_protocol = self.whole and self.protocol_of(kind)
-        found = issubclass(kind, GENERATORS) or by_protocol or _goes_on(thing, kind, self.owners)
-        if _is_ours(kind):  # it leads to the loader that is saved, and to all that is its
+        ours = _is_ours(kind)
+        found = issubclass(kind, GENERATORS) or by_protocol or _goes_on(thing, ours, self.owners)
+        if ours:  # it leads to the loader that is saved, and to all that is its
             return bool(found), False
         # A dataset seeds itself, and no transform in it; a collator, no tokenizer.
         whole = by_protocol and not (issubclass(kind, Dataset) or by_protocol == _LAZY)
@@ -289,15 +290,14 @@ def _protocol(kind: type[Any]) -> str | None:
     return None
 
 
-def _goes_on(thing: Any, kind: type[Any], owners: set[int]) -> bool:
+def _goes_on(thing: Any, ours: bool, owners: set[int]) -> bool:
     """The next batches of a loader, or of its iterator, depend on those before.
 
     An epoch of any other loader is drawn from the generators at hand.
     """
-    ours = _is_ours(kind)
     loader = vars(thing).get("loader") if ours else thing
     if not issubclass(type(loader), TorchDataLoader):
-        return issubclass(kind, _BaseDataLoaderIter)
+        return issubclass(type(thing), _BaseDataLoaderIter)
     given = vars(loader)
     if id(given.get("dataset")) in owners:  # the dataset refers to the loader that is saved
         return False

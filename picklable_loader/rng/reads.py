@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import random
 import sys
+import sysconfig
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -49,6 +50,7 @@ GLOBALS = ".__globals__."
 _CALLED = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 #: their generators are the global ones, which the loader seeds, or are nobody else's
 _LIBRARIES = {"torch", "numpy", "picklable_loader"}
+_STDLIB = sysconfig.get_path("stdlib")
 #: of how many functions the code is read at once
 _MOST_FUNCTIONS = 64
 #: where the function is that they call
@@ -101,6 +103,8 @@ def generators_read(functions: list[Any], methods: dict[str, Any]) -> list[tuple
     waiting, seen = deque(functions), set(functions)
     while waiting:
         function = waiting.popleft()
+        if _of_library(function.__globals__):
+            continue  # torch's default_collate, for example
         near: list[Any] = []
         for code in _codes(function.__code__):
             for path, value in _named(code, function.__globals__):
@@ -128,10 +132,10 @@ def values_of_kind(kind: type[Any], names: set[str]) -> list[tuple[str, Any]]:
     defined = _definitions(kind)
     called = []
     for name, (method, *_) in defined.items():
-        function = _unwrapped(method)
+        function = _unwrapped(method) if name in _CALLED or name in names else None
         if type(function) is not FunctionType:
             continue
-        if name in _CALLED or (name in names and _is_near(function.__globals__, {})):
+        if name in _CALLED or _is_near(function.__globals__, {}):
             called.append((function, f"{BY_CLASS}{name}", defined))
     return _values_read(called, names)
 
@@ -245,8 +249,10 @@ def _is_near(variables: dict[str, Any], reader: dict[str, Any]) -> bool:
 
 
 def _of_library(variables: dict[str, Any]) -> bool:
-    root = _root(variables)
-    return root in sys.stdlib_module_names or root in _LIBRARIES
+    root, path = _root(variables), variables.get("__file__")
+    if root in sys.stdlib_module_names:  # a program may have a file of that name, too
+        return path is None or str(path).startswith(_STDLIB)
+    return root in _LIBRARIES
 
 
 def _root(variables: dict[str, Any]) -> str:

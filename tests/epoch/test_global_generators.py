@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import pickle
 import random
 import types
@@ -168,6 +168,28 @@ def test_of_an_installed_package_only_the_module_of_the_class_is_read(
     for data in table.Table(), own(), [table.Table()]:
         found = [path for path, _ in owned_in({"dataset": data}, set())]
         assert [path.partition(".__globals__.")[2] for path in found] == ["noise"]
+
+
+def test_a_file_of_the_program_may_have_the_name_of_a_standard_module(tmp_path: Path) -> None:
+    (tmp_path / "profile.py").write_text(
+        "import random\nimport trace\nnoise = random.Random()\n"
+        "def transform(index):\n    return index + noise.random() + trace.shift()\n"
+    )
+    (tmp_path / "trace.py").write_text(
+        "import random\nshifts = random.Random()\ndef shift():\n    return shifts.random()\n"
+    )
+    profile, trace = (imported_from(tmp_path, name) for name in ("profile", "trace"))
+    profile.trace = trace
+    paths = [path for path, _ in owned_in({"dataset": Transformed(profile.transform)}, set())]
+    assert [path.rpartition(".")[2] for path in paths] == ["noise", "shifts"]
+
+
+def imported_from(folder: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @BY_KIND

@@ -12,6 +12,8 @@ from copy import deepcopy
 from inspect import getattr_static, signature
 from typing import Any, cast
 
+from torch.utils.data import ChainDataset, ConcatDataset, StackDataset, Subset
+
 from ..core.checks import whole_number
 from ..saving.states.arrays import NotPlain
 from ..saving.states.plain import alike, decode, encode
@@ -296,8 +298,31 @@ def length_of(sized: Any) -> int | None:
         return None
 
 
+def datasets_within(dataset: Any) -> list[Any]:
+    """The datasets that one of torch's wrappers reads; of any other dataset, none."""
+    if isinstance(dataset, Subset):
+        return [dataset.dataset]
+    if not isinstance(dataset, ConcatDataset | StackDataset | ChainDataset):
+        return []
+    within: Any = dataset.datasets
+    if isinstance(within, dict):
+        return list(within.values())
+    return list(within) if isinstance(within, list | tuple) else []  # an iterator is not to be read
+
+
 def set_epoch_of(part: Any, epoch: int) -> None:
-    """Call ``set_epoch`` of a dataset or a sampler, if it has that."""
+    """Call ``set_epoch`` of a dataset or a sampler; of torch's wrappers, that of those within."""
+    for set_epoch in _set_epochs(part):
+        set_epoch(epoch)
+
+
+def has_set_epoch(part: Any) -> bool:
+    """`set_epoch_of` calls something."""
+    return bool(_set_epochs(part))
+
+
+def _set_epochs(part: Any) -> list[Callable[[int], object]]:
     set_epoch = getattr(part, "set_epoch", None)
     if callable(set_epoch):
-        set_epoch(epoch)
+        return [set_epoch]
+    return [each for inner in datasets_within(part) for each in _set_epochs(inner)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..datasets.protocol import set_epoch_of
+from ..datasets.protocol import has_set_epoch, set_epoch_of
 from ..fetching.worker.baseline import FirstBaseline
 from .spec import Spec
 
@@ -48,7 +48,7 @@ class EpochChoice:
 
     def reaches(self, dataset: Any) -> bool:
         """The dataset is given epochs, and its copies in workers are given the same ones."""
-        return self.announced is not None and callable(getattr(dataset, "set_epoch", None))
+        return self.announced is not None and has_set_epoch(dataset)
 
     def begins(self, chosen: int | None, over: bool) -> None:
         """A pass begins, or goes on from a state that has this choice; or it is over already."""

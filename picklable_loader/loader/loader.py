@@ -331,9 +331,9 @@ class DataLoader(Picklable[_T]):
         """Choose the epoch that the next ``iter`` begins.
 
         It reaches the sampler, the batch sampler and the dataset where they have ``set_epoch``,
-        and the dataset's copies in persistent workers; in mid-epoch, once the pass is over. A state
-        that was loaded for this epoch stays in force, and so does one of a moment between two
-        epochs; another one is dropped.
+        also within torch's wrappers, and the dataset's copies in persistent workers; in mid-epoch,
+        once the pass is over. A state that was loaded for this epoch stays in force, and so does
+        one of a moment between two epochs; another one is dropped.
 
         Args:
             epoch: from 0.

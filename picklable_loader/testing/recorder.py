@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from ..datasets.protocol import has_set_epoch, set_epoch_of
 from ..loader.loader import DataLoader
 
 #: indices and content of each batch of an epoch; the indices are None for iterable-style data
@@ -41,6 +43,8 @@ class _Recorded:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_dataset":
             raise AttributeError(name)
+        if name == "set_epoch" and has_set_epoch(self._dataset):
+            return partial(set_epoch_of, self._dataset)
         return getattr(self._dataset, name)
 
     def _bulk(self, indices: Any) -> list[tuple[Any, Any]]:

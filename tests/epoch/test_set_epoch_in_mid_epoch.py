@@ -8,8 +8,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 from laws.observe import plain
-from torch.utils.data import DistributedSampler, IterableDataset, Sampler
+from torch.utils.data import (
+    ChainDataset,
+    ConcatDataset,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    StackDataset,
+    Subset,
+    random_split,
+)
 from zoo.datasets import Epochal, Numbers
 
 from picklable_loader import DataLoader, from_json, to_json
@@ -51,6 +62,16 @@ class ByEpoch(Sampler[int]):
             yield (index + self.epoch) % 12
 
 
+#: torch's wrappers around a dataset with ``set_epoch``, which have none themselves
+WRAPPED: dict[str, Callable[[], Dataset[Any]]] = {
+    "Subset": lambda: Subset(Epochal(12), range(12)),
+    "random_split": lambda: random_split(Epochal(12), [12])[0],
+    "ConcatDataset": lambda: ConcatDataset([Numbers(4), Epochal(8)]),
+    "StackDataset": lambda: StackDataset(Epochal(12), Numbers(12)),
+    "StackDataset of names": lambda: StackDataset(a=Numbers(12), b=Subset(Epochal(12), range(12))),
+    "ChainDataset": lambda: ChainDataset([ChainDataset((Lines(),))]),
+}
+
 KINDS: dict[str, Callable[..., DataLoader[Any]]] = {
     "shuffled": lambda **o: DataLoader(Epochal(12), 3, shuffle=True, seed=5, **o),
     "without a seed": lambda **o: DataLoader(Epochal(12), 3, **o),
@@ -60,6 +81,10 @@ KINDS: dict[str, Callable[..., DataLoader[Any]]] = {
     "a sampler": lambda **o: DataLoader(Epochal(12), 3, sampler=ByEpoch(), **o),
     "a sampler and a seed": lambda **o: DataLoader(Epochal(12), 3, sampler=ByEpoch(), seed=1, **o),
     "a stream": lambda **o: DataLoader(Lines(), 3, **o),
+    "a stack of subsets": lambda **o: DataLoader(
+        StackDataset(Subset(Epochal(12), range(12)), Epochal(12)), 3, **o
+    ),
+    "a chain of streams": lambda **o: DataLoader(ChainDataset([Lines()]), 3, **o),
 }
 BY_KIND = pytest.mark.parametrize("kind", KINDS)
 #: after set_epoch in the middle of a pass: the rest of that pass, and the next two passes
@@ -224,3 +249,27 @@ def test_ranks_merge_their_choice_wherever_each_is(chosen: int) -> None:
     assert again.epoch == chosen
     with pytest.raises(StateError, match="next_epoch"):
         again.load_state_dict({**whole, "next_epoch": "7"})
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1, "persistent_workers": True}], ids=str)
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_it_reaches_the_datasets_within_torchs_wrappers(kind: str, options: dict[str, Any]) -> None:
+    def epochs(batches: Any) -> set[int]:
+        return {number // 100 for number in flat(list(batches)) if number > 11}
+
+    def flat(of: Any) -> list[int]:
+        of = list(of.values()) if isinstance(of, dict) else of
+        return sum(map(flat, of), []) if isinstance(of, list | tuple) else of.flatten().tolist()
+
+    torch.manual_seed(0)
+    loader = DataLoader(WRAPPED[kind](), 3, seed=1, **options)
+    for epoch in (3, 7):
+        loader.set_epoch(epoch)
+        iterator = iter(loader)
+        found = [next(iterator)]
+        state = iterator.state_dict()
+        assert epochs([*found, *iterator]) == {epoch}
+    torch.manual_seed(0)
+    again = DataLoader(WRAPPED[kind](), 3, seed=1, **options)
+    again.load_state_dict(state)
+    assert epochs(again) == {7}

@@ -16,7 +16,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from ...datasets.datapipes import is_iter_datapipe, lasting
-from ...datasets.protocol import is_stateful, set_epoch_of
+from ...datasets.protocol import has_set_epoch, is_stateful, set_epoch_of
 from ...saving.pickles.by_reference import (
     attributes_of,
     dumps,
@@ -120,7 +120,7 @@ class FirstBaseline(Baseline):
     def _paths(self) -> dict[tuple[Any, ...], bytes | None]:
         """By path, the forms of attributes, and of those of datasets below; none if not needed."""
         dataset = self._dataset
-        if is_stateful(dataset) or not callable(getattr(dataset, "set_epoch", None)):
+        if is_stateful(dataset) or not has_set_epoch(dataset):
             return {}
         found: dict[tuple[Any, ...], bytes | None] = {}
         ahead: list[tuple[Any, ...]] = [((), dataset, {id(dataset)})]

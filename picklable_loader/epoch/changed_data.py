@@ -5,6 +5,7 @@ They go on with the earlier value, as in torch. Workers of a resume are new, and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -26,9 +27,8 @@ def noted(dataset: Any) -> dict[str, Any]:
     be filled when it is first needed: None.
     """
     found: dict[str, Any] = {}
-    ahead, seen = [("loader.dataset", dataset)], {id(dataset)}
-    for path, owner in ahead:
-        for name, value in islice(list(getattr(owner, "__dict__", {}).items()), _MOST):
+    for path, owner in within(dataset):
+        for name, value in _attributes(owner):
             at, kind = f"{path}.{name}", type(value)
             if kind in ATOMS:
                 found[at] = value if value is None else (kind, value)
@@ -36,12 +36,28 @@ def noted(dataset: Any) -> dict[str, Any]:
                 found[at] = (kind, id(value)) if value else None
             elif kind in (np.ndarray, torch.Tensor):
                 found[at] = kind, id(value)
-            held = list(value[:_MOST]) if kind in (list, tuple) else [value]
-            for n, each in enumerate(held):
+    return found
+
+
+def within(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """By path, a dataset, and those in its attributes and in the lists and dicts there."""
+    ahead, seen = [("loader.dataset", dataset)], {id(dataset)}
+    for path, owner in ahead:
+        yield path, owner
+        for name, value in _attributes(owner):
+            held: Any = {"": value}
+            if type(value) in (list, tuple):
+                held = {f"[{n}]": each for n, each in enumerate(value[:_MOST])}
+            elif type(value) is dict:
+                held = {f"[{key!r}]": value[key] for key in islice(value, _MOST)}
+            for at, each in held.items():
                 if isinstance(each, Dataset) and id(each) not in seen and len(seen) < _MOST:
                     seen.add(id(each))
-                    ahead.append((at if each is value else f"{at}[{n}]", each))
-    return found
+                    ahead.append((f"{path}.{name}{at}", each))
+
+
+def _attributes(owner: Any) -> list[tuple[str, Any]]:
+    return list(islice(getattr(owner, "__dict__", {}).items(), _MOST))
 
 
 def warn_of_changed(dataset: Any, given: dict[str, Any]) -> None:

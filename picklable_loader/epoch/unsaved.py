@@ -23,12 +23,14 @@ from ..orders.attributes import rngs_in
 from ..rng.generators import GLOBAL
 from ..rng.owned import ids_of_global, owned_in, seed_of
 from ..rng.reads import GLOBALS, Found, by_name, read_in_others
+from .changed_data import within
 from .history import History
 from .position import Position
 from .spec import Spec
 from .warnings import (
     copied_generator,
     delegated_state,
+    hidden_state,
     moved_in_sampler,
     read_by_another_pass,
     replay_to_come,
@@ -130,11 +132,20 @@ def warn_of_unsaved(
         found = _unsaved(spec, parts, known - {id(parts.get("dataset"))})
         if text := _text(each for each in found if not by_class or by_name(each[0])):
             unsaved_in_data(text)
+        _warn_of_hidden_states(spec, names)
         looked.update(names if by_class else [*names, _CLASSES])
     if spec.known:
         looked.add("sampler")
     elif "sampler" not in looked:
         _warn_of_sampler(spec, looked, state, live)
+
+
+def _warn_of_hidden_states(spec: Spec, names: list[str]) -> None:
+    if "dataset" not in names or spec.streamed or delegates_state(spec.dataset):
+        return
+    for path, dataset in islice(within(spec.dataset), 1, None):
+        if is_stateful(dataset):
+            hidden_state(path, type(dataset).__qualname__, type(spec.dataset).__qualname__)
 
 
 def _splits(spec: Spec) -> bool:

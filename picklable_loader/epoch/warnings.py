@@ -64,6 +64,15 @@ def delegated_state(name: str) -> None:
     )
 
 
+def hidden_state(path: str, inner: str, outer: str) -> None:
+    """A map-style dataset without a state reads one that has a state."""
+    warn(
+        f"this save does not hold the state of {path} ({inner}), as {outer} around it has no "
+        "state_dict. If samples depend on it, a resume gives other ones, and with workers each run "
+        f"may. Give {outer} state_dict and load_state_dict, by a subclass if it is torch's",
+    )
+
+
 def unsaved_in_data(found: str) -> None:
     """A dataset or a collate_fn has generators of its own, which a save leaves out."""
     warn(

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from laws.observe import expected_warnings, lists
-from torch.utils.data import IterableDataset, Sampler
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Sampler, StackDataset, Subset
+from zoo.datasets import Numbers as Squared
+from zoo.datasets import Reads
 
 from picklable_loader import DataLoader, ShuffleBuffer
 from picklable_loader.datasets.protocol import is_stateful
@@ -238,3 +240,38 @@ def test_the_first_save_says_that_the_wrapper_has_no_state_of_its_own(make: Any,
     with pytest.warns(LoaderWarning, match=r"Delegating\w+ has state_dict .* only by its __getatt"):
         save(iterator)
     save(iterator)  # and the second is silent: each warning is an error here
+
+
+class Counting(Reads, Squared):
+    """Map-style, with a state."""
+
+
+class Around(Dataset[int]):
+    def __init__(self, inner: Any) -> None:
+        self.parts = {"inner": inner}
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return self.parts["inner"][index]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda d: Subset(d, range(6)), lambda d: ConcatDataset([d]), StackDataset, Around],
+    ids=["Subset", "ConcatDataset", "StackDataset", "a wrapper of the program's"],
+)
+def test_a_save_says_that_it_lacks_the_state_of_a_dataset_within_one_without_a_state(
+    wrap: Any, workers: int
+) -> None:
+    iterator = iter(DataLoader(wrap(Counting(6)), 2, num_workers=workers))
+    next(iterator)
+    if not workers:
+        pickle.dumps(iterator)  # it holds the dataset as it is
+    with pytest.warns(
+        LoaderWarning, match=r"not hold the state of loader\.dataset\.\S+ \(Counting"
+    ):
+        iterator.state_dict()
+    iterator.state_dict()

@@ -34,6 +34,7 @@ from .warnings import (
     moved_in_sampler,
     read_by_another_pass,
     replay_to_come,
+    seeded_at_once,
     unsaved_in_data,
     unsaved_in_sampler,
     unseeded_in_data,
@@ -74,7 +75,7 @@ def excluded(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
 
 
 def warn_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
-    """Warn, before a loader's first epoch, of what its workers draw from and nobody can seed.
+    """Warn, before a loader's first epoch, of what it cannot seed as it should.
 
     Args:
         spec: how the loader is set up.
@@ -84,6 +85,9 @@ def warn_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
     if "unseeded" in looked:
         return
     looked.add("unseeded")
+    by_sample = spec.options.seeding == "sample" and not spec.iterable
+    if by_sample and spec.batch_sampler is not None and fetch.ignores_seeds(spec.dataset):
+        seeded_at_once(type(spec.dataset).__qualname__)
     if spec.hooked or not (spec.workers and spec.seeds_generators):
         return
     parts = parts_of(spec, collate_fn)

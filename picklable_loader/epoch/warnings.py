@@ -104,6 +104,16 @@ def unseeded_in_data(found: str) -> None:
     )
 
 
+def seeded_at_once(dataset: str) -> None:
+    """``seeding="sample"``, and a dataset makes whole batches."""
+    warn(
+        f'seeding="sample" cannot seed each sample within __getitems__ of {dataset}, which makes a '
+        "whole batch: random numbers that it draws depend on the batch size and on the number of "
+        "ranks. Set __getitems__ = None on the class, and the loader fetches the samples one by "
+        "one. If it draws none, ignore this",
+    )
+
+
 def unsaved_in_sampler(found: str) -> None:
     """A sampler draws from a generator that is no attribute of its own."""
     warn(

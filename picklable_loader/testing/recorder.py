@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ..datasets.protocol import has_set_epoch, set_epoch_of
+from ..fetching.worker.fetch import bulk_of
 from ..loader.loader import DataLoader
 
 #: indices and content of each batch of an epoch; the indices are None for iterable-style data
@@ -20,9 +21,9 @@ Trace = list[tuple[Any, Any]]
 class _Recorded:
     """A dataset whose samples say which index they were asked by; else it is as it was."""
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, per_sample: bool) -> None:
         self._dataset = dataset
-        if getattr(dataset, "__getitems__", None):
+        if bulk_of(dataset, per_sample):
             self.__getitems__ = self._bulk
 
     def __len__(self) -> int:
@@ -84,7 +85,8 @@ def witness(loader: Any) -> DataLoader[Any]:
     loader.in_order = True  # or timing would decide which batch comes first
     if not isinstance(loader.dataset, IterableDataset):
         # Torch's loader refuses a dataset that is set later; a sampler keeps the original one.
-        loader.__dict__["dataset"] = _Recorded(loader.dataset)
+        per_sample = loader._pl.options.seeding == "sample"
+        loader.__dict__["dataset"] = _Recorded(loader.dataset, per_sample)
         loader.collate_fn = _Collate(loader.collate_fn, loader.batch_sampler is not None)
         options = loader._pl.options
         if callable(options.on_error):

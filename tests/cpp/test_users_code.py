@@ -100,6 +100,7 @@ def test_a_bad_sample_does_not_change_its_neighbours(parts: Any) -> None:
         assert seeds([1.0] * 5 + [-1.0] + [1.0] * 2) == whole[:5] + whole[6:]
 
 
+@pytest.mark.filterwarnings("ignore:seeding=.sample. cannot seed")  # nobody sees what is asked
 @pytest.mark.parametrize("asked", [lambda ii: [*ii, *ii], lambda ii: ii[:2]], ids=["more", "less"])
 def test_a_wrapper_that_asks_for_other_samples_than_the_batch_is_refused(
     asked: Any, parts: Any
@@ -111,6 +112,7 @@ def test_a_wrapper_that_asks_for_other_samples_than_the_batch_is_refused(
     assert len(next(iter(DataLoader(wrapper, 4, seed=3)))[0]) in (2, 8)
 
 
+@pytest.mark.filterwarnings("ignore:seeding=.sample. cannot seed")  # nobody sees what is asked
 def test_two_parts_of_a_sample_have_numbers_of_their_own(parts: Any) -> None:
     first, second = parts.Engines([0] * 8), parts.Engines([0] * 8)
     both = Asking(

@@ -16,8 +16,11 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     RandomSampler,
+    StackDataset,
+    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
+    random_split,
 )
 from torch.utils.data.distributed import DistributedSampler
 from zoo.datasets import Epochal, N, Noisy, NoisyInBulk, NoisyStream, noise, noisy_collate
@@ -32,7 +35,7 @@ from zoo.samplers import (
 )
 
 from picklable_loader import DataLoader, current_seed
-from picklable_loader.errors import LoaderError
+from picklable_loader.errors import LoaderError, LoaderWarning
 
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
 
@@ -160,6 +163,7 @@ def test_order_and_augmentation_do_not_come_from_the_same_random_numbers() -> No
 # --- the program's own random states -------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:seeding=.sample. cannot seed")
 @pytest.mark.parametrize("seeding", ["batch", "sample"])
 @pytest.mark.parametrize("dataset", [Noisy, NoisyInBulk, NoisyStream])
 def test_in_the_main_process_the_programs_states_are_as_before_after_every_batch(
@@ -269,6 +273,56 @@ def test_by_sample_it_is_the_same_without_batches_too() -> None:
         return rows if size is None else [row for batch in rows for row in batch]
 
     assert samples(None) == samples(4)
+
+
+class InBulk(Noisy):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices]
+
+
+#: torch's wrappers, which fetch whole batches even where the datasets within cannot
+WRAPPERS: dict[str, Callable[[], Dataset[Any]]] = {
+    "Subset": lambda: Subset(Noisy(), range(N)),
+    "random_split": lambda: random_split(Noisy(), [N], torch.Generator())[0],
+    "two of them": lambda: Subset(Subset(Noisy(), range(N)), range(N)),
+    "StackDataset": lambda: StackDataset(Subset(Noisy(), range(N)), Noisy()),
+    "StackDataset of names": lambda: StackDataset(one=Noisy(), other=Noisy()),
+    "StackDataset with one in bulk": lambda: StackDataset(InBulk(), Noisy()),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"on_error": "skip"}], ids=str)
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_by_sample_a_batchs_size_does_not_matter_within_torchs_wrappers(
+    kind: str, options: dict[str, Any]
+) -> None:
+    def samples(size: int, **options: Any) -> list[str]:
+        loader = make(
+            dataset=WRAPPERS[kind](), batch_size=size, seed=3, seeding="sample",
+            collate_fn=list, **options,
+        )  # fmt: skip
+        return [str(sample) for batch in loader for sample in batch]
+
+    assert samples(5, **options) == samples(1) != samples(5, shard=(0, 2))
+
+
+@pytest.mark.parametrize("wrap", [InBulk, lambda: StackDataset(Subset(InBulk(), range(N)))])
+def test_by_sample_a_dataset_that_fetches_whole_batches_is_warned_of_once(wrap: Any) -> None:
+    loader = make(dataset=wrap(), seed=3, seeding="sample")
+    with pytest.warns(LoaderWarning, match="cannot seed each sample within __getitems__ of"):
+        seen(iter(loader))
+    seen(iter(loader))
+    seen(iter(make(dataset=wrap(), seed=3)))
+    seen(iter(make(dataset=wrap(), seed=3, seeding="sample", batch_size=None)))
+
+
+def test_by_sample_a_subclass_of_a_wrapper_fetches_as_it_says() -> None:
+    class Negated(StackDataset[Any]):
+        def __getitem__(self, index: int) -> Any:
+            raise AssertionError("its __getitems__ is StackDataset's")
+
+    with pytest.warns(LoaderWarning, match=r"__getitems__ of .*\.Negated"):
+        seen(iter(make(dataset=Negated(Noisy()), seed=3, seeding="sample")))
 
 
 def test_by_sample_an_index_that_comes_twice_is_augmented_twice() -> None:

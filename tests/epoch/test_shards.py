@@ -179,6 +179,7 @@ def test_ranks_have_other_noise_and_samples_keep_theirs() -> None:
     assert by_sample[0] == by_sample[1] == by_sample[2]
 
 
+@pytest.mark.filterwarnings("ignore:seeding=.sample. cannot seed")
 @pytest.mark.parametrize("dataset", [Noisy(N), NoisyInBulk(N)])
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("seeding", ["batch", "sample"])

@@ -9,7 +9,10 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from torch.utils.data import StackDataset, Subset
+
 from ...core.task import Task
+from ...datasets.protocol import datasets_within
 from ...rng.owned import Seed, seed_all_in
 from .feedback import sent, take_back
 from .on_error import Gathering, OnError, Thinned, left_a_generator
@@ -77,6 +80,37 @@ class Job:
         return self.iterable or self.stateful
 
 
+#: of torch's wrappers: ``__getitems__``, which may only pass indices on -> ``__getitem__``
+_PASSING: dict[Any, Any] = {kind.__getitems__: kind.__getitem__ for kind in (Subset, StackDataset)}
+
+
+def bulk_of(dataset: Any, per_sample: bool) -> Callable[[Any], Any] | None:
+    """What fetches a whole batch of a dataset; None: its samples are fetched one by one.
+
+    Args:
+        dataset: a map-style one.
+        per_sample: each has a seed. Torch's wrappers then have no bulk, unless all within have.
+    """
+    bulk: Callable[[Any], Any] | None = getattr(dataset, "__getitems__", None)
+    if bulk and per_sample and _passes_on(dataset, bulk):
+        return bulk if all(bulk_of(each, True) for each in datasets_within(dataset)) else None
+    return bulk
+
+
+def ignores_seeds(dataset: Any) -> bool:
+    """It makes whole batches, for which nobody asks each sample's seed; our C++ classes ask."""
+    bulk = bulk_of(dataset, per_sample=True)
+    if bulk and _passes_on(dataset, bulk):
+        return any(map(ignores_seeds, datasets_within(dataset)))
+    own = (dataset, *getattr(dataset, "__dict__", {}).values())
+    return bool(bulk) and not any(hasattr(each, "_built_by") for each in own)
+
+
+def _passes_on(dataset: Any, bulk: Any) -> bool:
+    single = _PASSING.get(getattr(bulk, "__func__", None))
+    return single is not None and single is type(dataset).__getitem__
+
+
 class MapFetcher:
     """Fetches batches of a map-style dataset, of one epoch."""
 
@@ -96,7 +130,7 @@ class MapFetcher:
             if per_sample:
                 seeder.before_sample(task.first)
             return job.collate_fn(job.dataset[task.indices])
-        bulk = getattr(job.dataset, "__getitems__", None)
+        bulk = bulk_of(job.dataset, per_sample)
         if bulk:
             samples = self._at_once(bulk, task)
         elif per_sample:
@@ -125,7 +159,7 @@ class LenientMapFetcher(MapFetcher):
         job, seeder = self._job, self._seeder
         seeder.before_batch(task)
         gathering = Gathering(job.on_error)
-        bulk = getattr(job.dataset, "__getitems__", None) if job.batched else None
+        bulk = bulk_of(job.dataset, self._per_sample) if job.batched else None
         if bulk:
             self._in_bulk(bulk, task, gathering)
         else:

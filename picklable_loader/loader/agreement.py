@@ -22,6 +22,7 @@ from ..orders.attribute_rngs import ATTRIBUTE_RNGS
 from ..orders.custom import CustomOrder
 from ..rng.process_rank import has_group
 from ..rng.source import random_int64
+from ..saving.states.checksum import checksum
 from ..saving.states.merge import merge_states
 from ..saving.states.plain import Later
 from .internals import Owner
@@ -93,8 +94,36 @@ def _facts(spec: Spec, history: History, cursor: Cursor | None) -> dict[str, Any
     for path, (kind, form) in spec.attributes().items():
         if kind == "plain" or kind in ATTRIBUTE_RNGS:
             plain = form.form if type(form) is Later else form
-            facts[f"sampler.{path}"] = json.dumps(plain, default=repr)
+            said = _deciding(plain) if kind == "plain" else plain
+            if said is not None:
+                facts[f"sampler.{path}"] = json.dumps(said, default=_digest)
     return facts
+
+
+def _deciding(form: Any) -> Any:
+    """The part of a plain form that may decide an order; None: none.
+
+    Whole numbers, containers and tensors may. A flag, a float, a text or a device may be one
+    rank's: to log, or to measure. The ranks compare the first indices as well.
+    """
+    kind = form.get("as") if type(form) is dict else type(form)
+    if kind in ("dict", "OrderedDict", "Counter"):
+        items = [[key, _deciding(value)] for key, value in form["value"]]
+        return [item for item in items if item[1] is not None] or None
+    if kind == "number":
+        return form if type(form["value"]) is int else None
+    return form if kind in _MAY_DECIDE else None
+
+
+_MAY_DECIDE = (
+    *(int, list, "int", "rows", "tuple", "set", "frozenset", "deque", "defaultdict"),
+    *("Tensor", "ndarray", "Size"),
+)
+
+
+def _digest(value: Any) -> str:
+    """For a tensor, which a state holds as it is; its repr leaves out most of a large one."""
+    return checksum([value])
 
 
 def compare_first(spec: Spec, position: Position) -> None:

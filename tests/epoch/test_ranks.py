@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -26,6 +27,7 @@ from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
     IterableDataset,
+    Sampler,
     WeightedRandomSampler,
     get_worker_info,
 )
@@ -351,12 +353,61 @@ def a_state_of_another_moment(rank: int, world: int, folder: Path) -> Any:
     return ids(shared)
 
 
+class Attributed(Sampler[int]):
+    """A sampler with attributes that its order does not depend on, as far as anybody can see."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(N))
+
+    def __len__(self) -> int:
+        return N
+
+
+@deed
+def other_indices(rank: int, world: int, folder: Path) -> Any:
+    own = rank == 2
+    large = torch.zeros(5000)
+    large[2500] = own
+    sampler = Attributed(
+        start=int(own), groups=[0, int(own)], pair=(1, int(own)), numpy=np.int64(own),
+        options={"verbose": own, "first": int(own)}, weights=large, array=large.numpy(),
+    )  # fmt: skip
+    return ids(loader(sampler=sampler, shuffle=None, seed=1))
+
+
+@deed
+def other_notes(rank: int, world: int, folder: Path) -> Any:
+    sampler = Attributed(
+        verbose=rank == 0, began=rank * 0.5, log=f"rank{rank}.log", name=b"%d" % rank,
+        device=torch.device("cpu", rank), dtype=(torch.float32, torch.float64)[rank % 2],
+        path=Path(f"{rank}"), flag=np.bool_(rank), seconds=np.float32(rank),
+        options={"verbose": rank == 0, "seed": 4}, others={"verbose": rank == 0, "log": open},
+        nothing=None if rank else "text",
+    )  # fmt: skip
+    return ids(loader(sampler=sampler, shuffle=None, seed=1))
+
+
+def test_ranks_may_have_other_flags_floats_texts_and_devices_in_their_samplers(
+    tmp_path: Path,
+) -> None:
+    found = ranks(other_notes, 2, tmp_path)
+    read: list[int] = sum((sum(batches, []) for batches in found), [])
+    assert sorted(read) == [*range(N)]
+
+
 DIFFERENT: dict[Callable[[int, int, Path], Any], set[str]] = {
     another_batch_size: {"batch_size"},
     another_seed: {"seed"},
     another_epoch: {"epoch"},
     a_state_on_one_rank: {"step", "position"},
     another_generator: {"sampler.rng"},
+    other_indices: {
+        f"sampler.{name}"
+        for name in ("start", "groups", "pair", "numpy", "options", "weights", "array")
+    },
     another_shuffle: {"sampler"},
     another_replacement: {"sampler"},
     another_tail_of_a_batch_sampler: {"drop_last"},

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
+import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import wait
@@ -15,6 +18,12 @@ import torch
 from torch._C._distributed_c10d import TCPStore
 
 ELASTIC = Path(__file__).parents[2] / "docs" / "elastic"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def the_first_store_has_been_made() -> None:
+    """It opens a pipe that the process has from then on."""
+    TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def train(folder: Path, world: int, kill_at: int | None) -> bool:
@@ -74,3 +83,59 @@ def test_a_rank_that_is_killed_comes_back_within_torchrun_and_changes_nothing(
     whole, killed = (demo["read"](tmp_path / name) for name in ("whole", "killed"))
     assert {batch.step for batch in killed.values()} == {*range(40)}
     assert demo["by_step"](killed) == demo["by_step"](whole)  # losses as well, to the last bit
+
+
+def machine(folder: Path, port: int, **variables: str) -> subprocess.Popen[bytes]:
+    """An agent of torchrun, with one rank; the test has the store at which agents meet."""
+    words = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=1", "--local-addr=127.0.0.1"]
+    words += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]
+    # An agent alone begins after a second, and one that is killed counts as lost after three.
+    words += ["--rdzv-conf=is_host=0,last_call_timeout=1,keep_alive_interval=1"]
+    words += [str(Path(__file__).with_name("machine.py")), f"--folder={folder}"]
+    with (folder / f"machine{variables.get('DIES', '')}.log").open("w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *words],
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **variables},
+        )
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Agents, ranks and workers: their command lines have the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            if str(folder).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def test_a_machine_that_comes_in_mid_epoch_and_one_that_dies_there_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    folder, demo = tmp_path / "machines", runpy.run_path(str(ELASTIC / "demo.py"))
+    folder.mkdir()
+    os.mkfifo(folder / "alone")
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    try:
+        first = machine(folder, store.port)
+        (folder / "alone").read_bytes()  # it has done 8 steps, and saved the fifth
+        second = machine(folder, store.port, DIES="-that-dies")
+        assert second.wait() == -signal.SIGKILL
+        assert first.wait() == 0, (folder / "machine.log").read_text()
+        assert not processes_of(folder)
+    finally:
+        for process in processes_of(folder):
+            os.kill(process, signal.SIGKILL)
+    assert train(tmp_path / "whole", 2, None)
+    found, whole = demo["read"](folder), demo["read"](tmp_path / "whole")
+    worlds = {batch.step: batch.world for batch in found.values()}
+    assert [worlds[step] for step in range(40)] == [1] * 5 + [2] * 5 + [1] * 30
+    steps, expected = demo["by_step"](found), demo["by_step"](whole)
+    assert [samples for samples, _ in steps] == [samples for samples, _ in expected]
+    for epoch in (steps[:20], steps[20:]):
+        assert sorted(sum((samples for samples, _ in epoch), [])) == [*range(480)]
+    losses = zip((loss for _, loss in steps), (loss for _, loss in expected))
+    assert max(abs(one - other) for one, other in losses) < demo["TOLERANCE"]

@@ -573,6 +573,22 @@ using StackedTwice = data::datasets::MapDataset<MappedCounter, data::transforms:
 using StackedStream =
     data::datasets::MapDataset<Stream, data::transforms::Stack<data::TensorExample>>;
 
+// Transforms of one sample; the second one has a position of its own.
+struct Noisy : data::transforms::Transform<data::TensorExample, data::TensorExample> {
+  data::TensorExample apply(data::TensorExample sample) override {
+    return sample.data + torch::rand({}, pl::generator());
+  }
+};
+struct Counts : Noisy {
+  data::TensorExample apply(data::TensorExample sample) override {
+    return Noisy::apply(std::move(sample)).data + 100 * count++;
+  }
+  int64_t count = 0;
+};
+template <typename Transform>
+using StackedOf = data::datasets::MapDataset<
+    data::datasets::MapDataset<Stream, Transform>, data::transforms::Stack<data::TensorExample>>;
+
 // Samples that fit into a bit of a vector, and a get() that only torch calls.
 class Flags : public data::datasets::Dataset<Flags, bool> {
  public:
@@ -608,6 +624,19 @@ struct CountsDogs : data::transforms::Collation<int64_t, std::vector<Pet>> {
 };
 struct CountsCats : data::transforms::Collation<int64_t, std::vector<Cat>> {
   int64_t apply_batch(std::vector<Cat> cats) override { return cats.size(); }
+};
+
+// Samples with a text of C, which can be given to Python only.
+struct Split {
+  const char* name;
+  char letter;
+};
+struct Splits : data::datasets::Dataset<Splits, Split> {
+  Split get(size_t index) override { return {index % 2 ? "test" : "train", 'x'}; }
+  std::optional<size_t> size() const override { return 4; }
+};
+struct CollatesSplits : data::transforms::Collation<std::string, std::vector<Split>> {
+  std::string apply_batch(std::vector<Split> splits) override { return splits[0].name; }
 };
 
 // Samples with the epoch, which torch's wrappers do not pass on.
@@ -695,6 +724,7 @@ struct Configured : data::datasets::Dataset<Configured, data::TensorExample> {
 PICKLABLE_LOADER_FIELDS(Sample, image, label, name)
 PICKLABLE_LOADER_FIELDS(Cat, whiskers, name)
 PICKLABLE_LOADER_FIELDS(Dog, tail)
+PICKLABLE_LOADER_FIELDS(Split, name, letter)
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
   namespace samplers = data::samplers;
@@ -785,6 +815,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
       pl::make([]() noexcept { return std::make_unique<Flags>(3); }));
   pl::bind_dataset<Pets>(m, "Pets", pl::init<Cat>(), pl::init<Dog>());
   pl::bind_collate<CountsDogs>(m, "CountsDogs", pl::init<>());
+  pl::bind_dataset<Splits>(m, "Splits", pl::init<>());
+  pl::bind_collate<CollatesSplits>(m, "CollatesSplits", pl::init<>());
   pl::bind_collate<CountsCats>(m, "CountsCats", pl::init<>());
   pl::bind_collate<Same>(m, "Same", pl::init<>());
   pl::bind_stream<MappedCounter>(m, "MappedCounter", pl::make([](int64_t length) {
@@ -799,6 +831,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
   pl::bind_stream<StackedStream>(m, "StackedStream", pl::make([](int64_t length) {
                                    return StackedStream(Stream(length), {});
                                  }));
+  pl::bind_stream<StackedOf<Noisy>>(m, "StackedNoisy", pl::make([](int64_t length) {
+                                      return StackedOf<Noisy>(Stream(length).map(Noisy()), {});
+                                    }));
+  pl::bind_stream<StackedOf<Counts>>(m, "StackedCounts", pl::make([](int64_t length) {
+                                       return StackedOf<Counts>(Stream(length).map(Counts()), {});
+                                     }));
   pl::bind_stream<Lines>(m, "Lines", length);
   pl::bind_stream<Stream>(m, "Stream", length);
   pl::bind_stream<Counter>(m, "Counter", length)

@@ -137,6 +137,9 @@ def test_what_cannot_be_collated_in_cpp_is_said_in_words(parts: Any) -> None:
             match=rf"CountsCats cannot .*, whose '{field}' .*Cat \(a dict of whiskers, name\)",
         ):
             parts.CountsCats()([sample])
+    loader = DataLoader(parts.Splits(), 2, collate_fn=parts.CollatesSplits())
+    with pytest.raises(TypeError, match="CollatesSplits cannot .*, whose 'name' does not fit"):
+        list(loader)
     with pytest.raises(RuntimeError, match=r"(?s)equal size.*Stack was asked for \["):
         parts.Stack()([pair, (torch.zeros(3), torch.zeros(1))])
 
@@ -279,6 +282,14 @@ def test_a_state_in_mid_epoch_is_for_the_rank_that_saved_it(
     resumed.load_state_dict(at_the_end)
     seen = {int(index) for loader in (resumed, own) for batch in loader for index in batch}
     assert seen == {*range(20)}
+
+
+@pytest.mark.inline
+def test_a_state_of_a_rank_is_refused_by_a_sampler_that_has_none(parts: Any) -> None:
+    iterator = iter(parts.DistributedSequentialSampler(20, 2, 0))
+    next(iterator)
+    with pytest.raises(StateMismatch, match="a state of no rank.*num_replicas"):
+        parts.Shuffled(20).load_state_dict(iterator.state_dict())
 
 
 @pytest.mark.inline

@@ -18,6 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from zoo.datasets import Noisy
 
 from picklable_loader import DataLoader, from_json, to_json
+from picklable_loader.errors import LoaderWarning
 from picklable_loader.testing import ResumeError, verify_resume
 
 JSON = Codec(
@@ -90,6 +91,10 @@ CASES = {
     "stream": dataset(lambda p: p.Stream(10), seed=3),
     "stream of batches": dataset(
         lambda p: p.Counter(10).batches(3), WHOLE, collate_fn=lambda p: p.Stack()
+    ),
+    "stream, transformed": dataset(lambda p: p.StackedNoisy(10).batches(3), WHOLE, seed=3),
+    "stream, transform with a position": dataset(
+        lambda p: p.StackedCounts(10).batches(3), WHOLE, seed=3
     ),
     "stream, iter in Python": dataset(lambda p: p.HundredMoreOfStream(10), seed=3),
     "stream without a state": dataset(lambda p: p.Opaque(10), seed=3),
@@ -403,6 +408,25 @@ def test_a_transform_is_not_given_the_empty_batch_at_a_streams_end(
     for _ in range(2):  # epochs
         columns = [batch if kind == "StackedStream" else batch[0] for batch in loader]
         assert [len(column) for column in columns] == [3, 3, 1]
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("kind", ["StackedStream", "StackedNoisy"])
+def test_a_stream_has_its_state_below_transforms_without_members(kind: str, parts: Any) -> None:
+    iterator = iter(getattr(parts, kind)(10).batches(3))
+    next(iterator)
+    assert iterator.state_dict()["source"]["position"] == {"at": 3}
+
+
+@pytest.mark.inline
+def test_a_stream_below_a_transform_that_may_have_a_position_is_replayed(parts: Any) -> None:
+    loader = DataLoader(parts.StackedCounts(10).batches(3), None)
+    iterator = iter(loader)
+    next(iterator)
+    state = iterator.state_dict()
+    with pytest.warns(LoaderWarning, match="has no state, and is resumed by replay"):
+        loader.load_state_dict(state)
+        next(iter(loader))
 
 
 @pytest.mark.inline

@@ -162,7 +162,8 @@ def load_state_dict(self: Any, state: dict[str, Any]) -> None:
             [Difference(name, "one that was saved after its first pass began", state)],
             "Load it into a new object",
         )
-    if "share" in state and state["begun"] and state["share"] != (own := self._rank_share()):
+    own = self._rank_share() if hasattr(self, "_rank_share") else "a state of no rank"
+    if "share" in state and state["begun"] and state["share"] != own:
         raise StateMismatch(
             [Difference(name, own, state["share"])],
             "In mid-epoch a C++ sampler's position is for one rank: save a state on each, and load "

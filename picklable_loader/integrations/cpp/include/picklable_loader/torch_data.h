@@ -91,6 +91,26 @@ Source& within(torch::data::datasets::SharedBatchDataset<Source>& shared) {
 template <typename T>
 concept Wraps = requires(T& object) { within(object); };
 
+// Of a class without members, and so without a position of its own.
+template <typename T>
+constexpr bool is_memberless = std::is_empty_v<T> || (std::is_polymorphic_v<T> && sizeof(T) == sizeof(void*));
+
+// It has a state, or what torch's map() transforms has, and the transform has none.
+template <typename T>
+constexpr bool has_state = Stateful<T>;
+template <typename Source, typename Transform>
+constexpr bool has_state<torch::data::datasets::MapDataset<Source, Transform>> =
+    has_state<Source> && is_memberless<Transform>;
+
+// The one with save() and load().
+template <typename T>
+auto& with_state(T& object) {
+  if constexpr (Stateful<T>)
+    return object;
+  else
+    return with_state(within(object));
+}
+
 // It has set_epoch(), or what it wraps has; torch's wrappers do not pass it on.
 template <typename T>
 constexpr bool takes_epoch = [] {
@@ -259,8 +279,10 @@ class Bound : public py::class_<T> {
         "a state needs both: void save(torch::serialize::OutputArchive&) const, and void "
         "load(torch::serialize::InputArchive&)");
     (inits.add_to(*this), ...);
-    if constexpr (detail::Stateful<T>)
-      state(&detail::saved<T>, &detail::load<T>);
+    if constexpr (detail::has_state<T>)
+      state(
+          [](T& object) { return detail::saved(detail::with_state(object)); },
+          [](T& object, const py::dict& state) { detail::load(detail::with_state(object), state); });
     if constexpr (detail::takes_epoch<T>)
       this->def("set_epoch", &detail::set_epoch<T>);
     this->def_static("_failed_index", [] { return std::exchange(detail::failed_index, -1); });
@@ -598,8 +620,11 @@ Bound<T> bind_stream(py::module_& m, const char* name, Inits... inits) {
   const bool hold = bound.holds_gil;
   detail::def_len(bound, [](T& object) { return object.size(); });
   bound.def("_reset", [hold](T& object) {
-    if constexpr (requires { object.reset(); })
-      detail::run(hold, [&] { object.reset(); });
+    auto reset = [&] {
+      if constexpr (requires { object.reset(); })
+        object.reset();
+    };
+    detail::run(hold, reset);
   });
   bound.def("_next", [hold](T& object, size_t count) {
     return detail::run(hold, [&] { return detail::next_batch(object, count); });

@@ -51,7 +51,9 @@ template <typename Value>
 bool read_field(py::handle source, const char* name, Value& value, bool convert) {
   const auto fields = py::reinterpret_borrow<py::dict>(source);
   py::detail::make_caster<Value> field;
-  if (!fields.contains(name) || !field.load(py::object(fields[name]), convert)) {
+  // what a char* points to would be gone before anybody reads it
+  constexpr bool is_text = std::is_same_v<std::remove_cv_t<std::remove_pointer_t<Value>>, char> && std::is_pointer_v<Value>;
+  if (is_text || !fields.contains(name) || !field.load(py::object(fields[name]), convert)) {
     failed_field = name;
     return false;
   }

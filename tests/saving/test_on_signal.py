@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +191,83 @@ def test_a_signal_to_the_whole_job_reaches_workers_too_and_loses_nothing(tmp_pat
     seen = first + rest
     after = subprocess.run(words, capture_output=True, text=True, timeout=60).stdout
     assert 0 < seen.count("\n") < 20 and seen + after == whole
+
+
+FORK = multiprocessing.get_context("fork")
+
+
+def ended(helper: BaseProcess) -> int | None:
+    """The exit code of a helper that ends, or is to end."""
+    helper.join(30)
+    exitcode = helper.exitcode
+    helper.kill()
+    helper.join()
+    return exitcode
+
+
+def test_a_forked_helper_ends_as_without_it_even_at_once(tmp_path: Path) -> None:
+    """A helper of multiprocessing, or a worker of torch's."""
+    with save_on_signal(tmp_path / "1", dict), save_on_signal(tmp_path / "2", dict) as inner:
+        for _ in range(20):  # the signal may come before its first line, or later
+            asked, answer = FORK.Pipe()
+            helper = FORK.Process(target=answer.recv)
+            helper.start()
+            helper.terminate()
+            assert ended(helper) == -signal.SIGTERM
+        come()
+        assert inner.received is signal.SIGTERM  # this process has its handlers still
+
+
+def test_a_forked_helper_has_the_programs_own_handlers(tmp_path: Path) -> None:
+    def noted(number: int, frame: Any) -> None:
+        os._exit(7)
+
+    before = signal.signal(signal.SIGUSR1, noted)
+    try:
+        with save_on_signal(tmp_path / "file", dict):
+            helper = FORK.Process(target=come, args=[signal.SIGUSR1])
+            helper.start()
+            assert ended(helper) == 7
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_forked_helper_writes_nothing_though_the_signal_came_before(tmp_path: Path) -> None:
+    def leave() -> None:
+        with stop:
+            pass
+        os._exit(1 if stop() else 7)
+
+    with save_on_signal(tmp_path / "file", os.getpid) as stop:
+        come()
+        helper = FORK.Process(target=leave)
+        helper.start()
+        assert ended(helper) == 7 and not (tmp_path / "file").exists()
+    assert load(tmp_path / "file") == os.getpid()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_with_the_programs_generators_a_run_without_a_seed_goes_on_exactly(
+    num_workers: int, tmp_path: Path
+) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(range(20), 2, shuffle=True, num_workers=num_workers)
+
+    def train(loader: DataLoader[Any], batches: Any) -> list[Any]:
+        """The rest of an epoch, and the next one, with a dropout of the program's own."""
+        rest = [(each.tolist(), torch.rand(1).item()) for each in batches]
+        return [*rest, *((each.tolist(), torch.rand(1).item()) for each in loader)]
+
+    torch.manual_seed(3)
+    loader = make()
+    with save_on_signal(tmp_path / "file", loader.state_dict, save_rng=True) as stop:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches), torch.rand(1)
+        come()
+        assert stop()
+    expected = train(loader, batches)
+    torch.manual_seed(4)
+    again = make()
+    again.load_state_dict(load(tmp_path / "file", weights_only=True, restore_rng=True))
+    assert train(again, iter(again)) == expected

@@ -32,7 +32,8 @@ class save_on_signal:
 
     The checkpoint is written once. More signals change nothing, also while it is written. A signal
     that comes after the last call is served when the context ends, unless it ends by an exception:
-    a step may then be half done. Afterwards the earlier handlers are back.
+    a step may then be half done. Afterwards the earlier handlers are back. A process that is forked
+    meanwhile, such as a worker, has them from the start, and writes nothing.
 
     Args:
         path: of the file; see `save`.
@@ -59,6 +60,8 @@ class save_on_signal:
         path: str | os.PathLike[str],
         make_checkpoint: Callable[[], Any],
         signals: Iterable[int] = _DEFAULT,
+        *,
+        save_rng: bool = False,
     ) -> None:
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
@@ -67,6 +70,7 @@ class save_on_signal:
             raise TypeError(f"make_checkpoint should be callable, got {make_checkpoint!r}")
         self._path = path
         self._make = make_checkpoint
+        self._save_rng = save_rng
         self._signals = tuple(map(signal.Signals, signals))
         self._before: dict[signal.Signals, Any] = {}
         self.received: signal.Signals | None = None
@@ -81,6 +85,7 @@ class save_on_signal:
         if self._before:
             raise UsageError("this save_on_signal() is entered already: make one for each block")
         self.received, self.saved = None, False
+        _entered.append(self)
         try:
             for number in self._signals:
                 self._before[number] = signal.signal(number, self._note)
@@ -106,7 +111,7 @@ class save_on_signal:
     def save(self) -> None:
         """Write the checkpoint, unless that was done: for ranks that agree on when."""
         if not self.saved:
-            save(self._make(), self._path)
+            save(self._make(), self._path, save_rng=self._save_rng)
             self.saved = True
 
     def __exit__(
@@ -130,3 +135,34 @@ class save_on_signal:
             # None: it was not installed by Python, which cannot put it back
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
+        if self in _entered:  # not in a forked process
+            _entered.remove(self)
+
+
+# --- processes that are forked meanwhile ---------------------------------------------------------
+
+#: the contexts that this process is in
+_entered: list[save_on_signal] = []
+#: of the thread that forks: what it had blocked before
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    """Let no signal reach the new process before it has its handlers."""
+    numbers = {number for each in _entered for number in each._signals}
+    _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+
+def _in_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
+
+
+def _in_child() -> None:
+    for each in reversed([*_entered]):
+        each._put_back()
+        each.received = None  # the program's own process serves it
+    _in_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

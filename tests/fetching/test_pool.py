@@ -103,9 +103,9 @@ def job(dataset: Any) -> Job:
     return Job(dataset, as_they_are, iterable=False, batched=True)
 
 
-def request(step: int, *indices: int, begins: bool = True) -> bytes:
+def request(step: int, *indices: int, begins: bool = True, ticket: int = 0) -> bytes:
     begin = EpochStart(0, 1) if begins else None
-    return encode_request(Request(0, Task(step, list(indices), 0), begin))
+    return encode_request(Request(0, Task(step, list(indices), 0), begin, ticket=ticket))
 
 
 LINES: dict[str, Callable[[], Lines]] = {
@@ -363,11 +363,10 @@ def test_what_a_worker_was_at_is_known_when_it_is_dead(
 ) -> None:
     pool = start(Dies())
     pool.lines.post(0, request(0, -3))
-    pool.lines.post(0, request(6, signal.SIGKILL, begins=False))
+    pool.lines.post(0, request(6, signal.SIGKILL, begins=False, ticket=2))
     answers(pool, 1)
     assert pool.deaths(PATIENCE_S)
-    assert pool.lines.at_hand(0, 0, owed=[6]) == 6
-    assert pool.lines.at_hand(0, 1, owed=[]) is None
+    assert pool.lines.at_hand(0, owed=[2]) == 2
 
 
 def test_what_is_recalled_is_in_nobodys_hand() -> None:

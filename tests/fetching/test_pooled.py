@@ -21,7 +21,7 @@ from picklable_loader.fetching.worker.loop import WorkerConfig
 
 
 def answer(step: int) -> bytes:
-    return encode_answer(Answer(1, step, 0, Arrived, "batch"))
+    return encode_answer(Answer(1, step, 0, Arrived, "batch", ticket=step + 1))
 
 
 class DyingPool:
@@ -67,7 +67,7 @@ class DyingPool:
     def close(self, worker: int) -> list[tuple[int, bytes]]:
         return [(0, answer(2))]
 
-    def at_hand(self, worker: int, run: int, owed: list[int]) -> int | None:
+    def at_hand(self, worker: int, owed: list[int]) -> int | None:
         return owed[0] if owed else None
 
     def replace(self, worker: int, post: WorkerConfig) -> None:

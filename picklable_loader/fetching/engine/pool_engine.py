@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...core.events import Answered, Died, Ended, Failed, LastState
 from ...core.streams import StreamPosition, StreamStates
@@ -17,10 +17,19 @@ from ..pool.exit import Death, unexpected
 from ..pool.pool import Pool
 from ..transport.arena import ArenaFull
 from ..transport.channels import Messages
-from ..transport.messages import Answer, EpochStart, Request, encode_request, task_of
+from ..transport.messages import Answer, EpochStart, Request, encode_request, ticket_of
 from ..worker.replica import WorkerConfig
 from .deaths import DeathCount
 from .stats import Clocks, WorkerStats
+
+
+class _Sent(NamedTuple):
+    """A task that was sent."""
+
+    run: int
+    step: int
+    #: None: any may have it
+    worker: int | None
 
 
 @dataclass(frozen=True)
@@ -51,8 +60,9 @@ class PoolEngine:
         self._owner = os.getpid()
         self._closed = False
         self._run = 0
-        #: what was sent and not answered, by run and step, with the worker; None: any may have it
-        self._sent: dict[tuple[int, int], int | None] = {}
+        #: tasks that were sent and not answered, by their tickets
+        self._sent: dict[int, _Sent] = {}
+        self._tickets = 0
         #: streams whose last states were asked for and have not come, each with the worker
         self._asked: dict[int, int] = {}
         self.deaths = DeathCount(fault_policy.most_deaths, fault_policy.persistent)
@@ -63,8 +73,8 @@ class PoolEngine:
         #: streams that have begun the epoch, each with the worker that reads it
         self._readers: dict[int, int] = {}
         self.answers: dict[int, Answer] = {}
-        #: by worker that has died with answers that cannot be read any more, what it has done
-        self._unreadable: dict[int, set[tuple[int, int] | None]] = {}
+        #: by worker that has died with answers that cannot be read any more, tickets of these
+        self._unreadable: dict[int, set[int]] = {}
         #: what has happened, and what cannot go on, in this order
         self._events: deque[Answered | LastState | Died | Exception] = deque()
         #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
@@ -98,7 +108,8 @@ class PoolEngine:
             self.renewed = True
         with self._reading:  # nobody may see the answer before it is known that it was sent
             try:
-                self._sent[self._run, task.step] = self._request(worker, task, position)
+                taker = self._request(worker, task, position)
+                self._sent[self._tickets] = _Sent(self._run, task.step, taker)
             except (_NotEncoded, ArenaFull) as error:  # the schedule counts on an answer
                 refusal = _unsent(task.step, error.__cause__ or error)
                 self.answers[task.step] = Answer(self._run, task.step, 0, Failed, refusal)
@@ -124,7 +135,8 @@ class PoolEngine:
                 states = self.worker_states.get(str(worker))
                 begin = begin and begin._replace(states=states or begin.states)
                 position = position or self._positions.get(stream)
-        request = Request(self._run, task, begin, position)
+        self._tickets += 1
+        request = Request(self._run, task, begin, position, self._tickets)
         taker = self._lines.post(worker, _encoded(request))
         self.clocks.sent(worker)
         if stream is not None and worker is not None:
@@ -184,9 +196,7 @@ class PoolEngine:
             raise RuntimeError(f"DataLoader timed out after {self._fault_policy.timeout_s} seconds")
         workers = range(len(self._configs))
         asked = self._asked.values()
-        stuck = [
-            w for w in workers if self._owed(w) or w in asked or self._current_step(w) is not None
-        ]
+        stuck = [w for w in workers if self._owed(w) or w in asked or self._current(w) is not None]
         for worker in stuck or workers:
             self._pool.kill(worker)
 
@@ -198,9 +208,10 @@ class PoolEngine:
             raise unexpected(deaths)
         for death in deaths:
             self._read(self._lines.close(death.worker))
-        at_hand = {death.worker: self._current_step(death.worker) for death in deaths}
+        current = {death.worker: self._current(death.worker) for death in deaths}
+        at_hand = {w: None if n is None else self._sent[n].step for w, n in current.items()}
         for death in deaths:
-            lost = self._lost(death.worker, at_hand)
+            lost = self._lost(death.worker, current)
             self.clocks.died(death.worker)
             self._readers = {s: w for s, w in self._readers.items() if w != death.worker}
             self._asked = {s: w for s, w in self._asked.items() if w != death.worker}
@@ -216,35 +227,37 @@ class PoolEngine:
             self._pending_deaths[death.worker] = event
             self._events.append(event)
 
-    def _current_step(self, worker: int) -> int | None:
-        """The step that a worker is at, or was when it died."""
-        step = self._lines.at_hand(worker, self._run, self._owed(worker))
-        return step if (self._run, step) in self._sent else None
+    def _current(self, worker: int) -> int | None:
+        """The ticket of the task of this run that a worker is at, or was when it died."""
+        ticket = self._lines.at_hand(worker, self._owed(worker))
+        sent = None if ticket is None else self._sent.get(ticket)
+        return None if sent is None or sent.run != self._run else ticket
 
     def _owed(self, worker: int) -> list[int]:
-        """The steps that were sent to a worker alone, and that it has not done."""
-        owed = [key for key, taker in self._sent.items() if taker == worker]
-        done = self._unreadable.get(worker, ())
-        return [step for run, step in owed if run == self._run and (run, step) not in done]
+        """The tickets of what was sent to a worker alone in this run, and is not done by it."""
+        done, run = self._unreadable.get(worker, ()), self._run
+        return [
+            ticket
+            for ticket, sent in self._sent.items()
+            if sent.worker == worker and sent.run == run and ticket not in done
+        ]
 
     def _lost(self, worker: int, dead: dict[int, int | None]) -> list[int]:
         """The steps that nobody will answer any more, now that a worker is dead; forgotten here.
 
         Nobody knows which tasks of the common queue the dead had, but which others have: all else
-        is recalled and sent again. A task that a worker has just begun may then be done twice; the
-        second answer is dropped. ``dead`` are all that have died, each with its step.
+        is recalled and sent again. A task that a worker has just begun may then be done twice; that
+        answer is dropped. ``dead`` are all that have died, each with the ticket of its task.
         """
-        lost = {key for key, taker in self._sent.items() if taker == worker}
-        if None in self._sent.values():
+        lost = {ticket for ticket, sent in self._sent.items() if sent.worker == worker}
+        if common := {ticket for ticket, sent in self._sent.items() if sent.worker is None}:
             self._lines.recall()
             others = set(range(len(self._configs))) - {worker}
-            current = {(self._run, dead.get(w, self._current_step(w))) for w in others}
-            common = {key for key, taker in self._sent.items() if taker is None} - current
+            common -= {dead.get(w, self._current(w)) for w in others}
             self.clocks.lost(len(common))
             lost |= common
-        for key in lost:
-            del self._sent[key]
-        return sorted(step for run, step in lost if run == self._run)
+        gone = [self._sent.pop(ticket) for ticket in lost]
+        return sorted(sent.step for sent in gone if sent.run == self._run)
 
     def _read(self, answers: Messages) -> None:
         for worker, message in answers:
@@ -258,13 +271,13 @@ class PoolEngine:
                     self._unreadable[worker] = set()
                     if not self._pool.dies(worker):
                         self._events.append(error)
-            self._unreadable[worker].add(task_of(message))
+            self._unreadable[worker].add(ticket_of(message))
 
     def _note(self, answer: Answer) -> None:
         if answer.kind is LastState:
             if answer.run != self._run or self._asked.pop(answer.step, None) is None:
                 return  # nobody waits for it
-        elif self._sent.pop((answer.run, answer.step), _NEVER_SENT) == _NEVER_SENT:
+        elif self._sent.pop(answer.ticket, None) is None:
             if answer.kind is not None:  # otherwise it answers `ask`
                 return  # it was done twice
         ended = answer.kind is Ended or answer.kind is LastState
@@ -281,10 +294,6 @@ class PoolEngine:
         self._events.append(answer.event())
         if not ended:
             self.answers[answer.step] = answer
-
-
-#: in place of the worker that a task was sent to; None is any worker
-_NEVER_SENT = -1
 
 
 class _NotEncoded(Exception):

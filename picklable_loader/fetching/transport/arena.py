@@ -6,7 +6,7 @@ makes arrays over them. When the last object that can see a region is gone, the 
 region's byte in the *ledger*, at the file's beginning. The writer then uses the region again: its
 pages are warm, so that neither side pays for a page fault.
 
-The ledger ends with a *note*, two numbers that outlive the writer.
+The ledger ends with a *note*, a number that outlives the writer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 #: One byte for each region: the reader sets it, and the writer clears it when it has seen that.
 _LEDGER = 1024 * PAGE
-_NOTE = struct.Struct("<qq")
+_NOTE = struct.Struct("<q")
 _SLOTS = _LEDGER - _NOTE.size
 _RETURNED = 1
 _RETURNED_BYTE = bytes([_RETURNED])
@@ -126,9 +126,9 @@ class Arena:
             owned.there = True
             return owned.region
 
-    def note(self, one: int, other: int) -> None:
-        """Leave two numbers for the reader."""
-        _NOTE.pack_into(self._ledger, _SLOTS, one, other)
+    def note(self, number: int) -> None:
+        """Leave a number for the reader."""
+        _NOTE.pack_into(self._ledger, _SLOTS, number)
 
     def withdraw(self, regions: list[Region]) -> None:
         """Take back what was given and never sent."""
@@ -259,12 +259,12 @@ class ArenaReader:
         self._loans[region.slot] = loan
         return array
 
-    def noted(self) -> tuple[int, int]:
-        """The two numbers that the writer has noted last; zeros if it has not."""
+    def noted(self) -> int:
+        """The number that the writer has noted last; 0 if it has not."""
         if self._ledger is None:
             self._ledger = mmap.mmap(self._fd, _LEDGER)
-        one, other = _NOTE.unpack_from(self._ledger, _SLOTS)
-        return one, other
+        (number,) = _NOTE.unpack_from(self._ledger, _SLOTS)
+        return int(number)
 
     def close(self) -> None:
         """Nobody waits for returned regions any more. Opened ones stay valid."""

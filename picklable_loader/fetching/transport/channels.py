@@ -25,8 +25,8 @@ class Channel(Protocol):
     def receive(self) -> bytes | memoryview:
         """The next request; EOFError if the loader is gone."""
 
-    def note(self, run: int, step: int) -> None:
-        """From now on this task is at hand; the loader sees that even when the worker is gone."""
+    def note(self, ticket: int) -> None:
+        """From now on this request is at hand; the loader sees it even when the worker is gone."""
 
     def send(self, answer: Answer, began_ns: int) -> None:
         """Send an answer, begun at that ``perf_counter_ns``; EOFError if the loader is gone."""
@@ -66,10 +66,10 @@ class Lines(Protocol):
     def read(self, worker: int, message: bytes) -> Answer:
         """A worker's answer, read from its message."""
 
-    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
-        """The step of this run that a worker, dead or not, took last; None: none, or not known.
+    def at_hand(self, worker: int, owed: Sequence[int]) -> int | None:
+        """The ticket of the request that a worker, dead or not, took last; None: not known.
 
-        ``owed`` are the steps that were sent to this worker alone and not answered, in this order.
+        ``owed`` are those of tasks that were sent to it alone and not answered, in this order.
         """
 
     def recall(self) -> None:

@@ -49,6 +49,8 @@ class Request:
     begin: EpochStart | None = None
     #: where the stream goes on, if it does not begin the epoch
     position: StreamPosition | None = None
+    #: its number among all that were sent, from 1: after a flush a step may have another task
+    ticket: int = 0
 
 
 @dataclass(slots=True)  # frozen ones take several times as long to make
@@ -81,6 +83,8 @@ class Answer:
     started: bool = True
     #: feedback that people's code has sent with the batch
     notes: Sequence[Note] = ()
+    #: of the request; no two have the same one
+    ticket: int = 0
 
     def event(self) -> Answered | LastState:
         """The event for the schedule."""
@@ -108,8 +112,8 @@ _IDLE_PART = 8
 _KINDS = (Arrived, Failed, Ended, Emptied, LastState, None)
 
 #: run, step, worker, kind, whether the rest is in the arena, how many regions the batch has,
-#: busy_ns, bytes, arena_bytes, idle_ns, whether the worker has started
-_HEADER = struct.Struct("<qqiBBiqqqq?")
+#: busy_ns, bytes, arena_bytes, idle_ns, whether the worker has started; at the end the ticket
+_HEADER = struct.Struct("<qqiBBiqqqq?q")
 _REGION = struct.Struct("<iqqqq")
 
 #: A body up to this size is in the message itself; no socket is too small for it.
@@ -127,16 +131,16 @@ def encode_request(request: Request) -> bytes:
         # A worker's `position` has the other ranks' samples before these in it, as `first` has.
         what = task.step, task.indices, task.position + task.offset, task.stream
         numbers = type(task.indices) is list and _INT.issuperset(map(type, task.indices))
-    content = request.run, what, begin and tuple(begin), request.position
+    content = request.run, what, begin and tuple(begin), request.position, request.ticket
     if numbers and request.position is None:  # no tensors: five times as fast
         return pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
     return dumps(content)
 
 
 def read_request(message: bytes | memoryview) -> Request:
-    run, what, beginning, position = pickle.loads(message)
+    run, what, beginning, position, ticket = pickle.loads(message)
     task = what if type(what) is int else Task(*what)
-    return Request(run, task, beginning and EpochStart(*beginning), position)
+    return Request(run, task, beginning and EpochStart(*beginning), position, ticket)
 
 
 def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | None = None) -> bytes:
@@ -161,7 +165,8 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
     run, step, worker = answer.run, answer.step, answer.worker
     # The state is no part of the batch: budgets would take all batches for as large as it.
     figures = busy, weight - apart, arena_bytes, answer.idle_ns, answer.started
-    return _HEADER.pack(run, step, worker, _KINDS.index(kind), aside, count, *figures) + rest
+    head = run, step, worker, _KINDS.index(kind), aside, count, *figures, answer.ticket
+    return _HEADER.pack(*head) + rest
 
 
 def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = None) -> Answer:
@@ -173,7 +178,7 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
         ConnectionError, FileNotFoundError, EOFError: the worker that owns a tensor's shared memory
             is gone, perhaps.
     """
-    run, step, worker, kind, aside, count, *figures = _HEADER.unpack_from(message)
+    run, step, worker, kind, aside, count, *figures, ticket = _HEADER.unpack_from(message)
     rest: Any = memoryview(message)[_HEADER.size :]
     try:
         buffers = []
@@ -193,17 +198,17 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
         failure: Any = ExceptionWrapper(where="while unpickling what a DataLoader worker had sent")
         if isinstance(error, OSError) and lacks_descriptors(error):
             failure = explained(error, f"the batch of step {step} is here and cannot be opened")
-        return Answer(run, step, worker, Failed, failure, None, None, *figures)
-    answer = Answer(run, step, worker, _KINDS[kind], payload, states, stream_state, *figures)
-    if notes:
-        answer.notes = notes
-    return answer
+        more = None, None, *figures, (), ticket
+        return Answer(run, step, worker, Failed, failure, *more)
+    kind = _KINDS[kind]
+    more = *figures, notes or (), ticket
+    return Answer(run, step, worker, kind, payload, states, stream_state, *more)
 
 
-def task_of(message: bytes) -> tuple[int, int] | None:
-    """The run and the step of the task that a message answers; None: it answers another request."""
-    run, step, _, kind, *_ = _HEADER.unpack_from(message)
-    return None if _KINDS[kind] is LastState else (run, step)
+def ticket_of(message: bytes) -> int:
+    """The ticket of the request that a message answers."""
+    *_, ticket = _HEADER.unpack_from(message)
+    return int(ticket)
 
 
 def pack_region(region: Region) -> bytes:

@@ -39,7 +39,7 @@ class PipeChannel:
         except OSError:  # reset, or ended in the middle of a message
             raise EOFError from None
 
-    def note(self, run: int, step: int) -> None:
+    def note(self, ticket: int) -> None:
         """The loader knows: a worker takes its tasks in their order."""
 
     def send(self, answer: Answer, began_ns: int) -> None:
@@ -137,7 +137,7 @@ class PipeLines:
     def read(self, worker: int, message: bytes) -> Answer:
         return read_answer(message)
 
-    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
+    def at_hand(self, worker: int, owed: Sequence[int]) -> int | None:
         return owed[0] if owed else None
 
     def recall(self) -> None:

@@ -92,8 +92,8 @@ class PacketChannel:
             return memoryview(message)[1:]
         return self._requests.open(unpack_region(message[1:])).data
 
-    def note(self, run: int, step: int) -> None:
-        self._arena.note(run, step)
+    def note(self, ticket: int) -> None:
+        self._arena.note(ticket)
 
     def send(self, answer: Answer, began_ns: int) -> None:
         message = encode_answer(answer, self._arena, began_ns)
@@ -223,9 +223,8 @@ class PacketLines:
     def read(self, worker: int, message: bytes) -> Answer:
         return read_answer(message, self._readers[worker].open)
 
-    def at_hand(self, worker: int, run: int, owed: Sequence[int]) -> int | None:
-        of, step = self._readers[worker].noted()
-        return step if of == run else None
+    def at_hand(self, worker: int, owed: Sequence[int]) -> int | None:
+        return self._readers[worker].noted() or None
 
     def recall(self) -> None:
         self._unsent.pop(self._queue, None)

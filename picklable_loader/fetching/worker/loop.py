@@ -33,8 +33,9 @@ def serve(channel: Channel, job: Job, config: WorkerConfig) -> None:
         began_ns = time.perf_counter_ns()
         request = read_request(message)
         task = request.task
-        channel.note(request.run, task.step if isinstance(task, Task) else -1)
+        channel.note(request.ticket)
         answer = worker.answer(request)
+        answer.ticket = request.ticket
         answer.idle_ns = 0 if done_ns is None else began_ns - done_ns
         sending_ns = time.perf_counter_ns()
         channel.send(answer, began_ns)
@@ -50,10 +51,11 @@ def refuse(channel: Channel, worker: int, error: Exception) -> None:
             message = channel.receive()
         except EOFError:
             return
-        run, task = (request := read_request(message)).run, request.task
-        number, step = (task, -1) if isinstance(task, int) else (task.step, task.step)
-        channel.note(run, step)
-        channel.send(Answer(run, number, worker, None, error), time.perf_counter_ns())
+        task = (request := read_request(message)).task
+        number = task if isinstance(task, int) else task.step
+        channel.note(request.ticket)
+        answer = Answer(request.run, number, worker, None, error, ticket=request.ticket)
+        channel.send(answer, time.perf_counter_ns())
 
 
 class _Worker:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..errors import SYMPTOMS, DamagedStateError, OrderMismatch, StateError
+from ..errors import SYMPTOMS, DamagedStateError, OrderMismatch, StateError, warn
 from ..rng.generators import RNGS, GeneratorStates
 from ..saving.states.checksum import BEGINNING, checksum
 from ..saving.states.notes import notes_as_plain
@@ -23,8 +23,8 @@ from .given import Event, event_of, give
 #: between, can be replayed only with the generator's state at each of these draws.
 _LOG_LIMIT = 1024
 _END = object()
-#: bytes of feedback that are recorded for a replay
-_MOST_HEARD = 1 << 20
+#: bytes of feedback that are recorded for a replay, and those in a state that are worth a warning
+_MOST_HEARD, _MUCH_HEARD = 64 << 20, 1 << 20
 #: torch itself calls iter(sampler) twice in an epoch, where it starts workers
 _MOST_OPENS = 8
 
@@ -64,6 +64,8 @@ class Record:
     left: dict[str, Any] = field(default_factory=dict)
     #: global generators of which a replay knows the state to begin with
     logged: set[str] = field(default_factory=set)
+    #: the program was warned of the bytes that it has heard
+    warned: bool = False
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> Record:
@@ -152,8 +154,8 @@ class Record:
             )
         if seeded or self.heard_bytes > _MOST_HEARD:
             return (
-                "it has received, or taken back, more than the 1 MiB that a state can hold of an "
-                "epoch's feedback for a replay",
+                f"it has received, or taken back, {self.heard_bytes:,} bytes in this epoch, and a "
+                f"state can hold at most {_MOST_HEARD:,} of these for a replay",
                 f"Give {state}, or give it less: `tell` and `send_feedback` numbers, not arrays",
             )
         return (
@@ -187,6 +189,14 @@ class Record:
 
     def events_as_plain(self, live: bool) -> list[list[Any]]:
         """The events, for a state; CannotSaveError if one has what no state can hold."""
+        if self.heard_bytes > _MUCH_HEARD and not self.warned:
+            self.warned = True
+            warn(
+                "each state holds all feedback that the sampler has received in this epoch, for a "
+                f"replay: {self.heard_bytes:,} bytes so far. With more than {_MOST_HEARD:,} none "
+                "can be saved. Give its iterator state_dict and load_state_dict, or give it less: "
+                "`tell` and `send_feedback` numbers, not arrays"
+            )
         plain = []
         for taken, step, given, ended, raised in self.events:
             if step is None:

@@ -32,7 +32,7 @@ from zoo.listeners import (
 )
 
 from picklable_loader import DataLoader, ShuffleBuffer, from_json, send_feedback, to_json
-from picklable_loader.errors import CannotSaveError, UsageError
+from picklable_loader.errors import CannotSaveError, LoaderWarning, UsageError
 from picklable_loader.saving.states.notes import notes_as_plain, objects_of
 
 
@@ -611,18 +611,41 @@ def test_feedback_about_one_batch_is_bounded(num_workers: int) -> None:
         next(greedy)
 
 
+class Deaf(RandomSampler):
+    """Torch's sampler, with feedback that it makes nothing of: its state is a replay."""
+
+    def __init__(self) -> None:
+        super().__init__(range(40))
+
+    def receive(self, step: int, objs: list[Any]) -> None:
+        pass
+
+
 def test_too_much_feedback_for_a_replay_is_the_reason_that_is_given() -> None:
-    iterator = iter(make(0, Generated()))
-    next(iterator), iterator.tell(0.5)
-    iterator.state_dict()
-    for _ in range(2):
-        next(iterator), iterator.tell(0.5)
-        live: Any = iterator.loader.sampler
-        live.receive = lambda step, objs: None
-        iterator.tell(bytes(2**20 - 100))
+    iterator = iter(make(0, Deaf()))
+    for _ in range(5):
+        next(iterator)
+        for _ in range(15):
+            iterator.tell(bytes(2**20 - 100))
     next(iterator)
-    with pytest.raises(CannotSaveError, match="more than the 1 MiB .* state_dict and load_state"):
+    with pytest.raises(
+        CannotSaveError, match="received.* 78,6.* bytes .* at most 67,108,864 .*dict"
+    ):
         iterator.state_dict()
+    next(iterator)  # it goes on
+
+
+def test_a_state_that_grows_with_its_feedback_is_warned_of_once_and_goes_on_exactly() -> None:
+    iterator = iter(make(0, Deaf()))
+    for _ in range(3):
+        next(iterator), iterator.tell(bytes(2**20 - 100))
+    with pytest.warns(LoaderWarning, match="replay: 2,097,0.. bytes so far.* state_dict and"):
+        iterator.state_dict()
+    next(iterator)
+    state = iterator.state_dict()
+    again = make(0, Deaf())
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in iterator]
 
 
 def test_single_indices_are_put_back_as_well() -> None:

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T", covariant=True)
 
+#: where Ray Train's `prepare_data_loader` is, of its first and its second version
+_RAY = ("ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loop_utils")
+
 
 class _Epoch:
     """An attribute that a subclass, or a user, may give a value of its own.
@@ -280,7 +283,7 @@ class DataLoader(Picklable[_T]):
     @property
     def worker_init_fn(self) -> Any:
         """Torch's attribute. Ray asks for it when it builds torch's loader of a loader."""
-        if sys._getframe(1).f_globals.get("__name__") == "ray.train.torch.train_loop_utils":
+        if sys._getframe(1).f_globals.get("__name__") in _RAY:
             rebuilt_by_ray()
         return self.__dict__["worker_init_fn"]
 

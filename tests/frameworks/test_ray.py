@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -11,20 +12,27 @@ import torch.utils.data
 from picklable_loader import DataLoader
 from picklable_loader.errors import LoaderWarning
 
-train_loop_utils = pytest.importorskip("ray.train.torch.train_loop_utils")
+pytest.importorskip("ray.train.torch")
 
 
-@pytest.fixture
-def prepare(monkeypatch: pytest.MonkeyPatch):
-    """``prepare_data_loader`` as the first of two workers calls it."""
-    session = SimpleNamespace(get_world_size=lambda: 2, get_world_rank=lambda: 0)
-    monkeypatch.setattr(train_loop_utils, "session", session)
-    # It would start a cluster, to see which devices there are.
-    monkeypatch.setattr(train_loop_utils, "get_torch_device_manager_by_context", lambda: None)
+@pytest.fixture(params=["v1", "v2"])
+def prepare(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """``prepare_data_loader`` as the first of two workers calls it; v2 is Ray's default."""
+    of_two = SimpleNamespace(get_world_size=lambda: 2, get_world_rank=lambda: 0)
+    # They would start a cluster: to see which devices there are, and to count who calls them.
+    if request.param == "v1":
+        utils = import_module("ray.train.torch.train_loop_utils")
+        monkeypatch.setattr(utils, "session", of_two)
+        monkeypatch.setattr(utils, "get_torch_device_manager_by_context", lambda: None)
+        prepared = utils._TorchAccelerator().prepare_data_loader
+    else:
+        utils = import_module("ray.train.v2.torch.train_loop_utils")
+        monkeypatch.setattr("ray.train.get_context", lambda: of_two)
+        monkeypatch.setattr(utils, "record_extra_usage_tag", lambda *_: None)
+        prepared = utils.prepare_data_loader
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
-    accelerator = train_loop_utils._TorchAccelerator()
-    return lambda loader: accelerator.prepare_data_loader(loader, move_to_device=False)
+    return lambda loader: prepared(loader, move_to_device=False)
 
 
 def test_a_loader_that_ray_builds_anew_says_that_it_is_lost(prepare) -> None:

@@ -10,6 +10,7 @@ Lightning itself saves and loads the states of loaders, but it
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, warn
@@ -35,6 +36,8 @@ else:
         )
 
 _TRIED = "2.5.6 and 2.6.6"
+#: how the names of checkpoints begin that Lightning's Tuner saves, and restores in the same run
+_TUNERS = (".lr_find_", ".scale_batch_size_")
 #: what the callback reads of a trainer and is no public interface
 _PRIVATE = (
     "_combined_loader",
@@ -156,12 +159,25 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         """Remember the states until the loaders are there."""
         if trainer.state.fn != "fit":
             return
+        if Path(str(trainer.ckpt_path)).name.startswith(_TUNERS):
+            self._tuned()
+            return
         self._loaded = checkpoint.get("callbacks", {}).get(self.state_key)
         if self._loaded is None:
             warn("the checkpoint was saved without ResumeLoaders: this resume is not exact")
             return
         # Lightning would give rank 0's states, which are ahead, to every rank.
         checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+
+    def _tuned(self) -> None:
+        """The Tuner is over: the training begins with its loaders, and without its checkpoint."""
+        if self._loaded is not None:
+            warn(
+                "LearningRateFinder or BatchSizeFinder has run in a resumed fit. Lightning then "
+                "trains from epoch 0 on, with the checkpoint's weights: leave that callback out of "
+                "a trainer that resumes"
+            )
+        self._loaded = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         fit = trainer.fit_loop

@@ -13,7 +13,9 @@ import lightning.pytorch as pl
 import torch
 from lightning.fabric import Fabric
 from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
     GradientAccumulationScheduler,
+    LearningRateFinder,
     ModelCheckpoint,
     OnExceptionCheckpoint,
     TQDMProgressBar,
@@ -328,6 +330,37 @@ def without_callback_then_with(run: Run) -> None:
         trainer = pl.Trainer(max_epochs=1, callbacks=callbacks, accelerator="cpu", logger=False)
         trainer.fit(Module(run, 0.0, False), made, ckpt_path=path)
         trainer.save_checkpoint("saved.ckpt")
+
+
+class Tunable(Module):
+    lr, batch_size = 0.1, 2
+
+    def train_dataloader(self) -> Any:
+        return data.loader("ours", self.dataset, 0, batch_size=self.batch_size)
+
+    def val_dataloader(self) -> Any:
+        return data.loader("ours", data.Map(), 0, shuffle=False)
+
+
+def tuned(run: Run, kind: str, resumes: bool = False) -> None:
+    """Lightning's Tuner runs as two callbacks, whose checkpoints come and go within the run."""
+    finders = [LearningRateFinder(num_training_steps=13), BatchSizeFinder(max_trials=2)]
+    fits = [(1, []), (2, finders[:1])] if resumes else [(2, finders)]
+    path = None
+    for epochs, tuners in fits:
+        trainer = pl.Trainer(
+            max_epochs=epochs,
+            callbacks=[ResumeLoaders(), *tuners],
+            default_root_dir=run.folder,
+            enable_checkpointing=False,
+            accelerator="cpu",
+            logger=False,
+        )
+        net = Tunable(run, 0.0, False)
+        net.dataset = data.DATASETS[kind]()
+        trainer.fit(net, ckpt_path=path)
+        trainer.save_checkpoint(path := run.folder / "saved.ckpt")
+    print("trained to the end")
 
 
 def unknown_version(run: Run) -> None:

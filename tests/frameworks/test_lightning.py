@@ -302,6 +302,15 @@ def test_a_training_whose_checkpoints_are_exact_is_silent(
     assert "LoaderWarning" not in log and "Traceback" not in log
 
 
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_a_training_behind_lightnings_tuner_is_silent_and_begins_anew(
+    server: Server, tmp_path: Path, kind: str
+) -> None:
+    log = server.log("tuned", tmp_path, kind=kind)
+    assert "trained to the end" in log, log
+    assert "LoaderWarning" not in log
+
+
 # --- what is refused, and warned of --------------------------------------------------------------
 
 
@@ -347,6 +356,14 @@ def test_a_checkpoint_that_was_saved_without_the_callback_is_warned_of(
     server: Server, tmp_path: Path
 ) -> None:
     assert "saved without ResumeLoaders" in server.log("without_callback_then_with", tmp_path)
+
+
+def test_a_tuner_for_which_lightning_drops_the_checkpoint_of_a_resume_is_warned_of(
+    server: Server, tmp_path: Path
+) -> None:
+    log = server.log("tuned", tmp_path, kind="map", resumes=True)
+    assert "LearningRateFinder or BatchSizeFinder has run in a resumed fit" in log
+    assert "trained to the end" in log, log
 
 
 # --- Fabric --------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ _HOOKS = (
     (transformers.Trainer, "_load_rng_state"),
     (transformers.Trainer, "_save_checkpoint"),
     (transformers.Trainer, "get_batch_samples"),
+    (transformers.Trainer, "get_eval_dataloader"),
     (transformers.Trainer, "get_train_dataloader"),
 )
 
@@ -54,6 +55,7 @@ class ExactResume:
     args: Any
     state: Any
     callback_handler: Any
+    is_in_train: bool
     _generators_are_back = False
     #: of a step that has begun: its number, its batches, and the generators before it
     _begun: tuple[int, int, dict[str, Any]] | None = None
@@ -116,6 +118,16 @@ class ExactResume:
         with mock.patch.object(self.accelerator, "prepare", lambda loader: loader):
             theirs = super().get_train_dataloader()  # type: ignore[misc]
         return self.prepare_loader(theirs)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """The loader of an evaluation; within a training each has its own workers.
+
+        Torch's persistent ones go on with their generators, and draw no seed from the program's. A
+        resumed run starts them anew, so its evaluations and its dropout would be other ones.
+        """
+        persistent = self.args.dataloader_persistent_workers and not self.is_in_train
+        with mock.patch.object(self.args, "dataloader_persistent_workers", persistent):
+            return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
 
     def prepare_loader(self, loader: TorchDataLoader[Any]) -> Any:
         """Prepare a loader, in a ``get_train_dataloader`` of your own.

@@ -30,14 +30,20 @@ class Net(torch.nn.Module):
 
 class Noting(Trainer):
     run: Run
+    #: the losses of the evaluation since the last step, of samples with noise
+    evaluated = 0.0
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         loss = data.loss(model, inputs)
-        self.run.note(inputs, loss)
+        self.run.note(inputs, loss, evaluated=self.evaluated)
+        self.evaluated = 0.0
         return loss
 
     def prediction_step(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
-        return data.loss(model, inputs).detach(), None, None
+        loss = data.loss(model, inputs).detach()
+        if self.run.steps != self.run.checkpoint:  # behind which a resumed run begins
+            self.evaluated += loss.item()
+        return loss, None, None
 
 
 class Preempted(TrainerCallback):  # type: ignore[misc]

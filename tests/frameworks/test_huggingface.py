@@ -96,6 +96,16 @@ def test_the_progress_bar_of_a_resumed_run_ends_at_100_percent(
     assert re.findall(r"(\d+%).* (\d+/30) ", shown)[-1] == ("100%", "30/30")
 
 
+@pytest.mark.parametrize("kind", ["map", "stream"])
+@pytest.mark.parametrize("loader", ["`ExactResume`", "`ExactResume`, no `seed=`"])
+def test_evaluations_between_persistent_workers_are_the_same_after_a_resume(
+    server: Server, tmp_path: Path, loader: str, kind: str
+) -> None:
+    options = {**_LOADERS[loader], "kind": kind, "dataloader_persistent_workers": True}
+    options |= {"eval_strategy": "steps", "eval_steps": 4, "workers": 2}
+    assert server.compare("train", tmp_path, 13, **options) == "exact"
+
+
 def test_a_trainer_that_leaves_our_loader_warns_when_it_resumes(
     server: Server, tmp_path: Path
 ) -> None:

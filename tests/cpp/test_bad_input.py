@@ -363,6 +363,13 @@ def test_a_batch_has_a_sample_at_least(parts: Any) -> None:
 
 
 @pytest.mark.inline
+def test_batches_that_a_library_builds_anew_of_another_sampler_are_refused(parts: Any) -> None:
+    loader = DataLoader(range(9), batch_sampler=parts.Shuffled(9).batches(3))
+    with pytest.raises(UsageError, match="is a SequentialSampler.*sampler=T.* and batch_size="):
+        type(loader.batch_sampler)(loader.sampler, batch_size=3, drop_last=False)
+
+
+@pytest.mark.inline
 @pytest.mark.parametrize(
     ("change", "text"),
     [

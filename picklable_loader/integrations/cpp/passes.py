@@ -189,6 +189,13 @@ class Batched:
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool = False) -> None:
         check_count("batch_size", batch_size)
+        if not hasattr(type(sampler), "_next"):
+            raise UsageError(
+                "a library builds the batches() of a C++ sampler anew, as Lightning's predict does "
+                f"with the loader's sampler. That one is a {type(sampler).__qualname__}, and the "
+                "C++ sampler would be lost. Give the loader sampler=T(...) and batch_size= in "
+                "place of batch_sampler=T(...).batches(...)"
+            )
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
 
     def __iter__(self) -> Iterator[Any]:

@@ -41,37 +41,45 @@ class _Given(Tiny):
 
 def main(quick: bool) -> None:
     """Measure, and print the table."""
-    print("| batch | from, to | MB | ms a batch | converted, checked | converted, `check=False` |")
-    print("|---|---|---|---|---|---|")
+    print("| batch | from, to | MB | sent, ms | ms a batch | converted, checked | `check=False` |")
+    print("|---|---|---|---|---|---|---|")
     for name, (shape, wide, small) in _ROWS.items():
-        megabytes, taken = _measured(shape, wide, small, quick)
         types = ", ".join(str(each).removeprefix("torch.") for each in (wide, small))
-        sizes = " -> ".join(f"{each:.3g}" for each in megabytes)
-        print(f"| {name} | {types} | {sizes} |", " | ".join(f"{each:.2g}" for each in taken), "|")
+        values = torch.Size((_SIZE, *shape)).numel()
+        sizes = " -> ".join(f"{values * each.itemsize / 1e6:.3g}" for each in (wide, small))
+        sent, sent_small, *others = _measured(shape, wide, small, quick)
+        taken = [f"{sent:.2g} -> {sent_small:.2g}", *(f"{each:.2g}" for each in others)]
+        print(f"| {name} | {types} | {sizes} |", " | ".join(taken), "|")
 
 
 def _measured(
     shape: tuple[int, ...], wide: torch.dtype, small: torch.dtype, quick: bool
-) -> tuple[list[float], list[float]]:
-    """Megabytes of a batch as it is and converted; milliseconds without, checked, unchecked."""
-    from picklable_loader import DataLoader, DtypeConverter
+) -> list[float]:
+    """Milliseconds a batch: ready ones of either type sent; then collated, and converted."""
+    from picklable_loader import DtypeConverter
 
-    converters = [None, DtypeConverter(small), DtypeConverter(small, check=False)]
-    batches = few(200 if torch.Size(shape).numel() > 10**5 else 2000, quick)
-    dataset = _Given(batches * _SIZE, shape, wide)
-    sizes: list[float] = []
-    turns: list[list[float]] = [[] for _ in converters]
-    for _ in range(1 if quick else 5):
-        for converter, found in zip(converters, turns, strict=True):
-            loader: Any = DataLoader(dataset, _SIZE, num_workers=1, convert=converter)
-            iterator = iter(loader)
-            batch = next(iterator)  # the worker has started
-            sizes = [*sizes, batch.nbytes / 1e6][:2]
-            begin = time.perf_counter()
-            for _ in iterator:
-                pass
-            found.append((time.perf_counter() - begin) / (batches - 1) * 1e3)
-    return sizes, [statistics.median(found) for found in turns]
+    count = few(200 if torch.Size(shape).numel() > 10**5 else 2000, quick)
+    ready = [_Given(count, (_SIZE, *shape), dtype) for dtype in (wide, small)]
+    samples = _Given(count * _SIZE, shape, wide)
+    loaders: list[dict[str, Any]] = [
+        *({"dataset": each, "batch_size": None} for each in ready),
+        {"dataset": samples, "batch_size": _SIZE},
+        {"dataset": samples, "batch_size": _SIZE, "convert": DtypeConverter(small)},
+        {"dataset": samples, "batch_size": _SIZE, "convert": DtypeConverter(small, check=False)},
+    ]
+    turns = [[_turn(options) for options in loaders] for _ in range(1 if quick else 5)]
+    return [statistics.median(each) for each in zip(*turns, strict=True)]
+
+
+def _turn(options: dict[str, Any]) -> float:
+    from picklable_loader import DataLoader
+
+    iterator = iter(DataLoader(**options, num_workers=1))
+    next(iterator)  # the worker has started
+    begin, batches = time.perf_counter(), 0
+    for _ in iterator:
+        batches += 1
+    return (time.perf_counter() - begin) / batches * 1e3
 
 
 if __name__ == "__main__":

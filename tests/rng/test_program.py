@@ -130,6 +130,6 @@ def test_a_state_of_cuda_devices_that_are_not_here_is_refused() -> None:
     state = loader.state_dict(save_rng=True)
     del state["checksum"]
     devices = torch.cuda.device_count() + 1
-    state["program"]["cuda"] = ["raw:" + "A" * 20 + "=="] * devices
+    state["program"]["cuda"] = ["raw:" + "A" * 22 + "=="] * devices
     with pytest.raises(StateMismatch, match="CUDA devices"):
         loader.load_state_dict(state, restore_rng=True)

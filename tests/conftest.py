@@ -28,6 +28,11 @@ from time_limit import pytest_timeout_set_timer  # noqa: F401
 _GRACE_S = 10.0
 
 
+# Tests name the start method that they are about; all others are written for this one, which is
+# Linux's default up to Python 3.13.
+if sys.version_info >= (3, 14):
+    multiprocessing.set_start_method("fork")
+
 # Python starts these once a process and keeps them to its end. Workers of "forkserver" find torch
 # imported: that takes 2 seconds, which each worker of "spawn" still takes.
 multiprocessing.set_forkserver_preload(["torch", "picklable_loader"])

@@ -207,8 +207,8 @@ def _reduce_lazy(tensor: torch.Tensor) -> Any:
 
 def _as_array(tensor: torch.Tensor) -> Any:
     """A tensor as numpy sees it; None for most that are not plain, and for some that are."""
-    try:
-        return None if tensor.requires_grad else tensor.numpy()
+    try:  # torch 2.6 gives an array over no memory for a zero tensor
+        return None if tensor.requires_grad or tensor._is_zerotensor() else tensor.numpy()
     except (RuntimeError, TypeError):
         return None
 

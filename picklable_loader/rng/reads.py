@@ -50,6 +50,7 @@ GLOBALS = ".__globals__."
 _CALLED = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 #: their generators are the global ones, which the loader seeds, or are nobody else's
 _LIBRARIES = {"torch", "numpy", "picklable_loader"}
+#: the folder of the standard library
 _STDLIB = sysconfig.get_path("stdlib")
 #: of how many functions the code is read at once
 _MOST_FUNCTIONS = 64

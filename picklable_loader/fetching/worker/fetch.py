@@ -85,11 +85,12 @@ _PASSING: dict[Any, Any] = {kind.__getitems__: kind.__getitem__ for kind in (Sub
 
 
 def bulk_of(dataset: Any, per_sample: bool) -> Callable[[Any], Any] | None:
-    """What fetches a whole batch of a dataset; None: its samples are fetched one by one.
+    """The function that fetches a whole batch of a dataset; None: samples come one by one.
 
     Args:
         dataset: a map-style one.
-        per_sample: each has a seed. Torch's wrappers then have no bulk, unless all within have.
+        per_sample: each has a seed. Torch's wrappers are then read sample by sample, unless all
+            datasets within fetch whole batches.
     """
     bulk: Callable[[Any], Any] | None = getattr(dataset, "__getitems__", None)
     if bulk and per_sample and _passes_on(dataset, bulk):

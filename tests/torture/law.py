@@ -40,6 +40,8 @@ PICKLED = {codec.name for codec in PICKLES}
 
 #: warnings of what goes on exactly all the same
 _NEWS = (EmptyEpochWarning, ReplayWarning, RestartWarning, SkippedWarning)
+#: so does a warning with this text: here no resume has another batch size or number of ranks
+_OF_OTHER_SIZES = "depend on the batch size and on the number of ranks"
 
 #: seconds within which the workers of a loader that is gone have ended
 _GRACE_S = 10.0
@@ -289,7 +291,11 @@ def _to_be_said(exact: bool, when: str, warned: bool = False) -> Any:
         said: Any = error
     else:
         ours = [w.message for w in given if issubclass(w.category, LoaderWarning)]
-        doubts = [message for message in ours if not isinstance(message, _NEWS)]
+        doubts = [
+            message
+            for message in ours
+            if not isinstance(message, _NEWS) and _OF_OTHER_SIZES not in str(message)
+        ]
         said = doubts[0] if doubts and warned else None
     if said is None:
         return

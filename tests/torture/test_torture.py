@@ -82,3 +82,9 @@ def test_what_was_promised_and_is_refused_is_a_failure_and_what_was_not_is_none(
     [(_, said), (_, held)] = verdicts([Trial("goes round", hops=hops), Trial("shuffle", hops=hops)])
     assert (said.result, held.result) == ("said", "held")
     assert "CannotSaveError" in said.text
+
+
+def test_a_warning_of_other_batch_sizes_is_no_failure_where_they_are_equal() -> None:
+    options = {"seeding": "'sample'", "dataset": "NoisyInBulk()"}
+    trial = Trial("shuffle", options, hops=(Hop(0, 2, "state_dict", 0),))
+    assert [verdict.result for _, verdict in verdicts([trial])] == ["held"]

@@ -4,6 +4,7 @@ A worker sends a stream's state as bytes, or the error that says why there is no
 pickle of a dict with these entries:
 
 * ``"dataset"``, ``"iterator"``: what their ``state_dict`` returned;
+* ``"owned"``: the random number generators that these two own, by name, beside their states;
 * ``"pickled"``: a pickle of the iterator, instead of these;
 * ``"begun"``: the dataset at its beginning, for a replay (`Baseline`; while the epoch lasts, that
   itself is the state);
@@ -29,6 +30,7 @@ from ..datasets.protocol import dataset_state
 from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
 from ..fetching.worker.baseline import Baseline
 from ..rng.generators import RNGS, GeneratorStates
+from ..rng.owned import put_back_in
 from ..saving.pickles.dtypes import dumps
 from ..saving.pickles.opened import Pickled
 from ..saving.states.plain import decode, encode_state
@@ -77,6 +79,7 @@ def settle(dataset: Any, states: Iterable[Any]) -> None:
             Baseline.put_back(dataset, entries)
         if (state := dataset_state(entries)) is not None:
             dataset.load_state_dict(state)
+        put_back_in({"dataset": dataset}, entries.get("owned", {}))
 
 
 def brought(positions: Iterable[StreamPosition]) -> dict[int, Any]:
@@ -114,7 +117,7 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
         return position.copy(state={"over": True, "rng": _as_text(rng)}, state_at=state_at)
     form = {
         name: encode_state(entries[name], f"stream {stream}: state_dict() of the {name}")
-        for name in _STATES
+        for name in (*_STATES, "owned")
         if name in entries
     }
     if "over" in entries:
@@ -148,7 +151,7 @@ def _read(state: Any, stream: int) -> bytes | None:
     if type(state) is not dict:
         raise DamagedStateError(field, "plain values", state)
     try:
-        entries = {name: decode(state[name]) for name in _STATES if name in state}
+        entries = {name: decode(state[name]) for name in (*_STATES, "owned") if name in state}
         if "over" in state:
             entries["over"] = True
         if "announced" in state:

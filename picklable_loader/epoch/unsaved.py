@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from ..core.cursor import Cursor
 from ..datasets.protocol import delegates_state, is_stateful, loses_samples
+from ..datasets.shuffle import ShuffleBuffer
 from ..fetching.worker import fetch
 from ..orders.attributes import rngs_in
 from ..rng.generators import GLOBAL
@@ -33,6 +34,7 @@ from .warnings import (
     hidden_state,
     moved_in_sampler,
     read_by_another_pass,
+    replay_between_draws,
     replay_to_come,
     seeded_at_once,
     unsaved_in_data,
@@ -270,12 +272,39 @@ def _text(found: Iterable[tuple[str, Any]]) -> str:
     return ", ".join(f"{p} ({k.__module__.partition('.')[0]} {k.__qualname__})" for p, k in kinds)
 
 
-def warn_of_another_pass(spec: Spec, history: History, position: Position | None) -> None:
-    """Warn of a pass whose dataset, in this process, a later pass of the loader has changed."""
-    if position is None or position is history.position or position.run is None or position.over:
+def warn_of_another_pass(
+    spec: Spec, history: History, position: Position | None, state: dict[str, Any]
+) -> None:
+    """Warn of a pass of which others have changed the dataset, or moved the generators, meanwhile.
+
+    A later pass of the loader reads the same dataset where this process fetches.
+
+    Args:
+        spec: how the loader was set up for the pass.
+        history: the loader's.
+        position: of the pass.
+        state: of the pass.
+    """
+    if position is None or position.run is None or position.over:
         return
     if not spec.streamed or spec.reads_copies:
         return
+    another = position is not history.position
+    if _replays_draws(spec, state) and (another or _draws_ahead(spec)):
+        replay_between_draws(type(spec.dataset).__qualname__)
     origin = history.origin_known
-    if spec.stateful or (origin is not None and origin.reached()):
+    if another and (spec.stateful or (origin is not None and origin.reached())):
         read_by_another_pass(type(spec.dataset).__qualname__)
+
+
+def _replays_draws(spec: Spec, state: dict[str, Any]) -> bool:
+    """A resume reads samples again, and draws for them from the loader's one set of generators."""
+    if spec.workers or not spec.iterable or spec.options.seeding != "worker":
+        return False
+    return any(each["given"] and not each["marked"] for each in state.get("streams", ()))
+
+
+def _draws_ahead(spec: Spec) -> bool:
+    """From the program's own generators, it reads samples ahead of their batch."""
+    parts = within(spec.dataset) if spec.options.seed is None else ()
+    return any(isinstance(each, ShuffleBuffer) for _, each in parts)

@@ -46,6 +46,17 @@ def replay_to_come(dataset: str) -> None:
     )
 
 
+def replay_between_draws(dataset: str) -> None:
+    """A replay reads in one go what was read between other draws from the same generators."""
+    warn(
+        f'the dataset {dataset} is resumed by replay. With seeding="worker" and num_workers=0, '
+        "other passes of the loader draw from its generators, and without seed= the program does. "
+        "The resume is exact if nothing was drawn between two batches, or if the dataset reads no "
+        'sample ahead of its batch. Use seeding="batch"',
+        ReplayWarning,
+    )
+
+
 def buffer_lost(dataset: str) -> None:
     """A checkpoint of torchdata has not what was in the buffer of a shuffled dataset."""
     warn(

@@ -245,7 +245,7 @@ def state_here(
     run = None if position is None else position.run
     spec = spec_of(loader) if run is None or run.finished else run.spec
     state = inner.history.state(spec, position, behind)
-    warn_of_another_pass(spec, inner.history, position)
+    warn_of_another_pass(spec, inner.history, position, state)
     if len(inner.looked) < MOST_PARTS:
         warn_of_generators(loader, spec, state, live=False)
     if save_rng:

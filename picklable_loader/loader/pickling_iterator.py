@@ -220,7 +220,7 @@ class PicklableIterator(Generic[_T]):
             spec = spec_of(self.loader) if position.run is None else position.run.spec
             state = history.snapshot(spec, position, True, behind)
             warn_of_generators(self.loader, spec, state, live=True)
-            warn_of_another_pass(spec, history, position)
+            warn_of_another_pass(spec, history, position, state)
             self._warn_of_settings(spec)
             return {
                 "loader": self.loader,

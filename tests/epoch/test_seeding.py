@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,8 +35,8 @@ from zoo.samplers import (
     from_torch,
 )
 
-from picklable_loader import DataLoader, current_seed
-from picklable_loader.errors import LoaderError, LoaderWarning
+from picklable_loader import DataLoader, ShuffleBuffer, current_seed
+from picklable_loader.errors import LoaderError, LoaderWarning, ReplayWarning
 
 WORKERS = pytest.mark.parametrize("num_workers", [0, 2])
 
@@ -883,3 +884,41 @@ def test_streams_of_workers_that_live_on_have_their_random_numbers_in_every_stat
         assert lists(iterator) == epochs[epoch][step:]
         again = pickle.loads(pickle.dumps(iterator))
         assert lists(again.loader) == epochs[epoch + 1]
+
+
+def draws_of_the_program() -> None:
+    torch.rand(3)
+
+
+def look(loader: DataLoader[Any]) -> None:
+    next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    "between, seed, warns",
+    [(None, None, True), (draws_of_the_program, 3, False), (look, 3, True), (None, 3, False)],
+)
+def test_a_replay_of_numbers_from_generators_that_others_draw_from_is_warned_of(
+    between: Callable[..., None] | None, seed: int | None, warns: bool
+) -> None:
+    """It is no replay of what was read ahead of its batch, between draws of others."""
+    loader = DataLoader(
+        ShuffleBuffer(NoisyStream(), size=5), batch_size=2, seeding="worker", seed=seed
+    )
+    iterator = iter(loader)
+    for _ in range(2):
+        next(iterator)
+        if between is not None:
+            between(*([loader] if between is look else []))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        state = iterator.state_dict()
+    assert warns == any("other passes of the loader draw" in str(each.message) for each in caught)
+    if not warns:
+        rest = lists(iterator)
+        resumed = DataLoader(
+            ShuffleBuffer(NoisyStream(), size=5), batch_size=2, seeding="worker", seed=seed
+        )
+        resumed.load_state_dict(state)
+        with pytest.warns(ReplayWarning):
+            assert lists(resumed) == rest

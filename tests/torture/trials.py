@@ -164,8 +164,9 @@ def drawn(chance: Random, kinds: list[str]) -> Trial:
         trial = replace(trial, chooses=(epoch, step, chance.randrange(4)))
     elif "seed" in options and kind.promise == "exact" and kind.limit is None and step:
         # Workers are ahead of the look, nobody knows how far; a pass that has given nothing begins
-        # behind it.
-        trial = replace(trial, looks=(epoch, step), workers=0)
+        # behind it. A replay cannot know what the look drew from the loader's own generators.
+        if not (kind.has_streams and _seeds_by_worker(trial, kind)):
+            trial = replace(trial, looks=(epoch, step), workers=0)
     return replace(trial, hops=_hops(chance, trial, kind))
 
 

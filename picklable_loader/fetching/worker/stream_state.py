@@ -25,6 +25,7 @@ from ...datasets.protocol import computes_again, iterate, save
 from ...datasets.wrapper import keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
+from ...rng.owned import put_back_in, states_in
 from ...saving.pickles.by_reference import (
     attributes_of,
     dumps,
@@ -98,6 +99,7 @@ class StreamSaver:
         if not self._iterable:
             if "dataset" in entries:
                 self._dataset.load_state_dict(entries["dataset"])
+                self._put_back_owned(entries)
                 if not begun:
                     self._set_epoch(entries.get("announced"))
             restore_all(rng)
@@ -107,6 +109,7 @@ class StreamSaver:
             restore_all(rng)  # `iter` may draw
             return self._open({})
         iterator = self._open(entries)
+        self._put_back_owned(entries, iterator)
         restore_all(rng)
         return iterator
 
@@ -164,6 +167,10 @@ class StreamSaver:
             return beginning
         return beginning if state is None and begins else state
 
+    def _put_back_owned(self, entries: dict[str, Any], iterator: Any = None) -> None:
+        parts = {"dataset": self._dataset, "iterator": iterator}
+        put_back_in(parts, entries.get("owned", {}))
+
     @property
     def _lives_on(self) -> bool:
         """The dataset is a worker's copy, which earlier epochs may have changed."""
@@ -203,6 +210,7 @@ class StreamSaver:
             self._dataset.load_state_dict(entries["dataset"])
         if "begun" in entries:
             Baseline.put_back(self._dataset, entries)
+        self._put_back_owned(entries)
         if entries.keys() & _PUT_BACK:
             self._set_epoch(entries.get("announced"))  # it may have been chosen since
 
@@ -246,7 +254,9 @@ class StreamSaver:
         empty = [name for name, state in entries.items() if state is None]
         if empty:
             raise self._refusal(f"state_dict() of the {empty[0]} returned None")
-        return entries
+        # a state_dict may have the position only
+        owned = states_in({"dataset": self._dataset, "iterator": iterator}) if entries else {}
+        return {**entries, "owned": owned} if owned else entries
 
     def _refusal(self, reason: str) -> CannotSaveError:
         return CannotSaveError(

@@ -7,6 +7,7 @@ finds it, and in the global variables that the code of these reads. It calls nob
 from __future__ import annotations
 
 import gc
+import json
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -48,6 +49,7 @@ from .reads import (
     values_of_function,
     values_of_kind,
 )
+from .text import pack_words, unpack_words
 
 #: nothing is looked for in them
 _CLOSED = (type, ModuleType, torch.Tensor, np.ndarray, TorchDataLoader, Logger)
@@ -303,21 +305,20 @@ def _own(parts: dict[str, Any]) -> Found:
 
 def _state_of(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
-        return generator.get_state().numpy().tobytes()
+        return pack_words(generator.get_state().numpy().tobytes())
     if isinstance(generator, random.Random):
-        version, words, gauss = generator.getstate()
-        return [version, np.array(words, np.uint32), gauss]
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state(legacy=False)
-    return _bits_of(generator).state
+        return generator.getstate()
+    legacy = isinstance(generator, np.random.RandomState)
+    state = generator.get_state(legacy=False) if legacy else _bits_of(generator).state
+    return json.loads(json.dumps(state, default=np.ndarray.tolist))  # arrays are no JSON
 
 
 def _put_back(generator: Any, state: Any) -> None:
     if isinstance(generator, torch.Generator):
-        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+        words = bytearray(unpack_words(state))
+        generator.set_state(torch.frombuffer(words, dtype=torch.uint8))
     elif isinstance(generator, random.Random):
-        version, words, gauss = state
-        generator.setstate((version, tuple(words.tolist()), gauss))
+        generator.setstate(state)
     else:
         # numpy looks at no position, and would read beyond its numbers
         at = state["state"].get("pos", 0), state.get("buffer_pos", 0)

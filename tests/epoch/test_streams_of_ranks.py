@@ -459,6 +459,79 @@ def test_after_an_epochs_end_the_state_of_a_rank_or_of_all_begins_the_next(
         assert [len(bits(rebuilt)) for rebuilt in again] == lengths
 
 
+class Passes(Counting):
+    """Its streams count the passes over them, in a state or out of it."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield from (1000 * self.passes + sample for sample in super().__iter__())
+        self.passes += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.passes = state["at"], state["passes"]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_later_epochs_find_the_streams_of_a_rank_that_had_ended_as_it_left_them(
+    num_workers: int,
+) -> None:
+    options: Any = {"num_workers": num_workers, "persistent_workers": True, "shard_tail": "uneven"}
+
+    def samples(ranks: Any) -> list[Any]:
+        return sorted(sum((sum(bits(each), []) for each in ranks), []))
+
+    def made(world: int) -> list[Any]:
+        return [loader(Passes(), rank, world, **options) for rank in range(world)]
+
+    def go_on(ranks: list[Any], world: int) -> list[Any]:
+        merged = from_json(to_json(merge_states(each.state_dict() for each in ranks)))
+        again = made(world)
+        for each in again:
+            each.load_state_dict(merged)
+        return again
+
+    whole = made(1)
+    expected = [samples(whole) for _ in range(3)]
+    ranks = made(3)
+    iterators = [iter(each) for each in ranks]
+    first = samples([list(islice(each, 3)) for each in iterators])
+    assert [next(each, None) is None for each in iterators[1:]] == [True, True]
+    assert [each.epoch for each in ranks] == [0, 1, 1]
+    ranks = go_on(ranks, 2)
+    assert sorted(first + samples(ranks)) == expected[0]
+    ranks = go_on(ranks, 3)
+    assert [samples(ranks) for _ in range(2)] == expected[1:]
+
+
+class Once(IterableDataset[int]):
+    """Without a state; only its first stream changes it."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[int]:
+        info: Any = get_worker_info()
+        if info.id == 0:
+            self.passes += 1
+        yield info.id
+
+
+def test_at_an_epochs_end_ranks_merge_though_some_have_nothing_to_leave_to_the_next() -> None:
+    options: Any = {"num_workers": 1, "persistent_workers": True, "shard_tail": "uneven"}
+    ranks = [loader(Once(), rank, 2, num_streams=2, **options) for rank in range(2)]
+    assert [bits(each) for each in ranks] == [[[0]], [[1]]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LoaderWarning)  # it has no state
+        found = [each.state_dict() for each in ranks]
+    assert ["streams" in state for state in found] == [True, False]
+    again = loader(Once(), 0, 1, num_streams=2, **options)
+    again.load_state_dict(merge_states(found))
+    assert (again.epoch, bits(again)) == (1, [[0], [1]])
+
+
 def test_a_rank_whose_stream_has_ended_reads_it_in_the_next_epoch() -> None:
     class Counts(IterableDataset[int]):
         at = 0
@@ -659,6 +732,30 @@ def test_states_that_are_one_for_all_ranks_merge_to_one_of_them() -> None:
 
     assert merge_states([state(0, 2), state(1, 2)]) == state(0, 2)
     assert "step" in merged(state(0, 2), state(1, 3)).differences
+
+
+def test_ranks_of_an_order_may_have_ended_where_they_have_no_batch_left_and_not_earlier() -> None:
+    def made(rank: int, world: int = 3) -> Any:
+        return DataLoader(
+            cast(Any, range(19)), 2, seed=1, shuffle=True, shard=(rank, world), shard_tail="uneven"
+        )
+
+    whole = [bits(made(rank)) for rank in range(3)]
+    assert [*map(len, whole)] == [4, 3, 3]
+    for last in (2, 3):
+        ranks = [made(rank) for rank in range(3)]
+        for rank, each in enumerate(ranks):
+            bits(islice(each, last if rank == 0 else 4))
+        found = [each.state_dict() for each in ranks]
+        if last == 2:
+            assert merged(*found).differences["epoch"] == {"0": [0], "1": [1, 2]}
+            continue
+        read = sum((sum(batches[:3], []) for batches in whole), [])
+        for rank in range(2):
+            again = made(rank, 2)
+            again.load_state_dict(merge_states(found[::-1]))
+            read += sum(bits(again), [])
+        assert sorted(read) == [*range(19)]
 
 
 @pytest.mark.parametrize("dataset", [Generated, lambda: range(20)], ids=["streams", "an order"])

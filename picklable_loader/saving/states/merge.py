@@ -13,10 +13,11 @@ from ...core.shard import Shard, StreamShare
 from ...core.snapshot import from_plain, to_plain
 from ...core.streams import StreamPosition
 from ...errors import DamagedStateError, RanksError
+from .skip import left_on_rank
 from .tree import check_checksum, copied, with_checksum
 
 #: fields of a cursor in which the ranks of one pass differ: those that read streams of their own,
-_OF_STREAMS = {"step", "next_step", "streams", "rank", "batches"}
+_OF_STREAMS = {"step", "next_step", "streams", "num_streams", "rank", "batches"}
 #: and those that share an order: each may have drawn further ahead, and have workers of its own;
 #: before they have agreed on a seed, each has its own generators
 _OF_AN_ORDER = {"next_step", "position", "window", "order", "rng", "draws_as", "worker_seed"}
@@ -44,7 +45,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Args:
         states: what ``state_dict()`` of the loader, or of its iterator, has returned on each rank,
-            in any order. A rank may have ended its epoch while others read on.
+            in any order. A rank may have ended its epoch while others read on; with map-style data
+            only if it has no batch at their step.
 
     Returns:
         A state for `DataLoader.load_state_dict` on each rank.
@@ -72,10 +74,14 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if all(each.cursor.num_streams is None for each in unended):
         if cursor.rank is not None:
             raise RanksError(_PROBLEM, _APART)
-        _compare(saved, _OF_AN_ORDER)
+        ended = [each for each in saved if _has_ended(each.cursor, after)]
+        in_step = all(_had_its_last(each, unended[0]) for each in ended)
+        _compare(unended if in_step else saved, _OF_AN_ORDER)
         return with_checksum(to_plain(cursor, fits))
     _compare(unended, _OF_STREAMS)
-    streams, again = _streams(unended)
+    several = [cursor for cursor, _ in saved if cursor.streams]  # a beginning may have none
+    _compare([Saved(Cursor(num_streams=c.num_streams, rank=c.rank), {}) for c in several], {"rank"})
+    streams, again = _streams(saved, after)
     steps = sum(position.given for position in streams)
     merged = cursor._replace(
         streams=streams,
@@ -99,6 +105,12 @@ def _read(state: Mapping[str, Any]) -> Saved:
 def _has_ended(cursor: Cursor, after: int) -> bool:
     """It waits for the epoch that comes ``after`` the one that other ranks are still in."""
     return cursor.epoch == after and cursor.step == 0 and cursor.next_epoch is None
+
+
+def _had_its_last(ended: Saved, other: Saved) -> bool:
+    """A rank has ended its epoch, and has no batch where another rank of the same pass is."""
+    rank = ended.cursor.rank
+    return rank is not None and ended.fits == other.fits and left_on_rank(other, rank[0]) == 0
 
 
 def _compare(saved: list[Saved], but: set[str]) -> None:
@@ -131,18 +143,18 @@ def _check_complete(saved: list[Saved]) -> None:
 
 
 def _streams(
-    unended: list[Saved],
+    saved: list[Saved], after: int
 ) -> tuple[tuple[StreamPosition, ...], dict[int, tuple[StreamPosition, ...]]]:
-    """The positions of all streams; and by rank, of those that it reads again.
-
-    All streams of a rank that has ended its epoch have ended.
-    """
+    """The positions of all streams; and by rank, of those that it reads again."""
     found: dict[int, StreamPosition] = {}
     again: dict[int, tuple[StreamPosition, ...]] = {}
-    total = max(each.cursor.num_streams or 0 for each in unended)
-    for cursor, _ in unended:
+    total = max(each.cursor.num_streams or 0 for each in saved)
+    for cursor, _ in saved:
         assert cursor.rank is not None, "all of them are complete"
         own = StreamShare(Shard(*cursor.rank), total).own
+        if _has_ended(cursor, after):
+            found |= zip(own, map(_ended, cursor.streams), strict=False)
+            continue
         streams = [StreamPosition() for _ in own] if is_beginning(cursor) else cursor.streams
         if len(streams) < len(own):
             raise DamagedStateError("streams", f"{len(own)} of them", len(streams))
@@ -150,3 +162,9 @@ def _streams(
         if any(position.given for position in streams[len(own) :]):
             again[cursor.rank[0]] = tuple(streams[len(own) :])
     return tuple(found.get(n, StreamPosition(ended=True)) for n in range(total)), again
+
+
+def _ended(beginning: StreamPosition) -> StreamPosition:
+    """A stream that has ended, with what its persistent worker leaves to the next epoch."""
+    left = beginning.state if isinstance(beginning.state, dict) else {}
+    return StreamPosition(ended=True, state=left if "over" in left else None)

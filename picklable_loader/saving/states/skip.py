@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
-from ...core.cursor import Cursor, is_beginning
+from ...core.cursor import Cursor, Saved, is_beginning
 from ...core.fields import ITERABLE
 from ...core.order import SequenceOrder
 from ...core.plan import Grouping, Plan, Unit
@@ -71,10 +71,15 @@ def tasks_claimed(state: Mapping[str, Any]) -> int:
 
 def batches_left(state: Mapping[str, Any]) -> int | None:
     """Batches that a state, or a pickled iterator's, leaves; None if it does not say."""
-    cursor, fits = from_plain(state, live=True)
+    return left_on_rank(from_plain(state, live=True))
+
+
+def left_on_rank(saved: Saved, rank: int = 0) -> int | None:
+    """Batches that a rank has left where all ranks are at that position; None: it does not say."""
+    cursor, fits = saved
     if type(fits.get("sampler_length")) is not int or cursor.streams or _is_reshared(cursor):
         return None
-    return _plan(cursor, fits).remaining()
+    return _plan(cursor, fits, rank).remaining()
 
 
 def _is_reshared(cursor: Cursor) -> bool:
@@ -102,7 +107,7 @@ def _refuse_inexact(cursor: Cursor, fits: Mapping[str, Any]) -> None:
     )
 
 
-def _plan(cursor: Cursor, fits: Mapping[str, Any]) -> Plan:
+def _plan(cursor: Cursor, fits: Mapping[str, Any], rank: int = 0) -> Plan:
     """A plan of as many tasks as the state's loader has, whose indices do not matter."""
     word = fits.get("batches_from")
     if type(word) is not str or word not in {unit.value for unit in Unit}:
@@ -114,7 +119,7 @@ def _plan(cursor: Cursor, fits: Mapping[str, Any]) -> Plan:
     world, tail = _whole(fits, "world_size", 1, 1), fits.get("shard_tail", "pad")
     if type(tail) is not str or tail not in get_args(Tail):
         raise DamagedStateError("fits.shard_tail", f"one of {get_args(Tail)}", tail)
-    shard = Shard(0, world, cast(Tail, tail))
+    shard = Shard(rank, world, cast(Tail, tail))
     grouping = Grouping(unit, size, gathered and fits.get("drop_last") is True, shard)
     order = SequenceOrder(lambda: range(length))
     return Plan(order, grouping, cursor.next_step, cursor.position, cursor.window)

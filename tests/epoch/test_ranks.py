@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -20,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from test_docs import blocks
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -34,7 +37,7 @@ from torch.utils.data import (
 from zoo.samplers import DrawsAsItGoes, OwnTorchGenerator, from_torch
 from zoo.streams import SavedWalk
 
-from picklable_loader import DataLoader, ShuffleSampler, merge_states
+from picklable_loader import DataLoader, ShuffleSampler, load, merge_states, save_on_signal
 from picklable_loader.errors import CannotSaveError, RanksError, UsageError
 
 N = 22
@@ -751,6 +754,83 @@ def test_a_training_goes_on_from_checkpoints_on_4_2_3_and_1_ranks_with_the_same_
         losses += found[0]
     assert losses == pytest.approx(whole, abs=1e-6)
     assert len(whole) == 10 and whole[-1] < whole[0] / 2
+
+
+# --- preemption: the program of docs/checkpoints.md ----------------------------------------------
+
+
+def of_the_page() -> dict[str, Any]:
+    """The functions of the page's program for several ranks."""
+    names = {"os": os, "torch": torch, "load": load, "save_on_signal": save_on_signal}
+    page = Path(__file__).parents[2] / "docs" / "checkpoints.md"
+    [code] = [code for _, code in blocks(page) if "def job_of_rank" in code]
+    exec(code, names)
+    return names
+
+
+def preempted(folder: Path, rank: int, made: Any, kind: str, who: str) -> list[Any]:
+    """The job, signalled at its fourth step and gone on with; what the rank has read."""
+    path, read, page = folder / f"{kind}, {who}", list[Any](), of_the_page()
+    job, signalled = page["job_of_rank"], page["signalled"]
+
+    def train(batch: torch.Tensor) -> None:
+        read.append(batch.tolist())
+        if len(read) == 4 and who in ("all ranks", f"rank {rank}", f"rank {rank}, then all"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def then_all(stop: save_on_signal) -> bool:
+        found: bool = signalled(stop)
+        if found and who == "rank 1, then all":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return found
+
+    page["signalled"] = then_all
+    before = signal.getsignal(signal.SIGTERM)
+    assert not job(path, made(), train) and len(read) == 4
+    assert signal.getsignal(signal.SIGTERM) is before
+    dist.barrier()  # rank 0 has written
+    written = path.stat()
+    assert job(path, made(), train)
+    assert path.stat().st_mtime_ns == written.st_mtime_ns
+    return read
+
+
+@deed
+def preempted_jobs(rank: int, world: int, folder: Path) -> Any:
+    writers: list[Any] = []
+    checkpoint = import_module("picklable_loader.saving.files.on_signal")
+    save = checkpoint.save
+    checkpoint.save = lambda *a, **options: [writers.append(rank), save(*a, **options)]
+    kinds = {
+        "map-style": lambda: loader(seed=1, num_workers=1),
+        "streams": lambda: streams(seed=1, batch_size=1),
+    }
+    for kind, made in kinds.items():
+        whole = made()
+        expected = [batch.tolist() for _ in range(3) for batch in whole]
+        for who in ("all ranks", "rank 0", "rank 1", "rank 1, then all"):
+            assert preempted(folder, rank, made, kind, who) == expected, (kind, who)
+    return writers
+
+
+def test_a_preempted_job_of_ranks_is_written_once_by_rank_0_and_goes_on(tmp_path: Path) -> None:
+    assert ranks(preempted_jobs, 2, tmp_path) == [[0] * 8, []]
+
+
+@deed
+def alone_at_the_end(rank: int, world: int, folder: Path) -> Any:
+    """A signal after the last step, and a call that decides for one rank."""
+    path = folder / "checkpoint" if rank == 0 else None
+    made = streams(seed=1)
+    with save_on_signal(path, made.gather_state_dict) as stop:
+        with pytest.raises(UsageError, match="on every rank"):
+            stop()
+        os.kill(os.getpid(), signal.SIGTERM)
+    return stop.received, stop.saved, (folder / "checkpoint").exists()
+
+
+def test_a_rank_neither_decides_nor_writes_by_itself(tmp_path: Path) -> None:
+    assert ranks(alone_at_the_end, 2, tmp_path) == [(signal.SIGTERM, False, False)] * 2
 
 
 # --- who has no part -----------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from ...errors import UsageError
+from ...rng.process_rank import has_group, rank_and_world
 from .checkpoint import save
 
 _DEFAULT = tuple(
@@ -35,15 +36,31 @@ class save_on_signal:
     a step may then be half done. Afterwards the earlier handlers are back. A process that is forked
     meanwhile, such as a worker, has them from the start, and writes nothing.
 
+    Several ranks have to leave at the same step, and one of them writes. So each passes its
+    ``stop.received`` to the others, and all call ``stop.save()``::
+
+        with save_on_signal("checkpoint.pt" if rank == 0 else None, make_checkpoint) as stop:
+            for batch in loader:
+                train(batch)
+                signalled = torch.tensor(int(stop.received is not None))
+                torch.distributed.all_reduce(signalled, op=torch.distributed.ReduceOp.MAX)
+                if signalled:
+                    stop.save()
+                    break
+
+    In a process group of several ranks ``stop()`` is refused. A signal that comes after the last
+    step is not served there: the other ranks have not heard of it.
+
     Args:
-        path: of the file; see `save`.
+        path: of the file; see `save`. None: this rank calls ``make_checkpoint`` as the others do,
+            for example because that gathers their states, and writes nothing.
         make_checkpoint: gives what is saved, for example a dict of states.
         signals: that ask for a checkpoint. Clusters send SIGTERM before they kill a job, or what
             the job has asked for: ``sbatch --signal=USR1@60``.
 
     Attributes:
         received: the signal that came first, ``signal.SIGTERM`` for example; None: none has come.
-        saved: the checkpoint is written.
+        saved: the checkpoint is written, or was made without a path.
 
     Raises:
         UsageError: this is not the main thread, which alone may handle signals; or it is entered
@@ -57,14 +74,14 @@ class save_on_signal:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None,
         make_checkpoint: Callable[[], Any],
         signals: Iterable[int] = _DEFAULT,
         *,
         save_rng: bool = False,
     ) -> None:
-        folder = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(folder):
+        folder = None if path is None else os.path.dirname(os.path.abspath(path))
+        if folder is not None and not os.path.isdir(folder):
             raise FileNotFoundError(errno.ENOENT, "save_on_signal() needs its folder", folder)
         if not callable(make_checkpoint):
             raise TypeError(f"make_checkpoint should be callable, got {make_checkpoint!r}")
@@ -101,8 +118,16 @@ class save_on_signal:
             Whether a signal has come, and the training should end.
 
         Raises:
+            UsageError: there are several ranks.
             Exception: what ``make_checkpoint`` or `save` raises; the next call tries again.
         """
+        if _several_ranks():
+            raise UsageError(
+                "a call of save_on_signal() decides for its own rank, and the others of the "
+                "process group would wait for it in vain: reduce `stop.received is not None` over "
+                "the ranks at each step, call stop.save() on every rank if one has had a signal, "
+                "and pass path=None on all ranks but one"
+            )
         if self.received is None:
             return False
         self.save()
@@ -111,7 +136,9 @@ class save_on_signal:
     def save(self) -> None:
         """Write the checkpoint, unless that was done: for ranks that agree on when."""
         if not self.saved:
-            save(self._make(), self._path, save_rng=self._save_rng)
+            checkpoint = self._make()
+            if self._path is not None:
+                save(checkpoint, self._path, save_rng=self._save_rng)
             self.saved = True
 
     def __exit__(
@@ -121,7 +148,7 @@ class save_on_signal:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None:
+            if kind is None and self._path is not None and not _several_ranks():
                 self()
         finally:
             self._put_back()
@@ -137,6 +164,10 @@ class save_on_signal:
         self._before = {}
         if self in _entered:  # not in a forked process
             _entered.remove(self)
+
+
+def _several_ranks() -> bool:
+    return has_group() and rank_and_world()[1] > 1
 
 
 # --- processes that are forked meanwhile ---------------------------------------------------------

@@ -4,12 +4,16 @@
 #include <pybind11/functional.h>
 #include <pybind11/operators.h>
 
+#include <unistd.h>
+
 #include <chrono>
 #include <csignal>
+#include <fstream>
 #include <mutex>
 #include <numeric>
 #include <random>
 #include <thread>
+#include <utility>
 #include <variant>
 
 namespace data = torch::data;
@@ -695,6 +699,69 @@ struct RewindsStream : Counter {
   }
 };
 
+// Targets of std, in a namespace with functions that are called as the header's are.
+namespace mine {
+struct Captions : data::datasets::Dataset<Captions, Example<torch::Tensor, std::string>> {
+  explicit Captions(int64_t length) : length(length) {}
+  Example<torch::Tensor, std::string> get(size_t index) override {
+    return {index + torch::rand({2}), "caption " + std::to_string(index)};
+  }
+  std::optional<size_t> size() const override { return length; }
+  int64_t length;
+};
+struct Boxes : data::datasets::Dataset<Boxes, Example<std::string, std::vector<double>>> {
+  explicit Boxes(int64_t length) : length(length) {}
+  Example<std::string, std::vector<double>> get(size_t index) override {
+    return {"image " + std::to_string(index), {double(index), torch::rand({}).item<double>()}};
+  }
+  std::optional<size_t> size() const override { return length; }
+  int64_t length;
+};
+template <typename Sample>
+struct Louder : data::transforms::Transform<Sample, Sample> {
+  Sample apply(Sample sample) override {
+    if constexpr (std::is_same_v<decltype(sample.target), std::string>)
+      sample.target += "!";
+    else
+      sample.target.push_back(torch::rand({}).item<double>());
+    return sample;
+  }
+};
+template <typename Source>
+using Loud = data::datasets::MapDataset<Source, Louder<typename Source::ExampleType>>;
+template <typename Sample>
+struct Last : data::transforms::Collation<Sample, std::vector<Sample>> {
+  Sample apply_batch(std::vector<Sample> batch) override { return batch.back(); }
+};
+
+#define MINE_OF(name, Object)   \
+  template <typename... Others> \
+  void name(Object&, Others&&...) = delete;
+#define MINE(name)              \
+  MINE_OF(name, Captions)       \
+  MINE_OF(name, Loud<Captions>) \
+  MINE_OF(name, Louder<Captions::ExampleType>)
+PICKLABLE_LOADER_EACH(MINE, get_each, get_sample, get_one, get_batch, get_untransformed)
+PICKLABLE_LOADER_EACH(MINE, transformed, apply_to, apply_each)
+} // namespace mine
+
+// Opens its file as docs/cpp.md shows.
+struct Records : data::datasets::Dataset<Records, torch::Tensor> {
+  Records(std::string path, int64_t length) : path(std::move(path)), length(length) {}
+  torch::Tensor get(size_t index) override {
+    if (std::exchange(owner, getpid()) != getpid())
+      file = std::ifstream(path, std::ios::binary);
+    int64_t record;
+    file.seekg(index * sizeof(record)).read(reinterpret_cast<char*>(&record), sizeof(record));
+    return torch::tensor(record);
+  }
+  std::optional<size_t> size() const override { return length; }
+  std::string path;
+  int64_t length;
+  std::ifstream file;
+  pid_t owner = 0;
+};
+
 // What an extension may have beside the classes of bind_...
 struct Sequential : data::samplers::SequentialSampler {
   using SequentialSampler::SequentialSampler;
@@ -861,6 +928,20 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used()) {
                                       }));
   pl::bind_sampler<Rewinds>(m, "Rewinds", length);
   pl::bind_stream<RewindsStream>(m, "RewindsStream", length);
+
+  using mine::Boxes, mine::Captions, mine::Loud;
+  pl::bind_dataset<Captions>(m, "Captions", length);
+  pl::bind_dataset<Boxes>(m, "Boxes", length);
+  pl::bind_dataset<Loud<Captions>>(m, "LoudCaptions", pl::make([](int64_t length) {
+                                     return Loud<Captions>(Captions(length), {});
+                                   }));
+  pl::bind_dataset<Loud<Boxes>>(m, "LoudBoxes", pl::make([](int64_t length) {
+                                  return Loud<Boxes>(Boxes(length), {});
+                                }));
+  pl::bind_collate<mine::Last<Captions::ExampleType>>(m, "LastCaption", pl::init<>());
+  pl::bind_collate<mine::Last<Boxes::ExampleType>>(m, "LastBoxes", pl::init<>());
+
+  pl::bind_dataset<Records>(m, "Records", pl::init<std::string, int64_t>());
 
   py::enum_<Mode>(m, "Mode").value("train", Mode::train).value("test", Mode::test);
   py::class_<Config> config(m, "Config");

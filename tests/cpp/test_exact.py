@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ import torch
 from laws.cases import Case
 from laws.codecs import PICKLES, STATES, Codec
 from laws.observe import epochs, expected_warnings, seed_everything, seen, seen_next
+from test_docs import ROOT, blocks
 from torch.utils.data import DataLoader as TorchsLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 from zoo.datasets import Noisy
 
-from picklable_loader import DataLoader, from_json, to_json
+from picklable_loader import DataLoader, ShuffleBuffer, from_json, to_json
 from picklable_loader.errors import LoaderWarning
 from picklable_loader.testing import ResumeError, verify_resume
 
@@ -26,6 +28,7 @@ JSON = Codec(
     lambda it: to_json(it.state_dict()),
     lambda data, make: STATES[0].load(from_json(data), make),
 )
+PAGE = ROOT / "docs" / "cpp.md"
 EPOCHS = 3
 WHOLE: dict[str, Any] = {"batch_size": None}
 
@@ -75,6 +78,14 @@ CASES = {
     "dataset, subclass in Python": dataset(lambda p: p.InPython(10), shuffle=True),
     "dataset, getitem in Python": dataset(lambda p: p.EnginesOneByOne([0] * 10), shuffle=True),
     "dataset of structs": dataset(lambda p: p.Samples(10), shuffle=True),
+    "dataset of captions": dataset(lambda p: p.Captions(10), shuffle=True),
+    "dataset of captions, mapped": dataset(
+        lambda p: p.LoudCaptions(10), shuffle=True, collate_fn=lambda p: p.LastCaption()
+    ),
+    "dataset of boxes": dataset(
+        lambda p: p.Boxes(10), shuffle=True, collate_fn=lambda p: p.LastBoxes()
+    ),
+    "dataset of boxes, mapped": dataset(lambda p: p.LoudBoxes(10), shuffle=True),
     "dataset, shared": dataset(lambda p: p.Shared(p.values()), seed=3),
     "whole batch": dataset(lambda p: p.Loops(p.values()), shuffle=True),
     "whole batch, mapped": dataset(lambda p: p.Stacked(p.values()), shuffle=True),
@@ -106,7 +117,13 @@ CASES = {
 
 #: one of each kind
 KINDS = ["dataset", "whole batch", "sampler", "batch sampler", "stream", "chunks"]
-MORE = ["dataset, seeds of samples", "stream of batches", "stream without a state"]
+MORE = [
+    "dataset, seeds of samples",
+    "dataset of captions",
+    "dataset of boxes",
+    "stream of batches",
+    "stream without a state",
+]
 #: one of each source of random numbers in C++, under seeding="worker"
 BY_WORKER = {
     "global, and a generator": rows,
@@ -189,6 +206,21 @@ def test_seeds_of_workers_go_on_from_batch_to_batch(
         )
     batches = [batch for epoch in expected for batch in epoch]
     assert len(set(map(str, batches))) == len(batches), "batches have the same random numbers"
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_stream_of_chunks_in_the_docs_gives_each_sample_once_and_goes_on_exactly(
+    num_workers: int, parts: Any
+) -> None:
+    page: dict[str, Any] = {"torch": torch, "DataLoader": DataLoader}
+    exec(blocks(PAGE)[-1][1], page)
+    case = dataset(lambda p: ShuffleBuffer(page["Mixed"](p.Chunks(6, 4)), 10), seed=1)(parts)
+    expected, saves = saved_at_every_step(case, num_workers, [STATES[0]])
+    for codec, epoch, step, saved in saves:
+        assert_goes_on(case, codec, saved, expected[epoch:], step, num_workers=num_workers)
+    for _ in range(2):  # epochs
+        given = torch.cat([chunks for chunks, _ in case.make(num_workers)])
+        assert sorted(given.tolist()) == sorted([*range(6)] * 4)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -455,3 +487,22 @@ def test_an_iterator_that_has_ended_goes_on_from_a_state(parts: Any) -> None:
     rest = [*iterator]
     iterator.load_state_dict(state)
     assert [*iterator] == rest and len(rest) == 6 and not [*iterator]
+
+
+def test_forked_workers_read_the_records_of_a_file_that_get_opens(
+    parts: Any, tmp_path: Path
+) -> None:
+    torch.arange(5000).numpy().tofile(tmp_path / "records")
+    records = parts.Records(str(tmp_path / "records"), 5000)
+    assert records[7] == 7  # this process has opened the file, too
+    order = torch.randperm(5000).tolist()
+    loader = DataLoader(records, 50, sampler=order, num_workers=4, multiprocessing_context="fork")
+    assert torch.cat([*loader]).tolist() == order
+
+
+@pytest.mark.inline
+def test_the_docs_open_a_file_as_the_tests_do() -> None:
+    (code,) = (text for _, text in blocks(PAGE, "```cpp no-run") if "getpid" in text)
+    source = Path(__file__).with_name("parts.cpp").read_text()
+    shown = code.partition("\n")[2]
+    assert " ".join(shown.split()) in " ".join(source.split())

@@ -16,7 +16,7 @@ import torch
 from laws.observe import expected_warnings
 from torch.utils.data import ConcatDataset
 from torch.utils.data import DataLoader as TorchsLoader
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, StackDataset, default_collate
 
 from picklable_loader import DataLoader, current_seed, from_json, to_json
 from picklable_loader.errors import CannotSaveError, SkippedWarning, StateMismatch, UsageError
@@ -621,8 +621,9 @@ def test_a_batch_as_an_index_is_an_error_with_the_way_out(batch: Any, parts: Any
         lambda whole: DataLoader(whole, batch_size=None),
         lambda whole: DataLoader(ConcatDataset([whole]), 3),
         lambda whole: DataLoader(ConcatDataset([whole]), 3, on_error="skip"),
+        lambda whole: DataLoader(StackDataset(whole, range(10)), 3, **BY_SAMPLE),
     ],
-    ids=["no batch_size", "ConcatDataset", "skip"],
+    ids=["no batch_size", "ConcatDataset", "skip", "StackDataset"],
 )
 def test_a_sample_of_a_dataset_of_whole_batches_is_an_error_with_the_way_out(
     make: Any, parts: Any

@@ -203,7 +203,7 @@ def _getitems_at_once(self: Any, indices: Any) -> list[Whole]:
 def _getitem_of_whole(self: Any, index: Any) -> Any:
     raise NotImplementedError(  # the loaders take it for no __getitem__
         f"{type(self).__qualname__} makes whole batches, and no samples. Give it to the loader "
-        "itself, with a batch_size or a batch_sampler; not within a ConcatDataset"
+        "itself, with a batch_size or a batch_sampler; not within a ConcatDataset or StackDataset"
     )
 
 

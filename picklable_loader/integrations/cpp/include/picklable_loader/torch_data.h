@@ -26,6 +26,7 @@
 
 namespace picklable_loader {
 
+// Calls with a user's object name their namespace: that of the object may have such a function, too.
 namespace detail {
 
 template <typename T>
@@ -89,7 +90,7 @@ Source& within(torch::data::datasets::SharedBatchDataset<Source>& shared) {
   return *shared;
 }
 template <typename T>
-concept Wraps = requires(T& object) { within(object); };
+concept Wraps = requires(T& object) { detail::within(object); };
 
 // Of a class without members, and so without a position of its own.
 template <typename T>
@@ -108,7 +109,7 @@ auto& with_state(T& object) {
   if constexpr (Stateful<T>)
     return object;
   else
-    return with_state(within(object));
+    return detail::with_state(detail::within(object));
 }
 
 // It has set_epoch(), or what it wraps has; torch's wrappers do not pass it on.
@@ -117,7 +118,7 @@ constexpr bool takes_epoch = [] {
   if constexpr (requires(T& object) { object.set_epoch(size_t{}); })
     return true;
   else if constexpr (Wraps<T>)
-    return takes_epoch<std::remove_reference_t<decltype(within(std::declval<T&>()))>>;
+    return takes_epoch<std::remove_reference_t<decltype(detail::within(std::declval<T&>()))>>;
   else
     return false;
 }();
@@ -127,7 +128,7 @@ void set_epoch(T& object, size_t epoch) {
   if constexpr (requires { object.set_epoch(epoch); })
     object.set_epoch(epoch);
   else
-    set_epoch(within(object), epoch);
+    detail::set_epoch(detail::within(object), epoch);
 }
 
 // Its apply_batch is torch's loop over apply().
@@ -401,7 +402,7 @@ auto apply_each(Transform& transform, Batch below, const std::vector<size_t>& in
       if (!running->alone)
         running->at = k;
       try {
-        batch.push_back(apply_to<Transform, typename Transform::InputType>(transform, std::move(below[k])));
+        batch.push_back(detail::apply_to<Transform, typename Transform::InputType>(transform, std::move(below[k])));
       } catch (...) {
         if (below.size() == indices.size())
           failed_index = static_cast<int64_t>(indices[k]);
@@ -418,13 +419,13 @@ auto apply_each(Transform& transform, Batch below, const std::vector<size_t>& in
 template <typename T>
 auto get_one(T& dataset, size_t index) {
   if constexpr (Mapped<T>)
-    return apply_to(
+    return detail::apply_to(
         const_cast<TransformOf<T>&>(dataset.transform()),
-        get_one(const_cast<SourceOf<T>&>(dataset.dataset()), index));
+        detail::get_one(const_cast<SourceOf<T>&>(dataset.dataset()), index));
   else if constexpr (SharedWithOthers<T>)
-    return get_one(*dataset.operator->(), index);
+    return detail::get_one(*dataset.operator->(), index);
   else
-    return get_sample(dataset, index);
+    return detail::get_sample(dataset, index);
 }
 
 // The samples that the dataset below all transforms of one sample gives.
@@ -443,24 +444,24 @@ template <typename T>
 typename T::BatchType get_batch(T& dataset, std::vector<size_t>& indices) {
   constexpr bool alone = OneByOne<T>::value;
   if constexpr (BySample<T>) {
-    return get_each(dataset, indices, get_sample<T>);
+    return detail::get_each(dataset, indices, get_sample<T>);
   } else if constexpr (Mapped<T>) {
     if constexpr (alone) {
       if (!running->samples.empty())
-        return get_each(dataset, indices, get_one<T>);
+        return detail::get_each(dataset, indices, get_one<T>);
     } else if constexpr (TransformsEach<TransformOf<T>>) {
       if (!running->samples.empty()) {
-        auto below = counted(get_untransformed(dataset, indices), indices);
+        auto below = detail::counted(detail::get_untransformed(dataset, indices), indices);
         size_t k = 0;
-        return get_each(
-            dataset, indices, [&](T& object, size_t) { return transformed(object, std::move(below[k++])); });
+        return detail::get_each(
+            dataset, indices, [&](T& object, size_t) { return detail::transformed(object, std::move(below[k++])); });
       }
     }
-    return apply_each(
+    return detail::apply_each(
         const_cast<TransformOf<T>&>(dataset.transform()),
-        get_batch(const_cast<SourceOf<T>&>(dataset.dataset()), indices), indices);
+        detail::get_batch(const_cast<SourceOf<T>&>(dataset.dataset()), indices), indices);
   } else if constexpr (SharedWithOthers<T>) {
-    return get_batch(*dataset.operator->(), indices);
+    return detail::get_batch(*dataset.operator->(), indices);
   } else {
     return dataset.get_batch(typename T::BatchRequestType(indices));
   }
@@ -469,25 +470,25 @@ typename T::BatchType get_batch(T& dataset, std::vector<size_t>& indices) {
 template <typename T>
 auto get_untransformed(T& dataset, std::vector<size_t>& indices) {
   if constexpr (SharedWithOthers<T>)
-    return get_untransformed(*dataset.operator->(), indices);
+    return detail::get_untransformed(*dataset.operator->(), indices);
   else if constexpr (!Mapped<T>)
-    return get_batch(dataset, indices);
+    return detail::get_batch(dataset, indices);
   else if constexpr (TransformsEach<TransformOf<T>>)
-    return get_untransformed(const_cast<SourceOf<T>&>(dataset.dataset()), indices);
+    return detail::get_untransformed(const_cast<SourceOf<T>&>(dataset.dataset()), indices);
   else
-    return get_batch(dataset, indices);
+    return detail::get_batch(dataset, indices);
 }
 
 template <typename T, typename Sample>
 auto transformed(T& dataset, Sample sample) {
   if constexpr (SharedWithOthers<T>)
-    return transformed(*dataset.operator->(), std::move(sample));
+    return detail::transformed(*dataset.operator->(), std::move(sample));
   else if constexpr (!Mapped<T>)
     return sample;
   else if constexpr (TransformsEach<TransformOf<T>>)
-    return apply_to(
+    return detail::apply_to(
         const_cast<TransformOf<T>&>(dataset.transform()),
-        transformed(const_cast<SourceOf<T>&>(dataset.dataset()), std::move(sample)));
+        detail::transformed(const_cast<SourceOf<T>&>(dataset.dataset()), std::move(sample)));
   else
     return sample;
 }
@@ -497,12 +498,12 @@ template <typename T>
 auto next_batch(T& stream, size_t count) {
   if constexpr (Mapped<T>) {
     auto& transform = const_cast<TransformOf<T>&>(stream.transform());
-    auto below = next_batch(const_cast<SourceOf<T>&>(stream.dataset()), count);
+    auto below = detail::next_batch(const_cast<SourceOf<T>&>(stream.dataset()), count);
     bool ended = !below;
     if constexpr (is_vector<std::remove_cvref_t<decltype(*below)>>)
       ended = ended || below->empty(); // many a transform needs a sample, as Stack<> does
-    using Batch = decltype(apply_each(transform, std::move(*below)));
-    return ended ? std::optional<Batch>() : apply_each(transform, std::move(*below));
+    using Batch = decltype(detail::apply_each(transform, std::move(*below)));
+    return ended ? std::optional<Batch>() : detail::apply_each(transform, std::move(*below));
   } else {
     return std::optional(stream.get_batch(count)); // one that is an optional already is that
   }
@@ -528,7 +529,7 @@ void def_get_batch(Bound<T>& bound, auto size, auto get_batch) {
       std::vector<size_t> indices(asked.size());
       for (size_t k = 0; k < asked.size(); ++k)
         indices[k] = checked(asked[k], length);
-      return counted(get_batch(object, indices), indices);
+      return detail::counted(get_batch(object, indices), indices);
     };
     return run(hold, make, std::move(seeds));
   });

@@ -77,7 +77,7 @@ struct pybind11::detail::type_caster<torch::data::Example<Data, Target>> {
     return true;
   }
   static handle cast(const Example& example, return_value_policy, handle) {
-    return make_tuple(example.data, example.target).release();
+    return pybind11::make_tuple(example.data, example.target).release(); // std has one, too
   }
 };
 

@@ -313,7 +313,10 @@ class DataLoader(Picklable[_T]):
             StateError: the loaded state does not fit any more.
         """
         self.check_worker_number_rationality()
-        with self._pl.turn.moves():
+        turn = self._pl.turn
+        with turn.moves():
+            if turn.foreign:
+                turn.note_mover()
             return self._begin()
 
     def _begin(self) -> LoaderIterator[_T]:

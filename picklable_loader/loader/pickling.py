@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import itertools
+from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -81,7 +82,7 @@ class Picklable(Owner[_T]):
             CannotSaveError, UsageError: see `LoaderIterator.state_dict`.
             ValueError, TypeError: ``behind`` is negative, or no whole number.
         """
-        return state_of(self, self._pl.history.position, behind, save_rng)
+        return state_of(self, lambda: self._pl.history.position, behind, save_rng)
 
     def load_state_dict(
         self,
@@ -228,13 +229,16 @@ def internals(loader: Owner[Any], options: Options) -> Internals:
 
 
 def state_of(
-    loader: Owner[Any], position: Position | None, behind: int = 0, save_rng: bool = False
+    loader: Owner[Any], position: Callable[[], Position | None], behind: int, save_rng: bool
 ) -> dict[str, Any]:
-    """The state of a pass; without one, of the next. See `LoaderIterator.state_dict`."""
+    """The state of a pass; without one, of the next. See `LoaderIterator.state_dict`.
+
+    ``position`` gives it once no other thread moves the loader: until then, ``iter`` may begin one.
+    """
     if whole_number("behind", behind) < 0:
         raise ValueError(f"behind should be from 0, got behind={behind}")
     with Still(loader._pl.turn):
-        return state_here(loader, position, behind, save_rng)
+        return state_here(loader, position(), behind, save_rng)
 
 
 def state_here(

@@ -166,7 +166,7 @@ class PicklableIterator(Generic[_T]):
                 ``behind`` is not 0.
             ValueError, TypeError: ``behind`` is negative, or no whole number.
         """
-        return state_of(self.loader, self._position, behind, save_rng)
+        return state_of(self.loader, lambda: self._position, behind, save_rng)
 
     def behind(self, batches: int) -> PicklableIterator[_T]:
         """A copy before the last batches, to pickle: ``pickle.dumps(it.behind(2))``.

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,14 @@ class ShufflesInPlace(Sized):
         for index in self.order:
             reach("index")
             yield index
+
+
+class SortsFirst(Sized):
+    """Its order is made by the call of `iter`, as that of a sampler that sorts by length."""
+
+    def __iter__(self) -> Iterator[int]:
+        reach("order")
+        return iter(torch.randperm(N).tolist())
 
 
 def generator() -> torch.Generator:
@@ -367,6 +376,68 @@ def test_threads_that_save_all_the_time_disturb_nothing_and_save_what_is_there(
     assert [first + lists(iterator), lists(loader)] == whole
     for way, data in saves[:: max(1, len(saves) // 4)]:
         assert_goes_on(way, data, kind, workers, whole)
+
+
+LOADER_WAYS: dict[str, Callable[[Any], Any]] = {
+    "state": lambda loader: loader.state_dict(),
+    "gathered state": lambda loader: loader.gather_state_dict(),
+    "pickle": pickle.dumps,
+}
+#: a pickle has no part of torch's global generator without one of these
+OPTIONS: list[dict[str, Any]] = [{}, {"seed": 4}, {"seed": 4, "persistent_workers": True}]
+
+
+@pytest.mark.parametrize(
+    ("way", "options"), [(w, o) for w in LOADER_WAYS for o in OPTIONS if o or w == "state"]
+)
+@pytest.mark.parametrize(("epoch", "workers"), [(0, 0), (1, 0), (0, 2), (1, 2)])
+def test_a_save_of_the_loader_that_begins_within_iter_of_another_thread_waits_for_it(
+    epoch: int, workers: int, options: dict[str, Any], way: str
+) -> None:
+    options = {name: value for name, value in options.items() if workers or name == "seed"}
+
+    def build() -> Any:
+        torch.manual_seed(1)
+        shard: Any = (0, 1) if way == "gathered state" else None
+        return DataLoader(
+            Mapped(), 4, sampler=SortsFirst(), num_workers=workers, shard=shard, **options
+        )
+
+    loader = build()
+    whole = [lists(loader) for _ in range(3)]
+    loader = build()
+    for _ in range(epoch):
+        lists(loader)
+    saved: list[Any] = []
+    lock = watched(loader)
+    saver = threading.Thread(target=lambda: saved.append(LOADER_WAYS[way](loader)), daemon=True)
+
+    def save() -> None:
+        saver.start()
+        assert lock.asked.wait(PATIENCE_S)
+
+    hooks["order"] = once(save)
+    iterator = iter(loader)
+    found = [] if workers else [next(iterator).tolist()]  # the first `next` asks the sampler
+    saver.join(PATIENCE_S)
+    hooks.clear()
+    assert found + lists(iterator) == whole[epoch], "saving has disturbed the original"
+    again = build()
+    if way == "pickle":
+        again = pickle.loads(saved[0])
+    else:
+        again.load_state_dict(saved[0])
+        assert lists(again) == whole[epoch][saved[0]["step"] :]
+    assert lists(again) == whole[epoch + 1]
+
+
+def test_a_loader_that_only_iter_of_another_thread_has_moved_is_pickled_as_it_was() -> None:
+    loader = build("shuffled by a generator", 0)
+    with ThreadPoolExecutor(1) as other:
+        iterator = other.submit(iter, loader).result()
+        expected = lists(pickle.loads(pickle.dumps(loader)))
+        hooks["pickled"] = once(lambda: other.submit(lists, iterator).result(PATIENCE_S))
+        assert lists(pickle.loads(pickle.dumps(loader))) == expected
 
 
 # --- the same thread -----------------------------------------------------------------------------

@@ -206,7 +206,9 @@ class _Iteration:
         if loses_samples(self._dataset):
             raise NotImplementedError
         state = None if self._samples is None else self._dataset.state_dict()
-        return self._start if state is None else state  # one that was given no shard has none
+        if state is None:  # it has not begun, or was given no shard
+            return self._start
+        return {**state, _READ_AGAIN: True} if _reads_again(self._dataset) else state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._start = state
@@ -232,37 +234,53 @@ def is_hugging_face(dataset: Any) -> bool:
 
 def loses_samples(dataset: Any) -> bool:
     """A dataset of Hugging Face's whose state lacks what is in the buffer of its ``shuffle``."""
-    if not is_hugging_face(dataset):
-        return False
-    ahead = [dataset._ex_iterable]
+    return any(type(part).__name__ == "BufferShuffledExamplesIterable" for part in _parts(dataset))
+
+
+def _reads_again(dataset: Any) -> bool:
+    """It has a generator of the program's own, which a resume reads again, and which may draw."""
+    generators = (getattr(part, "generate_examples_fn", None) for part in _parts(dataset))
+    modules = (type(getattr(each, "__self__", each)).__module__ for each in generators if each)
+    return any(name.endswith(".generator") or not name.startswith(_READERS) for name in modules)
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    """What a dataset of Hugging Face's is made of; of any other one, nothing."""
+    ahead = [dataset._ex_iterable] if is_hugging_face(dataset) else []
     for part in ahead:
-        if type(part).__name__ == "BufferShuffledExamplesIterable":
-            return True
+        yield part
         ahead += [part.ex_iterable] if hasattr(part, "ex_iterable") else []
         ahead += getattr(part, "ex_iterables", [])
-    return False
 
 
+#: the library's readers of files, which draw nothing; one of them calls the program's generator
+_READERS = "datasets.packaged_modules."
+#: an entry of a state: it is of a dataset with such a generator
+_READ_AGAIN = "generator is read again"
 #: this one only reads rows of a table again; those of these kinds call a function
 _REBATCHED, _CALLING = "RebatchedArrowExamplesIterable", ("MappedExamples", "FilteredExamples")
 
 
-def computes_again(state: Any) -> bool:
+def computes_again(state: Any, read_again: bool = False) -> bool:
     """A state has one of Hugging Face's that goes back to before samples that it has given.
 
-    A batched ``map``, say, then calls its function again, in another batch of the loader.
+    A batched ``map``, say, then calls its function again, in another batch of the loader; so does a
+    generator (``read_again``: it is the program's).
     """
     if isinstance(state, list | tuple):
-        return any(map(computes_again, state))
+        return any(computes_again(each, read_again) for each in state)
     if not isinstance(state, dict):
         return False
+    read_again = read_again or _READ_AGAIN in state
+    if read_again and state.get("type") == "ExamplesIterable" and state.get("shard_example_idx"):
+        return True
     several, before = state.get("previous_states"), state.get("previous_state")
     if isinstance(several, list) and any(several):
         return True
     reads = state.get("type") == _REBATCHED and not any(each in str(before) for each in _CALLING)
     if isinstance(before, dict) and not reads:
         return True
-    return any(map(computes_again, state.values()))
+    return any(computes_again(each, read_again) for each in state.values())
 
 
 def stream_length_of(dataset: Any) -> Callable[[int, int], int] | None:

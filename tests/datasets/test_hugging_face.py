@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import random
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -298,6 +300,34 @@ def some(columns: dict[str, Any]) -> list[bool]:
     return [random.random() < 0.7 for _ in columns["n"]]
 
 
+def with_noise_from_row_5_on(row: dict[str, Any]) -> dict[str, Any]:
+    return with_noise(row) if row["n"] % 100 >= 5 else {**row, "noise": [0.0]}
+
+
+def generated(function: Callable[[Any], Any] = dict) -> Any:
+    """Rows of a generator of the program's, which a resume reads again from its shard's start."""
+    from datasets import IterableDataset
+
+    def samples(shards: list[int]) -> Iterator[Any]:
+        for at in shards:
+            yield from (function({"n": 100 * at + n}) for n in range(SIZES[at]))
+
+    return IterableDataset.from_generator(samples, gen_kwargs={"shards": [0, 1]})
+
+
+def of_an_archive() -> Any:
+    """Rows of a reader of the library's that has no tables; it draws nothing."""
+    from datasets import load_dataset
+
+    with tarfile.open("rows.tar", "w") as archive:
+        for n in range(20):
+            member = tarfile.TarInfo(f"{n:02}.json")
+            text = json.dumps({"n": n}).encode()
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    return load_dataset("webdataset", data_files="rows.tar", streaming=True, split="train")
+
+
 def arrow_with_noise(columns: Any) -> Any:
     import pyarrow
 
@@ -318,6 +348,13 @@ NOISY: dict[str, Callable[[], Any]] = {
     .with_format("arrow")
     .map(arrow_with_noise, batched=True, batch_size=4),
     "in a buffer": lambda: ShuffleBuffer(NOISY["batched map"](), size=6, seed=1),
+    "a generator": lambda: generated(with_noise),
+    "a generator, only later rows": lambda: generated(with_noise_from_row_5_on),
+    "a generator, mapped": lambda: generated(with_noise).map(with_square),
+    "a generator in a buffer": lambda: ShuffleBuffer(generated(with_noise), size=6, seed=1),
+    "generators in turn": lambda: Interleave(
+        [generated(with_noise), generated(with_noise)], seed=1
+    ),
 }
 
 
@@ -349,6 +386,23 @@ def test_noise_of_the_collate_fn_needs_no_replay() -> None:
     batches, saves = saved_at_every_step(iter(loader(batch_mapped(), collate_fn=masked)))
     for step, (_, state) in enumerate(saves[:-1]):  # a warning would be an error
         assert list(go_on(state, batch_mapped, collate_fn=masked)) == batches[step:], step
+
+
+def n_with_noise(row: dict[str, Any]) -> dict[str, Any]:
+    return {"n": row["json"]["n"], "noise": random.random()}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [generated, lambda: of_an_archive().map(n_with_noise)],
+    ids=["a generator without noise", "a map with noise over an archive"],
+)
+def test_what_draws_nothing_when_it_is_read_again_goes_on_without_a_replay(
+    make: Callable[[], Any],
+) -> None:
+    batches, saves = saved_at_every_step(iter(loader(make(), collate_fn=plain)))
+    for step, (_, state) in enumerate(saves[:-1]):  # a warning would be an error
+        assert list(go_on(state, make, collate_fn=plain)) == batches[step:], step
 
 
 # --- map-style -----------------------------------------------------------------------------------

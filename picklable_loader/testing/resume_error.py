@@ -48,7 +48,8 @@ CONTENT = (
     "that the loader does not know of (a numpy Generator, a library's own): seed it from "
     "picklable_loader.current_seed(), or register seed_hooks=. Or it keeps something from sample "
     "to sample (a counter, a cache): compute it from the index instead. Or it looks at the "
-    "worker's number."
+    "worker's number. Or a stream finds its position by reading again in its first next(), behind "
+    "the batch's seed: read again within load_state_dict, or within iter()."
 )
 LENGTH = (
     "The epoch has another number of batches. Usually the sampler's iteration depends on something "

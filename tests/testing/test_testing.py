@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, Sampler, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 from zoo.streams import Generated, StatefulDataset, StatefulIterator
 
 from picklable_loader import DataLoader, current_seed
@@ -99,6 +99,26 @@ class Misplaced(StatefulDataset):
         self.at = state["at"] + 1
 
 
+class ReadsAgain(IterableDataset[torch.Tensor]):
+    """Finds its position by reading, within the first `next` after a resume."""
+
+    at = start = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.start = state["at"]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        start, self.start, self.at = self.start, 0, 0
+        for index in range(12):
+            sample = index + torch.rand(1)
+            self.at += 1
+            if self.at > start:
+                yield sample
+
+
 class LooksAtTheWorker(Noisy):
     def __getitem__(self, index: int) -> torch.Tensor:
         worker = get_worker_info()
@@ -156,6 +176,11 @@ FAULTS: dict[str, tuple[Any, str, str]] = {
         lambda: build(Misplaced(), snapshot_every_n_steps=1),
         "content",
         "",
+    ),
+    "a stream that reads again behind the seed": (
+        lambda: build(ReadsAgain(), seed=1, snapshot_every_n_steps=1),
+        "content",
+        "reading again in its first next()",
     ),
     "a counter": (lambda: build(Counting()), "content", "a counter"),
     "an unknown generator": (

@@ -270,3 +270,13 @@ def rebuilt_by_ray() -> None:
         'state_dict and all else that torch\'s does not have. Use DataLoader(..., shard="auto") '
         "alone, and move each batch to the device",
     )
+
+
+def saved_by_dcp() -> None:
+    """DCP saves a loader, or an iterator, as it is."""
+    warn(
+        "DCP has saved this loader itself, and cannot load that: a state has other keys at other "
+        'times. Use dcp.save({"loader": LoaderState(loader)}), with LoaderState of '
+        "picklable_loader.integrations.dcp. The checkpoint at hand can be rescued: see "
+        "dcp_to_torch_save in docs/distributed.md",
+    )

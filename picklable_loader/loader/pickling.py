@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import itertools
+import sys
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +29,7 @@ from ..epoch.unsaved import (
     warn_of_moved,
     warn_of_unsaved,
 )
+from ..epoch.warnings import saved_by_dcp
 from ..errors import Difference, StateMismatch, UsageError
 from ..rng.program import ProgramStates, capture_program
 from ..rng.source import Source
@@ -228,6 +230,10 @@ def internals(loader: Owner[Any], options: Options) -> Internals:
     return inner
 
 
+#: where DCP asks what it is to save for its state
+_DCP = "torch.distributed.checkpoint.state_dict_saver"
+
+
 def state_of(
     loader: Owner[Any], position: Callable[[], Position | None], behind: int, save_rng: bool
 ) -> dict[str, Any]:
@@ -235,6 +241,8 @@ def state_of(
 
     ``position`` gives it once no other thread moves the loader: until then, ``iter`` may begin one.
     """
+    if sys._getframe(2).f_globals.get("__name__") == _DCP:
+        saved_by_dcp()
     if whole_number("behind", behind) < 0:
         raise ValueError(f"behind should be from 0, got behind={behind}")
     with Still(loader._pl.turn):

@@ -24,6 +24,7 @@ from zoo.datasets import Filled
 
 import picklable_loader
 from picklable_loader import DataLoader
+from picklable_loader.errors import LoaderWarning
 
 #: elements of a sample: a batch that travels within a message, and one that does not
 SMALL, LARGE = 3, 60_000
@@ -144,3 +145,27 @@ def test_workers_wait_for_ever_whatever_the_default_timeout(
         timeout=100,
     )
     assert (done.returncode, done.stdout) == (0, "40 40 0.01\n"), done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.distributed:UserWarning")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
+@pytest.mark.parametrize("what", ["loader", "iterator"])
+def test_a_checkpoint_of_dcp_that_has_the_loader_itself_is_warned_of_and_can_be_rescued(
+    what: str, tmp_path: Path
+) -> None:
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    from picklable_loader.integrations.dcp import LoaderState
+
+    loader, again = (DataLoader(range(40), 4, shuffle=True, seed=1) for _ in range(2))
+    iterator = iter(loader)
+    next(iterator)
+    dcp.save({what: LoaderState(loader)}, checkpoint_id=tmp_path / "right")  # warns of nothing
+    itself: Any = {"loader": loader, "iterator": iterator}[what]
+    with pytest.warns(LoaderWarning, match="DCP has saved this loader itself.*LoaderState"):
+        dcp.save({what: itself}, checkpoint_id=tmp_path / "wrong")
+    dcp_to_torch_save(tmp_path / "wrong", tmp_path / "rescued.pt")
+    state = torch.load(tmp_path / "rescued.pt", weights_only=False)[what]
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in iterator]

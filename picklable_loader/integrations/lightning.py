@@ -44,11 +44,14 @@ _PRIVATE = (
     "_data_fetcher",
     "_last_train_dl_reload_epoch",
     "_restarting",
+    "_should_reload_train_dl",
     "_resuming_from_checkpoint",
     "reset_restart_stage",
     "restarted_mid_epoch",
     "restarted_on_epoch_end",
     "restarted_on_epoch_start",
+    "setup_data",
+    "epoch_progress.current.completed",
     "epoch_progress.current.processed",
     "epoch_progress.current.started",
     "epoch_loop.batch_progress.total.ready",
@@ -147,6 +150,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             "validation": LoaderStates(*_of_validation(fit), rng=False).state_dict(),
             "validates": fit.epoch_loop.val_loop._combined_loader is not None,
             "epoch_over": epoch_over,
+            "made_at": fit._last_train_dl_reload_epoch,
             "consumed": list(getattr(fit._combined_loader._iterator, "_consumed", ())),
         }
 
@@ -180,9 +184,10 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         self._loaded = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        fit = trainer.fit_loop
-        combined, state = fit._combined_loader, self._loaded
-        self._combined = combined
+        fit, state = trainer.fit_loop, self._loaded
+        if state is not None:
+            _make_again(fit, state["made_at"], state["epoch_over"])
+        self._combined = combined = fit._combined_loader
         states = LoaderStates(*combined.flattened)
         if combined._mode == "max_size" and len(combined.flattened) > 1:
             raise UsageError(
@@ -215,8 +220,6 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             _count_batches(fit)
         else:
             _end_batch(fit.epoch_loop)
-        # These loaders are of the epoch that begins: others would not have the state.
-        fit._last_train_dl_reload_epoch = trainer.current_epoch
         if state["epoch_over"]:
             return
         iter(fit._data_fetcher)
@@ -231,7 +234,9 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             self._combined = combined
             LoaderStates(*combined.flattened)  # which refuses loaders that are not ours
             for loader in combined.flattened:
-                if loader.epoch < epoch:  # it is new, and would have the order of epoch 0 again
+                # A new one would have the order of epoch 0 again. Lightning may have begun a pass
+                # too many of one that came before.
+                if loader.seed is not None or loader.epoch < epoch:
                     loader.set_epoch(epoch)
 
     def on_train_batch_start(
@@ -245,6 +250,23 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
                 if isinstance(callback, GradientAccumulationScheduler | ProgressBar):
                     callback.on_train_epoch_start(trainer, pl_module)
         self._callbacks_wait = False
+
+
+def _make_again(fit: Any, epoch: int, epoch_over: bool) -> None:
+    """Have the program make its loaders as it did at that epoch, not at the one of the resume.
+
+    `reload_dataloaders_every_n_epochs` counts from there; Lightning does not save it.
+    """
+    if not fit.trainer.reload_dataloaders_every_n_epochs:
+        return
+    if fit._last_train_dl_reload_epoch != epoch:
+        epochs = fit.epoch_progress.current
+        now, epochs.completed = epochs.completed, epoch  # which is `trainer.current_epoch`
+        fit._combined_loader = None
+        fit.setup_data()
+        epochs.completed = now
+    if not epoch_over and fit._should_reload_train_dl:  # it was saved under another number
+        fit._last_train_dl_reload_epoch = fit.trainer.current_epoch
 
 
 def _between_epochs(fit: Any) -> bool:

@@ -34,6 +34,9 @@ def sample(index: int) -> Sample:
 
 
 class Map(Dataset[Sample]):
+    #: the number of its first sample
+    first = 0
+
     def __init__(self, size: int = SIZE) -> None:
         self.size = size
 
@@ -41,7 +44,7 @@ class Map(Dataset[Sample]):
         return self.size
 
     def __getitem__(self, index: int) -> Sample:
-        return sample(index)
+        return sample(self.first + index)
 
 
 class Stream(IterableDataset[Sample]):

@@ -80,14 +80,19 @@ def _loss(net: torch.nn.Module, batch: Any) -> torch.Tensor:
 
 
 class DataModule(pl.LightningDataModule):
-    """It makes a new loader whenever it is asked."""
+    """It makes a new loader whenever it is asked, or the first time only."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, make: Callable[[], Any], once: bool, grows: bool) -> None:
         super().__init__()
-        self.make = make
+        self.make, self.once, self.grows = make, once, grows
+        self.made: Any = None
 
     def train_dataloader(self) -> Any:
-        return self.make()
+        if self.made is None or not self.once:
+            self.made = self.make()
+        if self.grows:
+            self.made.dataset.first = data.SIZE * self.trainer.current_epoch
+        return self.made
 
 
 def _loaders(run: Run, loader: str, workers: int, kind: str, **options: Any) -> Any:
@@ -122,6 +127,8 @@ def train(
     estimated: bool = False,
     validation: bool = False,
     module: bool = False,
+    once: bool = False,
+    grows: bool = False,
     persistent: bool = False,
     schedule: dict[str, int] | None = None,
     quiet: bool = True,
@@ -157,7 +164,7 @@ def train(
         enable_model_summary=False,
         **{"max_epochs": data.EPOCHS, "enable_progress_bar": False, **options},
     )
-    data_of = {"datamodule": DataModule(make)} if module else {}
+    data_of = {"datamodule": DataModule(make, once, grows)} if module else {}
     data_of = data_of or {"train_dataloaders": make(), "val_dataloaders": val_loader}
     path = next(run.folder.glob("*.ckpt")) if run.resumes else None
     try:

@@ -35,6 +35,7 @@ _OWN = {**_DDP, "kind": "own sampler", "use_distributed_sampler": False}
 _VALIDATION = {"dropout": 0.5, "validation": True}
 
 _RELOADS = {"module": True, "reload_dataloaders_every_n_epochs": 1}
+_ONCE, _TWO = {"once": True}, {"reload_dataloaders_every_n_epochs": 2}
 _ACCUMULATES = {"save": "exception", "accumulate_grad_batches": 2}
 _UNEVEN = {"accumulate_grad_batches": 3}
 
@@ -74,6 +75,20 @@ _CASES: dict[str, Options] = {
     "LightningDataModule": {"checkpoint": 13, "module": True},
     "`reload_dataloaders_every_n_epochs=1`": {"checkpoint": [13, 20], **_RELOADS},
     "reloaded, after an epoch's end": {"checkpoint": 20, **_RELOADS, **_END},
+    "reloaded, a loader that was made once": {"checkpoint": [13, 20], **_RELOADS, **_ONCE},
+    "`reload_dataloaders_every_n_epochs=2`": {"checkpoint": [13, 20], **_RELOADS, **_TWO},
+    "the same, other data by the epoch": {
+        "checkpoint": [13, 20],
+        **_RELOADS,
+        **_TWO,
+        "grows": True,
+    },
+    "the same, a loader that was made once": {
+        "checkpoint": [13, 20],
+        **_RELOADS,
+        **_TWO,
+        **_ONCE,
+    },
     "persistent workers": {"checkpoint": 13, "persistent": True},
     "an exception in a step": {"checkpoint": 13, "save": "exception"},
     "an exception, without length": {"checkpoint": 13, "save": "exception", "kind": "stream"},

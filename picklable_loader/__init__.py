@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .datasets import converters as converters  # noqa: F401
+    from . import converters as converters  # noqa: F401
+    from . import cpp as cpp  # noqa: F401
     from .datasets.converters import DtypeConverter, KeyBasedDtypeConverter
     from .datasets.interleave import Interleave
     from .datasets.packed_list import PackedList
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from .errors import LoaderError
     from .fetching.worker.feedback import send_feedback
     from .fetching.worker.hooks import WorkerStart
-    from .integrations import cpp as cpp  # noqa: F401
     from .loader.iterator import LoaderIterator
     from .loader.loader import DataLoader
     from .loader.progress import progress
@@ -78,14 +78,10 @@ _MODULES = {
     "to_json": "saving.states.state_json",
 }
 
-#: modules that have a name here
-_ALIASES = {"converters": "datasets.converters", "cpp": "integrations.cpp"}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _ALIASES:
-        globals()[name] = module = import_module(f"{__name__}.{_ALIASES[name]}")
-        return module
+    if name in ("converters", "cpp"):
+        return import_module(f"{__name__}.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

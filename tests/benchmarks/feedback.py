@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import Dataset, Sampler
 
 from .workload import SIDES, Figure, Side, Workload, few
@@ -19,14 +20,14 @@ _LEAST = 0.1
 
 
 class _Numbers(Dataset[int]):
-    def __init__(self, sends: Callable[[Any], None] | None = None) -> None:
-        self.sends = sends
+    def __init__(self, sends: Callable[[Any], None] | None = None, every: int = 8) -> None:
+        self.sends, self.every = sends, every
 
     def __len__(self) -> int:
         return 1000
 
     def __getitem__(self, index: int) -> int:
-        if self.sends is not None and index % 8 == 0:  # once in a batch
+        if self.sends is not None and index % self.every == 0:
             self.sends(0.5)
         return index
 
@@ -52,18 +53,20 @@ class Listens(_Silent):
         self.heard += 1
 
 
-def _passes(side: Side) -> list[tuple[Any, bool]]:
-    """Endless iterators, each with whether the training loop says something about each batch."""
+def _passes(side: Side) -> list[tuple[Any, Any]]:
+    """Endless iterators, each with what the training loop says about each batch, or None."""
     from picklable_loader import send_feedback
 
-    def iterator(sampler: Any, sends: Callable[[Any], None] | None = None) -> Any:
-        return iter(side.make(_Numbers(sends), batch_size=8, sampler=sampler, seed=1))
+    def iterator(sampler: Any, *sends: Any) -> Any:
+        return iter(side.make(_Numbers(*sends), batch_size=8, sampler=sampler, seed=1))
 
     return [
-        (iterator(_Silent()), False),
-        (iterator(Listens()), False),
-        (iterator(Listens(), send_feedback), False),
-        (iterator(Listens()), True),
+        (iterator(_Silent()), None),
+        (iterator(Listens()), None),
+        (iterator(Listens(), send_feedback), None),
+        (iterator(Listens(), send_feedback, 1), None),
+        (iterator(Listens()), 0.5),
+        (iterator(Listens()), torch.rand(32)),
     ]
 
 
@@ -73,15 +76,15 @@ def feedback(side: Side, quick: bool) -> tuple[float, ...]:
     The passes take turns, and each figure is the median of the differences within a turn.
     """
     passes, batches = _passes(side), few(2000, quick)
-    more: list[list[float]] = [[], [], []]
+    more: list[list[float]] = [[] for _ in passes[1:]]
     for _ in range(_TURNS):
         taken = []
-        for iterator, tells in passes:
+        for iterator, said in passes:
             begin = time.process_time()
             for _ in range(batches):
                 next(iterator)
-                if tells:
-                    iterator.tell(0.5)
+                if said is not None:
+                    iterator.tell(said)
             taken.append((time.process_time() - begin) / batches * 1e6)
         for found, each in zip(more, taken[1:], strict=True):
             found.append(each - taken[0])
@@ -99,7 +102,9 @@ WORKLOADS = (
         (
             _figure("a sampler that listens, nothing said", 1),
             _figure("feedback from the dataset, a number a batch", 10),
+            _figure("feedback from the dataset, a number a sample, 8 a batch", 20),
             _figure("feedback from the training loop, a number a batch", 10),
+            _figure("feedback from the training loop, a tensor of 32 losses a batch", 25),
         ),
         SIDES[2:],
     ),

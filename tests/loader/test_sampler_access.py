@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ from zoo.listeners import (
 
 from picklable_loader import DataLoader, ShuffleBuffer, from_json, send_feedback, to_json
 from picklable_loader.errors import CannotSaveError, LoaderWarning, UsageError
-from picklable_loader.saving.states.notes import notes_as_plain, objects_of
+from picklable_loader.saving.states.notes import note_of, notes_as_plain, objects_of
 
 
 class Counting(Sending):
@@ -737,6 +737,79 @@ def test_a_view_of_a_large_tensor_counts_and_travels_alone(wants_grad: bool) -> 
     iterator.tell(0.5 + loader.dataset.difficulty[7].detach())
     iterator.tell(torch.zeros(1_000_000)[::250_000].sum())
     iterator.tell(torch.zeros(1_000_000)[7])
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+PLAIN = {
+    "losses": torch.rand(32),
+    "a loss with its graph": torch.rand(3, requires_grad=True).square().sum(),
+    "no number": torch.tensor([float("nan"), -0.0, float("-inf")]),
+    "nothing": torch.empty(3, 0, 2, requires_grad=True),
+    "bools": torch.tensor([[True], [False]]),
+    "bfloat16": torch.tensor([1.5, -0.0, float("nan")], dtype=torch.bfloat16),
+    "float8": torch.tensor([1.5, 448.0]).to(torch.float8_e4m3fn),
+    "complex": torch.tensor([1 - 2j, complex(-0.0, float("nan"))]),
+    "uint16": torch.tensor([65_535, 0]).to(torch.uint16),
+    "a part": torch.arange(12).view(3, 4)[1:2],
+    "inference": torch.inference_mode()(lambda: torch.rand(2, 2))(),
+}
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_tensor_comes_back_bit_for_bit_and_torch_does_not_pickle_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = PLAIN[kind].clone()
+    if PLAIN[kind].is_leaf:
+        given = given.detach().requires_grad_(PLAIN[kind].requires_grad)
+    monkeypatch.delattr(torch.Tensor, "__reduce_ex__")  # it takes 100 µs
+    note = note_of({"losses": [given, given]}, "tell()")
+    monkeypatch.undo()
+    with torch.no_grad():
+        found, again = objects_of([note])[0]["losses"]
+    assert given.untyped_storage().resizable() and found.untyped_storage().resizable()
+    assert found is again and type(found) is torch.Tensor and bits(found) == bits(given)
+    assert (found.dtype, found.shape) == (given.dtype, given.shape)
+    assert (found.requires_grad, found.is_leaf) == (given.requires_grad, True)
+    assert found.untyped_storage().nbytes() == len(bits(given))
+
+
+class Losses(torch.Tensor):
+    pass
+
+
+def named() -> torch.Tensor:
+    tensor: Any = torch.rand(3)
+    tensor.title = "losses"
+    return tensor  # type: ignore[no-any-return]
+
+
+OTHERS: dict[str, Callable[[], torch.Tensor]] = {
+    "a class of its own": lambda: torch.rand(3).as_subclass(Losses),
+    "a parameter": lambda: torch.nn.Parameter(torch.rand(3)),
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "quantized": lambda: torch.quantize_per_tensor(torch.rand(3), 0.1, 0, torch.quint8),
+    "nested": lambda: torch.nested.nested_tensor([torch.rand(2), torch.rand(3)]),
+    "without data": lambda: torch.rand(3, device="meta"),
+    "a transposed one": lambda: torch.rand(3, 4).t(),
+    "an overlapping one": lambda: torch.rand(1).expand(3),
+    "a conjugate": lambda: torch.tensor([1 - 2j]).conj(),
+    "one with an attribute": named,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", OTHERS)
+def test_any_other_tensor_comes_back_as_torch_pickles_it(kind: str) -> None:
+    given = OTHERS[kind]()
+    expected = pickle.loads(pickle.dumps(given))
+    found = objects_of([note_of(given, "tell()")])[0]
+    assert (type(found), str(found), vars(found)) == (type(expected), str(expected), vars(expected))
+    if not given.is_nested and given.layout is torch.strided:
+        assert found.stride() == expected.stride() and found.is_conj() == expected.is_conj()
 
 
 def test_what_receive_raises_comes_with_the_next_batch_and_the_pass_goes_on() -> None:

@@ -60,6 +60,8 @@ class DtypeConverter:
 class KeyBasedDtypeConverter:
     """Converts the values of given keys of dicts, at any depth; all else stays as it is.
 
+    Python numbers of these keys stay as they are, too, and are checked.
+
     Args:
         dtypes: by key, the new type: ``{"image": "float16", "label": torch.int32}``.
         check: see `DtypeConverter`. Each key has to be in each sample or batch.
@@ -102,7 +104,7 @@ class KeyBasedDtypeConverter:
             at = f"{path}[{key!r}]"
             if key in self._dtypes:
                 found.add(key)
-                to = partial(_converted, dtype=self._dtypes[key], check=self._check)
+                to = partial(_of_key, dtype=self._dtypes[key], check=self._check)
                 parts[key] = _mapped(part, to, at)
             else:
                 parts[key] = self._walk(part, at, found)
@@ -124,6 +126,18 @@ def _converted(value: Any, path: str, dtype: str, check: bool) -> Any:
         with np.errstate(all="ignore"):
             return value.astype(dtype)
     return value
+
+
+def _of_key(value: Any, path: str, dtype: str, check: bool) -> Any:
+    """The same for a value of a key. A Python number has no type, and is checked all the same."""
+    kind: torch.dtype = getattr(torch, dtype)
+    if check and isinstance(value, int | float | complex) and not isinstance(value, np.generic):
+        real = not isinstance(value, complex)
+        if not (real and _in_range(value, value, kind, isinstance(value, float))):
+            if (number := np.asarray(value)).dtype.hasobject:  # more than 64 bits
+                raise _misfit(path, value, kind)
+            _check(number, kind, path)
+    return _converted(value, path, dtype, check)
 
 
 def _array_of(tensor: torch.Tensor, path: str) -> np.ndarray[Any, Any]:

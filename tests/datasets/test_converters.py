@@ -313,6 +313,38 @@ def test_a_tensor_whose_values_cannot_be_read_is_named() -> None:
     assert DtypeConverter("float16", check=False)(sparse).dtype is torch.float16
 
 
+@pytest.mark.parametrize(
+    ("dtype", "fits", "wrong"),
+    [
+        ("int16", [5, -32_768, True, 7.0], [70_000, 0.5, float("nan"), 2**70, 1j]),
+        ("uint64", [2**64 - 1], [2**64, -1]),
+        ("uint8", [255], [256, -1]),
+        ("bool", [0, 1.0], [2, 0.5]),
+        ("float16", [0.1, 2048, float("inf")], [1e6, 2049, 1j]),
+        ("bfloat16", [0.1, 1e38], [257, 3.4e38]),
+        ("complex64", [1j, 0.1], [complex(1e39, 0)]),
+    ],
+)
+def test_a_python_number_of_a_key_stays_one_if_the_type_holds_it(
+    dtype: str, fits: list[Any], wrong: list[Any]
+) -> None:
+    small = KeyBasedDtypeConverter({"label": dtype})
+    for number in fits:
+        found = small({"label": number, "other": [1e9]})
+        assert found["label"] is number and found["other"] == [1e9]
+    for number in wrong:
+        for nested, path in (
+            (number, "batch['label']"),
+            ([{"n": number}], "batch['label'][0]['n']"),
+        ):
+            with pytest.raises(ValueError) as raised:
+                small({"label": nested})
+            assert str(raised.value).startswith(f"{path} has the value ")
+            assert f", which {dtype} does not hold" in str(raised.value)
+        assert KeyBasedDtypeConverter({"label": dtype}, check=False)({"label": number}) is not None
+    assert DtypeConverter(dtype)({"label": wrong}) == {"label": wrong}, "all else has no key"
+
+
 def test_a_key_that_no_batch_has_is_an_error() -> None:
     with pytest.raises(ValueError, match="'lable', and the batch has no such key"):
         KeyBasedDtypeConverter({"lable": "int16"})({"label": torch.ones(1)})

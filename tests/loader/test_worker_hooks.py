@@ -103,7 +103,10 @@ def test_an_argument_that_cannot_be_pickled_is_named_with_its_worker(
     answers: Iterator[Any] = iter([0, lambda: None, 0, 1])
     options = {"worker_init_fn_arg": lambda start: next(answers), "seed": 1}
     loader = make(multiprocessing_context=context, **options)
-    wrong = f"(?s)has returned <function .*for worker 1, which cannot be pickled.*'{context}' needs"
+    wrong = (
+        "(?s)has returned <function .*for worker 1, which cannot be pickled"
+        f".*'{context}' needs.* Then call iter or next again"
+    )
     with pytest.raises(UsageError, match=wrong):
         iter(loader)
     assert {given for batch in loader for _, _, given in batch} <= {(0, 0), (1, 1)}
@@ -151,7 +154,7 @@ def test_a_resume_makes_the_arguments_anew() -> None:
     assert all(given[0] == worker == given[1][0] for _, worker, given in samples)
 
 
-def test_what_it_raises_names_the_worker_and_the_iterator_can_go_on() -> None:
+def test_what_it_raises_names_the_worker_and_iter_can_be_called_again() -> None:
     faults = iter([True])
 
     def refuse(start: WorkerStart) -> int:
@@ -160,7 +163,8 @@ def test_what_it_raises_names_the_worker_and_the_iterator_can_go_on() -> None:
         return 0
 
     loader = make(worker_init_fn_arg=refuse)
-    with pytest.raises(UsageError, match="ZeroDivisionError: no share, .* for worker 1"):
+    wrong = "ZeroDivisionError: no share, .* for worker 1.* Call iter or next again"
+    with pytest.raises(UsageError, match=wrong):
         iter(loader)
     assert len([*loader]) == 6
 

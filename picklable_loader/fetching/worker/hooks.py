@@ -58,7 +58,7 @@ def argument(make: Callable[[WorkerStart], Any], start: WorkerStart) -> Any:
     except Exception as error:
         raise UsageError(
             f"worker_init_fn_arg has raised {type(error).__name__}: {error}, in the main process, "
-            f"for worker {start.worker_id}. The worker was not started; the iterator can go on"
+            f"for worker {start.worker_id}. The worker was not started. Call iter or next again"
         ) from error
 
 
@@ -78,7 +78,7 @@ def check_arguments(given: Mapping[int, Any], method: str) -> None:
             raise UsageError(
                 f"worker_init_fn_arg has returned {reprlib.repr(each)} for worker {worker}, which "
                 f"cannot be pickled ({error}), and the start method {method!r} needs that: return "
-                'plain values, or use multiprocessing_context="fork". The iterator can go on'
+                'plain values, or use multiprocessing_context="fork". Then call iter or next again'
             ) from error
 
 

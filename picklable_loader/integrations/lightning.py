@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError, warn
+from ..loader.iterator import LoaderIterator
 from ..loader.loader import DataLoader
 from ..loader.setup import spec_of
 from ..rng.program import capture_program
@@ -100,6 +101,13 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._trainer, self._loaded, self._last, self._begun = trainer, None, None, None
         _check_version(trainer.fit_loop)
+
+    @property
+    def iterators(self) -> list[LoaderIterator[Any]]:
+        """Those of the training loaders that Lightning reads now, for example for `tell`."""
+        combined = None if self._trainer is None else self._trainer.fit_loop._combined_loader
+        running = None if combined is None else combined._iterator
+        return [] if running is None else [*running.iterators]
 
     # --- save ------------------------------------------------------------------------------------
 

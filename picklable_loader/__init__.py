@@ -1,11 +1,12 @@
 """A PyTorch ``DataLoader`` whose iterator can be pickled in mid-epoch and goes on exactly there."""
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .datasets import converters as converters
+
 if TYPE_CHECKING:
-    from . import converters as converters  # noqa: F401
-    from . import cpp as cpp  # noqa: F401
     from .datasets.converters import DtypeConverter, KeyBasedDtypeConverter
     from .datasets.interleave import Interleave
     from .datasets.packed_list import PackedList
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from .errors import LoaderError
     from .fetching.worker.feedback import send_feedback
     from .fetching.worker.hooks import WorkerStart
+    from .integrations import cpp as cpp  # noqa: F401
     from .loader.iterator import LoaderIterator
     from .loader.loader import DataLoader
     from .loader.progress import progress
@@ -78,10 +80,14 @@ _MODULES = {
     "to_json": "saving.states.state_json",
 }
 
+# ``from picklable_loader.converters import DtypeConverter`` works, as with DataPorter
+sys.modules[f"{__name__}.converters"] = converters
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("converters", "cpp"):
-        return import_module(f"{__name__}.{name}")
+    if name == "cpp":
+        globals()[name] = module = import_module(f"{__name__}.integrations.cpp")
+        return module
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -30,7 +30,7 @@ ORDER = [
 ]  # fmt: skip
 
 #: they only say where the public names are
-ABOVE_ALL = {"", "__main__", "converters", "cpp"}
+ABOVE_ALL = {"", "__main__"}
 #: programs use the public names, and the package's version
 USE_PUBLIC_NAMES = {"tools.demo.train", "tools.commands.doctor"}
 
@@ -106,16 +106,9 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 def test_the_root_has_few_entries() -> None:
     entries = {path.relative_to(HOUSE).parts[0] for path in modules()}
-    entries -= {"__init__.py", *(f"{name}.py" for name in ABOVE_ALL)}
+    entries -= {"__init__.py", "__main__.py"}
     assert len(entries) <= MOST_ENTRIES, sorted(entries)
     assert {entry.removesuffix(".py") for entry in entries} <= {f.split(".")[0] for f in ORDER}
-
-
-@pytest.mark.parametrize("name", ["converters", "cpp"])
-def test_a_module_with_a_short_name_defines_nothing(name: str) -> None:
-    docstring, names, exported = ast.parse((HOUSE / f"{name}.py").read_text()).body
-    assert isinstance(docstring, ast.Expr) and isinstance(names, ast.ImportFrom)
-    assert ast.unparse(exported) == f"__all__ = {[each.name for each in names.names]}"
 
 
 @pytest.mark.parametrize("path", modules(HOUSE / "core"), ids=lambda path: path.stem)

@@ -194,7 +194,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         fit, state = trainer.fit_loop, self._loaded
         if state is not None:
-            _make_again(fit, state["made_at"], state["epoch_over"])
+            _make_again(fit, state.get("made_at", trainer.current_epoch), state["epoch_over"])
         self._combined = combined = fit._combined_loader
         states = LoaderStates(*combined.flattened)
         if combined._mode == "max_size" and len(combined.flattened) > 1:

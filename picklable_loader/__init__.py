@@ -2,11 +2,11 @@
 
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .datasets import converters as converters
-
 if TYPE_CHECKING:
+    from .datasets import converters as converters  # noqa: F401
     from .datasets.converters import DtypeConverter, KeyBasedDtypeConverter
     from .datasets.interleave import Interleave
     from .datasets.packed_list import PackedList
@@ -80,13 +80,13 @@ _MODULES = {
     "to_json": "saving.states.state_json",
 }
 
-# ``from picklable_loader.converters import DtypeConverter`` works, as with DataPorter
-sys.modules[f"{__name__}.converters"] = converters
+#: modules that have a name here
+_ALIASES = {"converters": "datasets.converters", "cpp": "integrations.cpp"}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "cpp":
-        globals()[name] = module = import_module(f"{__name__}.integrations.cpp")
+    if name in _ALIASES:
+        globals()[name] = module = import_module(f"{__name__}.{_ALIASES[name]}")
         return module
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -97,3 +97,19 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def _short(name: str) -> ModuleType:
+    """An alias that can be imported from, as DataPorter's users do with its converters."""
+
+    def attribute(of: str) -> Any:
+        if of.startswith("__"):  # programs that look through all modules ask for these
+            raise AttributeError(of)
+        return getattr(__getattr__(name), of)
+
+    module = ModuleType(f"{__name__}.{name}")
+    module.__getattr__ = attribute  # type: ignore[method-assign]
+    return module
+
+
+sys.modules.update({f"{__name__}.{name}": _short(name) for name in _ALIASES})

@@ -171,14 +171,20 @@ def test_a_module_has_a_short_name() -> None:
     found = run(
         "import json\n"
         "from picklable_loader.converters import DtypeConverter\n"
+        "from picklable_loader.cpp import load\n"
         "import picklable_loader.converters as short\n"
         "from picklable_loader import converters, cpp\n"
         "from picklable_loader.datasets import converters as whole\n"
         "from picklable_loader.integrations import cpp as ours\n"
-        "same = DtypeConverter is whole.DtypeConverter\n"
+        "same = DtypeConverter is whole.DtypeConverter and load is ours.load\n"
         "print(json.dumps([same, short is converters is whole, cpp is ours]))"
     )
     assert found == [True, True, True]
+
+
+def test_a_short_name_has_no_other_names() -> None:
+    with pytest.raises(ImportError, match="NoConverter"):
+        from picklable_loader.converters import NoConverter  # type: ignore # noqa: F401
 
 
 # --- importing -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ..core.task import Task
 from ..datasets.protocol import set_epoch_of
 from ..errors import CannotSaveError, OrderMismatch, UsageError
 from ..fetching.worker.feedback import sending
-from ..fetching.worker.fetch import Job, fetched, make_fetcher
+from ..fetching.worker.fetch import Job, converted, make_fetcher
 from ..fetching.worker.on_error import Bad, NothingLeft, Thinned
 from ..orders.attributes import changed, freeze, prepare
 from ..orders.custom import CustomOrder
@@ -76,7 +76,7 @@ def batch_at(
             task = _task(spec, history.source, owner, cursor, order, step, shift)
             job = _of_epoch(job, history.choice.announced, epoch)
             with sending():  # feedback came with the batch itself
-                batch = fetched(make_fetcher(job, cursor.base_seed or 0), task, job)
+                batch = converted(make_fetcher(job, cursor.base_seed or 0).fetch(task), job)
     except NothingLeft as none:
         raise _no_batch(step, none.skipped) from None
     return batch.batch if type(batch) is Thinned else batch

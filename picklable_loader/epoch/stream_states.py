@@ -30,7 +30,7 @@ from ..datasets.protocol import dataset_state
 from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
 from ..fetching.worker.baseline import Baseline
 from ..rng.generators import RNGS, GeneratorStates
-from ..rng.owned_states import put_back_in
+from ..rng.owned import put_back_in
 from ..saving.pickles.dtypes import dumps
 from ..saving.pickles.opened import Pickled
 from ..saving.states.plain import decode, encode_state

@@ -7,11 +7,11 @@ finds it, and in the global variables that the code of these reads. It calls nob
 from __future__ import annotations
 
 import gc
+import json
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache, partial
 from heapq import heappop, heappush
 from inspect import getattr_static, signature
@@ -36,6 +36,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..core.seeds import owned_seed
 from .generators import GLOBAL
+from .mt19937 import WORDS
 from .reads import (
     ATOMS,
     BY_CLASS,
@@ -48,6 +49,7 @@ from .reads import (
     values_of_function,
     values_of_kind,
 )
+from .text import pack_words, unpack_words
 
 #: nothing is looked for in them
 _CLOSED = (type, ModuleType, torch.Tensor, np.ndarray, TorchDataLoader, Logger)
@@ -62,6 +64,8 @@ _PLAIN = (list, tuple, dict)
 #: how many things are looked at, and how many in the rest; how many of what is in one
 _MOST_SEEN, _MOST_IN_REST, _MOST_NEAR = 2000, 1000, 64
 _32_BITS = 0xFFFFFFFF
+#: numbers that numpy's Philox makes at a time
+_BUFFERED = 4
 #: methods of Hugging Face's collators: the first makes a generator by the second, when it is needed
 _LAZY, _MAKE = "create_rng", "get_generator"
 #: this layer may not import it
@@ -234,7 +238,7 @@ def seed_of(generator: Any) -> Seed | None:
     if issubclass(kind, np.random.RandomState):
         of_numpy = type(generator._bit_generator) is np.random.MT19937
         return (lambda seed: generator.seed(seed & _32_BITS)) if of_numpy else None
-    bits = bits_of(generator)
+    bits = _bits_of(generator)
     if issubclass(type(bits), np.random.BitGenerator) and type(bits).__module__.startswith("numpy"):
         # This puts its seed sequence back as well, on which ``spawn`` depends.
         return lambda seed: bits.__setstate__(type(bits)(seed).__reduce__()[2])
@@ -253,29 +257,39 @@ def seed_all_in(
         excluded: paths of what is not seeded.
         exact: the part that is saved with all that it owns; its class is not.
     """
-    found, owned = [], list[tuple[str, int]]()
-    for path, name, generator in named(owned_in(parts, ids_of_global(), whole=True)):
+    found = []
+    for path, name, generator in _named(owned_in(parts, ids_of_global(), whole=True)):
         own = exact is not None and path.startswith(exact) and not by_name(path)
         seed = None if own or path in excluded else seed_of(generator)
         if seed is not None:
             found.append((name.encode(), seed))
-            owned.append((path, id(generator)))
-    return _SeedAll(found, owned) if found else None
+    return partial(_seed_each, found) if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class _SeedAll:
-    """Seeds some generators; equal to what seeds the same ones."""
+def states_in(parts: dict[str, Any]) -> dict[str, Any]:
+    """The states of the generators that some things own, by name, as numbers, text and arrays.
 
-    found: list[tuple[bytes, Seed]] = field(compare=False)
-    owned: list[tuple[str, int]]
+    Those of their classes and in global variables are left out: the loader seeds them.
+    """
+    states = {}
+    for name, generator in _own(parts):
+        with suppress(NotImplementedError):  # of a random.SystemRandom
+            states[name] = _state_of(generator)
+    return states
 
-    def __call__(self, seed: int) -> None:
-        for path, each in self.found:
-            each(owned_seed(seed, path))
+
+def put_back_in(parts: dict[str, Any], states: dict[str, Any]) -> None:
+    """Put the generators that some things own at states of `states_in`.
+
+    Raises:
+        Exception: one is no state of its generator.
+    """
+    for name, generator in _own(parts) if states else ():
+        if name in states:
+            _put_back(generator, states[name])
 
 
-def named(found: Found) -> Iterator[tuple[str, str, Any]]:
+def _named(found: Found) -> Iterator[tuple[str, str, Any]]:
     """By path and by name, which has a number: those in a set have one path."""
     paths = Counter[str]()
     for path, generator in found:
@@ -283,9 +297,46 @@ def named(found: Found) -> Iterator[tuple[str, str, Any]]:
         yield path, f"{path},{paths[path]}", generator
 
 
-def bits_of(generator: Any) -> Any:
-    """The bit generator of one of numpy's, which may be one itself."""
+def _own(parts: dict[str, Any]) -> Found:
+    for path, name, generator in _named(owned_in(parts, ids_of_global(), reads=False)):
+        if isinstance(generator, GENERATORS) and not by_name(path):
+            yield name, generator
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return pack_words(generator.get_state().numpy().tobytes())
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    legacy = isinstance(generator, np.random.RandomState)
+    state = generator.get_state(legacy=False) if legacy else _bits_of(generator).state
+    return json.loads(json.dumps(state, default=np.ndarray.tolist))  # arrays are no JSON
+
+
+def _put_back(generator: Any, state: Any) -> None:
+    if isinstance(generator, torch.Generator):
+        words = bytearray(unpack_words(state))
+        generator.set_state(torch.frombuffer(words, dtype=torch.uint8))
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        # numpy looks at no position, and would read beyond its numbers
+        at = state["state"].get("pos", 0), state.get("buffer_pos", 0)
+        if not (0 <= at[0] <= WORDS - 1 and 0 <= at[1] <= _BUFFERED):
+            raise ValueError(f"a generator's position is out of range: {at}")
+        if isinstance(generator, np.random.RandomState):
+            generator.set_state(state)
+        else:
+            _bits_of(generator).state = state
+
+
+def _bits_of(generator: Any) -> Any:
     return getattr(generator, "bit_generator", generator)
+
+
+def _seed_each(found: list[tuple[bytes, Seed]], seed: int) -> None:
+    for path, each in found:
+        each(owned_seed(seed, path))
 
 
 def _by_protocol(thing: Any, name: str, seed: int) -> None:

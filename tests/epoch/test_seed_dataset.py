@@ -10,7 +10,7 @@ import signal
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate,
 from zoo.datasets import Noisy
 from zoo.own_generators import BATCH, KINDS, Draws, Epochs, N, Saves
 
-from picklable_loader import DataLoader, current_seed, send_feedback
+from picklable_loader import DataLoader, current_seed
 from picklable_loader.epoch.options import Options
 from picklable_loader.errors import LoaderWarning
 from picklable_loader.rng.owned import owned_in, seed_all_in
@@ -232,111 +232,6 @@ def give_a_generator(worker: int) -> None:
 def test_what_worker_init_fn_gives_the_dataset_is_seeded(workers: int) -> None:
     loader = make(Draws(None), workers, worker_init_fn=give_a_generator)
     assert lists(loader) == lists(make(Draws(np.random.default_rng()), 0))
-
-
-# --- made by the first batch ---------------------------------------------------------------------
-
-
-class MakesOne(Draws):
-    """Its first sample makes the generator, each time from what the process has then."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def __getitem__(self, index: int) -> float:
-        if self.rng is None:
-            self.rng = np.random.default_rng(torch.initial_seed() % 2**32)
-        return super().__getitem__(index)
-
-
-class HasOne(Draws):
-    """It has the generator as a property, which is made when it is first asked for."""
-
-    def __init__(self) -> None:
-        pass
-
-    @cached_property
-    def rng(self) -> random.Random:
-        return random.Random(3)
-
-
-class MakesAnother(Draws):
-    """Its first sample makes another generator of the one that it has."""
-
-    def __getitem__(self, index: int) -> float:
-        if type(self.rng) is random.Random:
-            self.rng = np.random.default_rng(self.rng.getrandbits(32))
-        return super().__getitem__(index)
-
-
-class Late:
-    """A function that makes its generator when it is first called."""
-
-    rng: Any = None
-
-    def __call__(self, batch: Any) -> Any:
-        self.rng = self.rng or random.Random(current_seed())
-        send_feedback(self.rng.random())
-        return torch.as_tensor(batch, dtype=torch.float64) + self.rng.random()
-
-
-LATE: dict[str, Callable[[], dict[str, Any]]] = {
-    "made": lambda: {"dataset": MakesOne()},
-    "property": lambda: {"dataset": HasOne()},
-    "made anew": lambda: {"dataset": MakesAnother(random.Random(3))},
-    "collate_fn": lambda: {"dataset": range(N), "collate_fn": Late()},
-    "convert": lambda: {"dataset": range(N), "convert": Late()},
-    "both": lambda: {"dataset": MakesOne(), "convert": Late()},
-}
-
-
-@pytest.mark.parametrize("kind", LATE)
-@pytest.mark.parametrize("workers, later", [(0, 2), (2, 0), (2, 2)])
-@pytest.mark.parametrize("options", [{}, {"seeding": "sample"}, {"on_error": "skip"}], ids=str)
-def test_generators_that_the_first_batch_makes_are_seeded_from_that_batch_on(
-    kind: str, workers: int, later: int, options: Any
-) -> None:
-    def make(workers: int) -> DataLoader[Any]:
-        return DataLoader(**LATE[kind](), batch_size=BATCH, num_workers=workers, seed=1, **options)
-
-    whole = epochs(make(later), 3)
-    loader = make(workers)
-    first, iterator = lists(loader), iter(loader)
-    head = lists([next(iterator)])
-    assert len(iterator.feedback) == (kind in ("collate_fn", "convert", "both"))
-    head += lists([next(iterator)])
-    state, pickled = iterator.state_dict(), pickle.dumps(iterator)
-    assert [first, head + lists(iterator), *epochs(loader, 1)] == whole
-    resumed, again = make(later), pickle.loads(pickled)
-    resumed.load_state_dict(state)
-    assert [head + lists(resumed), *epochs(resumed, 1)] == whole[1:]
-    assert [head + lists(again), *epochs(again.loader, 1)] == whole[1:]
-    assert lists([make(workers).batch_at(2, 1)]) == [whole[1][2]]
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_only_the_batch_that_has_made_a_generator_is_fetched_twice(workers: int) -> None:
-    def fetched(dataset: Dataset[Any]) -> list[int]:
-        counted = torch.zeros(N, dtype=torch.int64).share_memory_()
-        lists(make(Counted(dataset, counted), workers))
-        return counted.tolist()
-
-    assert fetched(MakesOne()) == [2] * BATCH + [1] * (N - BATCH)
-    assert fetched(Draws(random.Random(3))) == [1] * N
-
-
-class Counted(Dataset[Any]):
-    """Counts how often each sample is read."""
-
-    def __init__(self, dataset: Any, counted: torch.Tensor) -> None:
-        self.dataset, self.counted = dataset, counted
-
-    def __len__(self) -> int:
-        return N
-
-    def __getitem__(self, index: int) -> Any:
-        self.counted[index] += 1
-        return self.dataset[index]
 
 
 # --- what is not touched -------------------------------------------------------------------------
@@ -558,10 +453,10 @@ def test_a_transform_deep_inside_of_others_is_seeded() -> None:
     for _ in range(20):
         deep = types.SimpleNamespace(transforms=[deep])
     seeded: Any = seed_all_in({"dataset": deep}, frozenset())
-    assert len(seeded.found) == 1
+    assert len(seeded.args[0]) == 1
 
 
 def test_lists_of_many_things_are_looked_into_in_part() -> None:
     large = types.SimpleNamespace(rows=[[n] for n in range(10**5)], rng=random.Random())
     seeded: Any = seed_all_in({"dataset": partial(Draws, large)}, frozenset())
-    assert len(seeded.found) == 1
+    assert len(seeded.args[0]) == 1

@@ -122,17 +122,6 @@ class MapFetcher:
         self._job = job
         self._seeder = seeder
         self._per_sample = seeder.mode == "sample"
-        #: there was no batch yet, with which people's code may make generators
-        seeds = seeder.mode != "worker" and not job.streamed
-        self._looks_again = seeds and job.seed_dataset == "auto"
-
-    def finds_more(self) -> bool:
-        """Whether people's code has made generators with the first batch; they are seeded now."""
-        if not self._looks_again:
-            return False
-        self._looks_again, before = False, self._seeder.hooks
-        self._seeder = replace(self._seeder, hooks=hooks_of(self._job))
-        return self._seeder.hooks != before
 
     def fetch(self, task: Task) -> Any:
         """The batch of a task; raises whatever the dataset or the collate_fn raises."""
@@ -339,22 +328,8 @@ def make_fetcher(
     return LenientMapFetcher(job, seeder) if lenient else MapFetcher(job, seeder)
 
 
-def fetched(fetcher: Fetcher, task: Task, job: Job) -> Any:
-    """A task's batch as it is sent.
-
-    A batch that has made generators has drawn from them as nobody has seeded them. It is fetched
-    again, as each process does with its first batch, whichever that is.
-    """
-    before = sent()
-    batch = _converted(fetcher.fetch(task), job)
-    if isinstance(fetcher, MapFetcher) and fetcher.finds_more():
-        take_back(before)
-        batch = _converted(fetcher.fetch(task), job)
-    return batch
-
-
-def _converted(batch: Any, job: Job) -> Any:
-    """What ``convert`` makes of a batch, if there is one."""
+def converted(batch: Any, job: Job) -> Any:
+    """A batch as it is sent: what ``convert`` makes of it, if there is one."""
     if job.convert is None:
         return batch
     if type(batch) is Thinned:

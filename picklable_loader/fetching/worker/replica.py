@@ -34,7 +34,7 @@ from ...rng.generators import GLOBAL, restore_all
 from ..transport.messages import Answer, EpochStart
 from .baseline import FirstBaseline
 from .feedback import sending
-from .fetch import Fetcher, Job, StreamEnded, fetched, hooks_of, make_fetcher
+from .fetch import Fetcher, Job, StreamEnded, converted, hooks_of, make_fetcher
 from .on_error import NothingLeft
 from .stream_state import Cadence, StreamSaver
 
@@ -197,7 +197,7 @@ class Replica:
         whose = run, task.step, self._config.worker
         try:  # no local variable holds an error: its traceback would hold this frame, and that it
             with sending() as notes:
-                batch = fetched(self._fetcher, task, self._job)
+                batch = converted(self._fetcher.fetch(task), self._job)
         except StreamEnded:
             return Answer(*whose, Ended, None, None, self.take_state(over=True))
         except NothingLeft as none:

@@ -25,7 +25,7 @@ from ...datasets.protocol import computes_again, iterate, save
 from ...datasets.wrapper import keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
-from ...rng.owned_states import put_back_in, states_in
+from ...rng.owned import put_back_in, states_in
 from ...saving.pickles.by_reference import (
     attributes_of,
     dumps,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from zoo.streams import Jitter
 
-from picklable_loader.rng.owned_states import put_back_in, states_in
+from picklable_loader.rng.owned import put_back_in, states_in
 
 BITS = [np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64]
 

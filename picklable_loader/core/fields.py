@@ -85,8 +85,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "since": (list,),
     },
     "mark": {
-        "dataset": _FORM, "iterator": _FORM, "owned": _FORM,
-        "rng": (dict,), "over": (bool,), "announced": (int,),
+        "dataset": _FORM, "iterator": _FORM, "rng": (dict,), "over": (bool,), "announced": (int,),
     },
     # The order's own state: one of these. That of a registered order is checked by its factory.
     "order of a sequence": {},

@@ -4,7 +4,7 @@ A worker sends a stream's state as bytes, or the error that says why there is no
 pickle of a dict with these entries:
 
 * ``"dataset"``, ``"iterator"``: what their ``state_dict`` returned;
-* ``"owned"``: the random number generators that these two own, by name, beside their states;
+* ``"unsaved"``: paths of generators that these two own, and that their states lack;
 * ``"pickled"``: a pickle of the iterator, instead of these;
 * ``"begun"``: the dataset at its beginning, for a replay (`Baseline`; while the epoch lasts, that
   itself is the state);
@@ -30,10 +30,10 @@ from ..datasets.protocol import dataset_state
 from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
 from ..fetching.worker.baseline import Baseline
 from ..rng.generators import RNGS, GeneratorStates
-from ..rng.owned import put_back_in
 from ..saving.pickles.dtypes import dumps
 from ..saving.pickles.opened import Pickled
 from ..saving.states.plain import decode, encode_state
+from .warnings import unsaved_in_stream
 
 _STATES = ("dataset", "iterator")
 
@@ -72,6 +72,15 @@ def warn_of_drift(
         )
 
 
+def warn_of_generators(dataset: Any, positions: Iterable[StreamPosition]) -> None:
+    """Warn of generators that a stream draws from, and its state lacks."""
+    for state in (position.state for position in positions):
+        if type(state) is bytes and b"unsaved" in state:
+            if found := pickle.loads(state).get("unsaved"):
+                unsaved_in_stream(type(dataset).__qualname__, found)
+                return
+
+
 def settle(dataset: Any, states: Iterable[Any]) -> None:
     """Bring a dataset to where an epoch has left the copy of a worker, which read it to its end."""
     for entries in (pickle.loads(state) for state in states if type(state) is bytes):
@@ -79,7 +88,6 @@ def settle(dataset: Any, states: Iterable[Any]) -> None:
             Baseline.put_back(dataset, entries)
         if (state := dataset_state(entries)) is not None:
             dataset.load_state_dict(state)
-        put_back_in({"dataset": dataset}, entries.get("owned", {}))
 
 
 def brought(positions: Iterable[StreamPosition]) -> dict[int, Any]:
@@ -117,7 +125,7 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
         return position.copy(state={"over": True, "rng": _as_text(rng)}, state_at=state_at)
     form = {
         name: encode_state(entries[name], f"stream {stream}: state_dict() of the {name}")
-        for name in (*_STATES, "owned")
+        for name in _STATES
         if name in entries
     }
     if "over" in entries:
@@ -151,7 +159,7 @@ def _read(state: Any, stream: int) -> bytes | None:
     if type(state) is not dict:
         raise DamagedStateError(field, "plain values", state)
     try:
-        entries = {name: decode(state[name]) for name in (*_STATES, "owned") if name in state}
+        entries = {name: decode(state[name]) for name in _STATES if name in state}
         if "over" in state:
             entries["over"] = True
         if "announced" in state:

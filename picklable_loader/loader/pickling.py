@@ -241,7 +241,8 @@ def state_of(
 
     ``position`` gives it once no other thread moves the loader: until then, ``iter`` may begin one.
     """
-    if sys._getframe(2).f_globals.get("__name__") == _DCP:
+    caller = sys._getframe(1).f_back  # None: a thread's first function, or `atexit`
+    if caller is not None and caller.f_globals.get("__name__") == _DCP:
         saved_by_dcp()
     if whole_number("behind", behind) < 0:
         raise ValueError(f"behind should be from 0, got behind={behind}")

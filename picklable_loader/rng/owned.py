@@ -7,7 +7,6 @@ finds it, and in the global variables that the code of these reads. It calls nob
 from __future__ import annotations
 
 import gc
-import json
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +35,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..core.seeds import owned_seed
 from .generators import GLOBAL
-from .mt19937 import WORDS
 from .reads import (
     ATOMS,
     BY_CLASS,
@@ -49,7 +47,6 @@ from .reads import (
     values_of_function,
     values_of_kind,
 )
-from .text import pack_words, unpack_words
 
 #: nothing is looked for in them
 _CLOSED = (type, ModuleType, torch.Tensor, np.ndarray, TorchDataLoader, Logger)
@@ -64,8 +61,8 @@ _PLAIN = (list, tuple, dict)
 #: how many things are looked at, and how many in the rest; how many of what is in one
 _MOST_SEEN, _MOST_IN_REST, _MOST_NEAR = 2000, 1000, 64
 _32_BITS = 0xFFFFFFFF
-#: numbers that numpy's Philox makes at a time
-_BUFFERED = 4
+#: in the smallest state of a Mersenne Twister
+_WORDS = 625
 #: methods of Hugging Face's collators: the first makes a generator by the second, when it is needed
 _LAZY, _MAKE = "create_rng", "get_generator"
 #: this layer may not import it
@@ -238,7 +235,7 @@ def seed_of(generator: Any) -> Seed | None:
     if issubclass(kind, np.random.RandomState):
         of_numpy = type(generator._bit_generator) is np.random.MT19937
         return (lambda seed: generator.seed(seed & _32_BITS)) if of_numpy else None
-    bits = _bits_of(generator)
+    bits = generator.bit_generator if issubclass(kind, np.random.Generator) else generator
     if issubclass(type(bits), np.random.BitGenerator) and type(bits).__module__.startswith("numpy"):
         # This puts its seed sequence back as well, on which ``spawn`` depends.
         return lambda seed: bits.__setstate__(type(bits)(seed).__reduce__()[2])
@@ -257,81 +254,14 @@ def seed_all_in(
         excluded: paths of what is not seeded.
         exact: the part that is saved with all that it owns; its class is not.
     """
-    found = []
-    for path, name, generator in _named(owned_in(parts, ids_of_global(), whole=True)):
+    found, paths = [], Counter[str]()
+    for path, generator in owned_in(parts, ids_of_global(), whole=True):
+        paths[path] += 1  # those in a set have one path
         own = exact is not None and path.startswith(exact) and not by_name(path)
         seed = None if own or path in excluded else seed_of(generator)
         if seed is not None:
-            found.append((name.encode(), seed))
+            found.append((f"{path},{paths[path]}".encode(), seed))
     return partial(_seed_each, found) if found else None
-
-
-def states_in(parts: dict[str, Any]) -> dict[str, Any]:
-    """The states of the generators that some things own, by name, as numbers, text and arrays.
-
-    Those of their classes and in global variables are left out: the loader seeds them.
-    """
-    states = {}
-    for name, generator in _own(parts):
-        with suppress(NotImplementedError):  # of a random.SystemRandom
-            states[name] = _state_of(generator)
-    return states
-
-
-def put_back_in(parts: dict[str, Any], states: dict[str, Any]) -> None:
-    """Put the generators that some things own at states of `states_in`.
-
-    Raises:
-        Exception: one is no state of its generator.
-    """
-    for name, generator in _own(parts) if states else ():
-        if name in states:
-            _put_back(generator, states[name])
-
-
-def _named(found: Found) -> Iterator[tuple[str, str, Any]]:
-    """By path and by name, which has a number: those in a set have one path."""
-    paths = Counter[str]()
-    for path, generator in found:
-        paths[path] += 1
-        yield path, f"{path},{paths[path]}", generator
-
-
-def _own(parts: dict[str, Any]) -> Found:
-    for path, name, generator in _named(owned_in(parts, ids_of_global(), reads=False)):
-        if isinstance(generator, GENERATORS) and not by_name(path):
-            yield name, generator
-
-
-def _state_of(generator: Any) -> Any:
-    if isinstance(generator, torch.Generator):
-        return pack_words(generator.get_state().numpy().tobytes())
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    legacy = isinstance(generator, np.random.RandomState)
-    state = generator.get_state(legacy=False) if legacy else _bits_of(generator).state
-    return json.loads(json.dumps(state, default=np.ndarray.tolist))  # arrays are no JSON
-
-
-def _put_back(generator: Any, state: Any) -> None:
-    if isinstance(generator, torch.Generator):
-        words = bytearray(unpack_words(state))
-        generator.set_state(torch.frombuffer(words, dtype=torch.uint8))
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)
-    else:
-        # numpy looks at no position, and would read beyond its numbers
-        at = state["state"].get("pos", 0), state.get("buffer_pos", 0)
-        if not (0 <= at[0] <= WORDS - 1 and 0 <= at[1] <= _BUFFERED):
-            raise ValueError(f"a generator's position is out of range: {at}")
-        if isinstance(generator, np.random.RandomState):
-            generator.set_state(state)
-        else:
-            _bits_of(generator).state = state
-
-
-def _bits_of(generator: Any) -> Any:
-    return getattr(generator, "bit_generator", generator)
 
 
 def _seed_each(found: list[tuple[bytes, Seed]], seed: int) -> None:
@@ -446,3 +376,33 @@ def _of_class(kind: type[Any]) -> list[tuple[str, Any]]:
         elif type(value) is MemberDescriptorType or issubclass(type(value), GENERATORS):
             found.append((name, value))
     return found
+
+
+# --- generators of streams -----------------------------------------------------------------------
+
+
+def owned_beside(parts: dict[str, Any], state: Any) -> list[str]:
+    """The generators that some things own, by path, if a state of them has none; at most three.
+
+    Those of their classes and in global variables are left out: the loader seeds them.
+    """
+    if _has_generators(state):
+        return []
+    found = owned_in(parts, ids_of_global(), reads=False)
+    own = (path for path, each in found if isinstance(each, GENERATORS) and not by_name(path))
+    return list(islice(own, 3))
+
+
+def _has_generators(state: Any) -> bool:
+    """Some, or their states, are in it."""
+    if isinstance(state, dict):
+        return "bit_generator" in state or any(map(_has_generators, state.values()))
+    if isinstance(state, list | tuple):
+        # of a random.Random: (3, (624 words and a position), None)
+        words = max((len(each) for each in state if isinstance(each, list | tuple)), default=0)
+        return words >= _WORDS or any(map(_has_generators, state[:_MOST_NEAR]))
+    if isinstance(state, torch.Tensor | np.ndarray):  # of torch's on the CPU; numpy's words
+        return len(state.reshape(-1)) >= _WORDS - 1
+    if isinstance(state, bytes | str):
+        return len(state) >= _WORDS
+    return isinstance(state, GENERATORS)

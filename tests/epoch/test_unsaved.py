@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from laws.observe import lists
-from torch.utils.data import ConcatDataset, Sampler, Subset
+from torch.utils.data import ConcatDataset, IterableDataset, Sampler, Subset
 from zoo import inexact
 from zoo.datasets import Noisy
 from zoo.own_generators import BATCH, KINDS, Draws, Epochs, N, Saves, jittered, of_map
@@ -430,3 +430,83 @@ def test_new_persistent_workers_have_the_dataset_as_it_is_then() -> None:
         data.mosaic = False
 
     assert not _changed(change, num_workers=1, persistent_workers=True)
+
+
+# --- a stream whose state is a position ----------------------------------------------------------
+
+
+class Walk:
+    def __init__(self, data: Any) -> None:
+        self.data, self.at = data, 0
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> float:
+        if self.at == N:
+            raise StopIteration
+        self.at += 1
+        return self.at + float(self.data.rng.random())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, **self.data.more(self.data.rng)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class Positioned(IterableDataset[float]):
+    def __init__(self, rng: Any, more: Callable[[Any], dict[str, Any]]) -> None:
+        self.rng, self.more = rng, more
+
+    def __iter__(self) -> Walk:
+        return Walk(self)
+
+
+class PositionedMap(Noisy):
+    def __init__(self, rng: Any, more: Callable[[Any], dict[str, Any]]) -> None:
+        super().__init__(N)
+        self.rng, self.more = rng, more
+
+    def __getitem__(self, index: int) -> Any:
+        return index + float(self.rng.random())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"reads": 0, **self.more(self.rng)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+def of_position(rng: Any) -> dict[str, Any]:
+    return {"words": [1, 2], "length": np.zeros(9)}
+
+
+STATES: dict[str, tuple[Callable[[], Any], Callable[[Any], dict[str, Any]], bool]] = {
+    "numpy": (lambda: np.random.default_rng(1), of_position, True),
+    "python": (lambda: random.Random(1), of_position, True),
+    "numpy, saved": (
+        lambda: np.random.default_rng(1), lambda rng: {"rng": rng.bit_generator.state}, False
+    ),
+    "python, saved": (lambda: random.Random(1), lambda rng: {"of": [rng.getstate()]}, False),
+    "legacy, saved": (
+        lambda: np.random.RandomState(1), lambda rng: {"rng": rng.get_state()}, False
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("way", ["state_dict", "pickle"])
+@pytest.mark.parametrize("make", [Positioned, PositionedMap])
+@pytest.mark.parametrize("kind", STATES)
+def test_a_save_warns_of_a_stream_whose_state_lacks_the_generator_that_it_owns(
+    kind: str, make: Any, way: str, workers: int
+) -> None:
+    rng, more, lacks = STATES[kind]
+    iterator = iter(DataLoader(make(rng(), more), 2, num_workers=workers))
+    next(iterator)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        iterator.state_dict() if way == "state_dict" else pickle.dumps(iterator)
+    found = [str(each.message) for each in given if "lacks the random gen" in str(each.message)]
+    assert bool(found) == lacks
+    assert all("own: dataset.rng." in each for each in found)

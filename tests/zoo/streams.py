@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -201,37 +199,6 @@ class StatefulWalk(Walk):
         self.at = state["at"]
 
 
-class Jitter:
-    """A transform with generators of its own, one of each kind."""
-
-    def __init__(self) -> None:
-        self.python, self.numpy = random.Random(1), np.random.default_rng(2)
-        self.legacy, self.torch = np.random.RandomState(3), torch.Generator().manual_seed(4)
-
-    def __call__(self, sample: torch.Tensor) -> torch.Tensor:
-        drawn = self.python.gauss(0, 1) + self.numpy.random() + self.legacy.randn()
-        return sample + drawn + torch.rand((), generator=self.torch)
-
-
-class Jittered(StatefulDataset):
-    """Its state is a position, and it owns a transform that draws."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.transform = Jitter()
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for given in super().__iter__():
-            yield self.transform(given)
-
-
-class JitteredIterator(IterableDataset[torch.Tensor]):
-    """Its iterator's state is a position, and the iterator owns a transform that draws."""
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return JitteredWalk()
-
-
 class Breaking(StatefulIterator):
     """Some samples raise, and the next one follows all the same."""
 
@@ -245,15 +212,6 @@ class BreakingWalk(StatefulWalk):
         if given[0] in (2, 3, 10):
             raise Boom
         return given
-
-
-class JitteredWalk(StatefulWalk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.transform = Jitter()
-
-    def __next__(self) -> Any:
-        return self.transform(super().__next__())
 
 
 class Both(StatefulIterator):
@@ -320,8 +278,6 @@ KINDS = [
     Kind(StatefulIterator),
     Kind(Breaking),
     Kind(Both, counts=True),
-    Kind(Jittered, counts=True),
-    Kind(JitteredIterator),
     Kind(shuffled),
     Kind(shuffled_generator, stateful=False),
     Kind(mixed, stateful=False),

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...datasets.protocol import computes_again, iterate, save
+from ...datasets.protocol import computes_again, is_hugging_face, iterate, save
 from ...datasets.wrapper import keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
-from ...rng.owned import put_back_in, states_in
+from ...rng.owned import owned_beside
 from ...saving.pickles.by_reference import (
     attributes_of,
     dumps,
@@ -80,6 +80,10 @@ class StreamSaver:
         self.beginning: Baseline | None = None
         #: where states are pickled: memory that is used again is written to several times as fast
         self._buffer = io.BytesIO()
+        #: generators that dataset and iterator own, and that their states lack
+        self._unsaved: list[str] = []
+        #: states at which it is still to look for them: the first samples may make some
+        self._looks = 2
         #: the stream was opened where it has no more to give
         self.over = False
 
@@ -99,7 +103,6 @@ class StreamSaver:
         if not self._iterable:
             if "dataset" in entries:
                 self._dataset.load_state_dict(entries["dataset"])
-                self._put_back_owned(entries)
                 if not begun:
                     self._set_epoch(entries.get("announced"))
             restore_all(rng)
@@ -109,7 +112,6 @@ class StreamSaver:
             restore_all(rng)  # `iter` may draw
             return self._open({})
         iterator = self._open(entries)
-        self._put_back_owned(entries, iterator)
         restore_all(rng)
         return iterator
 
@@ -167,10 +169,6 @@ class StreamSaver:
             return beginning
         return beginning if state is None and begins else state
 
-    def _put_back_owned(self, entries: dict[str, Any], iterator: Any = None) -> None:
-        parts = {"dataset": self._dataset, "iterator": iterator}
-        put_back_in(parts, entries.get("owned", {}))
-
     @property
     def _lives_on(self) -> bool:
         """The dataset is a worker's copy, which earlier epochs may have changed."""
@@ -210,7 +208,6 @@ class StreamSaver:
             self._dataset.load_state_dict(entries["dataset"])
         if "begun" in entries:
             Baseline.put_back(self._dataset, entries)
-        self._put_back_owned(entries)
         if entries.keys() & _PUT_BACK:
             self._set_epoch(entries.get("announced"))  # it may have been chosen since
 
@@ -254,9 +251,13 @@ class StreamSaver:
         empty = [name for name, state in entries.items() if state is None]
         if empty:
             raise self._refusal(f"state_dict() of the {empty[0]} returned None")
-        # a state_dict may have the position only
-        owned = states_in({"dataset": self._dataset, "iterator": iterator}) if entries else {}
-        return {**entries, "owned": owned} if owned else entries
+        if entries and self._looks:
+            self._looks -= 1
+            parts = {"dataset": self._dataset, "iterator": iterator}
+            self._unsaved = owned_beside(parts, entries)
+            if is_hugging_face(self._dataset):  # its own shuffles copy theirs in each epoch
+                self._unsaved = [path for path in self._unsaved if path[-10:] != ".generator"]
+        return {**entries, "unsaved": self._unsaved} if self._unsaved else entries
 
     def _refusal(self, reason: str) -> CannotSaveError:
         return CannotSaveError(

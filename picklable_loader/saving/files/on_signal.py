@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import Any
 
-from ...errors import UsageError
+from ...errors import UsageError, warn
 from ...rng.process_rank import has_group, rank_and_world
 from .checkpoint import save
 
@@ -126,7 +126,7 @@ class save_on_signal:
                 "a call of save_on_signal() decides for its own rank, and the others of the "
                 "process group would wait for it in vain: reduce `stop.received is not None` over "
                 "the ranks at each step, call stop.save() on every rank if one has had a signal, "
-                "and pass path=None on all ranks but one"
+                "and pass path=None on all ranks but one, or each rank a path of its own"
             )
         if self.received is None:
             return False
@@ -148,7 +148,13 @@ class save_on_signal:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None and self._path is not None and not _several_ranks():
+            if kind is None and _several_ranks():
+                if self.received is not None and not self.saved:
+                    warn(
+                        f"signal {self.received} came, and no checkpoint was written: with several "
+                        "ranks, call stop.save() on every rank before the block ends"
+                    )
+            elif kind is None and self._path is not None:
                 self()
         finally:
             self._put_back()

@@ -93,10 +93,18 @@ def _reduced(tensor: torch.Tensor) -> Any:
     return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
 
 
+#: pickle cannot open tensors of other types again (uint16, float8), wherever a state has them
+_PLAIN = {
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
+    torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
+}  # fmt: skip
+
+
 def _is_plain(tensor: torch.Tensor) -> bool:
     """It is numbers in memory of this process, one after the other, and nothing else."""
     return (
-        tensor.layout is torch.strided
+        tensor.dtype in _PLAIN
+        and tensor.layout is torch.strided
         and tensor.device.type == "cpu"
         and not (tensor.is_nested or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
         and not (vars(tensor) or tensor._backward_hooks)

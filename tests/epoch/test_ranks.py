@@ -7,8 +7,6 @@ import os
 import pickle
 import random
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -83,12 +81,6 @@ def be_a_rank(name: str, port: int, world: int, folder: Path, rank: int) -> None
     patience = timedelta(seconds=1 if "missing" in name else PATIENCE)
     store = TCPStore("127.0.0.1", port, is_master=False, timeout=patience)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    answer(name, folder)
-
-
-def answer(name: str, folder: Path) -> None:
-    """Write what this rank returns, or the error that it raises, into the test's folder."""
-    rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)
     try:
         result = DEEDS[name](rank, world, folder)
@@ -97,20 +89,6 @@ def answer(name: str, folder: Path) -> None:
     (folder / f"{rank}").write_bytes(pickle.dumps(result))
     dist.barrier()
     dist.destroy_process_group()
-
-
-def ranks_of_torchrun(act: Callable[[int, int, Path], Any], world: int, folder: Path) -> list[Any]:
-    """The same under torchrun itself: each rank imports all, which takes seconds."""
-    words = ["torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-    path = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", *words, __file__, act.__name__, str(folder)],
-        env={**os.environ, **path, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return [pickle.loads((folder / f"{rank}").read_bytes()) for rank in range(world)]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -683,28 +661,9 @@ def checkpointed(rank: int, world: int, folder: Path) -> Any:
 
     from picklable_loader.integrations.dcp import LoaderState
 
-    found = gone_on(world, folder, DistributedDataParallel(torch.nn.Linear(1, 1)))
-    alone: Any = DataLoader(cast(Any, range(9)), 2)
-    next(iter(alone)) if rank else None
-    dcp.save({"alone": LoaderState(alone)}, checkpoint_id=folder / "each")
-    again: Any = DataLoader(cast(Any, range(9)), 2)
-    dcp.load({"alone": LoaderState(again)}, checkpoint_id=folder / "each")
-    assert again.state_dict() == alone.state_dict()
-    return found
-
-
-@deed
-def checkpointed_without_training(rank: int, world: int, folder: Path) -> Any:
-    return gone_on(world, folder, torch.nn.Linear(1, 1), last=3)
-
-
-def gone_on(world: int, folder: Path, model: torch.nn.Module, last: int = 1) -> dict[str, Any]:
-    """What a rank reads from the newest checkpoint: a batch, which is saved; the ``last``, all."""
-    import torch.distributed.checkpoint as dcp
-
-    from picklable_loader.integrations.dcp import LoaderState
-
     loaders = {"streams": streams(shard_tail="uneven"), "map": loader(batch_size=12 // world)}
+    alone: Any = DataLoader(cast(Any, range(9)), 2)
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
     content: Any = {name: LoaderState(each) for name, each in loaders.items()}
     content["model"] = model.state_dict()
     found = sorted(folder.glob("step*"))
@@ -717,26 +676,21 @@ def gone_on(world: int, folder: Path, model: torch.nn.Module, last: int = 1) -> 
         dcp.async_save(content, checkpoint_id=path).result()
     else:
         dcp.save(content, checkpoint_id=path)
-    if world == last:
-        seen = {name: samples + sum(ids(iterators[name]), []) for name, samples in seen.items()}
-    return seen
+    content = {"alone": LoaderState(alone)}
+    next(iter(alone)) if rank else None
+    dcp.save(content, checkpoint_id=folder / "each")
+    again: Any = DataLoader(cast(Any, range(9)), 2)
+    dcp.load({"alone": LoaderState(again)}, checkpoint_id=folder / "each")
+    assert again.state_dict() == alone.state_dict()
+    rest = {name: sum(ids(each), []) for name, each in iterators.items()} if world == 1 else {}
+    return seen, rest
 
 
-@pytest.mark.parametrize(
-    ("start", "act", "worlds"),
-    [
-        (ranks, checkpointed, (4, 2, 3, 1)),
-        (ranks_of_torchrun, checkpointed_without_training, (4, 2, 3)),
-    ],
-    ids=["fork", "torchrun"],
-)
-def test_a_checkpoint_of_all_ranks_goes_on_on_4_2_3_and_1_of_them(
-    start: Any, act: Any, worlds: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_all_ranks_goes_on_on_4_2_3_and_1_of_them(tmp_path: Path) -> None:
     read: dict[str, list[Any]] = {"streams": [], "map": []}
-    for world in worlds:
-        for seen in start(act, world, tmp_path):
-            for name, samples in seen.items():
+    for world in (4, 2, 3, 1):
+        for seen, rest in ranks(checkpointed, world, tmp_path):
+            for name, samples in [*seen.items(), *rest.items()]:
                 read[name] += samples
     every = [[100.0 * at + x] for at, n in enumerate([9, 2, 7, 0, 5, 1]) for x in range(n)]
     assert sorted(read["streams"]) == every
@@ -925,8 +879,3 @@ def test_a_distributed_sampler_in_a_checkpoint_of_2_ranks_goes_on_on_3(tmp_path:
     read = sum(ranks(distributed_in_a_checkpoint, 2, tmp_path), [])
     read += sum(ranks(distributed_in_a_checkpoint, 3, tmp_path), [])
     assert len(read) == len({*read}) >= N - 3
-
-
-if __name__ == "__main__":  # under torchrun
-    dist.init_process_group("gloo")
-    answer(sys.argv[1], Path(sys.argv[2]))

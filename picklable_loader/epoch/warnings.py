@@ -98,10 +98,10 @@ def unsaved_in_data(found: str) -> None:
 def unsaved_in_stream(dataset: str, found: list[str]) -> None:
     """A stream's state is its position only, and the stream draws from generators of its own."""
     warn(
-        f"the state_dict of {dataset}, or of its iterator, lacks the random generators that they "
-        f"own: {', '.join(found)}. After a resume these may draw other numbers. Save their states "
-        "in state_dict as well, or draw from picklable_loader.current_seed(). If a resume makes "
-        "them anew, or reads again from the start, ignore this"
+        f"the state_dict of {dataset}, or of its iterator, lacks random generators that they own "
+        f"and draw from: {', '.join(found)}. After a resume these may draw other numbers. Save "
+        "their states in state_dict as well, or draw from picklable_loader.current_seed(). If a "
+        "resume makes them anew, or reads again from the start, ignore this"
     )
 
 

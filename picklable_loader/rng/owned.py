@@ -7,6 +7,7 @@ finds it, and in the global variables that the code of these reads. It calls nob
 from __future__ import annotations
 
 import gc
+import pickle
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -381,16 +382,25 @@ def _of_class(kind: type[Any]) -> list[tuple[str, Any]]:
 # --- generators of streams -----------------------------------------------------------------------
 
 
-def owned_beside(parts: dict[str, Any], state: Any) -> list[str]:
-    """The generators that some things own, by path, if a state of them has none; at most three.
+def owned_beside(parts: dict[str, Any], state: Any) -> dict[str, bytes]:
+    """The generators that some things own, by path, if a state of them has none; each as it is.
 
     Those of their classes and in global variables are left out: the loader seeds them.
     """
     if _has_generators(state):
-        return []
+        return {}
     found = owned_in(parts, ids_of_global(), reads=False)
-    own = (path for path, each in found if isinstance(each, GENERATORS) and not by_name(path))
-    return list(islice(own, 3))
+    own = {p: each for p, each in found if isinstance(each, GENERATORS) and not by_name(p)}
+    return {path: _as_it_is(each) for path, each in own.items()}
+
+
+def _as_it_is(generator: Any) -> bytes:
+    if isinstance(generator, torch.Generator):
+        return bytes(generator.get_state().numpy().tobytes())
+    try:
+        return pickle.dumps(generator)
+    except Exception:  # of a class of the user's
+        return b""
 
 
 def _has_generators(state: Any) -> bool:

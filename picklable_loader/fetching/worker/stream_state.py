@@ -82,8 +82,9 @@ class StreamSaver:
         self._buffer = io.BytesIO()
         #: generators that dataset and iterator own, and that their states lack
         self._unsaved: list[str] = []
-        #: states at which it is still to look for them: the first samples may make some
+        #: states at which it is still to look for them, and those found last
         self._looks = 2
+        self._seen: dict[str, bytes] = {}
         #: the stream was opened where it has no more to give
         self.over = False
 
@@ -251,13 +252,18 @@ class StreamSaver:
         empty = [name for name, state in entries.items() if state is None]
         if empty:
             raise self._refusal(f"state_dict() of the {empty[0]} returned None")
-        if entries and self._looks:
-            self._looks -= 1
-            parts = {"dataset": self._dataset, "iterator": iterator}
-            self._unsaved = owned_beside(parts, entries)
-            if is_hugging_face(self._dataset):  # its own shuffles copy theirs in each epoch
-                self._unsaved = [path for path in self._unsaved if path[-10:] != ".generator"]
+        if entries and not fresh and self._looks:
+            self._look(entries, iterator)
         return {**entries, "unsaved": self._unsaved} if self._unsaved else entries
+
+    def _look(self, entries: dict[str, Any], iterator: Any) -> None:
+        """Find generators that samples draw from: they have moved between two looks."""
+        found = owned_beside({"dataset": self._dataset, "iterator": iterator}, entries)
+        if is_hugging_face(self._dataset):  # its own shuffles copy theirs in each epoch
+            found = {path: each for path, each in found.items() if path[-10:] != ".generator"}
+        before, self._seen = self._seen, found
+        self._looks -= 1
+        self._unsaved = [path for path in found if before.get(path, found[path]) != found[path]][:3]
 
     def _refusal(self, reason: str) -> CannotSaveError:
         return CannotSaveError(

@@ -245,7 +245,7 @@ def _reads_again(dataset: Any) -> bool:
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
-    """What a dataset of Hugging Face's is made of; of any other one, nothing."""
+    """Parts of a dataset of Hugging Face's; none of any other one."""
     ahead = [dataset._ex_iterable] if is_hugging_face(dataset) else []
     for part in ahead:
         yield part

@@ -104,7 +104,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
 
     @property
     def iterators(self) -> list[LoaderIterator[Any]]:
-        """Those of the training loaders that Lightning reads now, for example for `tell`."""
+        """Iterators of the training loaders that Lightning reads now, for example for `tell`."""
         combined = None if self._trainer is None else self._trainer.fit_loop._combined_loader
         running = None if combined is None else combined._iterator
         return [] if running is None else [*running.iterators]

@@ -403,16 +403,19 @@ def _as_it_is(generator: Any) -> bytes:
         return b""
 
 
-def _has_generators(state: Any) -> bool:
-    """Some, or their states, are in it."""
+def _has_generators(state: Any, levels: int = 8) -> bool:
+    """A generator, its state, or data as long as one is in it; deeper levels are not looked at."""
     if isinstance(state, dict):
-        return "bit_generator" in state or any(map(_has_generators, state.values()))
+        parts = [*state.values()]
+        return "bit_generator" in state or _any_has(parts, levels)
     if isinstance(state, list | tuple):
-        # of a random.Random: (3, (624 words and a position), None)
-        words = max((len(each) for each in state if isinstance(each, list | tuple)), default=0)
-        return words >= _WORDS or any(map(_has_generators, state[:_MOST_NEAR]))
-    if isinstance(state, torch.Tensor | np.ndarray):  # of torch's on the CPU; numpy's words
-        return len(state.reshape(-1)) >= _WORDS - 1
-    if isinstance(state, bytes | str):
-        return len(state) >= _WORDS
+        return len(state) >= _WORDS - 1 or _any_has(state, levels)
+    if isinstance(state, torch.Tensor):
+        return state.numel() >= _WORDS - 1
+    if isinstance(state, np.ndarray | bytes | str):
+        return (state.size if isinstance(state, np.ndarray) else len(state)) >= _WORDS - 1
     return isinstance(state, GENERATORS)
+
+
+def _any_has(parts: list[Any] | tuple[Any, ...], levels: int) -> bool:
+    return levels > 0 and any(_has_generators(part, levels - 1) for part in parts)

@@ -260,7 +260,7 @@ class StreamSaver:
         """Find generators that samples draw from: they have moved between two looks."""
         found = owned_beside({"dataset": self._dataset, "iterator": iterator}, entries)
         if is_hugging_face(self._dataset):  # its own shuffles copy theirs in each epoch
-            found = {path: each for path, each in found.items() if path[-10:] != ".generator"}
+            found = {path: each for path, each in found.items() if not path.endswith(".generator")}
         before, self._seen = self._seen, found
         self._looks -= 1
         self._unsaved = [path for path in found if before.get(path, found[path]) != found[path]][:3]

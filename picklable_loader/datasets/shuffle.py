@@ -284,19 +284,16 @@ class Rereader(ShuffleIterator):
         self._inner = reopen(self._dataset, state["inner"])
         # A wanted sample comes into the buffer as it is met: states are held for those there.
         for _ in range(state["count"]):
-            number, sample = self._read_again(start + state["count"])
+            try:
+                number, sample = self._read()
+            except StopIteration:
+                raise _elsewhere(self._count, start + state["count"]) from None
             if number - start in wanted:
                 self._buffer.append((number, sample))
         met = dict(self._buffer)
         self._buffer = [(start + number, met[start + number]) for number in state["numbers"]]
         if self._ended:
             self._end_again()
-
-    def _read_again(self, until: int) -> tuple[int, Any]:
-        try:
-            return self._read()
-        except StopIteration:
-            raise _elsewhere(self._count, until) from None
 
     def _end_again(self) -> None:
         """Let the dataset come to its end: it may change something there."""

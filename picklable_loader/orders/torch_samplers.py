@@ -280,14 +280,8 @@ def draws_at_once(sampler: Any) -> bool:
     """
     if isinstance(sampler, RandomSampler):
         return not sampler.replacement and sampler.num_samples < len(sampler.data_source)
-    return isinstance(
-        sampler,
-        SequentialSampler
-        | SubsetRandomSampler
-        | WeightedRandomSampler
-        | DistributedSampler
-        | ShuffleSampler,
-    ) or isinstance(sampler, range | list | tuple)
+    of_torch = SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler
+    return isinstance(sampler, (*of_torch, ShuffleSampler, range, list, tuple))
 
 
 def data_of(sampler: Any) -> Any:

@@ -45,8 +45,8 @@ from .reads import (
     by_name,
     generators_of_methods,
     generators_read,
-    values_of_function,
     values_of_kind,
+    values_read,
 )
 
 #: nothing is looked for in them
@@ -70,19 +70,9 @@ _LAZY, _MAKE = "create_rng", "get_generator"
 _ITERATOR = ("picklable_loader", "LoaderIterator")
 #: their referents are all that is of interest in them
 _HOLDERS = (
-    set,
-    frozenset,
-    deque,
-    MappingProxyType,
-    type(iter(int, 1)),
-    chain,
-    cycle,
-    enumerate,
-    filter,
-    map,
-    zip,
+    *(set, frozenset, deque, MappingProxyType),
+    *(type(iter(int, 1)), chain, cycle, enumerate, filter, map, zip),
 )
-
 
 #: a path, what is there, and how deep in data
 _Thing = tuple[str, Any, int]
@@ -213,7 +203,7 @@ class _Walk:
         if not self.reads:
             return
         if kind is FunctionType:
-            yield from self._new(values_of_function(thing, self.names), path, 0)
+            yield from self._new(values_read([(thing, "", {})], self.names), path, 0)
         elif not (kind in _PLAIN or kind in self.kinds):
             self.kinds.add(kind)
             yield from self._new(values_of_kind(kind, self.names), path, 0)
@@ -405,17 +395,16 @@ def _as_it_is(generator: Any) -> bytes:
 
 def _has_generators(state: Any, levels: int = 8) -> bool:
     """A generator, its state, or data as long as one is in it; deeper levels are not looked at."""
-    if isinstance(state, dict):
-        parts = [*state.values()]
-        return "bit_generator" in state or _any_has(parts, levels)
-    if isinstance(state, list | tuple):
-        return len(state) >= _WORDS - 1 or _any_has(state, levels)
     if isinstance(state, torch.Tensor):
         return state.numel() >= _WORDS - 1
-    if isinstance(state, np.ndarray | bytes | str):
-        return (state.size if isinstance(state, np.ndarray) else len(state)) >= _WORDS - 1
+    if isinstance(state, np.ndarray):
+        return state.size >= _WORDS - 1
+    if isinstance(state, bytes | str | list | tuple) and len(state) >= _WORDS - 1:
+        return True
+    if isinstance(state, dict):
+        if "bit_generator" in state:
+            return True
+        state = [*state.values()]
+    if isinstance(state, list | tuple):
+        return levels > 0 and any(_has_generators(part, levels - 1) for part in state)
     return isinstance(state, GENERATORS)
-
-
-def _any_has(parts: list[Any] | tuple[Any, ...], levels: int) -> bool:
-    return levels > 0 and any(_has_generators(part, levels - 1) for part in parts)

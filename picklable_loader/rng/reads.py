@@ -31,7 +31,7 @@ Found = Iterator[tuple[str, Any]]
 #: by name, of a class and its bases
 Definitions = dict[str, list[Any]]
 #: something that code reads, its path, and the class that it is looked up in
-_Read = tuple[Any, str, Definitions]
+Read = tuple[Any, str, Definitions]
 
 GENERATORS = (
     np.random.Generator,
@@ -142,16 +142,11 @@ def values_of_kind(kind: type[Any], names: set[str]) -> list[tuple[str, Any]]:
             continue
         if name in _CALLED or _is_near(function.__globals__, {}):
             called.append((function, f"{BY_CLASS}{name}", defined))
-    return _values_read(called, names)
+    return values_read(called, names)
 
 
-def values_of_function(function: FunctionType, names: set[str]) -> list[tuple[str, Any]]:
-    """All that a function reads in global variables; its names are added to the given ones."""
-    return _values_read([(function, "", {})], names)
-
-
-def _values_read(called: Iterable[_Read], names: set[str]) -> list[tuple[str, Any]]:
-    """All that functions read, and those that they call."""
+def values_read(called: Iterable[Read], names: set[str]) -> list[tuple[str, Any]]:
+    """All that functions read, and those that they call; for ``names`` see `values_of_kind`."""
     found: list[tuple[str, Any]] = []
     waiting, seen = deque(called), set[Any]()
     while waiting and len(seen) < _MOST_FUNCTIONS:
@@ -173,7 +168,7 @@ def _values_read(called: Iterable[_Read], names: set[str]) -> list[tuple[str, An
     return found
 
 
-def _reads(code: CodeType, variables: dict[str, Any], defined: Definitions) -> Iterator[_Read]:
+def _reads(code: CodeType, variables: dict[str, Any], defined: Definitions) -> Iterator[Read]:
     """All that code reads, with its path, and the class that it is looked up in."""
     yield from _looked_up(code, defined, BY_CLASS)
     for path, value in _named(code, variables):
@@ -189,7 +184,7 @@ def _reads(code: CodeType, variables: dict[str, Any], defined: Definitions) -> I
             yield value, GLOBALS + path, {}
 
 
-def _looked_up(code: CodeType, defined: Definitions, prefix: str) -> Iterator[_Read]:
+def _looked_up(code: CodeType, defined: Definitions, prefix: str) -> Iterator[Read]:
     """All in a class that code may read, by the names of the attributes that it reads."""
     called = () if prefix == BY_CLASS else _CALLED
     for name in (*code.co_names, *called):
@@ -254,14 +249,10 @@ def _is_near(variables: dict[str, Any], reader: dict[str, Any]) -> bool:
 
 
 def _of_library(variables: dict[str, Any]) -> bool:
-    root, path = _root(variables), variables.get("__file__")
+    root, path = str(variables.get("__name__")).partition(".")[0], variables.get("__file__")
     if root in sys.stdlib_module_names:  # a program may have a file of that name, too
         return path is None or str(path).startswith(_STDLIB)
     return root in _LIBRARIES
-
-
-def _root(variables: dict[str, Any]) -> str:
-    return str(variables.get("__name__")).partition(".")[0]
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -63,16 +63,13 @@ def rejoin(begins: Source | None = None) -> None:
         begins: the source of the loader that is about to draw.
     """
     living = [each for ref in _LIVING.valuerefs() if (each := ref()) is not None]
-    for source in living:
-        if source.private is not None and source.seed is None:
-            break
-    else:
+    apart = [each for each in living if each.private is not None and each.seed is None]
+    if not apart:
         return
     with Isolated.turn:
         found = capture_all()
-        for source in living:
-            if source.private is not None and source.seed is None:
-                source.join(found, living, source is begins)
+        for source in apart:
+            source.join(found, living, source is begins)
 
 
 class Source:

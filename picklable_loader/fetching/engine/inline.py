@@ -122,7 +122,6 @@ class InlineEngine:
         return self._replicas[stream].answer(0, task, began_ns)
 
     def _begin(self, begin: EpochStart, positions: dict[int, StreamPosition]) -> StreamStates:
-        first = {}
         self._replicas = {n: each for n, each in self._replicas.items() if n < self._own}
         self._opening = begin, positions
         for stream, replica in self._replicas.items():
@@ -137,8 +136,7 @@ class InlineEngine:
                 restore_all(rngs)
         self._started = True
         # The dataset is the program's own: a pickle of the loader finds it in mid-epoch.
-        for stream, replica in self._replicas.items():
-            first[stream] = replica.first_state(begins=stream not in positions)
+        first = {n: each.first_state(n not in positions) for n, each in self._replicas.items()}
         return {stream: state for stream, state in first.items() if state is not None}
 
     def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:

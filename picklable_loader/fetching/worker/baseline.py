@@ -181,12 +181,9 @@ def _parts(owner: Any) -> list[tuple[Any, Any]]:
         return list(owner.items())
     kinds = [kind for kind in reversed(type(owner).__mro__) if not _is_torchs(kind)]
     of_class = {name: value for kind in kinds for name, value in vars(kind).items()}
-    plain = {name: value for name, value in of_class.items() if _is_data(name, value)}
+    named = {name: value for name, value in of_class.items() if not name.startswith("__")}
+    plain = {name: value for name, value in named.items() if not hasattr(value, "__get__")}
     return list({**plain, **attributes_of(owner)}.items())
-
-
-def _is_data(name: str, value: Any) -> bool:
-    return not (name.startswith("__") or hasattr(value, "__get__"))
 
 
 def _is_dataset(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -179,13 +180,10 @@ class LenientMapFetcher(MapFetcher):
                 raise
             take_back(before)
             self._seeder.before_batch(task)  # how much was drawn until then is not to matter
-            missing = False
-            try:
-                self._singly(task, gathering)
-            except NotImplementedError:  # torch's Dataset, where a subclass has only __getitems__
-                missing = True
-            if missing:
-                raise
+            # Torch's Dataset raises that where a subclass has only __getitems__.
+            with suppress(NotImplementedError):
+                return self._singly(task, gathering)
+            raise
 
     def _singly(self, task: Task, gathering: Gathering) -> None:
         dataset, indices = self._job.dataset, task.indices if self._job.batched else [task.indices]

@@ -54,7 +54,7 @@ class SamplerTurns:
         return now
 
     def begin(self) -> tuple[Frozen, str | None]:
-        """The same; returns what `changes` does."""
+        """This one is about to move the sampler, as it is now; returns what `changes` does."""
         now = self.claim()
         found = self.changes(now)
         self._left, self._objects = None, {}

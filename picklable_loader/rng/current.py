@@ -56,6 +56,7 @@ def asked() -> int:
 
 
 def _known() -> tuple[int | None, bool]:
+    """The current seed, and whether it is of one batch or sample; counts that it was asked for."""
     global _asked
     _asked += 1
     return _here.now if fetching() else _latest

@@ -49,9 +49,9 @@ from .reads import (
     values_read,
 )
 
-#: nothing is looked for in them
+#: objects of these kinds are not looked into
 _CLOSED = (type, ModuleType, torch.Tensor, np.ndarray, TorchDataLoader, Logger)
-#: all that is of interest in some of Python's own things
+#: the attributes to look at in some of Python's own objects
 _PARTS: dict[type[Any], tuple[str, ...]] = {
     FunctionType: PARTS_OF_FUNCTION,
     BuiltinMethodType: ("__self__",),
@@ -59,7 +59,7 @@ _PARTS: dict[type[Any], tuple[str, ...]] = {
 }
 #: data: they have no attributes and no code
 _PLAIN = (list, tuple, dict)
-#: how many things are looked at, and how many in the rest; how many of what is in one
+#: most objects to look at in the first part of a walk, in the rest, and within one object
 _MOST_SEEN, _MOST_IN_REST, _MOST_NEAR = 2000, 1000, 64
 _32_BITS = 0xFFFFFFFF
 #: in the smallest state of a Mersenne Twister
@@ -372,8 +372,8 @@ def _of_class(kind: type[Any]) -> list[tuple[str, Any]]:
 # --- generators of streams -----------------------------------------------------------------------
 
 
-def owned_beside(parts: dict[str, Any], state: Any) -> dict[str, bytes]:
-    """The generators that some things own, by path, if a state of them has none; each as it is.
+def owned_not_in(state: Any, parts: dict[str, Any]) -> dict[str, bytes]:
+    """By path, the states of generators that some things own; none if ``state`` may hold them.
 
     Those of their classes and in global variables are left out: the loader seeds them.
     """

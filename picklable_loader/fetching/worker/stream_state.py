@@ -25,7 +25,7 @@ from ...datasets.protocol import computes_again, is_hugging_face, iterate, save
 from ...datasets.wrapper import keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
-from ...rng.owned import owned_beside
+from ...rng.owned import owned_not_in
 from ...saving.pickles.by_reference import (
     attributes_of,
     dumps,
@@ -258,7 +258,7 @@ class StreamSaver:
 
     def _look(self, entries: dict[str, Any], iterator: Any) -> None:
         """Find generators that samples draw from: they have moved between two looks."""
-        found = owned_beside({"dataset": self._dataset, "iterator": iterator}, entries)
+        found = owned_not_in(entries, {"dataset": self._dataset, "iterator": iterator})
         if is_hugging_face(self._dataset):  # its own shuffles copy theirs in each epoch
             found = {path: each for path, each in found.items() if not path.endswith(".generator")}
         before, self._seen = self._seen, found

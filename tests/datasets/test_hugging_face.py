@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from laws.observe import go_on, lists, saved_at_every_step
 
 from picklable_loader import (
     DataLoader,
@@ -121,33 +122,6 @@ def loader(dataset: Any, num_workers: int = 0, **options: Any) -> DataLoader[Any
     return DataLoader(dataset, 3, num_workers=num_workers, seed=0, **options)
 
 
-#: how an iterator is saved
-DOORS: list[Callable[[Any], Any]] = [pickle.dumps, lambda iterator: iterator.state_dict()]
-
-
-def saved_at_every_step(iterator: Any) -> tuple[list[Any], list[list[Any]]]:
-    """All batches, and what each door gives before each one and after the last."""
-    batches: list[Any] = []
-    saves: list[list[Any]] = []
-    while True:
-        saves.append([door(iterator) for door in DOORS])
-        try:
-            batches.append(next(iterator))
-        except StopIteration:
-            return batches, saves
-
-
-def go_on(save: Any, make: Callable[[], Any], num_workers: int = 0, **options: Any) -> Any:
-    if isinstance(save, bytes):
-        iterator = pickle.loads(save)
-        iterator.loader.num_workers = num_workers
-        iterator.loader.prefetch_factor = 2 if num_workers else None
-        return iterator
-    again = loader(make(), num_workers, **options)
-    again.load_state_dict(save)
-    return iter(again)
-
-
 EXACT = [mapped, batch_mapped, filtered, in_a_buffer, in_a_buffer_that_rereads, interleaved]
 EXACT += [of_a_table, of_a_table_in_torchs_format, of_a_table_with_noise_in_each_row]
 
@@ -168,7 +142,8 @@ def test_every_save_goes_on_exactly_and_so_do_later_epochs(
         batches, saves = saved_at_every_step(iter(run))
         assert batches == epochs[epoch], "saving has disturbed the run"
         for step, doors in enumerate(saves):
-            again = go_on(doors[(epoch + step) % 2], make, **options)  # each in one of the epochs
+            door = ("pickle", "state")[(epoch + step) % 2]  # each in one of the epochs
+            again = go_on(doors[door], loader(make(), **options))
             assert list(again) == batches[step:], (epoch, step)
             if step % 4 < 2:
                 assert list(again.loader) == epochs[epoch + 1], (epoch, step)
@@ -178,8 +153,8 @@ def test_every_save_goes_on_exactly_and_so_do_later_epochs(
 def test_what_two_workers_have_saved_goes_on_over_any_number(make: Callable[[], Any]) -> None:
     batches, saves = saved_at_every_step(iter(loader(make(), 2)))
     for step in (1, 5):
-        for save, others in zip(saves[step], (0, 2)):
-            assert list(go_on(save, make, others)) == batches[step:]
+        for save, others in zip(saves[step].values(), (0, 2)):
+            assert list(go_on(save, loader(make(), others))) == batches[step:]
 
 
 def test_each_row_comes_once() -> None:
@@ -191,8 +166,8 @@ def test_streams_without_a_file_end_at_once() -> None:
     batches, saves = saved_at_every_step(iter(loader(mapped(), num_streams=6)))
     assert sorted(sum(batches, [])) == ROWS
     for step in (1, 5, len(batches) - 1):
-        for save in saves[step]:
-            assert list(go_on(save, mapped)) == batches[step:]
+        for save in saves[step].values():
+            assert list(go_on(save, loader(mapped()))) == batches[step:]
 
 
 def test_a_state_between_epochs_begins_the_next_one_at_its_start() -> None:
@@ -262,8 +237,8 @@ def test_their_shuffle_is_exact_by_replay(options: dict[str, Any]) -> None:
     """Its state would lose what is in the buffer."""
     batches, saves = saved_at_every_step(iter(loader(shuffled(), **options)))
     for step, doors in enumerate(saves):
-        for save in doors:
-            assert list(go_on(save, shuffled, **options)) == batches[step:], step
+        for save in doors.values():
+            assert list(go_on(save, loader(shuffled(), **options))) == batches[step:], step
 
 
 def test_that_it_will_be_replayed_is_told_at_the_first_save() -> None:
@@ -374,8 +349,8 @@ def test_noise_of_their_functions_is_the_same_after_every_save(
     batches, saves = saved_at_every_step(iter(loader(NOISY[name](), **options)))
     assert batches == list(loader(NOISY[name](), **options)), "no resume could be exact"
     for step, doors in enumerate(saves):
-        for save in doors:
-            assert list(go_on(save, NOISY[name], **options)) == batches[step:], step
+        for save in doors.values():
+            assert list(go_on(save, loader(NOISY[name](), **options))) == batches[step:], step
 
 
 def masked(samples: list[dict[str, Any]]) -> str:
@@ -384,8 +359,9 @@ def masked(samples: list[dict[str, Any]]) -> str:
 
 def test_noise_of_the_collate_fn_needs_no_replay() -> None:
     batches, saves = saved_at_every_step(iter(loader(batch_mapped(), collate_fn=masked)))
-    for step, (_, state) in enumerate(saves[:-1]):  # a warning would be an error
-        assert list(go_on(state, batch_mapped, collate_fn=masked)) == batches[step:], step
+    for step, save in enumerate(saves[:-1]):  # a warning would be an error
+        again = go_on(save["state"], loader(batch_mapped(), collate_fn=masked))
+        assert list(again) == batches[step:], step
 
 
 def n_with_noise(row: dict[str, Any]) -> dict[str, Any]:
@@ -401,8 +377,9 @@ def test_what_draws_nothing_when_it_is_read_again_goes_on_without_a_replay(
     make: Callable[[], Any],
 ) -> None:
     batches, saves = saved_at_every_step(iter(loader(make(), collate_fn=plain)))
-    for step, (_, state) in enumerate(saves[:-1]):  # a warning would be an error
-        assert list(go_on(state, make, collate_fn=plain)) == batches[step:], step
+    for step, save in enumerate(saves[:-1]):  # a warning would be an error
+        again = go_on(save["state"], loader(make(), collate_fn=plain))
+        assert list(again) == batches[step:], step
 
 
 # --- map-style -----------------------------------------------------------------------------------
@@ -413,10 +390,6 @@ def table(form: str | None) -> Any:
 
     rows = [{"ids": [n, n + 1, n + 2], "mask": [1, 1, n % 2], "label": n} for n in range(22)]
     return Dataset.from_list(rows).with_format(form)
-
-
-def values(batch: dict[str, Any]) -> dict[str, list[Any]]:
-    return {name: column.tolist() for name, column in batch.items()}
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -433,26 +406,16 @@ def test_a_table_goes_on_in_mid_epoch_with_its_format_and_converted_values(
         )
 
     run = make(workers)
-    iterator = iter(run)
-    batches: list[Any] = []
-    saves: list[list[Any]] = []
-    while True:
-        saves.append([door(iterator) for door in DOORS])
-        if len(batches) == 6:
-            break
-        batch = next(iterator)
-        assert {name: column.dtype for name, column in batch.items()} == expected_types
-        batches.append(values(batch))
-    assert list(iterator) == []
-    later = [values(batch) for batch in run]
+    batches, saves = saved_at_every_step(iter(run))
     assert sorted(n for batch in batches for n in batch["label"]) == [*range(22)]
-    for step, (pickled, state) in enumerate(saves[:-1]):
-        again = pickle.loads(pickled)
-        assert [values(batch) for batch in again] == batches[step:], step
+    later = [*run]
+    for batch in later:
+        assert {name: column.dtype for name, column in batch.items()} == expected_types
+    for step, save in enumerate(saves[:-1]):
+        assert lists(go_on(save["pickle"], make(workers))) == batches[step:], step
         other = make(2 - workers)
-        other.load_state_dict(state)
-        assert [values(batch) for batch in other] == batches[step:], step
-        assert [values(batch) for batch in other] == later, step
+        assert lists(go_on(save["state"], other)) == batches[step:], step
+        assert lists(other) == lists(later), step
 
 
 def test_a_loader_leaves_the_generator_of_their_names_of_caches_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import warnings
 from collections.abc import Iterable, Iterator
@@ -48,6 +49,32 @@ def plain(batch: Any) -> Any:
 def lists(batches: Iterable[Any]) -> list[Any]:
     """All batches as plain values; what they raise is raised."""
     return list(map(plain, batches))
+
+
+#: how an iterator is saved
+DOORS = {"pickle": pickle.dumps, "state": lambda iterator: iterator.state_dict()}
+
+
+def saved_at_every_step(iterator: Any) -> tuple[list[Any], list[dict[str, Any]]]:
+    """All batches, and what each door gives before each one and after the last."""
+    batches, saves = [], []
+    while True:
+        saves.append({name: door(iterator) for name, door in DOORS.items()})
+        try:
+            batches.append(seen_next(iterator))
+        except StopIteration:
+            return batches, saves
+
+
+def go_on(save: Any, loader: DataLoader[Any]) -> Any:
+    """The iterator that goes on from what a door gave, with as many workers as a loader has."""
+    if not isinstance(save, bytes):
+        loader.load_state_dict(save)
+        return iter(loader)
+    iterator = pickle.loads(save)
+    iterator.loader.num_workers = loader.num_workers
+    iterator.loader.prefetch_factor = loader.prefetch_factor
+    return iterator
 
 
 def epochs(case: Case, loader: DataLoader[Any], count: int) -> list[list[Any]]:

@@ -19,7 +19,7 @@ from zoo.streams import KINDS, Breaking, ByClass, Kind
 
 from picklable_loader import DataLoader
 
-from .observe import expected_warnings, seen, seen_next
+from .observe import DOORS, expected_warnings, go_on, saved_at_every_step, seen
 
 BATCH_SIZE = 3
 
@@ -42,33 +42,6 @@ def whole(kind: Kind, num_workers: int, drop_last: bool = False, epoch: int = 0)
     return [seen(iter(make)) for _ in range(epoch + 1)][-1]
 
 
-#: how an iterator is saved
-DOORS = {"pickle": pickle.dumps, "state": lambda iterator: iterator.state_dict()}
-
-
-def saved_at_every_step(iterator: Any) -> tuple[list[Any], list[dict[str, Any]]]:
-    """All batches, and what each door gives before each one and after the last."""
-    batches, saves = [], []
-    while True:
-        saves.append({name: door(iterator) for name, door in DOORS.items()})
-        try:
-            batches.append(seen_next(iterator))
-        except StopIteration:
-            return batches, saves
-
-
-def go_on(save: Any, kind: Kind, num_workers: int, **options: Any) -> Any:
-    """The iterator that goes on from what a door gave, without having begun."""
-    if isinstance(save, bytes):
-        iterator = pickle.loads(save)
-        iterator.loader.num_workers = num_workers
-        iterator.loader.prefetch_factor = 2 if num_workers else None
-        return iterator
-    make = loader(kind, num_workers, **options)
-    make.load_state_dict(save)
-    return iter(make)
-
-
 #: num_workers, snapshot_every_n_steps, drop_last
 SETTINGS = [
     (0, 1, False), (0, 3, True), (1, "auto", True), (2, 1, False), (2, 3, True),
@@ -89,7 +62,10 @@ def test_every_save_goes_on_without_workers(
     for step, save in enumerate(saves):
         for door, content in save.items():
             with expected_warnings():
-                assert seen(go_on(content, kind, 0, **options)) == expected[step:], (step, door)
+                assert seen(go_on(content, loader(kind, 0, **options))) == expected[step:], (
+                    step,
+                    door,
+                )
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -101,7 +77,7 @@ def test_under_torchs_seeding_the_random_numbers_of_each_worker_go_on(
     batches, saves = saved_at_every_step(iter(loader(kind, num_workers, **options)))
     for (step, save), door in zip(enumerate(saves), itertools.cycle(DOORS)):
         with expected_warnings():
-            assert seen(go_on(save[door], kind, num_workers, **options)) == batches[step:]
+            assert seen(go_on(save[door], loader(kind, num_workers, **options))) == batches[step:]
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -111,7 +87,7 @@ def test_streams_are_saved_and_go_on_under_every_start_method(method: str) -> No
     workers = 1 if method == "spawn" else 2  # which takes seconds
     batches, saves = saved_at_every_step(iter(loader(kind, workers, **options)))
     assert batches == whole(kind, workers)
-    assert seen(go_on(saves[3]["pickle"], kind, workers)) == batches[3:]
+    assert seen(go_on(saves[3]["pickle"], loader(kind, workers))) == batches[3:]
 
 
 @pytest.mark.matrix
@@ -125,7 +101,7 @@ def test_what_was_saved_over_four_workers_goes_on_over_any_number(kind: Kind, ot
     _, saves = saved_at_every_step(iter(loader(kind, 4)))
     for (step, save), door in zip([*enumerate(saves)][::4], itertools.cycle(DOORS)):
         with expected_warnings():
-            again = go_on(save[door], kind, others)
+            again = go_on(save[door], loader(kind, others))
             assert seen(again) == expected[step:], (step, door)
             if not kind.counts and step in (0, 4):  # through either door
                 later = seen(iter(again.loader))
@@ -154,7 +130,7 @@ def test_saves_of_any_epoch_are_followed_by_the_epochs_of_an_uninterrupted_run(
         for step, save in moments if whole_matrix or not num_workers else moments[epoch::2]:
             for door in DOORS if whole_matrix else [next(in_turn)]:
                 with expected_warnings():
-                    again = go_on(save[door], kind, num_workers, **options)
+                    again = go_on(save[door], loader(kind, num_workers, **options))
                     if step is not None:
                         assert seen(again) == expected[epoch][step:], (epoch, step, door)
                     if step is not None or door == "pickle":  # that of a finished pass is one
@@ -171,12 +147,12 @@ def test_a_save_of_a_resumed_run_goes_on_as_well(kind: Kind, num_workers: int) -
     _, saves = saved_at_every_step(iter(loader(kind, 2)))
     for (first, save), door in zip([*enumerate(saves[:-1])][::2], itertools.cycle(DOORS)):
         with expected_warnings():
-            again = go_on(save[door], kind, num_workers)
+            again = go_on(save[door], loader(kind, num_workers))
             at_once = DOORS[door](again)
             assert seen(again, 1) == expected[first : first + 1]
             later = DOORS[door](again)
             for step, content in ((first, at_once), (first + 1, later)):
-                assert seen(go_on(content, kind, 0)) == expected[step:], (first, step, door)
+                assert seen(go_on(content, loader(kind, 0))) == expected[step:], (first, step, door)
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.make is not Breaking], ids=str)
@@ -192,5 +168,5 @@ def test_what_came_out_of_order_is_not_repeated_and_the_rest_is_not_lost(kind: K
         before = seen(iterator, taken)
         for content in (pickle.dumps(iterator), iterator.state_dict()):
             with expected_warnings():
-                after = seen(go_on(content, kind, 0))
+                after = seen(go_on(content, loader(kind, 0)))
             assert rows(before + after) == expected

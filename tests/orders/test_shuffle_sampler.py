@@ -106,14 +106,10 @@ def test_an_epoch_of_any_length_begins_and_resumes_at_once() -> None:
     state = iterator.state_dict()
     later = taken(iterator, 2)
     again = make(10**15, seed=1)
+    assert again.batch_at(step=0).tolist() == first[:4]
     again.load_state_dict(state)
     assert taken(iter(again), 2) == later != first
     assert len(json.dumps(state)) < 1024
-
-
-def test_any_position_of_an_epoch_can_be_had() -> None:
-    loader = make(10**15, seed=1)
-    assert loader.batch_at(step=0).tolist() == taken(iter(loader), 1)
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 4095, 4096, 4097, 10_000])

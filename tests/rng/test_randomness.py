@@ -68,12 +68,6 @@ def test_seed_all_is_what_the_three_libraries_do_with_the_seed(seed: int, before
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     assert found == random_states()
-    seed_all(seed)
-    first = [noise(), noise()]
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-    assert [noise(), noise()] == first
 
 
 def test_the_numbers_after_a_seed_never_change() -> None:
@@ -107,38 +101,17 @@ def test_to_capture_and_to_restore_touches_nothing_else(name: str) -> None:
     assert random_states() == before
 
 
-@NAMES
-def test_a_captured_state_does_not_move_with_the_generator(name: str) -> None:
-    reseed(5)
-    state, again = RNGS[name].capture(), RNGS[name].capture()
-    DRAWS[name]()
-    assert state == again
-
-
-@NAMES
-@pytest.mark.parametrize("gaussians", [0, 1])
-def test_a_state_survives_as_text(name: str, gaussians: int) -> None:
-    rng = RNGS[name]
-    reseed(5, gaussians)
-    state = rng.capture()
-    text = json.loads(json.dumps(rng.to_text(state)))
-    expected = DRAWS[name]()
-    again = rng.from_text(text)
-    assert again == state
-    rng.restore(again)
-    assert DRAWS[name]() == expected
-
-
 @settings(deadline=None, max_examples=30)
-@given(SEEDS, st.integers(0, 700))
-def test_a_state_survives_as_text_wherever_the_generator_stands(seed: int, draws: int) -> None:
-    seed_all(seed)
+@given(SEEDS, st.integers(0, 700), st.integers(0, 2))
+def test_a_state_survives_as_text_at_any_position(seed: int, draws: int, gaussians: int) -> None:
+    reseed(seed % 2**32, gaussians)
     torch.rand(draws), np.random.rand(draws)
     for _ in range(draws):
         random.random()
     for rng in RNGS.values():
         state = rng.capture()
-        assert rng.from_text(rng.to_text(state)) == state
+        text = rng.to_text(state)
+        assert type(text) is str and rng.from_text(text) == state
 
 
 def test_texts_are_read_in_another_process() -> None:
@@ -185,18 +158,13 @@ def test_a_damaged_text_is_a_value_error_and_moves_nothing(name: str) -> None:
     assert random_states() == before
 
 
-def test_numpys_state_with_a_position_beyond_its_words_is_refused() -> None:
-    words, has_gauss, gauss = RNGS["numpy"].capture()
-    bad = words[:-4] + np.uint32(WORDS).tobytes()
-    with pytest.raises(ValueError, match="numpy"):
-        RNGS["numpy"].from_text(RNGS["numpy"].to_text((bad, has_gauss, gauss)))
-
-
-def test_pythons_state_with_a_position_beyond_its_words_is_refused() -> None:
-    words, gauss = RNGS["python"].capture()
-    bad = np.uint32(WORDS).tobytes() + words[4:]
-    with pytest.raises(ValueError, match="Python"):
-        RNGS["python"].from_text(RNGS["python"].to_text((bad, gauss)))
+@pytest.mark.parametrize("name", ["numpy", "python"])
+def test_a_position_beyond_the_words_of_a_state_is_refused(name: str) -> None:
+    words, *spare = RNGS[name].capture()
+    beyond = np.uint32(WORDS).tobytes()
+    bad = words[:-4] + beyond if name == "numpy" else beyond + words[4:]
+    with pytest.raises(ValueError, match=f"(?i){name}"):
+        RNGS[name].from_text(RNGS[name].to_text((bad, *spare)))
 
 
 # --- another bit generator of numpy's ------------------------------------------------------------
@@ -311,24 +279,15 @@ def test_isolation_within_isolation_leaves_no_trace_in_the_outer_one() -> None:
     assert random_states() == outermost
 
 
-def test_one_context_may_be_used_again() -> None:
-    context = Isolated()
+def test_one_context_may_be_used_again_and_does_not_depend_on_what_was_outside() -> None:
+    context, drawn = Isolated(), []
     for seed in range(3):
-        reseed(seed, gaussians=1)
+        reseed(seed, seed % 2)
         expected = random_states()
         with context:
             seed_all(9)
-            noise()
-        assert random_states() == expected
-
-
-def test_what_is_seeded_inside_does_not_depend_on_what_was_outside() -> None:
-    drawn = []
-    for seed in range(3):
-        reseed(seed, seed % 2)
-        with Isolated():
-            seed_all(9)
             drawn.append([noise(), noise()])
+        assert random_states() == expected
     assert drawn[0] == drawn[1] == drawn[2]
 
 
@@ -452,12 +411,7 @@ def test_a_universe_survives_as_text() -> None:
     universe = GeneratorStates.seeded(9)
     with universe:
         noise()
-    again = GeneratorStates.from_text(json.loads(json.dumps(universe.to_text())))
-    assert again.states == universe.states
-    with universe:
-        expected = noise()
-    with again:
-        assert noise() == expected
+    assert GeneratorStates.from_text(universe.to_text()).states == universe.states
 
 
 def test_a_universe_writes_the_generators_that_are_asked_for() -> None:
@@ -491,16 +445,9 @@ def test_a_generator_that_nobody_knows_is_damage() -> None:
 def test_a_generator_survives_as_text(seed: int, draws: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     torch.rand(draws, generator=generator)
-    again = generator_from_text(generator_to_text(generator))
-    assert torch.equal(again.get_state(), generator.get_state())
-    assert torch.equal(torch.randn(5, generator=again), torch.randn(5, generator=generator))
-
-
-def test_a_generators_text_is_json_and_of_at_most_4_kb() -> None:
-    generator = torch.Generator().manual_seed(2**63)
-    torch.rand(100, generator=generator)
     text = generator_to_text(generator)
-    assert json.loads(json.dumps(text)) == text and len(text) <= 4096
+    assert type(text) is str and len(text) <= 4096
+    assert torch.equal(generator_from_text(text).get_state(), generator.get_state())
 
 
 def test_a_generator_is_put_at_a_saved_state_and_stays_the_same_object() -> None:

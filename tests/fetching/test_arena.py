@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +13,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from zoo.processes import ForkedChild
 
 from picklable_loader.fetching.transport import arena as arenas
 from picklable_loader.fetching.transport.arena import Arena, ArenaFull, ArenaReader, new_memory
@@ -129,36 +128,6 @@ def test_a_region_is_not_used_again_while_anything_sees_it(
     assert collected(pair) == 0
 
 
-def test_a_tensor_that_moves_into_shared_memory_leaves_its_region(pair: Pair) -> None:
-    tensor = torch.from_numpy(pair.send(np.full(MEGABYTE, 5, np.uint8)))
-    tensor.share_memory_()
-    assert collected(pair) == 0
-    assert (tensor == 5).all()
-
-
-def test_the_last_to_see_a_region_may_be_another_thread(pair: Pair) -> None:
-    box = [pair.send(np.full(MEGABYTE, 5, np.uint8))]
-    thread = threading.Thread(target=box.clear)
-    thread.start()
-    thread.join()
-    assert collected(pair) == 0
-
-
-def test_warm_memory_is_used_again(pair: Pair) -> None:
-    seen = pair.send(bytes(MEGABYTE))
-    where = address(seen)
-    del seen
-    pair.writer.collect()
-    assert address(pair.send(bytes(MEGABYTE))) == where
-
-
-def test_a_reader_that_is_closed_leaves_what_was_opened(pair: Pair) -> None:
-    seen = pair.send(np.full(MEGABYTE, 5, np.uint8))
-    pair.reader.close()
-    gc.collect()
-    assert (seen == 5).all()
-
-
 def test_memory_goes_back_to_the_system_when_less_is_needed(pair: Pair) -> None:
     many = [pair.send(np.ones(4 * MEGABYTE, np.uint8)) for _ in range(20)]
     assert pair.resident() >= 80 * MEGABYTE
@@ -217,33 +186,9 @@ def test_a_ledger_that_is_full_is_an_error_that_says_so(
 # --- forks ---------------------------------------------------------------------------------------
 
 
-class Child:
-    """A forked copy of this process, which says what it sees when it is asked, and then ends."""
-
-    def __init__(self, look: Callable[[], Any]) -> None:
-        asked, self._ask = os.pipe()
-        self._answer, told = os.pipe()
-        self._pid = os.fork()
-        if not self._pid:
-            os.close(self._ask)
-            os.read(asked, 1)
-            os.write(told, pickle.dumps(look()))
-            os._exit(0)
-        os.close(asked)
-        os.close(told)
-
-    def tell(self) -> Any:
-        os.write(self._ask, b"!")
-        os.waitpid(self._pid, 0)
-        found = pickle.loads(os.read(self._answer, 60_000))
-        os.close(self._ask)
-        os.close(self._answer)
-        return found
-
-
 def test_what_a_forked_child_sees_is_not_used_again_before_it_ends(pair: Pair) -> None:
     seen = [pair.send(np.full(MEGABYTE, 5, np.uint8))]
-    child = Child(lambda: bool((seen[0] == 5).all()))
+    child = ForkedChild(lambda: bool((seen[0] == 5).all()))
     seen.clear()
     assert collected(pair) == MEGABYTE
     other = pair.send(np.full(MEGABYTE, 6, np.uint8))
@@ -255,7 +200,7 @@ def test_what_a_forked_child_sees_is_not_used_again_before_it_ends(pair: Pair) -
 
 def test_what_a_child_lets_go_of_stays_its_parents(pair: Pair) -> None:
     seen = [pair.send(np.full(MEGABYTE, 5, np.uint8))]
-    child = Child(seen.clear)
+    child = ForkedChild(seen.clear)
     child.tell()
     assert collected(pair) == MEGABYTE
     assert (seen[0] == 5).all()
@@ -266,7 +211,7 @@ def test_what_a_child_lets_go_of_stays_its_parents(pair: Pair) -> None:
 def test_a_child_that_sees_nothing_holds_nothing_up(pair: Pair) -> None:
     pair.send(bytes(MEGABYTE))
     gc.collect()
-    child = Child(lambda: None)
+    child = ForkedChild(lambda: None)
     pair.send(bytes(MEGABYTE))
     assert collected(pair) == 0
     child.tell()
@@ -275,7 +220,7 @@ def test_a_child_that_sees_nothing_holds_nothing_up(pair: Pair) -> None:
 def test_children_that_are_forked_together_need_one_pipe(pair: Pair) -> None:
     seen = [pair.send(bytes(MEGABYTE))]
     before = len(os.listdir("/proc/self/fd"))
-    children = [Child(lambda: None) for _ in range(3)]
+    children = [ForkedChild(lambda: None) for _ in range(3)]
     assert len(os.listdir("/proc/self/fd")) - before <= 3 * 2 + 2
     seen.clear()
     assert collected(pair) == MEGABYTE
@@ -299,7 +244,7 @@ class ArenaMachine(RuleBasedStateMachine):
         self.kept: list[tuple[Any, int]] = []
         self.cached: list[tuple[Any, int]] = []
         #: processes that were forked, each with what it must still see when it ends
-        self.children: list[tuple[Child, list[tuple[int, int]]]] = []
+        self.children: list[tuple[ForkedChild, list[tuple[int, int]]]] = []
 
     def _next(self) -> int:
         self.number = (self.number + 1) % 251
@@ -346,7 +291,7 @@ class ArenaMachine(RuleBasedStateMachine):
     @rule()
     def fork(self) -> None:
         kept = list(self.kept)
-        child = Child(lambda: [(int(array[0]), int(array[-1])) for array, _ in kept])
+        child = ForkedChild(lambda: [(int(array[0]), int(array[-1])) for array, _ in kept])
         self.children.append((child, [(number, number) for _, number in kept]))
 
     @rule()

@@ -7,7 +7,6 @@ import gc
 import multiprocessing
 import os
 import pickle
-import random
 import select
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from zoo.datasets import Filled, Made, Numbers, as_they_are
+from zoo.processes import ForkedChild
 
 import picklable_loader
 from picklable_loader import DataLoader
@@ -48,26 +48,25 @@ class Dicts(Filled):
 class Cached(Filled):
     """Makes each sample once in a worker, and gives the same object again and again."""
 
-    made: dict[int, torch.Tensor] | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[int, torch.Tensor] = {}
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        self.made = {} if self.made is None else self.made
         if index % 5 not in self.made:
-            self.made[index % 5] = super().__getitem__(index % 5)
+            self.made[index % 5] = self.make(index % 5)
         return self.made[index % 5]
 
+    def make(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index)
 
-class CachedBatches(Filled):
-    """Joins samples by the default collate_fn, and gives the same batch again and again."""
 
-    made: dict[int, Any] | None = None
+class CachedBatches(Cached):
+    """The same with batches, which the default collate_fn joins."""
 
-    def __getitem__(self, index: int) -> torch.Tensor:
-        self.made = {} if self.made is None else self.made
-        if index % 5 not in self.made:
-            sample = super().__getitem__(index % 5)
-            self.made[index % 5] = torch.utils.data.default_collate([sample, sample])
-        return self.made[index % 5]  # type: ignore[no-any-return]
+    def make(self, index: int) -> torch.Tensor:
+        joined: torch.Tensor = torch.utils.data.default_collate([super().make(index)] * 2)
+        return joined
 
 
 def loader(dataset: Any, batch_size: int | None = 2, **options: Any) -> Any:
@@ -96,31 +95,6 @@ def use_up(iterator: Iterator[Any]) -> None:
     gc.collect()
 
 
-def child_says(look: Callable[[], bool]) -> Callable[[], bool]:
-    """A forked child, which looks when it is asked to."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
-
-    def work() -> None:
-        theirs.recv()
-        theirs.send(look())
-
-    child = context.Process(target=work)
-    child.start()
-
-    def ask() -> bool:
-        ours.send("look")
-        assert ours.poll(PATIENCE_S)
-        answer = bool(ours.recv())
-        child.join()
-        child.close()
-        ours.close()
-        theirs.close()
-        return answer
-
-    return ask
-
-
 class Descriptors:
     """How many files of arenas a worker has open."""
 
@@ -146,17 +120,6 @@ def test_all_batches_can_be_kept(method: str) -> None:
     assert len(kept) == STEPS and all(is_dict(batch, step) for step, batch in enumerate(kept))
 
 
-def test_a_random_window_of_batches_can_be_kept_for_several_epochs() -> None:
-    kept: list[tuple[int, Any]] = []
-    fed = loader(Filled(), persistent_workers=True)
-    for _ in range(4):
-        for step, batch in enumerate(fed):
-            kept.append((step, batch))
-            while len(kept) > 12:
-                del kept[random.randrange(len(kept))]
-            assert all(is_batch(batch, step) for step, batch in kept)
-
-
 @pytest.mark.parametrize(
     "part",
     [
@@ -173,19 +136,6 @@ def test_a_random_window_of_batches_can_be_kept_for_several_epochs() -> None:
 def test_one_part_of_each_batch_can_be_kept(part: Callable[[Any], Any]) -> None:
     kept = [part(batch) for batch in loader(Dicts())]
     assert all(is_batch(part.float(), step) for step, part in enumerate(kept))
-
-
-@pytest.mark.parametrize("row", [0, 1, slice(None, None, 2)])
-def test_rows_of_batches_can_be_kept(row: Any) -> None:
-    kept = [batch[row, 7::11] for batch in loader(Filled())]
-    number = 1.0 if row == 1 else 0.0
-    assert all(bool((rows == 2 * step + number).all()) for step, rows in enumerate(kept))
-
-
-def test_arrays_of_batches_outlive_their_tensors() -> None:
-    kept = [batch.numpy() for batch in loader(Filled())]
-    gc.collect()
-    assert all(is_batch(torch.from_numpy(array), step) for step, array in enumerate(kept))
 
 
 def test_batches_that_are_saved_for_a_backward_pass_stay() -> None:
@@ -274,11 +224,6 @@ def test_what_was_made_of_a_batch_stays(moved: Callable[[Any], Any]) -> None:
     assert all(is_batch(batch, step) for step, batch in enumerate(kept))
 
 
-def run(program: str, *arguments: str, before: list[str] | None = None) -> Any:
-    command = [*(before or []), sys.executable, "-W", "ignore", "-c", program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=100)
-
-
 # --- other processes -----------------------------------------------------------------------------
 
 
@@ -286,22 +231,22 @@ def test_a_forked_child_sees_its_batch_while_its_parent_fetches_many_more() -> N
     iterator = iter(loader(Filled()))
     next(iterator)
     box = [next(iterator)]
-    ask = child_says(lambda: is_batch(box[0], 1))
+    child = ForkedChild(lambda: is_batch(box[0], 1))
     box.clear()
     use_up(iterator)
-    assert ask()
+    assert child.tell()
 
 
 def test_a_forked_child_sees_its_batch_when_a_second_loader_has_come_and_gone() -> None:
     fed = loader(Filled(), persistent_workers=True)
     iterator = iter(fed)
     box = [next(iterator)]
-    ask = child_says(lambda: is_batch(box[0], 0))
+    child = ForkedChild(lambda: is_batch(box[0], 0))
     box.clear()
     use_up(iter(loader(Filled())))
     use_up(iterator)
     use_up(iter(fed))
-    assert ask()
+    assert child.tell()
 
 
 @METHODS
@@ -411,7 +356,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def test_a_batch_that_is_dropped_in_the_middle_of_a_fork_lets_no_other_be_overwritten() -> None:
-    done = run(HOOK.format(root=str(ROOT)))
+    command = [sys.executable, "-W", "ignore", "-c", HOOK.format(root=str(ROOT))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
@@ -456,30 +402,19 @@ def test_workers_end_with_a_killed_parent_though_another_child_of_it_lives_on(
 # --- workers that keep things --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("batch_size", [None, 2])
-def test_a_dataset_may_give_the_same_tensor_again_and_again(batch_size: int | None) -> None:
-    fed = loader(
-        Cached(), batch_size, num_workers=1, persistent_workers=True, collate_fn=as_they_are
-    )
-    kept: list[Any] = []
-    for _ in range(2):
-        kept += list(fed)
+@pytest.mark.parametrize("kind, batch_size", [(Cached, None), (Cached, 2), (CachedBatches, None)])
+def test_a_dataset_may_give_the_same_tensor_again_and_again(
+    kind: Any, batch_size: int | None
+) -> None:
+    options = {"num_workers": 1, "persistent_workers": True, "collate_fn": as_they_are}
+    fed = loader(kind(), batch_size, **options)
+    kept: list[Any] = [*fed, *fed]
     flat = [tensor for batch in kept for tensor in ([batch] if batch_size is None else batch)]
     assert [tensor.unique().tolist() for tensor in flat] == [
         [float(i % 5)] for _ in range(2) for i in range(2 * STEPS)
     ]
-
-
-def test_a_dataset_may_give_the_same_joined_batch_again_and_again() -> None:
-    fed = loader(CachedBatches(), None, num_workers=1, persistent_workers=True)
-    kept: list[Any] = []
-    for _ in range(2):
-        kept += list(fed)
-    assert [tensor.unique().tolist() for tensor in kept] == [
-        [float(i % 5)] for _ in range(2) for i in range(2 * STEPS)
-    ]
-    kept[5].fill_(-1)
-    assert kept[10].unique().tolist() == [0.0]
+    flat[5].fill_(-1)
+    assert flat[10].unique().tolist() == [0.0]
 
 
 class ForksInTheWorker(Filled):

@@ -27,26 +27,6 @@ def test_the_lowest_place_that_fits_is_taken() -> None:
     assert blocks.allocate(1) == 0
 
 
-def test_what_is_given_back_becomes_one_with_what_is_free_beside_it() -> None:
-    blocks = blocks_of(4)
-    starts = [blocks.allocate(PAGE) for _ in range(4)]
-    for place in (0, 2, 1, 3):
-        start = starts[place]
-        assert start is not None
-        blocks.free(start)
-    assert blocks.allocate(4 * PAGE) == 0
-
-
-def test_no_block_spans_two_segments() -> None:
-    blocks = blocks_of(2, 2)
-    assert blocks.allocate(3 * PAGE) is None
-    assert blocks.allocate(2 * PAGE) == 0
-    assert blocks.allocate(2 * PAGE) == 2 * PAGE
-    blocks.free(0)
-    blocks.free(2 * PAGE)
-    assert blocks.allocate(3 * PAGE) is None
-
-
 def test_only_ends_that_are_free_are_surplus_and_the_highest_go_first() -> None:
     blocks = blocks_of(4, 4)
     taken = [blocks.allocate(2 * PAGE) for _ in range(4)]

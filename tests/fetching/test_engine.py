@@ -15,17 +15,24 @@ from picklable_loader.errors import RestartWarning
 from picklable_loader.fetching.engine.pool_engine import FaultPolicy, PoolEngine
 from picklable_loader.fetching.pool.exit import Death
 from picklable_loader.fetching.pool.pool import Pool
-from picklable_loader.fetching.transport.channels import Channel
-from picklable_loader.fetching.transport.messages import Answer, EpochStart, Request, read_request
+from picklable_loader.fetching.transport.channels import Channel, Lines
+from picklable_loader.fetching.transport.messages import (
+    Answer,
+    EpochStart,
+    Request,
+    read_request,
+    ticket_of,
+)
+from picklable_loader.fetching.transport.pipes import PipeLines
 from picklable_loader.fetching.transport.seqpacket import PacketLines
 from picklable_loader.fetching.worker.replica import WorkerConfig
 
 
 class Stage:
-    """Two workers over one queue, which do what the test says; the first one may die."""
+    """Two workers, which do what the test says; the first one may die."""
 
-    def __init__(self) -> None:
-        self.lines = PacketLines(pinned=False)
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
         self.pids = [1, 2]
         self.ends: dict[int, Any] = {}
         self.channels = [self._open(worker) for worker in (0, 1)]
@@ -34,6 +41,9 @@ class Stage:
         self.ends[worker] = self.lines.open(multiprocessing.get_context("fork"), worker)
         channel: Channel = self.ends[worker].open()
         return channel
+
+    def dies(self, worker: int) -> bool:
+        return worker == 0
 
     def deaths(self) -> list[Death]:
         return [Death(0, 1, -9)]
@@ -58,8 +68,14 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    stage = Stage()
+def lines() -> Lines:
+    """One queue, from which each worker takes what it is idle for."""
+    return PacketLines(pinned=False)
+
+
+@pytest.fixture
+def stage(lines: Lines) -> Iterator[Stage]:
+    stage = Stage(lines)
     yield stage
     for end in stage.ends.values():
         end.close()
@@ -106,3 +122,28 @@ def test_what_a_flush_draws_for_a_step_is_not_taken_to_be_at_the_worker_that_has
     with pytest.warns(RestartWarning):
         died = engine.wait()
     assert isinstance(died, Died) and died.lost == [4]
+
+
+@pytest.mark.parametrize("lines", [PipeLines()])
+def test_batches_after_an_answer_that_is_lost_are_lost_as_well(
+    stage: Stage, engine: PoolEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream whose batch 1 is done again must not have given batch 2 before."""
+    for step in range(3):
+        engine.send(0, Task(step, [], 0, 0))
+    requests = [stage.take(0) for _ in range(3)]
+    for request in requests:
+        stage.answer(0, request)
+    stage.die()
+    read, lost = stage.lines.read, requests[1].ticket
+
+    def reading(worker: int, message: bytes) -> Answer:
+        if ticket_of(message) == lost:
+            raise ConnectionResetError  # its shared memory is gone with its worker
+        return read(worker, message)
+
+    monkeypatch.setattr(stage.lines, "read", reading)
+    with pytest.warns(RestartWarning, match="steps 1, 2 are fetched again"):
+        arrived, died = engine.wait(), engine.wait()
+    assert isinstance(arrived, Arrived) and arrived.step == 0
+    assert died == Died(0, [1, 2], None)  # it had done both, and died of neither

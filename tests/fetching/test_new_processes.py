@@ -205,21 +205,20 @@ def test_workers_that_die_are_replaced_with_lambdas_as_well(method: str, tmp_pat
 
 
 @METHODS
-def test_what_cannot_be_sent_is_named_with_its_path(method: str) -> None:
-    rows = (n for n in range(3))
-    loader = DataLoader(Made(rows), num_workers=1, multiprocessing_context=method)
+@pytest.mark.parametrize(
+    "make, codec, said",
+    [
+        (lambda: (n for n in range(3)), "auto", "generator"),
+        (lambda: lambda index: index, "pickle", 'codec="auto"'),
+    ],
+)
+def test_what_cannot_be_sent_is_named_with_its_path(
+    make: Any, codec: Any, said: str, method: str
+) -> None:
+    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": method}
+    loader = DataLoader(Made(make()), codec=codec, **options)
     with pytest.warns(UserWarning, match="Got pickle error when attempting to start a worker"):
-        with pytest.raises(CannotSaveError, match=r"loader\.dataset\.make.*generator"):
-            next(iter(loader))
-
-
-@METHODS
-def test_plain_pickle_alone_is_torchs_way(method: str) -> None:
-    loader = DataLoader(
-        Made(lambda index: index), num_workers=1, multiprocessing_context=method, codec="pickle"
-    )
-    with pytest.warns(UserWarning, match="Got pickle error when attempting to start a worker"):
-        with pytest.raises(CannotSaveError, match=r"loader\.dataset\.make.*codec=\"auto\""):
+        with pytest.raises(CannotSaveError, match=rf"loader\.dataset\.make.*{said}"):
             next(iter(loader))
 
 

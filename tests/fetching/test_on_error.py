@@ -179,14 +179,6 @@ def resumed_from(state: dict[str, Any], loader: DataLoader[Any]) -> Any:
     return iter(loader)
 
 
-@pytest.mark.parametrize("case", ["in order", "in bulk", "pickled iterators"])
-def test_four_workers_give_what_none_does(case: str) -> None:
-    dataset, options = CASES[case]
-    alone, four = (iter(loader_of(dataset(), **options, num_workers=n)) for n in (0, 4))
-    assert list(alone) == list(four)
-    assert alone.stats().last_skipped == four.stats().last_skipped
-
-
 @pytest.mark.parametrize("case", ["in bulk", "map-style with a state", "pickled iterators"])
 def test_verify_resume_finds_nothing(case: str) -> None:
     dataset, options = CASES[case]
@@ -388,15 +380,6 @@ def test_batches_are_fetched_as_ever_as_long_as_nothing_is_said() -> None:
     assert type(make_fetcher(job_of(loader, spec_of(loader)), 0)) is MapFetcher
 
 
-@pytest.mark.parametrize("dataset", [Noisy(), Walking()], ids=["map-style", "iterable-style"])
-def test_a_bad_sample_is_its_batchs_error_as_long_as_nothing_is_said(dataset: Any) -> None:
-    iterator = iter(DataLoader(dataset, 4, collate_fn=as_they_are))
-    with pytest.raises(Bad, match="sample 3"):
-        next(iterator)
-    assert indices([next(iterator)]) == [[4, 5, 6, 7]]
-    assert iterator.stats().skipped == 0
-
-
 def cannot_collate(samples: Any) -> Any:
     raise Bad("collate")
 
@@ -464,9 +447,10 @@ def test_a_bulk_call_may_give_anything() -> None:
 # --- iterators -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_iterator_that_goes_on_loses_its_bad_samples_only(num_workers: int) -> None:
-    iterator = iter(loader_of(Walking(), num_streams=1, num_workers=num_workers))
+@pytest.mark.parametrize("kind, num_workers", [(Walk, 0), (Walk, 2), (map, 0)])
+def test_an_iterator_that_goes_on_loses_its_bad_samples_only(kind: Any, num_workers: int) -> None:
+    dataset = Walking(partial(map, sample) if kind is map else partial(Walk, give=sample))
+    iterator = iter(loader_of(dataset, num_streams=1, num_workers=num_workers))
     expected = [[0, 1, 2], [4, 5, 6, 7], [12, 13, 14, 15], [16, 18, 19]]
     assert indices(iterator) == expected
     assert skipped(iterator) == sorted(BAD)
@@ -476,16 +460,6 @@ def test_drop_last_looks_at_what_was_asked_for_and_not_at_what_is_left() -> None
     iterator = iter(loader_of(Walking(), batch_size=5, drop_last=True))
     assert indices(iterator) == [[0, 1, 2, 4], [5, 6, 7], [12, 13, 14], [15, 16, 18, 19]]
     assert skipped(iterator) == [3, 8, 9, 10, 11, 17], "20 and 21 were dropped"
-
-
-def mapped(indices: range) -> Iterator[list[float]]:
-    return map(sample, indices)
-
-
-def test_a_map_goes_on() -> None:
-    iterator = iter(loader_of(Walking(mapped)))
-    assert len(list(iterator)) == 4
-    assert skipped(iterator) == sorted(BAD)
 
 
 def generated(indices: range) -> Iterator[list[float]]:

@@ -17,22 +17,14 @@ def die_in_vain(restarts: DeathCount, times: int, worker: int = 0) -> None:
         restarts.note(Death(worker, 100 + pid, -9), lost=(), at_hand=None)
 
 
-def test_three_in_a_row_may_not_die_before_they_are_at_a_task() -> None:
-    restarts = DeathCount(most_deaths=3)
-    die_in_vain(restarts, 2)
-    with pytest.raises(WorkerDied, match="3 workers in a row"):
+@pytest.mark.parametrize("most_deaths, fatal", [(1, 3), (3, 3), (1000, 1000)])
+def test_three_workers_in_a_row_or_as_many_as_a_task_is_allowed_may_not_die_at_no_task(
+    most_deaths: int, fatal: int
+) -> None:
+    restarts = DeathCount(most_deaths)
+    die_in_vain(restarts, fatal - 1)
+    with pytest.raises(WorkerDied, match=f"{fatal} workers in a row"):
         die_in_vain(restarts, 1)
-
-
-def test_who_allows_a_task_more_deaths_allows_them_here_as_well() -> None:
-    restarts = DeathCount(most_deaths=1000)
-    die_in_vain(restarts, 999)
-    with pytest.raises(WorkerDied, match="1000 workers in a row"):
-        die_in_vain(restarts, 1)
-
-
-def test_one_death_that_is_allowed_to_a_task_leaves_room_for_an_accident() -> None:
-    die_in_vain(DeathCount(most_deaths=1), 2)
 
 
 def test_an_answer_in_between_forgives_what_was_before_it() -> None:

@@ -102,16 +102,6 @@ def test_an_answer_comes_over(answer: Answer) -> None:
     assert again == replace(answer, bytes=again.bytes)
 
 
-def test_an_answer_brings_tensors_and_generators_states() -> None:
-    batch = {"x": torch.arange(6).view(2, 3), "y": np.arange(3.0), "z": ["a", None]}
-    answer = Answer(1, 2, 3, Arrived, batch, {"torch": b"12"})
-    again = read_answer(encode_answer(answer))
-    assert torch.equal(again.payload["x"], batch["x"])  # type: ignore[arg-type]
-    assert again.payload["y"].tolist() == [0.0, 1.0, 2.0]
-    assert again.payload["z"] == ["a", None]
-    assert again.states == {"torch": b"12"}
-
-
 @pytest.mark.parametrize("length", [0, 9, LARGE])
 @pytest.mark.parametrize("in_an_arena", [False, True])
 def test_a_streams_state_comes_over_as_bytes_that_are_no_part_of_the_batch(
@@ -264,13 +254,6 @@ def test_a_tensor_of_any_type_comes_over(dtype: torch.dtype, over: Over) -> None
 
 
 @EITHER_WAY
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_every_kind_of_number_comes_over_to_the_last_bit(dtype: torch.dtype, over: Over) -> None:
-    special = [float("nan"), float("inf"), float("-inf"), -0.0, 5e-324, 1 / 3]
-    assert same(over(torch.tensor(special, dtype=dtype)), torch.tensor(special, dtype=dtype))
-
-
-@EITHER_WAY
 @pytest.mark.parametrize(
     "shape", [(), (0,), (1,), (3, 0), (0, 3), (2, 3, 4), (1, 1, 1, 1)], ids=str
 )
@@ -297,9 +280,7 @@ def views(draw: st.DrawFn) -> torch.Tensor:
 @settings(deadline=None)
 @given(views())
 def test_a_view_comes_over_with_its_strides(over: Over, tensor: torch.Tensor) -> None:
-    again = over(tensor)
-    assert same(again, tensor)
-    assert again.tolist() == tensor.tolist()
+    assert same(over(tensor), tensor)
 
 
 @EITHER_WAY
@@ -391,14 +372,6 @@ class Fresh:
 def test_objects_that_make_new_tensors_whenever_they_are_pickled_come_over(over: Over) -> None:
     first, last, _ = over([Fresh() for _ in range(20)])[7].parts
     assert (first.tolist(), last.tolist()) == ([0, 1, 2, 3, 4], [19995, 19996, 19997, 19998, 19999])
-
-
-@EITHER_WAY
-def test_tensors_of_different_types_may_share_a_storage(over: Over) -> None:
-    whole = torch.zeros(4, dtype=torch.int32)
-    first, second = over((whole, whole.view(torch.float32)))
-    first[0] = 0x3F800000
-    assert second[0] == 1.0
 
 
 @EITHER_WAY

@@ -48,8 +48,8 @@ BY_CLASS = ".__class__."
 GLOBALS = ".__globals__."
 #: methods that a loader, or a transform, calls; those which these call are looked at as well
 _CALLED = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
-#: Their generators are the global ones, which the loader seeds, or are nobody else's: `datasets` has
-#: one for the names of its caches. To read the code below a stream of Hugging Face's took 28 ms.
+#: Their generators are the global ones, which the loader seeds, or are nobody else's: `datasets`
+#: has one for the names of its caches. To read the code below its streams took 28 ms.
 _LIBRARIES = {
     *("torch", "numpy", "picklable_loader", "torchvision", "PIL"),
     *("datasets", "fsspec", "huggingface_hub", "pandas", "pyarrow"),

@@ -280,6 +280,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         self._closed = True
         if self._turn.phase_here() == AT_REST:
             with self._turn.moves():
+                self._closed = True  # another thread may have begun a pass in the meantime
                 self._driver.stop()
 
     def __enter__(self) -> LoaderIterator[_T]:

@@ -610,6 +610,42 @@ def test_close_waits_for_the_batch_of_another_thread() -> None:
     assert not thread.is_alive() and list(iterator) == []
 
 
+class ClosesElsewhere(Sampler[int]):
+    """Its second epoch waits until another thread has asked to close the iterator."""
+
+    def __init__(self) -> None:
+        self.iterator: Any = None
+        self.thread: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        return 24
+
+    def set_epoch(self, epoch: int) -> None:
+        if self.iterator is not None and self.thread is None:
+            self.thread = threading.Thread(target=self.iterator.close)
+            self.thread.start()
+            while not self.iterator.closed:  # it is about to wait for the pass that begins
+                pass
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(24))
+
+
+def test_close_while_another_thread_begins_a_pass_of_the_same_workers_closes_that_pass() -> None:
+    """The workers were gone, and the pass counted as open: `next` waited for ever."""
+    sampler = ClosesElsewhere()
+    loader = DataLoader(
+        Mapped(), 4, sampler=sampler, num_workers=1, persistent_workers=True, seed=1
+    )
+    sampler.iterator = iter(loader)
+    assert len(lists(sampler.iterator)) == 6
+    again = iter(loader)
+    assert sampler.thread is not None
+    sampler.thread.join(PATIENCE_S)
+    assert not sampler.thread.is_alive() and list(again) == []
+    assert len(lists(iter(loader))) == 6
+
+
 class SignalsOnce(Mapped):
     """Its first sample sends a signal to the process of the loader, as soon as it may."""
 

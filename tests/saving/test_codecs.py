@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +29,7 @@ from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, Te
 
 import picklable_loader
 from picklable_loader import DataLoader
-from picklable_loader.errors import CannotLoadError, CannotSaveError, UsageError
+from picklable_loader.errors import CannotLoadError, CannotSaveError, ReplayWarning, UsageError
 from picklable_loader.saving.pickles.codecs import Carried, open_carried
 
 Load = Callable[[Any], Any]
@@ -424,6 +425,40 @@ def test_a_class_of_main_goes_by_value_when_asked() -> None:
     assert len(lists(pickle.loads(by_value))) == 3
     with pytest.raises(AttributeError, match="Typed"):
         pickle.loads(by_name)
+
+
+_LOCAL = """
+import pickle, sys, torch
+from picklable_loader import DataLoader
+
+def backwards():
+    class Backwards(torch.utils.data.Sampler):
+        def __len__(self):
+            return 8
+        def __iter__(self):
+            return iter(range(7, -1, -1))
+    return Backwards()
+
+def stream():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(range(7, -1, -1))
+    return Stream()
+
+for loader in DataLoader(range(8), 2, sampler=backwards()), DataLoader(stream(), 2):
+    it = iter(loader)
+    next(it)
+    pickle.dump(pickle.dumps(it), sys.stdout.buffer)
+"""
+
+
+def test_local_classes_of_a_sampler_and_a_stream_are_the_same_in_another_process() -> None:
+    """Codecs lose the scope of their names, with which a state is compared."""
+    for saved in written_by(_LOCAL):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReplayWarning)
+            found = [batch.tolist() for batch in pickle.loads(saved)]
+        assert found == [[5, 4], [3, 2], [1, 0]]
 
 
 _KINDS = """

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -808,6 +809,44 @@ def test_any_other_tensor_comes_back_as_torch_pickles_it(kind: str) -> None:
     assert (type(found), str(found), vars(found)) == (type(expected), str(expected), vars(expected))
     if not given.is_nested and given.layout is torch.strided:
         assert found.stride() == expected.stride() and found.is_conj() == expected.is_conj()
+
+
+def read_only() -> np.ndarray:
+    array = np.arange(3)
+    array.flags.writeable = False
+    return array
+
+
+ARRAYS: list[Any] = [
+    *(np.arange(3).astype(kind) for kind in "?bhilqBHILQefdgFDG"),
+    *(np.dtype(kind).type(1) for kind in "?bhilqBHILQefdgFDG"),
+    np.array([[np.nan, -0.0], [np.inf, 1.5]], np.float32),
+    np.array(1.5),
+    np.arange(6.0)[2:4],
+]
+OTHER_ARRAYS: list[Any] = [
+    np.arange(6.0).reshape(2, 3).T,
+    np.arange(6)[::2],
+    np.arange(3, dtype=">i4"),
+    np.empty((0, 2)),
+    np.array(["one", "three"]),
+    np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
+    np.array(["2020-01-01"], "M8[D]"),
+    np.arange(3).view(np.matrix),
+    read_only(),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("given", [*ARRAYS, *OTHER_ARRAYS], ids=repr)
+def test_arrays_and_numbers_of_numpy_come_back_as_pickle_gives_them_and_faster(given: Any) -> None:
+    note = note_of([given, given], "tell()")
+    expected, (found, again) = pickle.loads(pickle.dumps(given, 5)), objects_of([note])[0]
+    assert found is again and type(found) is type(given) and found.dtype == expected.dtype
+    assert found.dtype.char == given.dtype.char and found.tobytes("A") == expected.tobytes("A")
+    assert found.shape == expected.shape and str(found.flags) == str(expected.flags)
+    if any(given is each for each in ARRAYS):
+        assert b"numpy" not in note, "pickle finds no function of numpy's, which takes 10 µs"
 
 
 def test_what_receive_raises_comes_with_the_next_batch_and_the_pass_goes_on() -> None:

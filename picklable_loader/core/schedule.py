@@ -265,12 +265,24 @@ class Schedule:
         passed, here = self._window.skip(event)
         out.extend(map(Drop, here))
         if not self._exhausted:
-            passed += self.plan.advance(event.count - passed)
+            passed += self._advance(event.count - passed)
         self._streams.pass_over(self.delivered, passed)
         self.delivered += passed
         self.deliveries.forget()
         self.feedback.look(self.policy)  # it may just have been opened
         self._refill(out)
+
+    def _advance(self, count: int) -> int:
+        """Have the plan pass over tasks, up to one at which the user's sampler raises."""
+        if not self.plan.custom:
+            return self.plan.advance(count)
+        passed = 0
+        try:
+            while passed < count and not self._fault and self.plan.advance(1):
+                passed += 1
+        except Exception as error:
+            self._fault = error
+        return passed
 
     def _hear(self) -> None:
         """Have the sampler hear while the consumer asks for nothing; no state is behind that."""

@@ -106,7 +106,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             count: how many, from 0.
 
         Returns:
-            How many were passed over: fewer at the end of the epoch.
+            How many were passed over: fewer at the end of the epoch, or if the sampler raises, which
+            the next ``next`` does then.
 
         Raises:
             ValueError, TypeError: ``count`` is negative, or no whole number.

@@ -862,6 +862,55 @@ def test_what_receive_raises_comes_with_the_next_batch_and_the_pass_goes_on() ->
     assert len(batches) == 11
 
 
+class Flaky:
+    """Indices from 0; its fifth one raises before it comes."""
+
+    def __init__(self) -> None:
+        self.given, self.failed = 0, False
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.given == 4 and not self.failed:
+            self.failed = True
+            raise OSError("not yet")
+        if self.given == 20:
+            raise StopIteration
+        self.given += 1
+        return self.given - 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+class OnceFlaky(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        return Flaky()
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_skip_stops_where_the_sampler_raises_which_next_shows(
+    num_workers: int, before: int
+) -> None:
+    """It raised, and lost what it had passed over by then: the step was one of earlier batches."""
+    iterator = iter(make(num_workers, OnceFlaky(), batch_size=2))
+    for _ in range(before):
+        next(iterator)
+    assert iterator.skip(5) == 2 - before and iterator.step == 2
+    again = make(num_workers, OnceFlaky(), batch_size=2)
+    again.load_state_dict(iterator.state_dict())
+    with pytest.raises(OSError, match="not yet"):
+        next(iterator)
+    rest = [batch[:, 0].tolist() for batch in iterator]
+    assert rest == [[at, at + 1] for at in range(4, 20, 2)]
+    assert [batch[:, 0].tolist() for batch in again] == rest
+
+
 def test_feedback_that_no_state_can_hold_is_named_when_it_is_saved() -> None:
     iterator = iter(make(2))
     next(iterator)

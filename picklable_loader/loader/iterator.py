@@ -106,8 +106,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             count: how many, from 0.
 
         Returns:
-            How many were passed over: fewer at the end of the epoch, or if the sampler raises, which
-            the next ``next`` does then.
+            How many were passed over: fewer at the end of the epoch, or where the sampler raises;
+            the next ``next`` raises that.
 
         Raises:
             ValueError, TypeError: ``count`` is negative, or no whole number.

@@ -564,6 +564,15 @@ def test_a_subclass_of_torchs_samplers_that_listens_is_heard_and_draws_as_torchs
     assert [indices for _, *indices, _ in said] == expected
 
 
+def test_torchs_batch_sampler_passes_feedback_on_to_the_sampler_in_it() -> None:
+    sampler = Generated()
+    iterator = iter(DataLoader(Sending(), batch_sampler=BatchSampler(sampler, 4, False), seed=1))
+    sent = next(iterator)[:, 0].tolist()
+    iterator.tell(0.5)
+    next(iterator)
+    assert sampler.heard == [[0, *sent, 0.5]]
+
+
 @pytest.mark.parametrize("base, arguments", [(RandomSampler, (range(12),)), (BatchSampler, ())])
 def test_a_subclass_of_torchs_samplers_may_take_batches_back(
     base: Any, arguments: tuple[Any, ...]

@@ -29,7 +29,8 @@ class WorkerStart:
             ``shard=`` they are those of all ranks.
         worker_id: the number of this one, from 0.
         base_seed: the worker's seed is this plus its number.
-        epoch: number of the epoch at hand, from 0.
+        epoch: number of the epoch at hand, from 0. Persistent workers serve later ones, too: their
+            argument must not depend on it, as a resume starts them in a later one.
         rank: of this process, from 0.
         world_size: number of ranks.
     """

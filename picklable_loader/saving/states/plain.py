@@ -177,6 +177,34 @@ def _check_tree(form: Any) -> None:
         waiting += part.values() if type(part) is dict else part
 
 
+def is_endless(value: Any) -> bool:
+    """A copy of a value would be far larger than the value: it contains itself, or its parts are in
+    many places. Forty tuples of two, each twice within the next, are a million million values.
+    """
+    seen: set[int] = set()
+    waiting, first, again = [value], 0, 0
+    while waiting and again <= _MOST_TIMES * first + _FREE_PARTS:
+        parts = parts_of(part := waiting.pop())
+        if id(part) in seen:
+            again += 1 + len(parts)
+        elif parts:
+            seen.add(id(part))
+            first += len(parts)
+        waiting += parts
+    return bool(waiting)
+
+
+#: a program's constants, and a few lists, are in several places
+_MOST_TIMES, _FREE_PARTS = 10, 10**5
+
+
+def parts_of(value: Any) -> list[Any]:
+    """The items of a container, and the keys and values of a dict; none of anything else."""
+    if type(value) in MAPPINGS:
+        return [*dict.keys(value), *dict.values(value)]
+    return list(value) if type(value) is list or type(value) in _CONTAINERS else []
+
+
 def check_hashes(keys: Iterable[Any]) -> None:
     """Raise ValueError if many keys have one hash, which takes a dict for ever."""
     hashes = Counter(map(hash, keys))
@@ -365,6 +393,9 @@ _CONTAINERS: dict[type[Any], Callable[[Any, int], Any]] = {
     Counter: _encode_pairs,
     defaultdict: _encode_defaults,
 }
+
+#: the types of dicts
+MAPPINGS = {dict, OrderedDict, Counter, defaultdict}
 
 _ENCODERS: dict[type[Any], Callable[[Any], Any]] = {
     datetime: _encode_time,

@@ -11,7 +11,7 @@ import json
 import math
 import struct
 from base64 import b64decode, b64encode
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -20,7 +20,7 @@ import torch
 from ...core.snapshot import FORMAT
 from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, UsageError
 from .arrays import TORCH_DTYPES, NotPlain, whole
-from .plain import check_hashes, decode, encode
+from .plain import check_hashes, decode, encode, is_endless
 from .skip import MOST_TASKS, moved_on, tasks_claimed
 from .tree import Path, text_of
 
@@ -48,7 +48,13 @@ def to_json(state: Any) -> str:
         CannotSaveError: something in it is no plain value; the text says where.
     """
     try:
-        _check_size(state)
+        if is_endless(state):
+            raise CannotSaveError(
+                "the state",
+                "the same parts are in so many places, or it contains itself, that its text would "
+                "be endless",
+                "Use pickle, or torch.save",
+            )
         lines: list[str] = []
         _write(_form(state, _STATE), "", "", lines)
         return "\n".join(lines) + "\n"
@@ -85,42 +91,6 @@ def from_json(text: str) -> Any:
 
 
 # --- writing -------------------------------------------------------------------------------------
-
-
-def _check_size(state: Any) -> None:
-    """Raise CannotSaveError if the text would be endless.
-
-    Forty tuples of two, each twice within the next, are small, and a million million values.
-    """
-    found: dict[int, tuple[int, int]] = {}
-    size = _size(state, found)
-    if size > _MOST_TIMES * sum(items for items, _ in found.values()) + _FREE_PARTS:
-        raise CannotSaveError(
-            "the state",
-            "the same parts are in so many places that its text would be endless",
-            "Use pickle, or torch.save",
-        )
-
-
-def _size(part: Any, found: dict[int, tuple[int, int]]) -> int:
-    """How many values a part has, each as often as it would be written.
-
-    ``found`` has for each container, by its id, its items and this size; 0 while that is counted.
-    """
-    if not isinstance(part, _CONTAINERS):
-        return 1
-    if id(part) not in found:
-        found[id(part)] = len(part), 0
-        inner = [*part, *part.values()] if isinstance(part, dict) else part
-        found[id(part)] = len(part), 1 + sum([_size(each, found) for each in inner])
-    _, size = found[id(part)]
-    if not size:
-        raise CannotSaveError("the state", "it contains itself", "Take a new state_dict")
-    return size
-
-
-_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
-_MOST_TIMES, _FREE_PARTS = 100, 10**5
 
 
 def _form(value: Any, path: Path) -> Any:

@@ -6,7 +6,6 @@ field is checked by its exact type, and nothing in it is called.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 
 from ...errors import SYMPTOMS, DamagedStateError, ForeignStateError
 from .arrays import NotPlain
-from .plain import encode
+from .plain import MAPPINGS, encode, is_endless, parts_of
 
 #: what people's code gives
 _ANY = object
@@ -190,8 +189,7 @@ def _holds_random(value: Any) -> bool:
         part = waiting.pop()
         if _is_random(part):
             return True
-        if type(part) in _CONTAINERS:
-            waiting += part.values() if type(part) in _DICTS else part
+        waiting += parts_of(part)
     return False
 
 
@@ -199,7 +197,7 @@ def _is_random(value: Any) -> bool:
     """It is the state of a generator of torch's, numpy's or Python's, as their methods give it."""
     if isinstance(value, torch.Tensor):
         return value.dtype == torch.uint8 and value.shape == (5056,)
-    if type(value) in _DICTS:
+    if type(value) in MAPPINGS:
         return "bit_generator" in value
     if type(value) not in (list, tuple) or len(value) < 3:
         return False
@@ -233,7 +231,8 @@ def form_of(value: Any, path: str) -> Any:
     Raises:
         ForeignStateError: it holds an object of a class that has no plain form.
     """
-    _check_size(value, path)
+    if is_endless(value):
+        raise DamagedStateError(path, "a value whose parts are in few places each", value)
     try:
         return encode(value)
     except NotPlain as found:
@@ -260,27 +259,3 @@ def _check(record: Any, kind: str, path: str) -> None:
             raise DamagedStateError(field, getattr(types, "__name__", str(types)), value)
         elif type(value) is int and not 0 <= value < _MOST and "seed" not in name:
             raise DamagedStateError(field, "a whole number from 0", value)
-
-
-_DICTS = {dict, OrderedDict, Counter, defaultdict}
-_CONTAINERS = {*_DICTS, list, tuple, set, frozenset, deque}
-#: parts of parts that are there several times: a program's constants are, a few lists are
-_MOST_AGAIN = 10**5
-
-
-def _check_size(value: Any, path: str) -> None:
-    """Raise DamagedStateError if a copy of a value would be far larger than the value.
-
-    Forty lists of two, each within the next, would be a million million values.
-    """
-    seen: set[int] = set()
-    waiting, again = [value], 0
-    while waiting:
-        part = waiting.pop()
-        if type(part) not in _CONTAINERS:
-            continue
-        again += 1 + len(part) if id(part) in seen else 0
-        if again > _MOST_AGAIN:
-            raise DamagedStateError(path, "a value whose parts are in few places each", value)
-        seen.add(id(part))
-        waiting += [*part, *part.values()] if type(part) in _DICTS else part

@@ -110,21 +110,18 @@ def load(
         OSError: it cannot be read.
         Exception: what else unpickling raises.
     """
-    found = _loaded(path, weights_only, map_location)
+    with open_body(path) as body:
+        if weights_only:
+            found = load_screened(body, os.fsdecode(path), map_location)
+        else:
+            try:
+                found = torch.load(body, map_location=map_location, weights_only=False)
+            except (AttributeError, ImportError) as error:
+                raise moved(os.fsdecode(path), error) from error
     has_rng = type(found) is dict and found.keys() == {_PROGRAM, _OBJECT}
     if restore_rng:
         ProgramStates(found[_PROGRAM] if has_rng else None).restore()
     return found[_OBJECT] if has_rng else found
-
-
-def _loaded(path: AnyPath, weights_only: bool, map_location: Any) -> Any:
-    with open_body(path) as body:
-        if weights_only:
-            return load_screened(body, os.fsdecode(path), map_location)
-        try:
-            return torch.load(body, map_location=map_location, weights_only=False)
-        except (AttributeError, ImportError) as error:
-            raise moved(os.fsdecode(path), error) from error
 
 
 #: keys of a body that holds the program's generators as well
@@ -255,10 +252,10 @@ def _remove_leftovers(target: str) -> None:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def open_file(path: AnyPath) -> BinaryIO:
+def open_file(path: AnyPath, buffering: int = -1) -> Any:
     """A file, from its start; OSError for no file, such as a pipe, which might never end."""
     _check_regular(os.fsdecode(path), os.stat(path).st_mode)
-    return open(path, "rb")
+    return open(path, "rb", buffering)
 
 
 def _check_regular(path: str, mode: int) -> None:
@@ -271,8 +268,7 @@ def _check_regular(path: str, mode: int) -> None:
 def open_body(path: AnyPath) -> BinaryIO:
     """The body of a checkpoint, which torch.save wrote; StateError unless its checksum is right."""
     name = os.fsdecode(path)
-    _check_regular(name, os.stat(path).st_mode)
-    file = open(path, "rb", buffering=0)
+    file = open_file(path, buffering=0)
     try:
         length, expected_digest = _read_header(file, name)
         expected, found = _HEADER_BYTES + length, os.fstat(file.fileno()).st_size

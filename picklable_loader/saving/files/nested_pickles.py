@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 import torch
 
+from ..states.arrays import TORCH_DTYPES
 from .pickle_nodes import Stored
 from .pickle_tree import Nested, NotPickle, Trace, trace
 
@@ -72,13 +73,10 @@ _OLD_TORCH = 0x1950A86A20F9469CFC6C
 
 # --- harmless names ------------------------------------------------------------------------------
 
-_STORAGES = {f"{kind.__module__}.{kind.__name__}" for kind in torch._storage_classes}
-_DTYPES = {f"torch.{name}" for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
-
 #: what torch's safe reader builds by itself, from 2.6 on: values; module and name
 BUILT_BY_TORCH = (
-    _STORAGES
-    | _DTYPES
+    {f"{kind.__module__}.{kind.__name__}" for kind in torch._storage_classes}
+    | {f"torch.{name}" for name in TORCH_DTYPES}
     | set(
         "_codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter "
         "collections.OrderedDict torch.Size torch.Tensor torch._tensor._rebuild_from_type_v2 "

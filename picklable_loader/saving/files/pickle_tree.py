@@ -233,7 +233,7 @@ def _tensor(stored: Any, offset: Any, shape: Any, stride: Any, gradient: Any = F
     if isinstance(stored, Built) and stored.name == OPENED:
         (stored,) = stored.arguments
     if not isinstance(stored, Stored | bytes):
-        raise NotPickle("a tensor whose numbers are nowhere")  # and remains the call that it is
+        raise NotPickle("a tensor whose numbers are nowhere")  # the node is the call, then
     if max(len(shape), len(stride)) > MOST_DIMENSIONS:
         raise NotPickle("a tensor of too many dimensions")
     if not all(type(number) is int for number in (offset, *shape, *stride)):

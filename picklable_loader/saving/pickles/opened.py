@@ -51,13 +51,13 @@ class Pickled(bytes):
 class Opened(dict[str, Any]):
     """Parts that were carried, by their names; they can be opened once more."""
 
-    #: makes the parts again, with other things beside them
+    #: opens the bytes once more; they refer by number to the objects of another list
     again: Callable[[list[Any]], dict[str, Any]]
-    #: what stood beside them
+    #: the list that they referred to
     beside: list[Any]
 
     def beside_others(self, others: dict[int, Any]) -> Opened:
-        """The same parts, to be opened beside other things, by the ``id`` of what these replace."""
+        """The same parts; ``others`` has the objects that replace some of the list, by their id."""
         copied = Opened(self)
         copied.again = self.again
         copied.beside = [others.get(id(thing), thing) for thing in self.beside]

@@ -10,11 +10,11 @@ from typing import Any
 from ...core.cursor import Cursor, Saved, is_beginning
 from ...core.fields import ITERABLE
 from ...core.shard import Shard, StreamShare
-from ...core.snapshot import from_plain, to_plain
+from ...core.snapshot import to_plain
 from ...core.streams import StreamPosition
 from ...errors import DamagedStateError, RanksError
-from .skip import left_on_rank
-from .tree import check_checksum, copied, with_checksum
+from .skip import left_on_rank, read
+from .tree import with_checksum
 
 #: fields of a cursor in which the ranks of one pass differ: those that read streams of their own,
 _OF_STREAMS = {"step", "next_step", "streams", "num_streams", "rank", "batches"}
@@ -57,7 +57,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         ValueError: there are none.
         StateError: one of them is no state, or is damaged.
     """
-    saved = [_read(state) for state in states]
+    saved = [read(state)[1] for state in states]
     if not saved:
         raise ValueError("merge_states needs the state of each rank, got none")
     saved.sort(key=lambda each: (each.cursor.rank or (0, 1), repr(each)))  # whatever comes first
@@ -93,13 +93,6 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         next_step=steps,
     )
     return with_checksum(to_plain(merged, fits))
-
-
-def _read(state: Mapping[str, Any]) -> Saved:
-    given = copied(state)
-    saved = from_plain(given)
-    check_checksum(given)
-    return saved
 
 
 def _has_ended(cursor: Cursor, after: int) -> bool:

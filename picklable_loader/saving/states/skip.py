@@ -29,9 +29,7 @@ def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
         UsageError: that cannot be done exactly without the loader; or the epoch has not so many.
         StateError: it is no state.
     """
-    given = copied(state)
-    cursor, fits = from_plain(given)
-    check_checksum(given)
+    given, (cursor, fits) = read(state)
     if count < 0:
         raise UsageError(f"A state is moved on by a number of batches from 0, got {count}.")
     _refuse_inexact(cursor, fits)
@@ -53,6 +51,14 @@ def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
     if is_beginning(cursor):  # any rank can begin there, and so go on after these batches
         moved_state.pop("rank", None)
     return with_checksum(moved_state) if "checksum" in given else moved_state
+
+
+def read(state: Mapping[str, Any]) -> tuple[dict[str, Any], Saved]:
+    """A copy of a state, and what it says; StateError if it is none, or damaged."""
+    given = copied(state)
+    saved = from_plain(given)
+    check_checksum(given)
+    return given, saved
 
 
 def tasks_claimed(state: Mapping[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""Likeness: whether two batches are equal bit for bit, and where they first differ."""
+"""Compares two batches bit for bit, and says where they first differ."""
 
 from __future__ import annotations
 

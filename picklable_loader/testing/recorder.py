@@ -1,4 +1,4 @@
-"""Witness: a loader whose batches say which indices they were made of, for ``verify_resume``."""
+"""Recorder: a loader whose batches say which indices they were made of, for `verify_resume`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Instead:
 
 
 class _Collate:
-    """Collates samples, and keeps their indices beside the batch."""
+    """Collates samples into a batch, and gives it with their indices."""
 
     def __init__(self, collate_fn: Callable[[Any], Any], batched: bool) -> None:
         self._collate_fn = collate_fn
@@ -77,7 +77,7 @@ class _Collate:
         return indices, self._collate_fn([sample for _, sample in samples])
 
 
-def witness(loader: Any) -> DataLoader[Any]:
+def recorded(loader: Any) -> DataLoader[Any]:
     """Have a loader's batches say what they are made of, and come in order."""
     if not isinstance(loader, DataLoader):
         kind = f"{type(loader).__module__}.{type(loader).__qualname__}"

@@ -29,7 +29,7 @@ from ..errors import OrderMismatch, StateMismatch
 from ..loader.loader import DataLoader
 from ..saving.pickles.picklers import dump_with
 from .compare import difference
-from .recorder import Trace, trace, witness
+from .recorder import Trace, recorded, trace
 from .resume_error import BUG, CODEC, ORDER, ResumeError, compare, compare_runs
 
 MakeLoader = Callable[..., DataLoader[Any]]
@@ -178,7 +178,7 @@ class _Subject:
 
     def make(self, num_workers: int | None) -> DataLoader[Any]:
         arguments = {} if num_workers is None else {"num_workers": num_workers}
-        return witness(self.make_loader(**arguments))
+        return recorded(self.make_loader(**arguments))
 
     def counts(self, wanted: Sequence[int]) -> tuple[int | None, ...]:
         """The worker counts to try; None where ``make_loader`` decides."""

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...saving.pickles.size import in_words
+from ..table import complain
 from .study import SIDES, Advice, Study, advise
 from .subject import BenchError, find
 from .trial import Trial
@@ -48,8 +49,7 @@ def run(options: argparse.Namespace) -> int:
     except BenchError as error:
         if error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
-        print(f"{options.function}: {error}", file=sys.stderr)
-        return 2
+        return complain(f"{options.function}: {error}")
     advice = advise(study)
     if options.json:
         print(json.dumps(as_json(options.function, study, advice), indent=2))

@@ -60,18 +60,15 @@ class Study:
             if last and time.perf_counter() > end:
                 self.left_out.append(number)
                 continue
-            self.by_workers[number] = trial = self._with(number, share)
+            # Workers that live on have figures for all epochs.
+            options = {"prefetch_budget": "auto", "persistent_workers": number > 0}
+            loader = self.subject.build("picklable_loader", number, **options)
+            self.by_workers[number] = trial = try_out(loader, share, self.step_s)
             say(_line("picklable_loader", trial))
 
     def median(self, side: Side) -> float:
         """Batches a second of a side, with the user's number of workers."""
         return statistics.median(trial.rate for trial in self.compared[side])
-
-    def _with(self, number: int, seconds: float) -> Trial:
-        # Workers that live on keep their figures from epoch to epoch.
-        options = {"prefetch_budget": "auto", "persistent_workers": number > 0}
-        loader = self.subject.build("picklable_loader", number, **options)
-        return try_out(loader, seconds, self.step_s)
 
 
 def candidates(cores: int, own: int) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import sys
 from collections.abc import Callable, Sized
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -119,7 +118,6 @@ def function(name: str) -> Callable[..., Any]:
 
 
 def _module(name: str) -> Any:
-    sys.path.insert(0, "")  # the folder at hand, as for python -m
     try:
         return importlib.import_module(name)
     except Exception as error:
@@ -130,8 +128,6 @@ def _module(name: str) -> Any:
                 "install it; it is named with dots and without .py."
             ) from None
         raise BenchError(f"importing {name!r} raised the exception above.") from error
-    finally:
-        sys.path.remove("")
 
 
 def _described(value: object) -> str:

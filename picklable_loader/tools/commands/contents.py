@@ -45,7 +45,7 @@ class Contents:
     _digests: dict[str, str] = field(default_factory=dict)
 
     def digest(self, stored: Stored) -> str:
-        """A checksum of data beside the pickle; of tensors that are equal it is equal."""
+        """A checksum of data outside the pickle; of tensors that are equal it is equal."""
         if self.archive is None:
             return stored.key  # the checksum of all data together is in the tree
         if stored.key not in self._digests:
@@ -157,10 +157,11 @@ _OLD_PARTS = ("protocol", "system", "object", "storages")
 def _from_archive(path: str, kind: str, size: int, body: BinaryIO) -> Contents:
     archive = Archive(body, path)
     found = archive.trace()
-    notes = {"torch.save's format": archive.text("version")}
-    notes["byte order"] = archive.text("byteorder")
-    if kind == "checkpoint":
-        notes = {"checkpoint format": "1, checksum right", **notes}
     names = names_of([found]) | ({"torch.jit.load"} if archive.is_program else set())
+    notes = {
+        "checkpoint format": "1, checksum right" if kind == "checkpoint" else "",
+        "torch.save's format": archive.text("version"),
+        "byte order": archive.text("byteorder"),
+    }
     notes = {name: note for name, note in notes.items() if note}
     return Contents(path, kind, size, found.tree, notes, names, archive)

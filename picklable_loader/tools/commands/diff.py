@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -44,6 +44,10 @@ _MOST_ROWS = 1000
 _NOTHING = object()
 
 
+def _as_bytes(data: str | bytes | bytearray) -> bytes | bytearray:
+    return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+
+
 class _Comparison:
     """Two trees, walked side by side to their ends, whatever their depth.
 
@@ -55,8 +59,7 @@ class _Comparison:
     def __init__(self, one: Contents, other: Contents) -> None:
         self._one, self._other = one, other
         self._groups: dict[int, int] = {}
-        self._digests: dict[int, bytes] = {}
-        self._within: dict[int, bytes] = {}
+        self._digests: dict[Any, str] = {}
 
     def differences(self) -> Iterator[tuple[str, str | None, str | None]]:
         """The path of each difference, and the values in both files."""
@@ -95,7 +98,7 @@ class _Comparison:
         if isinstance(a, Tensor):
             bare = replace(a, stored=b"") == replace(b, stored=b"")
             if bare and isinstance(a.stored, bytes) and isinstance(b.stored, bytes):
-                return self._digest_within(a.stored) == self._digest_within(b.stored)
+                return self._digest(a.stored, data_of) == self._digest(b.stored, data_of)
             return bare and self._alike(a.stored, b.stored)
         if isinstance(a, Stored):
             alike = (a.kind, a.count) == (b.kind, b.count)
@@ -106,18 +109,15 @@ class _Comparison:
             return self._digest(a) == self._digest(b)
         return bool(a == b)
 
-    def _digest(self, data: str | bytes | bytearray) -> bytes:
-        """A checksum, made once for each: many paths may lead to the same text."""
-        if id(data) not in self._digests:
-            raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-            self._digests[id(data)] = sha256(raw).digest()
-        return self._digests[id(data)]
+    def _digest(self, data: Any, read: Callable[[Any], Any] = _as_bytes) -> str:
+        """A checksum, made once: many paths may lead to one text, many tensors to one storage.
 
-    def _digest_within(self, opened: bytes) -> bytes:
-        """The same of a tensor's numbers in a plain pickle: many tensors may show the same ones."""
-        if id(opened) not in self._within:
-            self._within[id(opened)] = sha256(data_of(opened)).digest()
-        return self._within[id(opened)]
+        With `data_of`, of the numbers in a file of torch that a plain pickle holds.
+        """
+        known = id(data), read
+        if known not in self._digests:
+            self._digests[known] = sha256(read(data)).hexdigest()
+        return self._digests[known]
 
     def _text(self, node: Any, contents: Contents) -> str | None:
         if node is _NOTHING:
@@ -125,7 +125,7 @@ class _Comparison:
         if isinstance(node, Tensor):
             held = self._text(node.stored, contents)
             if isinstance(node.stored, bytes):
-                held = f"numbers within the pickle ({self._digest_within(node.stored).hex()[:16]})"
+                held = f"numbers within the pickle ({self._digest(node.stored, data_of)[:16]})"
             gradient = ", with gradient" if node.gradient else ""
             where = f"{list(node.shape)} at {node.offset}, {list(node.stride)}"
             return f"a tensor {where}, of {held}{gradient}"

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -51,13 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Stop, resume and compare: 0 if exact; 1 if not; 2 if there is no such loader."""
     try:
-        with _folder_at_hand():
-            report = verify_resume(
-                function(options.function),
-                num_workers=options.num_workers,
-                max_steps=options.max_steps,
-                max_batches=options.max_batches,
-            )
+        report = verify_resume(
+            function(options.function),
+            num_workers=options.num_workers,
+            max_steps=options.max_steps,
+            max_batches=options.max_batches,
+        )
     except ResumeError as error:
         data = {"exact": False, **asdict(error)}
         title = f"{options.function} does not resume exactly"
@@ -82,14 +77,3 @@ def _show(report: Report, options: argparse.Namespace) -> None:
         *([("note", report.note)] if report.note else []),
     ]
     show([Table(f"{options.function} resumes exactly", rows)], data, options.json)
-
-
-@contextmanager
-def _folder_at_hand() -> Iterator[None]:
-    """Modules are found there, also by the fresh process, which gets this one's path."""
-    folder = os.getcwd()
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)

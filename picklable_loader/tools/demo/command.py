@@ -11,6 +11,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from ..table import complain
+
 #: what the demo imports beyond the package's own needs, and how it is called when installed
 _NEEDED = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "tqdm": "tqdm"}
 
@@ -41,13 +43,11 @@ def run(options: argparse.Namespace) -> int:
     """
     missing = [name for module, name in _NEEDED.items() if not importlib.util.find_spec(module)]
     if missing:
-        print(
+        return complain(
             f"The demo needs {' and '.join(missing)}, which "
             f"{'is' if len(missing) == 1 else 'are'} not installed here: "
-            "pip install 'picklable-loader[demo]'",
-            file=sys.stderr,
+            "pip install 'picklable-loader[demo]'"
         )
-        return 2
     from .show import RunFailed, show
 
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,8 +16,6 @@ from sklearn.datasets import load_digits
 from .compare import Facts, Story, gather
 from .picture import draw
 from .train import BATCH, KINDS, ROLES, STEPS_PER_EPOCH, TRAINED_ON, WORKERS, Kind, Plan, Role
-
-_PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
 
 class RunFailed(RuntimeError):
@@ -52,13 +49,10 @@ def show(output: Path, epochs: int) -> bool:
 
 
 def _run(plan: Plan, kind: Kind, role: Role) -> None:
-    """Do one run in a process of its own, in which the package is found wherever this started."""
-    paths = [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")]
+    """Do one run in a process of its own."""
     arguments = [kind, role, str(plan.folder), str(plan.epochs)]
-    process = subprocess.run(
-        [sys.executable, "-m", "picklable_loader.tools.demo.train", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-    )
+    command = [sys.executable, "-m", "picklable_loader.tools.demo.train", *arguments]
+    process = subprocess.run(command)
     if role == "killed":
         print("   SIGKILL", file=sys.stderr)  # at the end of its progress bar
     if process.returncode != (-signal.SIGKILL if role == "killed" else 0):

@@ -6,7 +6,6 @@ these can build, and some that only memory can hold, is put into each place of r
 
 from __future__ import annotations
 
-import copy
 import io
 import math
 import pickle
@@ -22,9 +21,10 @@ import numpy as np
 import pytest
 import torch
 from laws.observe import expected_warnings, seed_everything, seen
-from test_soundness import KINDS, Wary, bounded, is_peoples, loader_over, unsealed
+from test_soundness import KINDS, Wary, is_peoples, loader_over, unsealed
 from torch.utils.data import IterableDataset
 from zoo import samplers, streams
+from zoo.hostile import bounded, changed, places
 from zoo.listeners import Generated, Sending
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
@@ -217,23 +217,6 @@ def taken(kind: str) -> Any:
     return state
 
 
-def places(owner: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a state; of long lists those at the beginning."""
-    names = list(owner) if type(owner) is dict else range(min(3, len(owner)))
-    for name in names:
-        yield (*path, name)
-        if type(owner[name]) in (dict, list):
-            yield from places(owner[name], (*path, name))
-
-
-def changed(state: Any, path: tuple[Any, ...], value: Any) -> Any:
-    made = owner = copy.deepcopy(state)
-    for name in path[:-1]:
-        owner = owner[name]
-    owner[path[-1]] = value
-    return made
-
-
 def load_and_read(kind: str, state: Any, workers: int) -> bool:
     """Load a state, and read to the third batch; was it taken?"""
     loader = STATES[kind]()
@@ -272,7 +255,7 @@ def every(request: pytest.FixtureRequest) -> int:
 def test_whatever_stands_anywhere_in_a_state_is_refused_or_is_harmless(
     kind: str, every: int
 ) -> None:
-    state, cells = taken(kind), [(path, odd) for path in places(taken(kind)) for odd in ODD]
+    state, cells = taken(kind), [(path, odd) for path in places(taken(kind), 3) for odd in ODD]
     accepted = []
     with bounded(), expected_warnings():
         for path, odd in cells[len(kind) % every :: every]:
@@ -293,7 +276,7 @@ def test_the_states_of_these_tests_are_taken_as_they_are(kind: str) -> None:
 def test_what_no_state_has_is_refused_in_each_field(kind: str, odd: str) -> None:
     """Whatever the field: the look through the whole state comes first."""
     loader = STATES[kind]()
-    for path in places(taken(kind)):
+    for path in places(taken(kind), 3):
         if path != ("format",):
             with pytest.raises(DamagedStateError) as raised:
                 loader.load_state_dict(changed(taken(kind), path, ODD[odd]()))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from laws.observe import seed_everything, seen
 from torch.utils.data import Sampler
 from zoo.datasets import Noisy
+from zoo.hostile import bounded
 from zoo.streams import StatefulIterator
 
 from picklable_loader import DataLoader, from_json, to_json
@@ -33,11 +34,6 @@ def state_after(steps: int, **more: Any) -> dict[str, Any]:
     return iterator.state_dict()
 
 
-def bits(tensor: torch.Tensor) -> list[int]:
-    flat: Any = tensor.resolve_conj().reshape(-1)
-    return flat.view(torch.uint8).tolist()  # type: ignore[no-any-return]
-
-
 def assert_same(one: Any, other: Any) -> None:
     """Equal to the bit, of the same types, in the same order."""
     assert type(one) is type(other)
@@ -51,7 +47,8 @@ def assert_same(one: Any, other: Any) -> None:
         assert struct.pack(">d", one) == struct.pack(">d", other)
     elif isinstance(one, torch.Tensor):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        assert bits(one) == bits(other)
+        one_flat, other_flat = (each.resolve_conj().reshape(-1) for each in (one, other))
+        assert torch.equal(one_flat.view(torch.uint8), other_flat.view(torch.uint8))
     elif isinstance(one, np.ndarray):
         assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
     else:
@@ -283,24 +280,33 @@ WRONG = {
     BASE.replace('"epoch": 0', '"epoch": 0, "epoch": 1'): "epoch",
     '{"a": NaN}': "NaN",
     '{"a": 1' + "0" * 5000 + "}": "state",
-    "[" * 100_000: "nested",
+    '{"b": {"a": 1, "a": 2}}': "'a'",
+    '{"a": [-Infinity]}': "state",
+    "1" * 10**6: "state",
+    "[" * 10**6: "nested",
+    '{"a":' * 10**6: "nested",
+    '{"$type":"tuple","items":[' * 10**5: "nested",
     '{"a": [{"$type": "bomb"}]}': r"state\.a\[0\]",
     '{"a": {"$type": ["tuple"]}}': r"state\.a",
+    '{"a": {"$type": {"a": 1}}}': r"state\.a",
     '{"a": {"$type": "tuple"}}': r"state\.a",
     '{"a": {"$type": "dict", "items": [[[], 1]]}}': r"state\.a",
     '{"a": {"$type": "bytes", "base64": "?"}}': r"state\.a",
     '{"a": {"$type": "float", "bits": "7f"}}': r"state\.a",
     '{"a": {"$type": "plain", "value": {"as": "eval", "value": "1"}}}': r"state\.a",
+    '{"$type": "plain", "value": {"as": "number", "dtype": "V", "value": 1099511627776}}': "state",
     '{"a": {"$type": "Tensor", "dtype": "load", "shape": [], "base64": ""}}': r"state\.a",
     '{"a": {"$type": "Tensor", "dtype": "int8", "shape": [-1], "base64": "AA=="}}': r"state\.a",
     '{"$type": "Tensor", "dtype": "int8", "shape": [1099511627776], "base64": "AA=="}': "state",
+    '{"$type": "Tensor", "dtype": "int8", "shape": [65536, 65536, -1], "base64": ""}': "state",
 }
 
 
 @pytest.mark.parametrize("text", WRONG, ids=lambda text: text[:40])
 def test_what_is_damaged_is_named(text: str) -> None:
-    with pytest.raises(DamagedStateError, match=WRONG[text]):
+    with bounded(), pytest.raises(DamagedStateError, match=WRONG[text]) as raised:
         from_json(text)
+    assert str(raised.value).count("Nothing was loaded") == 1
 
 
 def test_what_json_cannot_hold_is_named_with_its_place() -> None:

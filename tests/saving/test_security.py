@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import pickle
@@ -20,9 +19,9 @@ import numpy as np
 import pytest
 import torch
 from laws.observe import seen
-from test_soundness import bounded
 from torch.utils.data import IterableDataset
 from zoo.datasets import Noisy
+from zoo.hostile import bounded, sealed, torch_file, zipped
 from zoo.streams import StatefulIterator, share
 
 from picklable_loader import DataLoader, from_json, load, save, to_json
@@ -34,7 +33,6 @@ from picklable_loader.errors import (
     StateError,
     UsageError,
 )
-from picklable_loader.saving.files import checkpoint as files
 
 HUGE = 2**40
 
@@ -79,26 +77,6 @@ def state_of(loader: DataLoader[Any], steps: int = 2) -> dict[str, Any]:
     iterator = iter(loader)
     assert len(seen(iterator, steps)) == steps
     return iterator.state_dict()
-
-
-def sealed(target: Path, body: bytes) -> Path:
-    """A file of ours around any body: who makes it up knows the format."""
-    digest = hashlib.sha256(body).digest()
-    target.write_bytes(files._origin(1) + struct.pack(">Q32s", len(body), digest) + body)
-    return target
-
-
-def zipped(parts: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", compression) as archive:
-        for name, data in parts.items():
-            archive.writestr(f"archive/{name}", data)
-    return buffer.getvalue()
-
-
-def torch_file(pickled: bytes, **more: bytes) -> bytes:
-    """What torch.save writes, around any pickle."""
-    return zipped({"data.pkl": pickled, "byteorder": b"little", "version": b"3\n", **more})
 
 
 def calling(name: str, argument: bytes) -> bytes:
@@ -313,14 +291,21 @@ def test_a_mark_that_says_that_it_is_a_pickled_iterator_is_refused() -> None:
     refused(make_stream, marked({"pickled": pickle.dumps(Command())}))
 
 
+class Own:
+    """A sampler of somebody's, which may draw from a generator."""
+
+    def __init__(self, rng: Any = None) -> None:
+        self.rng = rng
+
+    def __iter__(self) -> Any:
+        return iter(range(10) if self.rng is None else self.rng.permutation(10).tolist())
+
+
+def make_own(make_rng: Callable[[], Any] = lambda: None) -> DataLoader[Any]:
+    return DataLoader(Noisy(), batch_size=3, sampler=Own(make_rng()))
+
+
 def test_a_sampler_s_own_iterator_cannot_come_with_a_state() -> None:
-    class Own:
-        def __iter__(self) -> Any:
-            return iter(range(10))
-
-    def make_own() -> DataLoader[Any]:
-        return DataLoader(Noisy(), batch_size=3, sampler=Own())
-
     state = state_of(make_own())
     state["order"]["iterator"] = iter([1, 2])
     assert refused(make_own, state).field == "order.iterator"  # type: ignore[attr-defined]
@@ -339,57 +324,37 @@ class Taken(IterableDataset[int]):
         self.given = state
 
 
-def form_of(kind: str) -> Any:
-    """Plain forms that are small and would be large values."""
-    view = torch.zeros(1).expand(HUGE)
-    return {
-        "a tensor that is a view of one number": {"as": "Tensor", "value": view},
-        "such an array": {"as": "ndarray", "value": view},
-        "a numpy scalar of any size": {"as": "number", "dtype": "V", "value": HUGE},
-        "an array of a huge shape": {"as": "ndarray", "value": ["|u1", [HUGE], "AA=="]},
-        "an array of objects": {"as": "ndarray", "value": ["|O", [1], "AAAAAAAAAAA="]},
-        "an array of huge texts": {"as": "ndarray", "value": [f"|S{2**31 - 1}", [HUGE], ""]},
-        "records of objects": {
-            "as": "ndarray",
-            "value": [{"fields": [["a", 0, "|O"]], "size": 8}, [1], "AAAAAAAAAAA="],
-        },
-        "huge records": {
-            "as": "ndarray",
-            "value": [{"fields": [["a", 0, "|u1"]], "size": 2**31 - 1}, [HUGE], ""],
-        },
-        "records of huge parts": {"as": "ndarray", "value": [["|u1", [2**30]], [HUGE], ""]},
-        "records of no size": {"as": "scalar", "value": ["|V0", [], ""]},
-        "a scalar with a shape": {"as": "scalar", "value": ["|u1", [1], "AA=="]},
-        "a dtype that is none": {"as": "dtype", "value": "load"},
-        "a huge size": {"as": "Size", "value": HUGE},
-        "a factory": {"as": "defaultdict", "value": ["eval", []]},
-        "no kind": {"as": "__import__", "value": "os"},
-    }[kind]
-
-
-FORMS = [
-    "a tensor that is a view of one number",
-    "such an array",
-    "a numpy scalar of any size",
-    "an array of a huge shape",
-    "an array of objects",
-    "an array of huge texts",
-    "a factory",
-    "no kind",
-    "records of objects",
-    "huge records",
-    "records of huge parts",
-    "records of no size",
-    "a scalar with a shape",
-    "a dtype that is none",
-    "a huge size",
-]
+VIEW = torch.zeros(1).expand(HUGE)
+#: plain forms that are small and would be large values
+FORMS: dict[str, Any] = {
+    "a tensor that is a view of one number": {"as": "Tensor", "value": VIEW},
+    "such an array": {"as": "ndarray", "value": VIEW},
+    "a numpy scalar of any size": {"as": "number", "dtype": "V", "value": HUGE},
+    "an array of a huge shape": {"as": "ndarray", "value": ["|u1", [HUGE], "AA=="]},
+    "an array of objects": {"as": "ndarray", "value": ["|O", [1], "AAAAAAAAAAA="]},
+    "an array of huge texts": {"as": "ndarray", "value": [f"|S{2**31 - 1}", [HUGE], ""]},
+    "records of objects": {
+        "as": "ndarray",
+        "value": [{"fields": [["a", 0, "|O"]], "size": 8}, [1], "AAAAAAAAAAA="],
+    },
+    "huge records": {
+        "as": "ndarray",
+        "value": [{"fields": [["a", 0, "|u1"]], "size": 2**31 - 1}, [HUGE], ""],
+    },
+    "records of huge parts": {"as": "ndarray", "value": [["|u1", [2**30]], [HUGE], ""]},
+    "records of no size": {"as": "scalar", "value": ["|V0", [], ""]},
+    "a scalar with a shape": {"as": "scalar", "value": ["|u1", [1], "AA=="]},
+    "a dtype that is none": {"as": "dtype", "value": "load"},
+    "a huge size": {"as": "Size", "value": HUGE},
+    "a factory": {"as": "defaultdict", "value": ["eval", []]},
+    "no kind": {"as": "__import__", "value": "os"},
+}
 
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_a_small_form_of_a_huge_value_is_refused(kind: str) -> None:
     state = state_of(DataLoader(Taken(), batch_size=3, snapshot_every_n_steps=1))
-    state["streams"][0]["mark"] = {"dataset": form_of(kind)}
+    state["streams"][0]["mark"] = {"dataset": FORMS[kind]}
     error = refused(lambda: DataLoader(Taken(), batch_size=3), state)
     assert isinstance(error, DamagedStateError)
 
@@ -400,7 +365,7 @@ def test_a_state_that_is_nested_without_end_is_refused(field: str, depth: int) -
     nested: Any = []
     for _ in range(depth):
         nested = [nested] if field == "window" else {"seed": nested}
-    refused(make, {**state_of(make()), field: nested})
+    assert len(str(refused(make, {**state_of(make()), field: nested}))) < 1000
 
 
 def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
@@ -411,34 +376,7 @@ def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_the_attributes_of_a_sampler_are_values_and_nothing_of_pythons() -> None:
-    class Own:
-        def __init__(self) -> None:
-            self.left = [1, 2]
-
-        def __iter__(self) -> Any:
-            return iter(range(10))
-
-    def make_own() -> DataLoader[Any]:
-        return DataLoader(Noisy(), batch_size=3, sampler=Own())
-
-    for path in ("__class__", "__iter__.__globals__.note", "left.__class__", "__dict__.__iter__"):
-        state = make_own().state_dict()
-        state["sampler"] = {"attributes": {path: ["plain", 5]}}
-        refused(make_own, state)
-
-
 def test_a_generator_is_one_of_numpys() -> None:
-    class Own:
-        def __init__(self) -> None:
-            self.rng = np.random.default_rng(1)
-
-        def __iter__(self) -> Any:
-            return iter(range(10))
-
-    def make_own() -> DataLoader[Any]:
-        return DataLoader(Noisy(), batch_size=3, sampler=Own())
-
     state = make_own().state_dict()
     state["sampler"] = {"attributes": {"rng2": ["Generator", {"bit_generator": "seed"}]}}
     before = np.random.get_state()[1].copy()  # type: ignore[union-attr, index]
@@ -458,18 +396,7 @@ def test_a_generator_is_one_of_numpys() -> None:
 )
 def test_a_generator_stands_within_its_own_memory(make_rng: Callable[[], Any], place: Any) -> None:
     """NumPy takes any position, and reads memory there."""
-
-    class Own:
-        def __init__(self) -> None:
-            self.rng = make_rng()
-
-        def __iter__(self) -> Any:
-            return iter(self.rng.permutation(10).tolist())
-
-    def make_own() -> DataLoader[Any]:
-        return DataLoader(Noisy(), batch_size=3, sampler=Own())
-
-    used = make_own()
+    used = make_own(make_rng)
     list(used)
     state = used.state_dict()
     kind, form = state["sampler"]["attributes"]["rng"]
@@ -479,7 +406,7 @@ def test_a_generator_stands_within_its_own_memory(make_rng: Callable[[], Any], p
         form["state"]["pos"] = place
     else:
         form["buffer_pos"] = place
-    refused(make_own, state)
+    refused(lambda: make_own(make_rng), state)
 
 
 def test_no_name_in_a_state_imports_a_module() -> None:
@@ -543,29 +470,6 @@ def test_an_object_in_a_stream_s_state_is_named_when_the_state_is_taken(workers:
 PICKLED = json.dumps(
     {"$type": "bytes", "base64": "gASVHAAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOUjARleGl0lIWUUpQu"}
 )
-TEXTS = {
-    "deep lists": "[" * 10**6,
-    "deep dicts": '{"a":' * 10**6,
-    "deep values": '{"$type":"tuple","items":[' * 10**5,
-    "a number of a million digits": "1" * 10**6,
-    "a huge tensor": json.dumps(
-        {"$type": "Tensor", "dtype": "uint8", "shape": [HUGE], "base64": "AA=="}
-    ),
-    "a huge tensor without bytes": json.dumps(
-        {"$type": "Tensor", "dtype": "uint8", "shape": [HUGE, HUGE, -1], "base64": ""}
-    ),
-    "a kind of ours": json.dumps(
-        {"$type": "plain", "value": form_of("a numpy scalar of any size")}
-    ),
-    "a kind of Python's": json.dumps({"$type": "__import__", "value": "os"}),
-    "a kind that is no text": json.dumps({"$type": {"a": 1}}),
-}
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_hostile_json_is_damage(text: str) -> None:
-    with bounded(), pytest.raises(DamagedStateError):
-        from_json(TEXTS[text])
 
 
 def test_a_huge_number_of_batches_is_refused_at_once() -> None:
@@ -597,29 +501,3 @@ def test_a_form_whose_parts_stand_in_many_places_is_refused() -> None:
     shuffled = state_of(make())
     for field in shuffled:
         refused(make, {**shuffled, field: form})
-
-
-@pytest.mark.parametrize("where", ["value", "key", "name", "storage", "number", "state"])
-def test_a_look_at_parts_that_stand_in_many_places_is_short(
-    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    many: Any = (1,)
-    for _ in range(60):
-        many = (many, many)
-    held = {
-        "value": lambda: pickle.dumps([many, {"format": "picklable_loader", "version": many}]),
-        "key": lambda: pickle.dumps({"a": many}, 2).replace(b"X\x01\x00\x00\x00aq\x01", b"")[:-2]
-        + b"K\x01s.",
-        "name": lambda: pickle.dumps((many, many))[:-2] + b"\x93.",
-        "storage": lambda: pickle.dumps(many)[:-1] + b"Q.",
-        "number": lambda: pickle.dumps(2**100_000),
-        "state": lambda: pickle.dumps(
-            {**state_of(make()), "fits": {"batches_from": many, "sampler_length": 3}}
-        ),
-    }[where]()
-    path = tmp_path / "file"
-    path.write_bytes(held)
-    with bounded():
-        assert main(["inspect", str(path)]) in (0, 1, 2)
-        assert main(["diff", str(path), str(path)]) in (0, 2)
-    capsys.readouterr()

@@ -17,8 +17,10 @@ import pytest
 import torch
 from laws.codecs import by_weights_only
 from laws.observe import expected_warnings, seed_everything, seen
-from test_odd_states import BY_KIND, STATES, changed
+from test_odd_states import BY_KIND, STATES
 from torch.utils._pytree import tree_map
+from zoo.hostile import at, changed, places, without
+from zoo.orders import Cyclic, CyclicOrder
 
 from picklable_loader import DataLoader, from_json, register_order, to_json
 from picklable_loader.errors import CannotSaveError, DamagedStateError, StateError, StateMismatch
@@ -37,27 +39,8 @@ def saved(kind: str, step: int = 2) -> Any:
     return state
 
 
-def places(owner: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    for name in list(owner) if type(owner) is dict else range(min(4, len(owner))):
-        yield (*path, name)
-        if type(owner[name]) in (dict, list):
-            yield from places(owner[name], (*path, name))
-
-
 def checksum_of(state: Any) -> Any:
     return with_checksum(state)["checksum"]
-
-
-def at(owner: Any, path: tuple[Any, ...]) -> Any:
-    for name in path:
-        owner = owner[name]
-    return owner
-
-
-def without(state: Any, path: tuple[Any, ...]) -> Any:
-    made = copy.deepcopy(state)
-    del at(made, path[:-1])[path[-1]]
-    return made
 
 
 def others(state: Any, path: tuple[Any, ...]) -> Iterator[Any]:
@@ -241,56 +224,25 @@ def test_each_state_of_a_pass_has_the_checksum_of_its_text(kind: str) -> None:
     iterator.close()
 
 
-def test_values_of_other_types_are_other_texts() -> None:
-    register_order(Odd, OddOrder)
-    try:
-        iterator = iter(DataLoader(range(4), sampler=Odd()))
-        next(iterator)
-        for OddOrder.kept in (1, True, 1.0, None, {"a": 1}, {"a": True}):
-            state = iterator.state_dict()
-            assert state["checksum"] == checksum_of(state)
-    finally:
-        OddOrder.kept = {1, 2}
-
-
-class Odd(torch.utils.data.Sampler[int]):
-    def __len__(self) -> int:
-        return 4
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(4))
-
-
-class OddOrder:
-    """Its state is no plain value."""
-
-    seekable = True
-    kept: Any = {1, 2}
-
-    def __init__(self, sampler: Any, setting: Any) -> None:
-        self.place = 0
-
-    def open(self) -> None:
-        pass
-
-    def take(self, count: int) -> list[int]:
-        taken = list(range(4))[self.place : self.place + count]
-        self.place += len(taken)
-        return taken
-
-    def seek(self, position: int) -> None:
-        self.place = position
-
-    def length(self) -> int:
-        return 4
-
-    def state(self, live: bool) -> Any:
-        return {"odd": self.kept}
-
-
-def test_the_state_of_an_order_that_is_no_plain_value_is_refused_when_it_is_saved() -> None:
-    register_order(Odd, OddOrder)
-    iterator = iter(DataLoader(range(4), sampler=Odd()))
+@pytest.fixture
+def of_an_order(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An iterator over an order that somebody has registered, whose state holds anything."""
+    register_order(Cyclic, CyclicOrder)
+    iterator = iter(DataLoader(range(4), sampler=Cyclic(4)))
     next(iterator)
+    monkeypatch.setattr(CyclicOrder, "held", None)
+    return iterator
+
+
+def test_values_of_other_types_are_other_texts(of_an_order: Any) -> None:
+    for CyclicOrder.held in (1, True, 1.0, None, {"a": 1}, {"a": True}):
+        state = of_an_order.state_dict()
+        assert state["checksum"] == checksum_of(state)
+
+
+def test_the_state_of_an_order_that_is_no_plain_value_is_refused_when_it_is_saved(
+    of_an_order: Any,
+) -> None:
+    CyclicOrder.held = {1, 2}
     with pytest.raises(CannotSaveError, match="set"):
-        iterator.state_dict()
+        of_an_order.state_dict()

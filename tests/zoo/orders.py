@@ -1,9 +1,11 @@
-"""Orders and plans without samplers, for tests of the core."""
+"""Orders: without samplers, for tests of the core; and one of a sampler of somebody's own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from torch.utils.data import Sampler
 
 from picklable_loader.core.order import SequenceOrder
 from picklable_loader.core.plan import Plan
@@ -49,3 +51,45 @@ def rest(plan: Plan, limit: int = 1000) -> list[Task]:
     except StopIteration:
         pass
     return tasks
+
+
+class Cyclic(Sampler[int]):
+    """A sampler whose order somebody registers: `CyclicOrder`."""
+
+    def __init__(self, length: int = 10) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class CyclicOrder:
+    """It expects its state to be well; ``held`` is in the state, too."""
+
+    seekable = True
+    held: Any = None
+
+    def __init__(self, sampler: Cyclic, setting: Any) -> None:
+        self.size = len(sampler)
+        self.start = (setting.saved or {"start": 0})["start"] % self.size
+        self.position = 0
+
+    def open(self) -> None:
+        pass
+
+    def take(self, count: int) -> list[int]:
+        places = range(self.position, min(self.position + count, self.size))
+        self.position += len(places)
+        return [(self.start + place) % self.size for place in places]
+
+    def seek(self, position: int) -> None:
+        self.position = position
+
+    def length(self) -> int:
+        return self.size
+
+    def state(self, live: bool) -> dict[str, Any]:
+        return {"start": self.start, "held": self.held}

@@ -12,7 +12,8 @@ import cloudpickle
 import pytest
 import torch
 from laws.observe import lists
-from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, WeightedRandomSampler
+from torch.utils.data import BatchSampler, Dataset, Sampler, WeightedRandomSampler
+from zoo.streams import StatefulDataset, Walk
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import StateMismatch, UsageError
@@ -38,47 +39,25 @@ class Noisy(Dataset[Any]):
 
 
 class Backwards(Sampler[int]):
+    """Its iterator is one that pickle takes, together with the sampler."""
+
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
 
     def __iter__(self) -> Iterator[int]:
-        return Walk(self)
+        return Walk(range(len(self)), self.pick)
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-
-class Walk:
-    """An iterator that pickle takes, together with its sampler."""
-
-    def __init__(self, sampler: Any) -> None:
-        self.sampler, self.left = sampler, len(sampler)
-
-    def __iter__(self) -> Walk:
-        return self
-
-    def __next__(self) -> int:
-        if not self.left:
-            raise StopIteration
-        self.left -= 1
-        return self.left
+    def pick(self, at: int) -> int:
+        return len(self) - 1 - at
 
 
-class Stream(IterableDataset[Any]):
+class Stream(StatefulDataset):
     def __init__(self) -> None:
-        self.data, self.at = torch.zeros(100_000), 0
-
-    def __iter__(self) -> Iterator[Any]:
-        while self.at < 17:
-            self.at += 1
-            yield self.at + torch.rand(())
-        self.at = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
+        super().__init__()
+        self.data = torch.zeros(100_000)
 
 
 class Drawn(Noisy):
@@ -258,21 +237,10 @@ class Turning(Sampler[int]):
 
 class TurningByClass(Turning):
     def __iter__(self) -> Iterator[int]:
-        return TurningWalk(self.dataset)
+        return Walk(range(17), self.pick)
 
-
-class TurningWalk:
-    def __init__(self, dataset: Any) -> None:
-        self.dataset, self.taken = dataset, 0
-
-    def __iter__(self) -> TurningWalk:
-        return self
-
-    def __next__(self) -> int:
-        if self.taken == 17:
-            raise StopIteration
-        self.taken += 1
-        return self.taken * 5 % 17 if self.dataset.turned is True else self.taken - 1
+    def pick(self, at: int) -> int:
+        return (at + 1) * 5 % 17 if self.dataset.turned is True else at
 
 
 COPIES: dict[str, Callable[[Any], Any]] = {

@@ -63,8 +63,6 @@ def test_within_itself_it_is_refused_and_puts_the_handlers_back(tmp_path: Path) 
             saving.__enter__()
         come()
     assert saving.saved
-    with saving:  # afterwards it may be used again
-        assert not saving()
 
 
 def test_what_could_not_be_saved_is_noticed_when_it_is_made(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from laws.observe import lists, plain
 from torch.utils.data import (
     Dataset,
     DistributedSampler,
@@ -22,6 +23,9 @@ from torch.utils.data import (
     Sampler,
     get_worker_info,
 )
+from torch.utils.data.datapipes.iter import IterableWrapper
+from zoo.hostile import Place, changed, places, without
+from zoo.streams import SavedWalk
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import (
@@ -70,26 +74,9 @@ class DrawsSampler(Sampler[int]):
         self.g.set_state(state["rng"])
 
 
-class Countdown:
+def countdown(items: list[Any]) -> SavedWalk:
     """An iterator that has a state."""
-
-    def __init__(self, items: list[Any]) -> None:
-        self.items, self.at = items, 0
-
-    def __iter__(self) -> Countdown:
-        return self
-
-    def __next__(self) -> Any:
-        if self.at == len(self.items):
-            raise StopIteration
-        self.at += 1
-        return self.items[-self.at]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.at = state["at"]
+    return SavedWalk(items[::-1])
 
 
 class OpensCountdown(Sampler[Any]):
@@ -99,7 +86,7 @@ class OpensCountdown(Sampler[Any]):
         self.items = items
 
     def __iter__(self) -> Iterator[Any]:
-        return Countdown(self.items)
+        return countdown(self.items)
 
 
 class DrawsBatches(DrawsSampler):
@@ -110,7 +97,7 @@ class DrawsBatches(DrawsSampler):
             yield [index] * (1 + index % 3)
 
 
-class IsItsIterator(Countdown, Sampler[Any]):
+class IsItsIterator(SavedWalk, Sampler[Any]):
     """The sampler is its own iterator, so that both have the same state."""
 
     def __iter__(self) -> IsItsIterator:
@@ -170,8 +157,8 @@ class Streams(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         if info is None or info.num_workers == 1:
-            return Countdown(list(range(max(self.lengths))))
-        return Countdown([100 * info.id + n for n in range(self.lengths[info.id])])
+            return countdown(list(range(max(self.lengths))))
+        return countdown([100 * info.id + n for n in range(self.lengths[info.id])])
 
 
 class StatefulStreams(Streams):
@@ -276,12 +263,6 @@ CASES: dict[str, Callable[[bool], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def plain(batch: Any) -> Any:
-    if isinstance(batch, torch.Tensor):
-        return batch.tolist()
-    return [plain(part) for part in batch] if isinstance(batch, list | tuple) else batch
-
-
 def theirs(case: str, workers: int, **more: Any) -> Any:
     torch.manual_seed(7)
     return stateful.StatefulDataLoader(**CASES[case](False), num_workers=workers, **more)
@@ -311,7 +292,7 @@ def record(case: str, workers: int, **more: Any) -> Recorded:
         batches.append(plain(batch))
         states.append(copy.deepcopy(loader.state_dict()))
     at_end = copy.deepcopy(loader.state_dict())
-    return Recorded(batches, states, at_end, [plain(batch) for batch in loader])
+    return Recorded(batches, states, at_end, lists(loader))
 
 
 recorded = cache(record)
@@ -319,7 +300,7 @@ recorded = cache(record)
 
 def the_rest(loader: Any, state: dict[str, Any]) -> list[Any]:
     loader.load_state_dict(copy.deepcopy(state))
-    return [plain(batch) for batch in loader]
+    return lists(loader)
 
 
 @pytest.fixture(autouse=True)
@@ -407,7 +388,7 @@ def test_batches_since_the_last_snapshot_are_passed_over(case: str) -> None:
             loader.load_state_dict(state)
             iterator = iter(loader)
             iterator.skip(since)
-            assert [plain(batch) for batch in iterator] == batches[step:]
+            assert lists(iterator) == batches[step:]
         elif (case, 2, state["_snapshot"]["_snapshot_step"]) not in REFUSED:
             assert the_rest(ours(case, 2), state) == batches[step:]
 
@@ -426,7 +407,7 @@ def test_states_that_are_saved_after_that_are_ours_and_exact(case: str, workers:
     assert {"format", "version"} <= at_once.keys() & later.keys()
     assert the_rest(ours(case, workers), at_once) == batches[1:]
     assert the_rest(ours(case, 0), later) == batches[2:]
-    assert [plain(batch) for batch in pickle.loads(pickled)] == batches[2:]
+    assert lists(pickle.loads(pickled)) == batches[2:]
 
 
 def generators_of(kind: str, seed: int) -> tuple[Any, Any]:
@@ -454,7 +435,7 @@ def randomly(make: Any, sampler: Any, epoch: str, kind: str, seed: int, **more: 
 
 
 def epochs(loader: Any, count: int) -> list[Any]:
-    return [[plain(batch) for batch in loader] for _ in range(count)]
+    return [lists(loader) for _ in range(count)]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -474,7 +455,7 @@ def test_the_next_epochs_are_torchdatas(
     iterator = iter(original)
     next(iterator)
     midway = copy.deepcopy(original.state_dict())
-    rest = [plain(batch) for batch in iterator]
+    rest = lists(iterator)
     at_end = copy.deepcopy(original.state_dict())
     expected = [rest, *epochs(original, 2)]
     exact = 2 if generators_of(kind, 0)[0] is not None else 1
@@ -583,13 +564,13 @@ def test_set_epoch_before_the_load_says_which_epoch_the_state_is_of(kind: Any) -
     iterator = iter(there)
     next(iterator)
     state = copy.deepcopy(there.state_dict())
-    expected = [plain(batch) for batch in iterator]
+    expected = lists(iterator)
     here: DataLoader[Any] = DataLoader(DATA, 2, sampler=kind(DATA, 2, 0, seed=3))
     here.set_epoch(4)
     here.load_state_dict(state)
     here.set_epoch(4)
     it = iter(here)
-    assert it.epoch == 4 and [plain(batch) for batch in it] == expected
+    assert it.epoch == 4 and lists(it) == expected
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -603,7 +584,7 @@ def test_a_loader_that_has_gone_on_takes_a_state_as_a_new_one_does(case: str) ->
     if (case, 0) not in NOT_AT_ITS_END:
         assert the_rest(loader, at_end) == the_rest(ours(case, 0), at_end)
     iterator.load_state_dict(states[1])
-    assert [plain(batch) for batch in iterator] == batches[1:]
+    assert lists(iterator) == batches[1:]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -616,44 +597,34 @@ def test_the_last_state_of_an_epoch_can_go_straight_on(case: str) -> None:
 
 
 class Noisy(Dataset[Any]):
-    """The dataset of torchdata's tutorial: its state is that of the global generators."""
+    """The dataset of torchdata's tutorial: its state is that of a generator."""
 
     def __len__(self) -> int:
         return 10
 
     def __getitem__(self, index: int) -> list[float]:
-        return [index, self.random()]
+        return [index, float(self.random())]
 
-    def random(self) -> float:
-        return float(torch.rand(()))
+    def random(self) -> Any:
+        return torch.rand(())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         return {"epoch": 1, "rng": [torch.get_rng_state()]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         torch.set_rng_state(state["rng"][0])
 
 
 class NoisyPython(Noisy):
-    def random(self) -> float:
-        return random.random()
-
-    def state_dict(self) -> Any:
-        return random.getstate()
-
-    def load_state_dict(self, state: Any) -> None:
-        random.setstate(state)
+    random = staticmethod(random.random)
+    state_dict = staticmethod(random.getstate)
+    load_state_dict = staticmethod(random.setstate)
 
 
 class NoisyNumpy(Noisy):
-    def random(self) -> float:
-        return float(np.random.random())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"legacy": np.random.get_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        np.random.set_state(state["legacy"])
+    random = staticmethod(np.random.random)
+    state_dict = staticmethod(lambda: {"legacy": np.random.get_state()})
+    load_state_dict = staticmethod(lambda state: np.random.set_state(state["legacy"]))
 
 
 class NoisyStream(Permuted):
@@ -697,45 +668,36 @@ class OwnNoise(Noisy):
     def __init__(self) -> None:
         self.g = generator()
 
-    def random(self) -> float:
-        return float(torch.rand((), generator=self.g))
+    def random(self) -> Any:
+        return torch.rand((), generator=self.g)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         return {"rng": self.g.get_state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self.g.set_state(state["rng"])
 
 
-class OwnNumpy(OwnNoise):
+class OwnNumpy(Noisy):
     def __init__(self) -> None:
         self.own = np.random.default_rng(3)
 
-    def random(self) -> float:
-        return float(self.own.random())
+    def random(self) -> Any:
+        return self.own.random()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         return {"rng": self.own.bit_generator.state}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Any) -> None:
         self.own.bit_generator.state = state["rng"]
 
 
 class GlobalSampler(DrawsSampler):
     """Its state is that of the global generator."""
 
-    def __iter__(self) -> Iterator[int]:
-        while self.i < self.limit:
-            self.i += 1
-            yield int(torch.randint(high=self.high, size=(1,)))
-        self.i = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"i": self.i, "rng": torch.get_rng_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.i = state["i"]
-        torch.set_rng_state(state["rng"])
+    def __init__(self) -> None:
+        super().__init__()
+        self.g = torch.default_generator
 
 
 def halfway(arguments: dict[str, Any]) -> tuple[Any, Any]:
@@ -744,7 +706,7 @@ def halfway(arguments: dict[str, Any]) -> tuple[Any, Any]:
     iterator = iter(loader := stateful.StatefulDataLoader(**arguments))
     for _ in range(3):
         next(iterator)
-    return copy.deepcopy(loader.state_dict()), [plain(batch) for batch in iterator]
+    return copy.deepcopy(loader.state_dict()), lists(iterator)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -808,107 +770,76 @@ def sampled(there: Any, here: Any = None) -> tuple[dict[str, Any], dict[str, Any
     return {"dataset": DATA, "sampler": there}, {"dataset": DATA, "sampler": here}
 
 
+def batched(dataset: Any, there: int, here: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {"dataset": dataset, "batch_size": there}, {"dataset": dataset, "batch_size": here}
+
+
 #: by reason: the arguments of torchdata's loader, those of ours, and the error
 REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any], type[StateError], str]] = {
     "a RandomSampler of torch's": (
-        *sampled(RandomSampler(DATA)),
-        ForeignStateError,
+        *sampled(RandomSampler(DATA)), ForeignStateError,
         r"no random state for the order of RandomSampler.*it\.skip\(2\)",
     ),
     "a sampler without a state": (
-        *sampled(Square()),
-        ForeignStateError,
-        r"no state of the sampler Square.*it\.skip\(2\)",
+        *sampled(Square()), ForeignStateError, r"no state of the sampler Square.*it\.skip\(2\)"
     ),
     "two states of a sampler": (
-        *sampled(HasTwo(DATA)),
-        ForeignStateError,
+        *sampled(HasTwo(DATA)), ForeignStateError,
         "sampler HasTwo and its iterator have states of their own",
     ),
     "a stream without a state": (
-        {"dataset": Plain()},
-        {"dataset": Plain()},
-        ForeignStateError,
+        {"dataset": Plain()}, {"dataset": Plain()}, ForeignStateError,
         r"no state of the dataset Plain in stream 0.*it\.skip\(2\)",
     ),
     "a weighted sampler": (
-        *sampled(torch.utils.data.WeightedRandomSampler([1.0] * 10, 10)),
-        ForeignStateError,
+        *sampled(torch.utils.data.WeightedRandomSampler([1.0] * 10, 10)), ForeignStateError,
         "no random state for the order of WeightedRandomSampler",
     ),
     "a datapipe": (
-        {"dataset": torch.utils.data.datapipes.iter.IterableWrapper(range(9))},
-        {"dataset": torch.utils.data.datapipes.iter.IterableWrapper(range(9))},
-        ForeignStateError,
-        "of a DataPipe",
+        {"dataset": IterableWrapper(range(9))}, {"dataset": IterableWrapper(range(9))},
+        ForeignStateError, "of a DataPipe",
     ),
     "shuffled there and not here": (
-        {"dataset": DATA, "shuffle": True},
-        {"dataset": DATA},
-        StateMismatch,
+        {"dataset": DATA, "shuffle": True}, {"dataset": DATA}, StateMismatch,
         "sampler: expected 'SequentialSampler'.*found 'RandomSampler'",
     ),
     "shuffled here and not there": (
-        {"dataset": DATA},
-        {"dataset": DATA, "shuffle": True},
-        ForeignStateError,
-        "no random state",
+        {"dataset": DATA}, {"dataset": DATA, "shuffle": True}, ForeignStateError, "no random state"
     ),
     "a state of a sampler that has none here": (
-        *sampled(DrawsSampler(), Square()),
-        StateMismatch,
+        *sampled(DrawsSampler(), Square()), StateMismatch,
         "sampler: expected 'Square, without state_dict'",
     ),
     "a state of a dataset that has none here": (
-        {"dataset": Permuted()},
-        {"dataset": Plain()},
-        StateMismatch,
+        {"dataset": Permuted()}, {"dataset": Plain()}, StateMismatch,
         "dataset: expected 'Plain, without state_dict'",
     ),
-    "streams": (
-        {"dataset": Permuted()},
-        {"dataset": DATA},
-        StateMismatch,
-        "found 'iterable-style'",
-    ),
+    "streams": ({"dataset": Permuted()}, {"dataset": DATA}, StateMismatch, "'iterable-style'"),
     "no streams": ({"dataset": DATA}, {"dataset": Permuted()}, StateMismatch, "found 'map-style'"),
     "other batches": (
-        {"dataset": DATA, "batch_size": 3},
-        {"dataset": DATA, "batch_size": 2},
-        StateMismatch,
-        "batch_size: expected 2.*found 3",
+        *batched(DATA, 3, 2), StateMismatch, "batch_size: expected 2.*found 3"
     ),
     "other batches of a stream": (
-        {"dataset": Permuted(), "batch_size": 3},
-        {"dataset": Permuted(), "batch_size": 2},
-        StateMismatch,
-        "batch_size: expected 2.*found 3",
+        *batched(Permuted(), 3, 2), StateMismatch, "batch_size: expected 2.*found 3"
     ),
     "no batches here": (
-        {"dataset": DATA, "batch_size": 3},
-        {"dataset": DATA, "batch_size": None},
-        StateMismatch,
+        *batched(DATA, 3, None), StateMismatch,
         "batches_from: expected 'sample'.*found 'sample of a batch'",
     ),
     "less data": (
-        {"dataset": DATA, "batch_size": 3},
-        {"dataset": DATA[:5], "batch_size": 3},
-        StateMismatch,
+        {"dataset": DATA, "batch_size": 3}, {"dataset": DATA[:5], "batch_size": 3}, StateMismatch,
         "sampler_length: expected 5.*found 6",
     ),
     "ranks that share": (
-        {"dataset": DATA},
-        {"dataset": DATA, "shard": (0, 2), "seed": 1},
-        ForeignStateError,
+        {"dataset": DATA}, {"dataset": DATA, "shard": (0, 2), "seed": 1}, ForeignStateError,
         "state of one rank",
     ),
     'seeding="worker"': (
         {"dataset": DATA, "num_workers": 2},
-        {"dataset": DATA, "num_workers": 2, "seeding": "worker"},
-        ForeignStateError,
+        {"dataset": DATA, "num_workers": 2, "seeding": "worker"}, ForeignStateError,
         "no states of the workers' generators",
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("reason", REFUSALS)
@@ -923,9 +854,9 @@ def test_what_cannot_be_taken_over_is_refused_with_the_reason(reason: str) -> No
     with pytest.raises(error, match=text):
         resumed.load_state_dict(state)
     torch.manual_seed(1)
-    again, fresh = [plain(batch) for batch in resumed], DataLoader(**here)
+    again, fresh = lists(resumed), DataLoader(**here)
     torch.manual_seed(1)
-    assert again == [plain(batch) for batch in fresh]  # nothing was loaded
+    assert again == lists(fresh)  # nothing was loaded
 
 
 def test_a_state_that_holds_an_object_names_its_class() -> None:
@@ -956,7 +887,7 @@ def test_a_batch_that_has_raised_is_not_read_again_or_the_state_is_refused(worke
         next(iterator)
     next(iterator)
     state = copy.deepcopy(loader.state_dict())
-    rest = [plain(batch) for batch in iterator]
+    rest = lists(iterator)
     resumed: DataLoader[Any] = DataLoader(Fragile(), 2)
     if workers:
         with pytest.raises(ForeignStateError, match="a batch has raised"):
@@ -988,26 +919,11 @@ FACTS = {"_iterator_finished", "_steps_since_snapshot", "fetcher_ended", "_sampl
 PEOPLES = {"dataset_state", "dataset_iter_state", "sampler_state", "sampler_iter_state"}
 
 
-def edited(
-    state: dict[str, Any], odd_values: Sequence[Any] = ODD
-) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+def edited(state: Any, odd_values: Sequence[Any] = ODD) -> Iterator[tuple[Place, Any]]:
     """The state with each odd value in place of each field, by the field's path."""
-
-    def paths(part: Any, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        for name in part if isinstance(part, dict) else ():
-            yield (*above, name)
-            yield from paths(part[name], (*above, name))
-
-    for path in paths(state, ()):
+    for path in places(state, 0):
         for odd in odd_values:
-            part = made = copy.deepcopy(state)
-            for name in path[:-1]:
-                part = part[name]
-            if odd is _GONE:
-                del part[path[-1]]
-            else:
-                part[path[-1]] = odd
-            yield path, made
+            yield path, without(state, path) if odd is _GONE else changed(state, path, odd)
 
 
 @pytest.mark.filterwarnings("ignore:.*has saved the state of a random generator")  # so it has
@@ -1030,7 +946,7 @@ def test_an_odd_value_in_any_field_is_an_error_or_harmless(case: str, workers: i
         try:
             loader.load_state_dict(state)
             peoples = PEOPLES.intersection(path[:-1])
-            rest = None if peoples else [plain(batch) for batch in loader]
+            rest = None if peoples else lists(loader)
         except LoaderError:
             continue
         if not peoples and not FACTS.intersection(path):

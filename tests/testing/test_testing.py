@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
-from zoo.streams import Generated, StatefulDataset, StatefulIterator
+from zoo.streams import Generated, SavedWalk, StatefulDataset, StatefulIterator
 
 from picklable_loader import DataLoader, current_seed
 from picklable_loader.testing import ResumeError, verify_resume
@@ -40,35 +40,18 @@ class Reseeding(Sampler[int]):
         yield from random.Random(os.urandom(8)).sample(range(14), 14)
 
 
-class Places:
-    """An iterator whose state_dict has a position that load_state_dict forgets."""
-
-    def __init__(self) -> None:
-        self.places = iter(range(14))
-        self.given = 0
-
-    def __iter__(self) -> Iterator[int]:
-        return self
-
-    def __next__(self) -> int:
-        self.given += 1
-        return next(self.places)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"given": self.given}
-
+class Forgets(SavedWalk):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
 
 
 class Forgetful(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
-        return Places()
+        return Forgets(range(14))
 
 
 class Counting(Noisy):
-    def __init__(self) -> None:
-        self.asked = 0
+    asked = 0
 
     def __getitem__(self, index: int) -> torch.Tensor:
         self.asked += 1

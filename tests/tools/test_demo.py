@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from PIL import Image
 
 from picklable_loader.__main__ import main
 from picklable_loader.tools.demo import command
-from picklable_loader.tools.demo.compare import gather
+from picklable_loader.tools.demo.compare import Facts, gather
 from picklable_loader.tools.demo.train import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -144,13 +145,20 @@ def test_no_process_of_the_demo_outlives_it(shown: Shown) -> None:
         assert time.monotonic() < deadline, left
 
 
-def test_one_wrong_bit_in_one_loss_is_found(copied: Plan) -> None:
-    path = copied.journal("picklable_loader", "resumed")
+def edit_journal(plan: Plan, step: int, change: Callable[[dict[str, Any]], None]) -> Facts:
+    """The facts after a change in one event of the resumed run."""
+    path = plan.journal("picklable_loader", "resumed")
     lines = path.read_text().splitlines()
-    event = json.loads(lines[40])
-    event["loss"] = (float.fromhex(event["loss"]) * (1 + 2**-52)).hex()
-    path.write_text("\n".join([*lines[:40], json.dumps(event), *lines[41:]]))
-    facts = gather(copied, "picklable_loader").facts
+    change(event := json.loads(lines[step]))
+    path.write_text("\n".join([*lines[:step], json.dumps(event), *lines[step + 1 :]]))
+    return gather(plan, "picklable_loader").facts
+
+
+def test_one_wrong_bit_in_one_loss_is_found(copied: Plan) -> None:
+    def change(event: dict[str, Any]) -> None:
+        event["loss"] = (float.fromhex(event["loss"]) * (1 + 2**-52)).hex()
+
+    facts = edit_journal(copied, 40, change)
     assert (facts.steps_equal, facts.steps_compared) == (75, 76)
     assert not facts.exact
 
@@ -166,12 +174,10 @@ def test_one_wrong_weight_is_found(copied: Plan) -> None:
 
 
 def test_a_sample_seen_twice_is_found(copied: Plan) -> None:
-    path = copied.journal("picklable_loader", "resumed")
-    lines = path.read_text().splitlines()
-    event = json.loads(lines[0])
-    event["indices"][0] = event["indices"][1]
-    path.write_text("\n".join([json.dumps(event), *lines[1:]]))
-    facts = gather(copied, "picklable_loader").facts
+    def change(event: dict[str, Any]) -> None:
+        event["indices"][0] = event["indices"][1]
+
+    facts = edit_journal(copied, 0, change)
     assert (facts.repeated, facts.missed) == (1, 1)
     assert not facts.exact
 
@@ -184,16 +190,6 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
     said = capsys.readouterr().err
     assert "scikit-learn" in said and "picklable-loader[demo]" in said
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("arguments", [[], ["nothing"], ["demo", "--epochs", "0"]])
-def test_a_call_without_meaning_ends_with_the_usage(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert "usage: python -m picklable_loader" in capsys.readouterr().err
 
 
 def _processes_of(session: int) -> list[str]:

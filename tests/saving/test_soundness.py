@@ -337,8 +337,8 @@ def refused(kind: str, state: Any, match: str) -> None:
     assert_equal(loader.state_dict(), before)
 
 
-def with_fields(kind: str, step: int, **fields: Any) -> dict[str, Any]:
-    return {**states_of(kind)[step], **fields}
+def with_fields(kind: str, nth: int, **fields: Any) -> dict[str, Any]:
+    return {**states_of(kind)[nth], **fields}
 
 
 def test_streams_of_a_dataset_that_has_none() -> None:

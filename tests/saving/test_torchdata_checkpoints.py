@@ -603,9 +603,9 @@ class Noisy(Dataset[Any]):
         return 10
 
     def __getitem__(self, index: int) -> list[float]:
-        return [index, float(self.random())]
+        return [index, float(self.draw())]
 
-    def random(self) -> Any:
+    def draw(self) -> Any:
         return torch.rand(())
 
     def state_dict(self) -> Any:
@@ -616,13 +616,13 @@ class Noisy(Dataset[Any]):
 
 
 class NoisyPython(Noisy):
-    random = staticmethod(random.random)
+    draw = staticmethod(random.random)
     state_dict = staticmethod(random.getstate)
     load_state_dict = staticmethod(random.setstate)
 
 
 class NoisyNumpy(Noisy):
-    random = staticmethod(np.random.random)
+    draw = staticmethod(np.random.random)
     state_dict = staticmethod(lambda: {"legacy": np.random.get_state()})
     load_state_dict = staticmethod(lambda state: np.random.set_state(state["legacy"]))
 
@@ -668,7 +668,7 @@ class OwnNoise(Noisy):
     def __init__(self) -> None:
         self.g = generator()
 
-    def random(self) -> Any:
+    def draw(self) -> Any:
         return torch.rand((), generator=self.g)
 
     def state_dict(self) -> Any:
@@ -682,7 +682,7 @@ class OwnNumpy(Noisy):
     def __init__(self) -> None:
         self.own = np.random.default_rng(3)
 
-    def random(self) -> Any:
+    def draw(self) -> Any:
         return self.own.random()
 
     def state_dict(self) -> Any:

@@ -178,8 +178,9 @@ def _check_tree(form: Any) -> None:
 
 
 def is_endless(value: Any) -> bool:
-    """A copy of a value would be far larger than the value: it contains itself, or its parts are in
-    many places. Forty tuples of two, each twice within the next, are a million million values.
+    """A copy of a value would be far larger: it contains itself, or has parts in many places.
+
+    Forty tuples of two, each twice within the next, would be a million million values.
     """
     seen: set[int] = set()
     waiting, first, again = [value], 0, 0

@@ -51,8 +51,7 @@ def to_json(state: Any) -> str:
         if is_endless(state):
             raise CannotSaveError(
                 "the state",
-                "the same parts are in so many places, or it contains itself, that its text would "
-                "be endless",
+                "its text would be endless: it contains itself, or has parts in so many places",
                 "Use pickle, or torch.save",
             )
         lines: list[str] = []

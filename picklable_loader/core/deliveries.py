@@ -69,11 +69,7 @@ class Deliveries:
         return found
 
     def take_back(self, handed_over: int) -> Delivery | None:
-        """Forget the newest one, unless the consumer has it.
-
-        Args:
-            handed_over: see `Interrupted`.
-        """
+        """Forget the newest one, unless the consumer has it; see `Interrupted`."""
         if not self._last or self._last[-1].delivered < handed_over:
             return None
         self.newest = self._last[-1].newest

@@ -12,13 +12,7 @@ from .window import Entry, Window
 
 
 class Dispatch:
-    """Chooses the worker of each task.
-
-    Args:
-        window: the tasks that were drawn and are not delivered.
-        placement: which worker reads each stream.
-        streams: the positions of the streams.
-    """
+    """Chooses the worker of each task."""
 
     def __init__(self, window: Window, placement: Placement, streams: StreamPositions) -> None:
         self._window = window

@@ -158,12 +158,7 @@ class Plan:
         return [*(steps if self._alone else chain.from_iterable(steps)), *self.tail]
 
     def restart(self, tasks: Iterable[Task], positions: Sequence[StreamPosition]) -> None:
-        """Go on after an interruption.
-
-        Args:
-            tasks: those that were drawn, and are to be drawn again.
-            positions: see `StreamPlan`; here the order alone decides.
-        """
+        """Go on after an interruption: these tasks were drawn, and are to be drawn again."""
         self.give_back(tasks)
         if self.interrupted:
             self.seek()
@@ -252,10 +247,7 @@ class Plan:
     def share(self, step: int, start: int, items: Sequence[Any]) -> Task | None:
         """This rank's task of a step; None: it has none.
 
-        Args:
-            step: number of the step.
-            start: samples before it.
-            items: those of all ranks.
+        ``start`` is the number of samples before it, and ``items`` are those of all ranks.
         """
         grouping, shard = self.grouping, self.grouping.shard
         mine = shard.of(items, self._first)
@@ -273,8 +265,7 @@ class Plan:
     def again(self, task: Task) -> Task | None:
         """A task of a saved state, with this rank's indices; None: it has none of them.
 
-        Args:
-            task: its indices are those of all ranks, or None where the order gives them again.
+        The state has those of all ranks, or None where the order gives them again.
         """
         items, grouping = task.indices, self.grouping
         if self.order.seekable:

@@ -126,7 +126,13 @@ class Schedule:
         """
         instructions: list[Instruction] = []
         kind = type(event)
-        self._past.append(event if kind is Wanted else outline(event))
+        # `outline` would leave these two as they are, and they come with each batch.
+        light = kind is Wanted or (
+            kind is Arrived
+            and event.state is None  # type: ignore[union-attr]
+            and not event.notes  # type: ignore[union-attr]
+        )
+        self._past.append(event if light else outline(event))
         try:
             _HANDLERS[kind](self, event, instructions)
         except InvalidTransition as error:
@@ -167,7 +173,7 @@ class Schedule:
     @property
     def waiting(self) -> int:
         """Batches that have arrived, or failed, or are none, and wait for delivery."""
-        return self._window.ready
+        return len(self._window.ready)
 
     @property
     def held_bytes(self) -> int:
@@ -308,7 +314,8 @@ class Schedule:
         if not self._wanting:
             return
         window = self._window
-        while (entry := window.next_ready(self.policy.in_order)) is not None:
+        in_order = self.policy.in_order
+        while (entry := window.next_ready(in_order) if window.ready else None) is not None:
             if self.delivered == self.plan.batches:
                 break  # other ranks have no more
             step, kind = entry.task.step, type(self._move_on(entry))
@@ -327,7 +334,7 @@ class Schedule:
             self._wanting = False
             fault, self._fault = self._fault, None
             out.append(Finish() if fault is None else Fault(fault))
-        elif head.phase is Phase.LETHAL and (self.policy.in_order or not window.under_way):
+        elif head.phase is Phase.LETHAL and (in_order or not window.under_way):
             self._wanting = False
             out.append(Condemn(head.task))
         elif window.under_way < self.policy.workers and len(window.entries) >= self.budget:

@@ -34,12 +34,7 @@ _OMITTED = ("num_streams", "batches", "worker_seed", "draws_as", "next_epoch")
 
 
 def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
-    """The saved form of a cursor.
-
-    Args:
-        cursor: the loader's position.
-        fits: the loader's fingerprint: properties that must be the same on resume.
-    """
+    """The saved form of a cursor; ``fits`` is the fingerprint of its loader."""
     state = {
         "format": FORMAT,
         "version": VERSION,
@@ -64,8 +59,9 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     for name in _OMITTED:
         if (value := getattr(cursor, name)) is not None:
             state[name] = value
-    if cursor.worker_info not in (None, usually_sees_worker_info(cursor)):
-        state["worker_info"] = cursor.worker_info
+    seen = cursor.worker_info
+    if seen is not None and seen != usually_sees_worker_info(cursor):
+        state["worker_info"] = seen
     if cursor.counted:
         state["counted"] = True
     if cursor.rank is not None:
@@ -76,11 +72,9 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
-    """The cursor and the fingerprint of a saved form.
+    """The cursor and the fingerprint of what `to_plain` has given.
 
-    Args:
-        state: what `to_plain` has given.
-        live: it comes out of a pickled iterator, which may hold objects.
+    ``live``: it comes out of a pickled iterator, which may hold objects.
 
     Raises:
         ForeignStateError: another loader wrote it.
@@ -343,8 +337,7 @@ def _unpacked(packed: list[Any], samples: int | None, next_step: int) -> Iterato
 def spacing(fits: Mapping[str, Any]) -> int | None:
     """Samples of the order from one step to the next; None: the fingerprint is damaged.
 
-    Args:
-        fits: the fingerprint, for example ``{"batch_size": 8, "world_size": 4}``, which gives 32.
+    With ``{"batch_size": 8, "world_size": 4}`` it is 32.
     """
     size, world = fits.get("batch_size"), fits.get("world_size", 1)
     size = 1 if size is None else size

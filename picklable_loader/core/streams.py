@@ -71,11 +71,7 @@ class StreamPosition:
         return self.copy(state=None, state_at=0)
 
     def over(self, state: Any) -> StreamPosition:
-        """The same position, now that it is known to be the last one.
-
-        Args:
-            state: the stream's state at its end; None if it was not taken.
-        """
+        """The same position, now that it is the last one; None: its state was not taken."""
         if state is None:
             return self.copy(ended=True)
         return StreamPosition(self.given, True, state, self.given)
@@ -125,12 +121,7 @@ class StreamPlan:
         self.restart((), positions)
 
     def restart(self, tasks: Iterable[Task], positions: Sequence[StreamPosition]) -> None:
-        """Begin at the streams' positions; tasks that were drawn are drawn again.
-
-        Args:
-            tasks: tasks that were drawn; ignored, since the positions give them again.
-            positions: the position of each stream.
-        """
+        """Begin at the streams' positions, which give the tasks again that were drawn."""
         #: By stream, the number of its next batch. One that has ended is asked once more, which
         #: gives its dataset the state for the next epoch; but it is not replayed for that.
         self._next = {

@@ -38,8 +38,8 @@ class Window:
         self.entries: dict[int, Entry] = {}
         #: tasks that were skipped while a worker had them; disjoint from the entries
         self._forgotten: dict[int, Entry] = {}
-        #: steps of entries that arrived, failed or have no batch, in that order
-        self._ready: list[int] = []
+        #: steps that wait for delivery, as they arrived, failed or have no batch, in that order
+        self.ready: list[int] = []
         #: tasks sent and not answered: entries (SENT) or forgotten
         self.under_way = 0
         #: steps that were given up, until the next task is drawn
@@ -52,11 +52,6 @@ class Window:
     # --- reading ---------------------------------------------------------------------------------
 
     @property
-    def ready(self) -> int:
-        """Batches that wait for delivery."""
-        return len(self._ready)
-
-    @property
     def redraws(self) -> bool:
         """A worker has a task that was given up: its step is not to be drawn again yet."""
         return not self.given_up.isdisjoint(self._forgotten)
@@ -66,11 +61,9 @@ class Window:
         return tuple([entry.task for entry in tuple(self.entries.values())])
 
     def next_ready(self, in_order: bool) -> Entry | None:
-        """The entry to deliver next, if its batch is here."""
-        if not self._ready:
-            return None
+        """The entry to deliver next, if its batch is here; some batch is."""
         if not in_order:
-            return self.entries[self._ready[0]]
+            return self.entries[self.ready[0]]
         head = next(iter(self.entries.values()))
         return head if head.phase is Phase.HERE else None
 
@@ -95,15 +88,12 @@ class Window:
 
     def waiting_streams(self) -> set[int | None]:
         """Streams of which batches wait for delivery."""
-        return {self.entries[step].task.stream for step in self._ready}
+        return {self.entries[step].task.stream for step in self.ready}
 
     def beyond(self, position: StreamPosition, stream: int, remember: bool) -> StreamPosition:
         """A stream's position once all of its batches that are here are delivered.
 
-        Args:
-            position: its position now.
-            stream: its number.
-            remember: see `StreamPosition.deliver`.
+        ``position`` is the one of now. For ``remember`` see `StreamPosition.deliver`.
         """
         position = position.copy()
         for entry in self.entries.values():
@@ -156,7 +146,7 @@ class Window:
             del (self._forgotten if forgotten else self.entries)[step]
         else:
             entry.answer = event
-            self._ready.append(step)
+            self.ready.append(step)
             self.bytes += event.bytes
         return entry, forgotten
 
@@ -166,7 +156,7 @@ class Window:
         answer, step = entry.answer, entry.task.step
         assert answer is not None, "it is here"
         del self.entries[step]
-        self._ready.remove(step)
+        self.ready.remove(step)
         self.bytes -= answer.bytes
         return answer
 
@@ -223,7 +213,7 @@ class Window:
         assert Phase.GONE not in phases and Phase.FORGOTTEN not in phases
         here = {step for step, entry in entries.items() if entry.phase is Phase.HERE}
         assert here == {step for step, entry in entries.items() if entry.answer is not None}
-        assert here == set(self._ready) and len(here) == len(self._ready)
+        assert here == set(self.ready) and len(here) == len(self.ready)
         assert self.held == phases.count(Phase.HELD)
         assert self.under_way == phases.count(Phase.SENT) + len(self._forgotten)
         assert self.bytes == sum(entry.answer.bytes for entry in entries.values() if entry.answer)

@@ -42,13 +42,10 @@ def batch_at(
     """See `DataLoader.batch_at`.
 
     Args:
-        spec: how the loader is set up.
-        history: the loader's.
-        job: what its workers do with tasks.
+        spec, history, job: the loader's.
         isolation: makes the context in which people's code runs.
         owner: the loader; a sampler may refer to it.
-        step: see `DataLoader.batch_at`.
-        epoch: see `DataLoader.batch_at`.
+        step, epoch: see `DataLoader.batch_at`.
     """
     _check_repeatable(spec)
     step, (cursor, order) = whole_number("step", step), _at_hand(spec, history)

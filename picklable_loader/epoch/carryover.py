@@ -50,11 +50,9 @@ def worker_states(workers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def positions_left(spec: Spec, carried: Mapping[int, Any]) -> list[StreamPosition]:
-    """The streams' positions at the start of the next epoch; none if they are at their beginning.
+    """The streams' positions at the start of the next epoch, with the states ``carried`` to it.
 
-    Args:
-        spec: how the loader is set up.
-        carried: by stream, the state that the epoch before has left.
+    None if they are at their beginning.
     """
     if not carried or len(carried) != len(spec.streams):
         return []  # they are of other streams

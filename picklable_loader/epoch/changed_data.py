@@ -63,9 +63,7 @@ def _attributes(owner: Any) -> list[tuple[str, Any]]:
 def warn_of_changed(dataset: Any, given: dict[str, Any]) -> None:
     """Warn, once for some workers, of attributes that have changed since these were started.
 
-    Args:
-        dataset: the program's.
-        given: what was `noted` when they were started; it is cleared with the warning.
+    ``given`` was `noted` when they were started; it is cleared with the warning.
     """
     now = noted(dataset)
     names = [at for at, was in given.items() if was is not None and now.get(at, was) != was]

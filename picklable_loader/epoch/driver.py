@@ -79,11 +79,11 @@ class Driver:
         return self._engine is not None and self.carryover is not None
 
     def start(self, run: Run, make: Callable[[Run], Engine], turn: Turn, skip: int = 0) -> None:
-        """Let the engine work on a run, and fetch ahead; starts workers where there are none.
+        """Let the engine work on a run, and fetch ahead.
 
         Args:
             run: the run.
-            make: makes the engine where there is none.
+            make: makes the engine, and its workers, where there are none.
             turn: the loader's.
             skip: batches to pass over before anything is fetched.
         """

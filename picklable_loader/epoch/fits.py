@@ -25,15 +25,9 @@ _BRIDGED = {
 
 
 def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
-    """Check a state against a loader's fingerprint.
+    """The position of a state, checked against a loader's fingerprint, so that it fits.
 
-    Args:
-        saved: the state.
-        spec: how the loader is set up.
-        strict: False bridges differences where the position still has a meaning.
-
-    Returns:
-        A position that fits.
+    ``strict=False`` bridges differences where the position still has a meaning.
 
     Raises:
         StateMismatch: see `DataLoader.load_state_dict`.
@@ -127,11 +121,7 @@ _DISTRIBUTED = re.compile(r"(?P<kind>[^(]+)\(num_replicas=(?P<replicas>[0-9]{1,9
 
 
 def own_streams(spec: Spec, saved: Saved) -> Saved:
-    """A position that fits, without the streams of other ranks.
-
-    Args:
-        spec: how this rank's loader is set up.
-        saved: the position; one that is not of the streams of all ranks is returned as it is.
+    """A position that fits, without the streams of other ranks; one without these as it is.
 
     Raises:
         StateMismatch: there are more ranks than streams.
@@ -185,11 +175,9 @@ def unlike_its_pickle(loader_fits: Mapping[str, Any], saved: Mapping[str, Any]) 
 
 
 def check_fits(loader_fits: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Raise StateMismatch if a pickled position is not one of its loader any more.
+    """Raise StateMismatch if a position does not fit the loader any more that it was pickled with.
 
-    Args:
-        loader_fits: the loader's fingerprint here and now.
-        saved: the one that was pickled with the position.
+    These are the fingerprints of the loader as it is now, and as it was pickled.
     """
     unlike = unlike_its_pickle(loader_fits, saved)
     if unlike:
@@ -218,13 +206,9 @@ def check_kind(dataset: Any, was: bool) -> None:
 
 
 def _of_this_rank(cursor: Cursor, strict: bool, here: tuple[int, int], shared: bool) -> Cursor:
-    """The position, without what holds for another rank's indices only.
+    """The position, without what holds for another rank's indices only; see `fit`.
 
-    Args:
-        cursor: the position.
-        strict: see `fit`.
-        here: this rank, and the number of ranks.
-        shared: the ranks share one order.
+    ``here`` is this rank, and the number of ranks. ``shared``: they share one order.
     """
     if shared and is_beginning(cursor):
         return cursor._replace(rank=here if here[1] > 1 else None)

@@ -29,13 +29,10 @@ from .warnings import forgotten, other_lengths, set_in_the_sampler
 
 
 class History:
-    """State of one loader that changes between its passes. Each change is one method.
-
-    Args:
-        source: of the loader's random draws.
-    """
+    """State of one loader that changes between its passes. Each change is one method."""
 
     def __init__(self, source: Source) -> None:
+        #: of the loader's random draws
         self.source = source
         #: number of the epoch that the next ``iter`` begins, unless a state was loaded
         self.next_epoch = 0
@@ -61,11 +58,7 @@ class History:
     # --- saving ----------------------------------------------------------------------------------
 
     def saved(self, carryover: Carryover | None) -> dict[str, Any]:
-        """The part of it that a pickle of the loader holds.
-
-        Args:
-            carryover: that of persistent workers that live.
-        """
+        """The part of it that a pickle holds; ``carryover`` is that of persistent workers."""
         resume, choice, carryover = None, None, carryover or self.carryover
         if self.resume is not None and self.position is not None:
             cursor, fits = self.resume
@@ -135,13 +128,9 @@ class History:
     def snapshot(
         self, spec: Spec, position: Position, live: bool, behind: int = 0
     ) -> dict[str, Any]:
-        """The state of a pass as it is, over or not.
+        """The state of a pass as it is, over or not; ``spec`` is the one that it began with.
 
-        Args:
-            spec: how the loader was set up for the pass.
-            position: of the pass.
-            live: for a pickle, which may hold objects.
-            behind: see `Run.cursor`.
+        For ``live`` and ``behind`` see `Run.cursor`.
         """
         waits, run = position.waits, position.run
         if waits is not None and (run is None or "iterator" not in (waits.cursor.order or ())):
@@ -156,26 +145,23 @@ class History:
                 set_in_the_sampler(type(run.spec.sampler).__qualname__, names)
             state = to_plain(*run.saved(live, behind))
         if self.resume is None:
-            if position.over and not behind:
+            over = position.over
+            if over and not behind:
                 self._check_newest(spec, position)
             state.pop("counted", None)
-            state |= self.choice.after(position.epoch, position.follows(self.next_epoch))
+            follows = position.follows() if over else self.next_epoch
+            state |= self.choice.after(position.epoch, follows)
         return state
 
     def following(self, spec: Spec, position: Position, live: bool) -> Saved:
-        """The start of the epoch after a pass that is over.
-
-        Args:
-            spec: how the loader is set up now.
-            position: of the pass.
-            live: see `snapshot`.
+        """The start of the epoch after a pass that is over; ``spec`` is the one of now.
 
         Raises:
             CannotSaveError: a later pass has begun, and has changed what that epoch begins with.
         """
         self._check_newest(spec, position)
         newest = position is self.position
-        epoch = self.next_epoch if newest else position.follows(self.next_epoch)
+        epoch = self.next_epoch if newest else position.follows()
         # with a seed each epoch begins with its own
         rng = {} if self.source.seed is not None else self.source.state(spec.moves)
         sampler = spec.unstarted(self.source, True)
@@ -396,9 +382,7 @@ class History:
 
         Args:
             spec: how the loader is set up.
-            state: what somebody gives as a state.
-            strict: see `DataLoader.load_state_dict`.
-            choice: see there, ``at_epoch_end``.
+            state, strict, choice: see `DataLoader.load_state_dict`; the last is ``at_epoch_end``.
             of: the position of the iterator that loads it; None: the loader does.
         """
         check_choice("at_epoch_end", choice, ("stop", "next", None))

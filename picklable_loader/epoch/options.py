@@ -60,22 +60,14 @@ class Options:
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Options:
-        """The options of a pickled loader; it needs no codec here to go on.
-
-        Args:
-            saved: names and values. An earlier version has saved fewer, and did not seed datasets.
-        """
+        """The options of a pickled loader; it needs no codec here to go on."""
         options = object.__new__(cls)
+        # An earlier version has saved fewer, and did not seed datasets.
         vars(options).update({**_DEFAULTS, "seed_dataset": "off", **saved})
         return options
 
     def changed(self, name: str, value: Any, persistent: bool) -> Options:
-        """The options after one has been set to another value.
-
-        Args:
-            name: of the option.
-            value: its new value.
-            persistent: persistent workers live, which were started with the old value.
+        """The options after one has been set; ``persistent`` workers live, with the old value.
 
         Raises:
             ValueError, TypeError: see `Options`; or the option may not be set any more.
@@ -103,10 +95,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.seed is not None:
             object.__setattr__(self, "seed", whole_number("seed", self.seed))
-        check_choice("seeding", self.seeding, get_args(Seeding))
-        check_choice("schedule", self.schedule, (*get_args(Scheduling), None))
-        check_choice("at_epoch_end", self.at_epoch_end, get_args(AtEpochEnd))
-        check_choice("transport", self.transport, get_args(Transport))
+        for name, choices in _CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
         check_budget(self.prefetch_budget)
         count_bytes(self.prefetch_bytes)
         if self.num_streams is not None:
@@ -123,14 +113,11 @@ class Options:
                 f"max_task_deaths should be from 0, got max_task_deaths={self.max_task_deaths}"
             )
         check_count("remember", self.remember)
-        check_choice("with_state", self.with_state, (False, True))
-        check_choice("on_timeout", self.on_timeout, get_args(OnTimeout))
         if self.on_timeout == "restart" and not self.max_task_deaths:
             raise ValueError(
                 'on_timeout="restart" needs max_task_deaths from 1: with 0 no worker is replaced'
             )
         object.__setattr__(self, "shard", check_shard(self.shard))
-        check_choice("shard_tail", self.shard_tail, get_args(Tail))
         self._check_seeding()
         self._check_hooks()
 
@@ -163,6 +150,16 @@ class Options:
 _DEFAULTS = {field.name: field.default for field in fields(Options)}
 #: names of all options
 OPTIONS = frozenset(_DEFAULTS)
+
+_CHOICES = {
+    "seeding": get_args(Seeding),
+    "schedule": (*get_args(Scheduling), None),
+    "at_epoch_end": get_args(AtEpochEnd),
+    "transport": get_args(Transport),
+    "with_state": (False, True),
+    "on_timeout": get_args(OnTimeout),
+    "shard_tail": get_args(Tail),
+}
 
 #: states and the source of random numbers depend on them from the first epoch on
 _FIXED = ("seed", "num_streams")

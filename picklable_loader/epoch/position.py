@@ -7,7 +7,7 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.cursor import Saved, begins
+from ..core.cursor import Cursor, Saved, begins
 from ..core.snapshot import to_plain
 from ..errors import CannotSaveError, DamagedStateError
 from ..rng.generators import RNGS
@@ -54,11 +54,8 @@ class Position:
     def unmoved(self, source: Source, live: bool) -> dict[str, Any]:
         """The saved form of the cursor that it waits at; it shares nothing with that.
 
-        The generators may have moved: another loader may draw from them.
-
-        Args:
-            source: of the loader's random draws.
-            live: for a pickle, which may hold objects; else it has plain values only.
+        The generators may have moved: another loader may draw from them. For ``live`` see
+        `Run.cursor`.
 
         Raises:
             CannotSaveError: it came in a pickle, with objects that no state can hold.
@@ -116,10 +113,8 @@ class Position:
         assert self.start is not None
         return self.start.cursor.epoch
 
-    def follows(self, next_epoch: int) -> int:
-        """The loader's next epoch, ``next_epoch`` now; or when the pass ended, if it is over."""
-        if not self.over:
-            return next_epoch
+    def follows(self) -> int:
+        """The loader's next epoch when the pass ended, which is over."""
         if self.run is not None:
             return self.run.follows
         assert self.start is not None
@@ -142,17 +137,21 @@ class Position:
             return False
         return run.spec.iterable and run.streams.total == 1
 
+    @property
+    def _unbegun(self) -> Cursor | None:
+        """The cursor of a pass that goes on, and has not been asked for a batch here."""
+        begun = self.run is not None or self.ended
+        return None if begun or self.start is None else self.start.cursor
+
     def unopened(self, spec: Spec) -> bool:
         """It reads streams, and has not moved since it was unpickled in mid-epoch."""
-        waits = None if self.run is not None or self.ended else self.start
-        return spec.streamed and waits is not None and waits.cursor.base_seed is not None
+        cursor = self._unbegun
+        return spec.streamed and cursor is not None and cursor.base_seed is not None
 
     def waits_for_feedback(self, spec: Spec) -> bool:
         """It waits behind an epoch's last batch, about which the sampler is yet to hear."""
-        waits = None if self.run is not None or self.ended else self.start
-        return (
-            waits is not None and waits.cursor.feedback is not None and spec.is_over(waits.cursor)
-        )
+        cursor = self._unbegun
+        return cursor is not None and cursor.feedback is not None and spec.is_over(cursor)
 
     @property
     def orphaned(self) -> bool:

@@ -54,8 +54,7 @@ class Run:
     """One pass over the data of an epoch; `open` comes first.
 
     Args:
-        spec: how the loader is set up.
-        source: of its random draws.
+        spec, source: how the loader is set up, and where its random draws come from.
         start: where to begin, or to go on.
         carryover: that of persistent workers, if there is one.
         goes_on: it goes on from a state; False: it begins an epoch.
@@ -112,9 +111,7 @@ class Run:
     def open(self, shared_seeds: SharedSeeds, carried: list[StreamPosition]) -> None:
         """Draw seeds and open the sampler, in torch's order of draws.
 
-        Args:
-            shared_seeds: the loader's.
-            carried: the streams, if the epoch before has left the dataset in another state.
+        ``carried`` are the streams, if the epoch before has left the dataset in another state.
         """
         start, carryover, spec = self.start, self._carryover, self.spec
         rejoin(self._source)
@@ -154,8 +151,7 @@ class Run:
     def openings(self, new_workers: bool) -> dict[int, StreamPosition]:
         """The streams that do not simply begin the epoch, each with its position.
 
-        Args:
-            new_workers: their datasets have not seen the epoch before.
+        The datasets of new workers have not seen the epoch before.
         """
         if not self._streamed or not (self.goes_on or new_workers):
             return {}
@@ -165,14 +161,11 @@ class Run:
         return {at: each for at, each in enumerate(positions) if each.state or each.given}
 
     def cursor(self, live: bool, behind: int = 0) -> Cursor:
-        """The position of the run.
+        """The position of the run; UsageError if ``behind`` is too much.
 
         Args:
-            live: it may hold objects that only pickle can save.
+            live: for a pickle, which may hold objects; a state has plain values only.
             behind: the last so many deliveries do not count.
-
-        Raises:
-            UsageError: not as many are remembered.
         """
         undone = self._undone(behind) if behind else []
         step = undone[-1].delivered if undone else self.schedule.delivered
@@ -234,12 +227,14 @@ class Run:
         plan = self.schedule.plan
         if self.order is None:
             return step, 0, ()  # streams know their positions
-        pending = [*self.schedule.window(), *plan.backlog, *(each.task for each in undone)]
+        pending = [*self.schedule.window(), *plan.backlog]
+        if undone:
+            pending += [each.task for each in undone]
         if not pending:
             return plan.next_step, plan.position, ()
         pending.sort(key=attrgetter("step"))
         first = plan.next_step - len(pending)
-        if self.order.seekable and [t.step for t in pending] == [*range(first, plan.next_step)]:
+        if self.order.seekable and pending[0].step == first:
             # Nothing was delivered out of order: these tasks can simply be drawn again.
             return first, pending[0].position, ()
         return plan.next_step, plan.position, pending
@@ -262,9 +257,11 @@ class Run:
             apart = spec.workers > 0 and not spec.in_order  # each rank has delivered other steps
             own = bool(positions) or apart or (spec.shard.tail == "uneven" and not spec.known)
         else:
-            held = [*window, *(task for position in positions for task in position.since)]
-            drawn = self.order is not None and any(task.indices is not None for task in held)
-            own = replayed or drawn
+            held = [*window]
+            for position in positions:
+                held += position.since
+            drawn = self.order is not None and len(held) > 0
+            own = replayed or (drawn and any(task.indices is not None for task in held))
         rank, world = spec.rank if own else (0, 1)
         return None if world == 1 else (rank, world)
 
@@ -321,11 +318,7 @@ class Run:
                 raise instruction.error
 
     def interrupted(self, handed_over: int) -> None:
-        """Have every task that is under way done again, by workers that know nothing.
-
-        Args:
-            handed_over: see `Interrupted`.
-        """
+        """Have every task that is under way done again, by new workers; see `Interrupted`."""
         retracted = self.schedule.handle(Interrupted(handed_over))
         if self._states_before is not None and retracted == [Retract(self._states_before[0])]:
             _, worker, states = self._states_before

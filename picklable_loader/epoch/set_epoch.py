@@ -36,9 +36,7 @@ class EpochChoice:
     def after(self, epoch: int, follows: int) -> dict[str, Any]:
         """The part of a pass's state that says which epoch comes next, unless it is plain.
 
-        Args:
-            epoch: of the pass.
-            follows: the loader's next one; later passes may have begun others.
+        ``follows`` is the loader's next one; later passes may have begun others.
         """
         if self.chosen is not None:
             return {"next_epoch": self.chosen}
@@ -57,15 +55,7 @@ class EpochChoice:
     def choose(
         self, spec: Spec, origin: FirstBaseline | None, epoch: int, follows: bool, goes_on: bool
     ) -> None:
-        """An epoch was chosen.
-
-        Args:
-            spec: how the loader is set up.
-            origin: see `History.origin`.
-            epoch: the choice.
-            follows: it follows a pass of this loader.
-            goes_on: that pass goes on.
-        """
+        """An epoch was chosen. ``follows``: it follows a pass of the loader, which may go on."""
         self.begins(epoch if follows else None, over=not goes_on)
         if not goes_on:
             self._give(spec, origin, epoch)

@@ -325,8 +325,7 @@ class Spec:
     def fingerprint(self, total: int | None = None) -> dict[str, Any]:
         """The properties that must be the same where a state is loaded.
 
-        Args:
-            total: streams of all ranks in the pass; None: as many as in a new one.
+        ``total`` is the number of streams of all ranks; None: as many as in a new pass.
         """
         sampler, options = self.sampler, self.options
         fits: dict[str, Any] = {
@@ -359,10 +358,7 @@ class Spec:
     def unstarted(self, source: Source, moved: bool, live: bool = False) -> dict[str, Any]:
         """The memory of a sampler whose iteration is yet to begin, as a state holds it.
 
-        Args:
-            source: of the loader's draws.
-            moved: the loader has had an epoch, which may have changed the sampler.
-            live: for a pickle, which may hold objects.
+        ``moved``: an epoch may have changed it. ``live``: a pickle holds it, and so any object.
         """
         if not self.known:
             return memory(self.sampler, source, moved, live)

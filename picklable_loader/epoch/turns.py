@@ -97,9 +97,7 @@ class Turn:
 class Still:
     """A context that holds a loader's turn, and the global generators: the loader can be saved.
 
-    Args:
-        turn: the loader's.
-        wait: for another thread that is in ``next``.
+    ``wait``: for another thread that is in ``next``.
 
     Raises:
         CannotSaveError: the position is not whole, or another thread does not let go.
@@ -148,11 +146,9 @@ def _in_another_thread() -> CannotSaveError:
 
 
 class Batch(Isolated):
-    """The context in which this process makes a loader's batches.
+    """The context in which this process makes a loader's batches, in the thread of the turn.
 
-    Args:
-        turn: the loader's; the thread in ``next`` holds it.
-        draws: somebody may draw; otherwise the generators are not set aside.
+    ``draws``: somebody may draw; otherwise the generators are not set aside.
     """
 
     def __init__(self, turn: Turn, draws: bool = True) -> None:

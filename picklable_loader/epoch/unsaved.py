@@ -77,13 +77,7 @@ def excluded(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
 
 
 def warn_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
-    """Warn, before a loader's first epoch, of what it cannot seed as it should.
-
-    Args:
-        spec: how the loader is set up.
-        collate_fn: the loader's.
-        looked: "unseeded" is added.
-    """
+    """Warn, before a loader's first epoch, of what it cannot seed; ``looked`` notes that."""
     if "unseeded" in looked:
         return
     looked.add("unseeded")
@@ -110,8 +104,7 @@ def warn_of_unsaved(
     """Warn, once a loader, of generators that a saved position leaves out.
 
     Args:
-        spec: how the loader is set up.
-        collate_fn: the loader's.
+        spec, collate_fn: of the loader.
         looked: the parts that were looked through before; those of this time are added.
         state: the position.
         live: it goes into a pickle, with the loader.
@@ -278,16 +271,10 @@ def warn_of_another_pass(
     """Warn of a pass of which others have changed the dataset, or moved the generators, meanwhile.
 
     A later pass of the loader reads the same dataset where this process fetches.
-
-    Args:
-        spec: how the loader was set up for the pass.
-        history: the loader's.
-        position: of the pass.
-        state: of the pass.
     """
-    if position is None or position.run is None or position.over:
-        return
     if not spec.streamed or spec.reads_copies:
+        return
+    if position is None or position.run is None or position.over:
         return
     another = position is not history.position
     if _replays_draws(spec, state) and (another or _draws_ahead(spec)):

@@ -42,11 +42,8 @@ def alone(iterator: Any, behind: int = 0) -> dict[str, Any]:
     """The pickled form of an iterator, with a loader of its own that shares what cannot change.
 
     Two iterators of one loader draw from the same generators and the same sampler. A copy of an
-    iterator is to go on undisturbed, so it has copies of these.
-
-    Args:
-        iterator: the iterator.
-        behind: see `LoaderIterator.state_dict`.
+    iterator is to go on undisturbed, so it has copies of these. For ``behind`` see
+    `LoaderIterator.state_dict`.
     """
     saved: dict[str, Any] = iterator._saved(behind)
     saved["loader"], memo = _alone(saved["loader"])
@@ -58,13 +55,7 @@ def apart(owner: Any) -> Any:
     """A copy of a loader, or of an iterator's state, to pickle while another thread moves it.
 
     Pickle reads sampler, generators and dataset one after the other, long after it has asked for
-    them. So it gets copies, which nobody moves.
-
-    Args:
-        owner: a loader, of which this is a copy; or an iterator, of which this is the state.
-
-    Raises:
-        CannotSaveError: something in it cannot be copied.
+    them. So it gets copies, which nobody moves. CannotSaveError: something cannot be copied.
     """
     is_loader = isinstance(owner, TorchDataLoader)
     loader: Any = owner if is_loader else owner.loader

@@ -24,15 +24,12 @@ _T = TypeVar("_T", covariant=True)
 
 
 class Internals:
-    """Private state of a loader.
-
-    Args:
-        options: the arguments that torch does not have.
-        history: what changes between the passes.
-    """
+    """Private state of a loader."""
 
     def __init__(self, options: Options, history: History) -> None:
+        #: the arguments that torch does not have
         self.options = options
+        #: what changes between the passes
         self.history = history
         # No pickle holds the rest.
         #: which of the loaders with shard= and without seed= it is, in the order in which the
@@ -59,10 +56,8 @@ class Internals:
     def abandon(self, spec: Spec, resumes: bool) -> None:
         """Retire workers that live on, if a pass has changed their datasets.
 
-        Args:
-            spec: how the loader is set up.
-            resumes: the next pass goes on from a state, and they are to be as it has them; else
-                the changes of a pass that was left count, as no state holds them.
+        If the next pass ``resumes``, they have to be as its state has them. Else the changes of a
+        pass that was left count, as no state holds them.
         """
         if self.driver is None:
             return

@@ -203,12 +203,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         return draw(self.timeline(batches), axes)
 
     def begin(self, spec: Spec, loaded: Position | None = None) -> None:
-        """Begin a pass: the next epoch, or the rest of a loaded one. Called by ``iter``.
-
-        Args:
-            spec: how the loader is set up.
-            loaded: where a loaded state goes on; None: the next epoch.
-        """
+        """Begin a pass, for ``iter``: the next epoch, or the rest of a ``loaded`` one."""
         inner, history = self.loader._pl, self._history
         position = loaded or Position()
         start, choice = position.start, position.at_epoch_end or inner.options.at_epoch_end
@@ -249,8 +244,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
     def start(self, skip: int = 0) -> None:
         """Start the workers and let them fetch ahead; `next` does it where it was not done.
 
-        Args:
-            skip: batches to pass over before.
+        ``skip`` is the number of batches to pass over before.
         """
         position = self._position
         if self._driver.run is not None or position.over or self._closed:
@@ -291,10 +285,10 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         self.close()
 
     def _next(self) -> _T:
-        driver, position = self._driver, self._position
+        driver, position, run = self._driver, self._position, self._position.run
         if self._closed:
             driver.stop()
-        if position.over or self._closed:
+        if self._closed or (position.ended if run is None else run.finished):
             raise StopIteration
         driver.settled = False
         try:

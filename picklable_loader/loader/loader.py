@@ -251,9 +251,9 @@ class DataLoader(Picklable[_T]):
         # Torch keeps every argument as an attribute, from which trainers build loaders anew.
         self.__dict__.update(vars(options))
         self.seed_hooks = seed_hooks
-        source = internals(self, options).history.source
+        spec = internals(self, options)
         # As the program has built it, before anything changes it.
-        source.origin = spec_of(self, built=True).attributes()
+        self._pl.history.source.origin = spec.attributes()
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute; an option that is set later counts from the next ``iter``.
@@ -378,12 +378,10 @@ class DataLoader(Picklable[_T]):
                 batch, as all of its samples are skipped.
         """
         with self._pl.turn.rests():
-            spec, history = spec_of(self), self._pl.history
-            world = partial(Batch, self._pl.turn)
+            spec, history, world = spec_of(self), self._pl.history, partial(Batch, self._pl.turn)
             job = job_of(self, spec)
-            return batch_at(  # type: ignore[no-any-return]
-                spec, history, job, world, self, step, epoch
-            )
+            batch: _T = batch_at(spec, history, job, world, self, step, epoch)
+            return batch
 
     def __repr__(self) -> str:
         return in_one_line(self._pl_description())

@@ -6,7 +6,6 @@ import copy
 import copyreg
 import itertools
 import sys
-from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,7 +83,7 @@ class Picklable(Owner[_T]):
             CannotSaveError, UsageError: see `LoaderIterator.state_dict`.
             ValueError, TypeError: ``behind`` is negative, or no whole number.
         """
-        return state_of(self, lambda: self._pl.history.position, behind, save_rng)
+        return state_of(self, None, behind, save_rng)
 
     def load_state_dict(
         self,
@@ -167,7 +166,8 @@ class Picklable(Owner[_T]):
         method = saved["start_method"]
         context = None if method is None else torch.multiprocessing.get_context(method)
         self.__dict__[_CONTEXT] = context
-        internals(self, Options.restored(saved["options"])).history.restore(saved)
+        internals(self, Options.restored(saved["options"]))
+        self._pl.history.restore(saved)
         if is_absent(self.dataset):
             self._pl.sealed = opened
         for iterator, its_state in waiting:
@@ -221,33 +221,31 @@ def waits_for(loader: Any, iterator: Any, state: dict[str, Any]) -> bool:
 _NUMBERS = itertools.count(1)
 
 
-def internals(loader: Owner[Any], options: Options) -> Internals:
-    """The private state of a loader that was built now; see `Internals`."""
-    inner = loader._pl = Internals(options, History(Source(options.seed, {}, loader.dataset)))
-    inner.history.source.generators = spec_of(loader, built=True).generators
+def internals(loader: Owner[Any], options: Options) -> Spec:
+    """Give a loader that was built now its private state; returns how it is set up."""
+    source = Source(options.seed, {}, loader.dataset)
+    loader._pl = Internals(options, History(source))
+    spec = spec_of(loader, built=True)
+    source.generators = spec.generators
     if options.shard is not None and options.seed is None:
-        inner.number = next(_NUMBERS)
-    return inner
+        loader._pl.number = next(_NUMBERS)
+    return spec
 
 
 #: where DCP asks what it is to save for its state
 _DCP = "torch.distributed.checkpoint.state_dict_saver"
 
 
-def state_of(
-    loader: Owner[Any], position: Callable[[], Position | None], behind: int, save_rng: bool
-) -> dict[str, Any]:
-    """The state of a pass; without one, of the next. See `LoaderIterator.state_dict`.
-
-    ``position`` gives it once no other thread moves the loader: until then, ``iter`` may begin one.
-    """
+def state_of(loader: Owner[Any], iterator: Any, behind: int, save_rng: bool) -> dict[str, Any]:
+    """The state of an iterator's pass; None: of the newest. See `LoaderIterator.state_dict`."""
     caller = sys._getframe(1).f_back  # None: a thread's first function, or `atexit`
     if caller is not None and caller.f_globals.get("__name__") == _DCP:
         saved_by_dcp()
     if whole_number("behind", behind) < 0:
         raise ValueError(f"behind should be from 0, got behind={behind}")
-    with Still(loader._pl.turn):
-        return state_here(loader, position(), behind, save_rng)
+    with Still(loader._pl.turn):  # until here, another thread may begin a pass
+        position = loader._pl.history.position if iterator is None else iterator._position
+        return state_here(loader, position, behind, save_rng)
 
 
 def state_here(
@@ -274,11 +272,7 @@ def load_into(
     restore_rng: bool,
     of: Position | None,
 ) -> Position:
-    """Load a state into a loader; see `DataLoader.load_state_dict`.
-
-    Args:
-        of: the position of the iterator that loads it; None: the loader does.
-    """
+    """Load a state into a loader; see `DataLoader.load_state_dict` and `History.load`."""
     spec = spec_of(loader)
     saved = state.get("program") if restore_rng and isinstance(state, dict) else None
     program = ProgramStates(saved) if restore_rng else None

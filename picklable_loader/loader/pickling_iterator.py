@@ -166,7 +166,7 @@ class PicklableIterator(Generic[_T]):
                 ``behind`` is not 0.
             ValueError, TypeError: ``behind`` is negative, or no whole number.
         """
-        return state_of(self.loader, lambda: self._position, behind, save_rng)
+        return state_of(self.loader, self, behind, save_rng)
 
     def behind(self, batches: int) -> PicklableIterator[_T]:
         """A copy before the last batches, to pickle: ``pickle.dumps(it.behind(2))``.
@@ -333,11 +333,7 @@ class PicklableIterator(Generic[_T]):
     def follow(self, left: Position, loaded: Position) -> None:
         """Go on from the state that the loader was given, if nothing of this pass has come yet.
 
-        Called by `DataLoader.load_state_dict`.
-
-        Args:
-            left: the loader's newest position until then.
-            loaded: the one of the state.
+        ``left`` is the loader's newest position until then, and ``loaded`` the one of the state.
         """
         if self._position is not left or left.over or self._closed:
             return

@@ -45,10 +45,6 @@ def test_an_incomplete_batch_is_dropped_where_that_is_wished() -> None:
     assert rest(by_size(1, 2, drop_last=True)) == []
 
 
-def test_a_complete_last_batch_is_never_dropped() -> None:
-    assert rest(by_size(4, 2, drop_last=True)) == rest(by_size(4, 2, drop_last=False))
-
-
 def test_a_sample_may_be_a_task_of_its_own() -> None:
     plan = Plan(sequence("ab"), Grouping(Unit.SAMPLE))
     assert rest(plan) == [Task(0, "a", 0), Task(1, "b", 1)]
@@ -172,14 +168,6 @@ def test_to_advance_is_to_draw_so_many_times(make: Callable[[], Plan], steps: in
 
 
 @settings(deadline=None)
-@given(plans(), st.lists(st.integers(0, 6), max_size=5))
-def test_advances_add_up(make: Callable[[], Plan], parts: list[int]) -> None:
-    once, often = make(), make()
-    assert once.advance(sum(parts)) == sum(often.advance(part) for part in parts)
-    assert rest(once, limit=10) == rest(often, limit=10)
-
-
-@settings(deadline=None)
 @given(plans(), st.integers(0, 30))
 def test_what_remains_is_what_can_be_drawn(make: Callable[[], Plan], steps: int) -> None:
     plan = make()
@@ -209,17 +197,6 @@ def test_a_batch_samplers_order_is_walked_for_its_positions() -> None:
 
 
 # --- remaining -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "length, batch_size, drop_last, expected",
-    [(0, 3, False, 0), (1, 3, False, 1), (3, 3, False, 1), (7, 3, False, 3), (9, 3, False, 3)]
-    + [(0, 3, True, 0), (2, 3, True, 0), (3, 3, True, 1), (7, 3, True, 2), (9, 3, True, 3)],
-)
-def test_remaining_rounds_up_or_down(
-    length: int, batch_size: int, drop_last: bool, expected: int
-) -> None:
-    assert by_size(length, batch_size, drop_last).remaining() == expected
 
 
 def test_without_a_length_it_is_unknown_what_remains() -> None:

@@ -16,7 +16,7 @@ from laws.observe import epochs, plain, random_states, seed_everything, seen, se
 from torch.utils.data import Dataset, RandomSampler, Sampler
 from torch.utils.data.distributed import DistributedSampler
 from zoo.datasets import Boom, N, Noisy, NoisyStream
-from zoo.samplers import DrawsAsItGoes, MySamplerAgain, from_torch
+from zoo.samplers import MySamplerAgain
 
 from picklable_loader import DataLoader, register_order
 from picklable_loader.errors import LoaderError, ReplayWarning
@@ -369,14 +369,6 @@ def test_an_unpickled_iterator_skips_at_once(name: str) -> None:
     assert seen(again) == expected[3:]
 
 
-def test_iterable_style_data_is_fetched_and_dropped() -> None:
-    loader = DataLoader(NoisyStream(), 3, seed=1)
-    expected = seen(iter(loader))
-    iterator = iter(DataLoader(NoisyStream(), 3, seed=1))
-    assert iterator.skip(2) == 2
-    assert seen(iterator) == expected[2:]
-
-
 def test_skip_on_resumed_iterable_style_data_counts_from_the_saved_step() -> None:
     expected = seen(iter(DataLoader(NoisyStream(), 2, seed=1)))
     iterator = iter(DataLoader(NoisyStream(), 2, seed=1))
@@ -424,14 +416,3 @@ def test_a_distributed_order_is_found_at_once_in_any_epoch() -> None:
     expected = [seen(iter(loader)) for _ in range(3)]
     assert at(loader, 3, 1) == expected[1][3]
     assert sampler.epoch == 2
-
-
-def test_a_custom_sampler_of_the_programs_is_not_moved_by_batch_at() -> None:
-    sampler = DrawsAsItGoes(from_torch)
-    sampler.marks = [1]  # type: ignore[attr-defined]
-    loader = DataLoader(Noisy(), 3, sampler=sampler, seed=2)
-    iterator = iter(loader)
-    seen(iterator, 2)
-    loader.batch_at(0)
-    assert loader.sampler is sampler
-    assert sampler.marks == [1]  # type: ignore[attr-defined]

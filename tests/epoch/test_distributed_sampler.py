@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import Dataset, DistributedSampler
+from torch.utils.data import DistributedSampler
+from zoo.datasets import Numbers, as_they_are
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import DamagedStateError, StateMismatch, UsageError
@@ -18,27 +19,12 @@ N = 23
 WORLDS = [1, 2, 3, 4, 8, 64]
 
 
-class Numbers(Dataset[int]):
-    def __init__(self, size: int = N) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 class Stateful(Numbers):
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         pass
-
-
-def as_it_is(samples: list[int]) -> list[int]:
-    return samples
 
 
 def made(
@@ -52,7 +38,7 @@ def made(
 ) -> Any:
     data = options.pop("dataset", None) or Numbers(size)
     sampler: Any = DistributedSampler(data, world, rank, shuffle, 5, drop_last)
-    return DataLoader(data, batch_size, sampler=sampler, seed=7, collate_fn=as_it_is, **options)
+    return DataLoader(data, batch_size, sampler=sampler, seed=7, collate_fn=as_they_are, **options)
 
 
 def order(size: int = N, shuffle: bool = True) -> list[int]:
@@ -138,7 +124,7 @@ def test_the_next_epoch_has_torchs_order_again(num_workers: int) -> None:
     for _ in loader:
         pass
     loader.set_epoch(4)
-    sampler: Any = DistributedSampler(Numbers(), 3, 1, seed=5)
+    sampler: Any = DistributedSampler(Numbers(N), 3, 1, seed=5)
     sampler.set_epoch(4)
     assert [index for batch in loader for index in batch] == [*sampler]
 
@@ -168,7 +154,7 @@ def test_a_state_that_was_reshared_is_moved_on_by_its_loader_alone() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"seeding": "worker"}, {"dataset": Stateful()}],
+    [{"seeding": "worker"}, {"dataset": Stateful(N)}],
     ids=["generators of workers", "a state of the dataset"],
 )
 def test_a_state_that_holds_more_than_a_position_names_the_way_out(options: Any) -> None:
@@ -179,7 +165,7 @@ def test_a_state_that_holds_more_than_a_position_names_the_way_out(options: Any)
 
 def test_a_loader_without_a_distributed_sampler_names_the_way_out() -> None:
     _, state = after(1, [made(0, 4)])
-    for other in DataLoader(Numbers(), 2, shuffle=True), DataLoader(Numbers(), 2, shard=(0, 2)):
+    for other in DataLoader(Numbers(N), 2, shuffle=True), DataLoader(Numbers(N), 2, shard=(0, 2)):
         with pytest.raises(StateMismatch, match="num_replicas=1 for one process"):
             other.load_state_dict(state)
 

@@ -572,19 +572,6 @@ def test_set_epoch_reaches_the_datasets_copies_in_workers(
     assert told == [{-1}, {3}, {4}, {4}, {0}]
 
 
-@WORKERS
-def test_set_epoch_reaches_the_dataset_of_a_resumed_loader(num_workers: int) -> None:
-    loader = make(num_workers, dataset=Epochal(), batch_size=1)
-    loader.set_epoch(3)
-    iterator = iter(loader)
-    next(iterator)
-    state = iterator.state_dict()
-    iterator.close()
-    other = make(num_workers, dataset=Epochal(), batch_size=1)
-    other.load_state_dict(state)
-    assert [int(sample) // 100 for sample in other] == [3] * 11
-
-
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("kind", [Told, lambda: DistributedSampler(range(N), 1, 0)])
 def test_a_state_between_set_epoch_and_iter_is_of_that_epoch(kind: Any, seed: Any) -> None:
@@ -598,22 +585,6 @@ def test_a_state_between_set_epoch_and_iter_is_of_that_epoch(kind: Any, seed: An
     assert [[row[0] for row in batch] for batch in found] == [
         [row[0] for row in batch] for batch in expected
     ]
-
-
-def test_set_epoch_of_the_loaded_epoch_keeps_the_state() -> None:
-    """The usual loop: load, and then set_epoch at the top of every epoch."""
-    expected = epochs(make(shuffle=True, seed=3), 3)
-    loader = make(shuffle=True, seed=3)
-    loader.set_epoch(1)
-    iterator = iter(loader)
-    seen(iterator, 2)
-    other = make(shuffle=True, seed=3)
-    other.load_state_dict(loader.state_dict())
-    found = []
-    for epoch in range(other.epoch, 3):
-        other.set_epoch(epoch)
-        found.append(seen(iter(other)))
-    assert found == [expected[1][2:], expected[2]]
 
 
 def load(loader: DataLoader[Any], by_iterator: bool, state: dict[str, Any]) -> Any:
@@ -691,32 +662,9 @@ def test_set_epoch_of_another_epoch_drops_the_loaded_state_and_warns() -> None:
     assert seen(iter(loader)) == epochs(make(shuffle=True, seed=3), 3)[2]
 
 
-def test_set_epoch_does_not_reach_an_epoch_that_is_under_way() -> None:
-    expected = epochs(make(shuffle=True, seed=3), 1)[0]
-    loader = make(shuffle=True, seed=3)
-    iterator = iter(loader)
-    first = seen(iterator, 1)
-    loader.set_epoch(5)
-    assert first + seen(iterator) == expected
-    assert iterator.epoch == 0
-    assert iter(loader).epoch == 5
-
-
 def test_a_negative_epoch_is_refused() -> None:
     with pytest.raises(ValueError, match="epoch"):
         make().set_epoch(-1)
-
-
-@WORKERS
-def test_without_set_epoch_epochs_count_up(num_workers: int) -> None:
-    loader = make(num_workers, shuffle=True, seed=3)
-    numbers = []
-    for _ in range(3):
-        iterator = iter(loader)
-        numbers.append(iterator.epoch)
-        seen(iterator, 1)
-        iterator.close()
-    assert numbers == [0, 1, 2]
 
 
 class TorchsNoise(torch.utils.data.Dataset[float]):

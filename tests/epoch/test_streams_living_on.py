@@ -617,15 +617,6 @@ def test_what_is_large_does_not_go_along_a_second_time() -> None:
     assert before < 500_000 and len(pickle.dumps(iterator)) < before + 10_000
 
 
-def test_a_generator_goes_on_with_workers_from_where_its_dataset_was() -> None:
-    whole = list(DataLoader(Lines(), 3))
-    iterator = iter(DataLoader(Lines(), 3))
-    found = [next(iterator), next(iterator)]
-    other = pickle.loads(pickle.dumps(iterator))
-    other.loader.num_workers, other.loader.prefetch_factor = 1, 2
-    assert found + list(other) == whole
-
-
 def test_chained_datasets_that_keep_their_places_go_on() -> None:
     def chain() -> Any:
         return Lines("a", 100) + Lines("b", 100)

@@ -7,11 +7,11 @@ import io
 import multiprocessing
 import os
 import pickle
-import select
 import signal
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 from laws.cases import ALL, Case
 from laws.cases import four_batches as make
 from laws.observe import seen
-from zoo.datasets import Boom, Broken, Gated, Noisy, NoisyStream
+from zoo.datasets import Boom, Broken, Noisy, NoisyStream
 from zoo.samplers import Endless, WithoutLength
 from zoo.streams import KINDS, Kind
 
@@ -135,16 +135,6 @@ def test_close_retires_the_workers_and_keeps_the_place(num_workers: int) -> None
     other.load_state_dict(iterator.state_dict())
     assert seen(iter(other)) == expected()[1:]
     iterator.close()
-
-
-@WORKERS
-def test_a_closed_iterator_takes_a_state_and_goes_on(num_workers: int) -> None:
-    iterator = iter(make(num_workers))
-    next(iterator)
-    state = iterator.state_dict()
-    iterator.close()
-    iterator.load_state_dict(state)
-    assert seen(iterator) == expected()[1:]
 
 
 def test_what_is_unpickled_of_a_closed_iterator_goes_on() -> None:
@@ -325,84 +315,6 @@ def test_ctrl_c_in_the_dataset_loses_nothing(tmp_path: Path) -> None:
     assert interruptions == 1 and found == expected()
 
 
-class Alarmed(Noisy):
-    """Sends its parent an alarm, which there is Ctrl-C, and waits until that was seen."""
-
-    def __init__(self, seen: int) -> None:
-        super().__init__()
-        #: a pipe's end that can be read from as soon as the parent has seen the alarm; an Event
-        #: would wait for the answer of a worker that is killed meanwhile
-        self.seen = seen
-
-    def __getitem__(self, index: int) -> Any:
-        if index == 4 and not self.was_seen(0):
-            os.kill(os.getppid(), signal.SIGUSR1)
-            assert self.was_seen(60)
-        return super().__getitem__(index)
-
-    def was_seen(self, wait_s: float) -> bool:
-        return bool(select.select([self.seen], [], [], wait_s)[0])
-
-
-@pytest.fixture
-def alarm_is_ctrl_c() -> Iterator[tuple[int, int]]:
-    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    ends = os.pipe()
-    yield ends
-    for end in ends:
-        os.close(end)
-    signal.signal(signal.SIGUSR1, before)
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.parametrize("sampler", [None, WithoutLength])
-def test_ctrl_c_while_it_waits_loses_nothing(
-    sampler: Any, num_workers: int, alarm_is_ctrl_c: tuple[int, int]
-) -> None:
-    def loader(dataset: Any, workers: int) -> DataLoader[Any]:
-        order = {"shuffle": True} if sampler is None else {"sampler": sampler()}
-        return DataLoader(dataset, 3, seed=8, num_workers=workers, **order)
-
-    whole = seen(iter(loader(Noisy(), 0)))
-    iterator, found, interruptions = None, [], 0
-    seen_end, button = alarm_is_ctrl_c
-    iterable = loader(Alarmed(seen_end), num_workers)
-    while len(found) < 4:
-        try:
-            iterator = iter(iterable) if iterator is None else iterator
-            found.append(next(iterator).tolist())
-        except KeyboardInterrupt:
-            interruptions += 1
-            os.write(button, b"seen")
-    assert found == whole
-    assert interruptions == 1
-    assert next(iterator, None) is None
-
-
-@pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.parametrize("victim", [0, -1])
-def test_a_worker_that_is_killed_is_an_error_and_the_iterator_can_go_on(
-    num_workers: int, victim: int
-) -> None:
-    iterator = iter(make(num_workers, prefetch_factor=1, max_task_deaths=0))
-    found = [next(iterator).tolist()]
-    worker = multiprocessing.active_children()[victim]
-    os.kill(worker.pid or 0, signal.SIGKILL)
-    worker.join()
-    errors = 0
-    while True:
-        try:
-            found.append(next(iterator).tolist())
-        except RuntimeError as error:
-            errors += 1
-            assert str(worker.pid) in str(error) and "SIGKILL" in str(error)
-            assert "exited unexpectedly" in str(error)
-        except StopIteration:
-            break
-    assert found == expected()
-    assert errors <= 1
-
-
 class Deadly(Interrupted):
     """Kills its worker, as the kernel does when memory is short, once."""
 
@@ -449,16 +361,6 @@ def test_a_worker_that_dies_at_a_sample_is_an_error_and_nothing_is_lost(
     del iterator, loader
 
 
-def test_a_timeout_is_an_error_and_the_iterator_can_go_on() -> None:
-    Gated.gate.clear()
-    iterator = iter(DataLoader(Gated(9, range(3, 4)), 3, num_workers=1, timeout=0.2))
-    assert next(iterator).tolist() == [0, 1, 2]
-    with pytest.raises(RuntimeError, match="timed out after 0.2 seconds"):
-        next(iterator)
-    Gated.gate.set()
-    assert seen(iterator) == [[3, 4, 5], [6, 7, 8]]
-
-
 def test_a_killed_worker_of_iterable_style_data_is_an_error_and_what_came_does_not_come_again() -> (
     None
 ):
@@ -472,7 +374,7 @@ def test_a_killed_worker_of_iterable_style_data_is_an_error_and_what_came_does_n
     errors = 0
     while True:
         try:
-            with pytest.warns(UserWarning) if errors else _nothing():
+            with pytest.warns(UserWarning) if errors else nullcontext():
                 found.append(next(iterator).tolist())
             if errors:
                 break
@@ -480,9 +382,3 @@ def test_a_killed_worker_of_iterable_style_data_is_an_error_and_what_came_does_n
             errors += 1
     found += seen(iterator)
     assert errors == 1 and found == whole
-
-
-def _nothing() -> Any:
-    from contextlib import nullcontext
-
-    return nullcontext()

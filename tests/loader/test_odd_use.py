@@ -213,15 +213,6 @@ def test_data_in_sequence_may_have_grown_where_that_is_said() -> None:
     assert [row[0] for batch in first + rest for row in batch] == list(range(9))
 
 
-def test_with_another_batch_size_the_position_is_told_in_its_own_batches() -> None:
-    iterator = iter(DataLoader(range(24), 4, shuffle=True, seed=1))
-    seen(iterator, 3)
-    loader = DataLoader(range(24), 6, shuffle=True, seed=1)
-    loader.load_state_dict(iterator.state_dict(), strict=False)
-    other = iter(loader)
-    assert (other.step, other.remaining, len(other)) == (2, 2, 4)
-
-
 def test_a_subclass_with_a_length_of_its_own_delivers_what_torchs_loader_delivers() -> None:
     class Short(RandomSampler):
         def __len__(self) -> int:

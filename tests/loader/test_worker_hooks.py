@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.data import Dataset, IterDataPipe, Sampler, get_worker_info
+from torch.utils.data import Dataset, IterDataPipe, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
-from zoo.datasets import noise
+from zoo.datasets import as_they_are, noise
+from zoo.samplers import PlainIterator
 from zoo.streams import Allotted, SavedWalk, Walk
 
 from picklable_loader import DataLoader, WorkerStart
@@ -45,10 +46,6 @@ def init(worker: int, given: Any) -> None:
     SHARES["given"] = (worker, given)
 
 
-def as_it_is(samples: list[Any]) -> list[Any]:
-    return samples
-
-
 def describe(start: WorkerStart) -> Any:
     return (
         start.worker_id,
@@ -60,29 +57,8 @@ def describe(start: WorkerStart) -> Any:
     )
 
 
-class Ask(Sampler[int]):
-    """Its iterator is asked by the main process what a worker is to have."""
-
-    def __iter__(self) -> Iterator[int]:
-        return Asked()
-
-
-class Asked:
-    def __init__(self) -> None:
-        self.given = 0
-
-    def __iter__(self) -> Iterator[int]:
-        return self
-
-    def __next__(self) -> int:
-        if self.given == 12:
-            raise StopIteration
-        self.given += 1
-        return self.given - 1
-
-
 def make(**options: Any) -> DataLoader[Any]:
-    given = {"num_workers": 2, "collate_fn": as_it_is, "worker_init_fn": init, **options}
+    given = {"num_workers": 2, "collate_fn": as_they_are, "worker_init_fn": init, **options}
     return DataLoader(given.pop("dataset", None) or Shared(), 2, **given)
 
 
@@ -115,7 +91,7 @@ def test_an_argument_that_cannot_be_pickled_is_named_with_its_worker(
 def test_the_main_process_shows_its_dataset_and_the_samplers_live_iterator() -> None:
     starts: list[WorkerStart] = []
     dataset = Shared()
-    loader = make(dataset=dataset, sampler=Ask(), worker_init_fn_arg=starts.append)
+    loader = make(dataset=dataset, sampler=PlainIterator(), worker_init_fn_arg=starts.append)
     iterator = iter(loader)
     next(iterator)
     assert [start.worker_id for start in starts] == [0, 1]

@@ -48,8 +48,7 @@ class StreamPositions:
     def now(self, undone: Iterable[Delivery] = ()) -> tuple[StreamPosition, ...]:
         """The position of each stream, as copies that do not move any more.
 
-        Args:
-            undone: the last deliveries, which do not count, the newest first.
+        The deliveries that are ``undone`` do not count: the last ones, the newest first.
         """
         before = {done.task.stream: done.position for done in undone}
         over = self._over.keys() - self._window.waiting_streams() - before.keys()

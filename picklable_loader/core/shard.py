@@ -90,10 +90,9 @@ class StreamShare:
         return next(islice(others, index - 2 * count, None))
 
     def batches(self, left: Sequence[int]) -> int | None:
-        """Batches that this rank delivers; None: as many as its streams have.
+        """Batches that this rank delivers, of those ``left`` by stream of all ranks.
 
-        Args:
-            left: by stream of all ranks, the batches that it has left.
+        None: as many as its streams have.
         """
         shard = self.shard
         if shard.world == 1 or shard.tail == "uneven":

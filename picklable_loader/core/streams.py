@@ -188,11 +188,8 @@ class StreamPlan:
     def repeat(self, made: int) -> int:
         """Read streams again if other ranks have more batches; all of this rank's have ended.
 
-        Args:
-            made: batches that were delivered, or are in the window.
-
-        Returns:
-            How many streams have begun by then; 0: none is read again.
+        So many batches were delivered, or are in the window. Returns how many streams have begun by
+        then; 0: none is read again.
         """
         self._more = (self.batches or 0) - made
         if self._more <= 0:

@@ -81,11 +81,8 @@ class Driver:
     def start(self, run: Run, make: Callable[[Run], Engine], turn: Turn, skip: int = 0) -> None:
         """Let the engine work on a run, and fetch ahead.
 
-        Args:
-            run: the run.
-            make: makes the engine, and its workers, where there are none.
-            turn: the loader's.
-            skip: batches to pass over before anything is fetched.
+        ``make`` gives the engine, with its workers, where there is none. ``skip`` is the number of
+        batches to pass over before anything is fetched.
         """
         workers = run.spec.workers
         if self._engine is None:
@@ -106,8 +103,7 @@ class Driver:
     def advance(self, event: Event = _WANTED) -> Answer:
         """The next batch, or the exception that fetching it raised.
 
-        Args:
-            event: `LastStatesWanted` brings no batch: `StopIteration` ends it.
+        `LastStatesWanted` brings no batch: `StopIteration` ends it.
 
         Raises:
             StopIteration: the epoch is over.

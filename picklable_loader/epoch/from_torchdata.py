@@ -33,11 +33,7 @@ from .warnings import buffer_lost, drawn_otherwise
 def taken_over(spec: Spec, source: Source, given: TorchdataState, beginning: Saved) -> Saved:
     """The position in a state of torchdata, as if this loader had saved it.
 
-    Args:
-        spec: how the loader is set up.
-        source: of its random draws.
-        given: the state.
-        beginning: of an epoch of the loader.
+    ``beginning`` is that of an epoch of the loader.
 
     Raises:
         ForeignStateError: the state does not hold what the rest of the epoch depends on.

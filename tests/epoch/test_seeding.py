@@ -679,6 +679,34 @@ def begins_with_a_draw(worker_id: int) -> None:
     torch.rand(worker_id + 1)
 
 
+def assert_each_save_goes_on(
+    make: Callable[[], Any], steps: list[tuple[int, ...]], by_state: bool = True
+) -> list[list[Any]]:
+    """Saves at these steps of each epoch go on with its rest and the next one, in any program.
+
+    Returns:
+        The epochs, of which there is one more.
+    """
+    whole = make()
+    epochs = [lists(whole) for _ in range(len(steps) + 1)]
+    loader = make()
+    for epoch, at in enumerate(steps):
+        iterator = iter(loader)
+        for step in (*at, None):  # None: after StopIteration
+            while iterator.step < step if step is not None else not iterator.finished:
+                next(iterator, None)
+            rest = [] if step is None else epochs[epoch][step:]
+            again = pickle.loads(pickle.dumps(iterator))
+            assert (lists(again), lists(again.loader)) == (rest, epochs[epoch + 1]), (epoch, step)
+            if by_state:
+                other = make()
+                other.load_state_dict(iterator.state_dict())
+                passes = [rest, epochs[epoch + 1]][step is None :]
+                assert [lists(other) for _ in passes] == passes, (epoch, step)
+    return epochs
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.EmptyEpochWarning")
 @pytest.mark.parametrize("init", [None, begins_with_a_draw])
 @pytest.mark.parametrize("num_workers", [1, 2, 6])
 def test_workers_that_live_on_have_their_random_numbers_in_every_state(
@@ -691,21 +719,7 @@ def test_workers_that_live_on_have_their_random_numbers_in_every_state(
         torch.manual_seed(0)
         return DataLoader(TorchsNoise(), None, persistent_workers=True, seeding="worker", **options)
 
-    whole = make()
-    epochs = [list(whole) for _ in range(4)]
-    loader = make()
-    for epoch, steps in enumerate([(0, 1), (4, 5), (0, 4)]):
-        iterator = iter(loader)
-        for step in steps:
-            while iterator.step < step:
-                next(iterator)
-            again = pickle.loads(pickle.dumps(iterator))
-            assert (list(again), list(again.loader)) == (epochs[epoch][step:], epochs[epoch + 1])
-        assert list(iterator) == epochs[epoch][step:]
-        state = loader.state_dict()
-        other = make()
-        other.load_state_dict(state)
-        assert list(other) == epochs[epoch + 1]
+    assert_each_save_goes_on(make, [(0, 1), (4, 5), (0, 4)])
 
 
 def test_a_state_may_be_loaded_into_the_living_workers_that_it_was_taken_from() -> None:
@@ -813,25 +827,8 @@ def test_streams_of_workers_that_live_on_have_their_random_numbers_in_every_stat
         init = gives_a_generator if by_pickle_only else None
         return DataLoader(dataset(), 2, seed=seed, worker_init_fn=init, **options)
 
-    whole = make()
-    epochs = [lists(whole) for _ in range(4)]
+    epochs = assert_each_save_goes_on(make, [(0, 1, 5), (1, 5), (0, 1)], not by_pickle_only)
     assert len({str(epoch) for epoch in epochs}) == (1 if dataset is SeededByTheWorker else 4)
-    loader = make()
-    for epoch, steps in enumerate([(0, 1, 5), (1, 5), (0, 1)]):
-        iterator = iter(loader)
-        for step in steps:
-            while iterator.step < step:
-                next(iterator)
-            expected = epochs[epoch][step:], epochs[epoch + 1]
-            again = pickle.loads(pickle.dumps(iterator))
-            assert (lists(again), lists(again.loader)) == expected, (epoch, step)
-            if not by_pickle_only:
-                other = make()
-                other.load_state_dict(iterator.state_dict())
-                assert (lists(other), lists(other)) == expected, (epoch, step)
-        assert lists(iterator) == epochs[epoch][step:]
-        again = pickle.loads(pickle.dumps(iterator))
-        assert lists(again.loader) == epochs[epoch + 1]
 
 
 def draws_of_the_program() -> None:

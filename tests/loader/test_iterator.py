@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import io
 import multiprocessing
 import os
 import pickle
@@ -52,18 +51,6 @@ def test_an_iterator_says_where_it_stands(num_workers: int) -> None:
         assert (iterator.step, iterator.epoch, iterator.remaining) == (4, epoch, 0)
 
 
-@WORKERS
-def test_an_unpickled_iterator_says_the_same(num_workers: int) -> None:
-    iterator = iter(make(num_workers))
-    for step in range(5):
-        again = pickle.loads(pickle.dumps(iterator))
-        assert (len(again), again.step, again.epoch, again.remaining) == (4, step, 0, 4 - step)
-        next(iterator, None)
-    again = pickle.loads(pickle.dumps(iterator))
-    assert (again.step, again.remaining) == (4, 0)
-    assert next(again, None) is None
-
-
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("size", [1, 3, 5, 7, 10, 11, None])
 def test_remaining_counts_the_batches_that_come(size: Any, drop_last: bool) -> None:
@@ -84,32 +71,6 @@ def test_without_a_length_nobody_knows_what_remains() -> None:
         with pytest.raises(TypeError):
             len(iterator)
         assert "1 batches delivered" in repr(iterator)
-
-
-def test_a_repr_says_where_it_stands() -> None:
-    loader = make(2)
-    seen(iter(loader))
-    iterator = iter(loader)
-    assert repr(iterator).startswith("<LoaderIterator: epoch 1, 0 of 4 batches delivered")
-    next(iterator)
-    assert "epoch 1, 1 of 4" in repr(iterator)
-    assert "num_workers=2" in repr(iterator)
-    assert "before its start" in repr(pickle.loads(pickle.dumps(iterator)))
-    seen(iterator)
-    assert "4 of 4 batches delivered" in repr(iterator) and "finished" in repr(iterator)
-    iterator = iter(loader)
-    iterator.close()
-    assert "closed" in repr(iterator)
-
-
-def test_a_progress_bar_goes_over_a_loader_and_over_an_iterator() -> None:
-    tqdm = pytest.importorskip("tqdm").tqdm
-    for what, total in ((make(), 4), (iter(make()), 4)):
-        screen = io.StringIO()
-        with tqdm(what, file=screen, mininterval=0) as bar:
-            assert bar.total == total
-            assert [batch.tolist() for batch in bar] == expected()
-        assert "4/4" in screen.getvalue()
 
 
 def test_an_exception_in_a_sample_counts_as_a_step() -> None:

@@ -54,12 +54,17 @@ def test_a_loader_says_what_it_is_and_where_its_newest_iterator_stands() -> None
 
 
 def test_an_iterator_says_how_busy_its_workers_are() -> None:
-    iterator = iter(make(2))
+    loader = make(2)
+    iterator = iter(loader)
+    assert repr(iterator).startswith("<LoaderIterator: epoch 0, 0 of 4 batches delivered, num_w")
     assert "busy" in repr(iterator) and "running" in repr(iterator)
     again = pickle.loads(pickle.dumps(iterator))
     assert "busy" not in repr(again) and "before its start" in repr(again)
+    seen(iterator)
+    assert "4 of 4 batches delivered" in repr(iterator) and "finished" in repr(iterator)
+    iterator = iter(loader)
     iterator.close()
-    assert "closed" in repr(iterator)
+    assert "epoch 1, 0 of 4" in repr(iterator) and "closed" in repr(iterator)
 
 
 def test_a_class_of_the_users_goes_by_its_name() -> None:

@@ -258,9 +258,7 @@ def other_lengths(dataset: str, wrong: list[int]) -> None:
 
 def dropped_state(epoch: int, loaded: int) -> None:
     """``set_epoch`` went back behind a loaded state."""
-    warn(
-        f"set_epoch({epoch}) drops the loaded state of epoch {loaded}",
-    )
+    warn(f"set_epoch({epoch}) drops the loaded state of epoch {loaded}")
 
 
 def rebuilt_by_accelerate() -> None:

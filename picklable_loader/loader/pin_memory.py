@@ -12,8 +12,12 @@ from ..errors import warn
 
 def pin(batch: Any) -> Any:
     """The batch in pinned memory; as it is where there is no accelerator that has it."""
-    device = _device()
-    return batch if device is None else pin_memory(batch, device)
+    accelerator = None
+    if torch.accelerator.is_available():
+        accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type == "mps":
+        return batch  # torch does not pin there either (its issue 86060)
+    return pin_memory(batch, accelerator.type)
 
 
 def warn_about_pinning(device: str) -> None:
@@ -34,12 +38,3 @@ def warn_about_pinning(device: str) -> None:
             "memory won't be used.",
             UserWarning,
         )
-
-
-def _device() -> str | None:
-    if not torch.accelerator.is_available():
-        return None
-    accelerator = torch.accelerator.current_accelerator()
-    if accelerator is None or accelerator.type == "mps":
-        return None  # torch does not pin there either (its issue 86060)
-    return accelerator.type

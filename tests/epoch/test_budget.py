@@ -115,32 +115,6 @@ def loader(dataset: Any, batch_size: Any = None, **options: Any) -> Any:
 # --- what is refused -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options, error, text",
-    [
-        ({"prefetch_budget": 0}, ValueError, "prefetch_budget should be from 1"),
-        ({"prefetch_budget": -3}, ValueError, "prefetch_budget should be from 1"),
-        ({"prefetch_budget": "many"}, ValueError, 'prefetch_budget should be "auto"'),
-        ({"prefetch_budget": 1.5}, TypeError, "prefetch_budget should be a whole number"),
-        ({"prefetch_budget": True}, TypeError, "prefetch_budget should be a whole number"),
-        ({"prefetch_bytes": -1}, ValueError, "prefetch_bytes should be from 0"),
-        ({"prefetch_bytes": "a lot"}, ValueError, "prefetch_bytes should be like"),
-        ({"prefetch_bytes": "512"}, ValueError, "prefetch_bytes should be like"),
-        ({"prefetch_bytes": "-1MB"}, ValueError, "prefetch_bytes should be like"),
-        ({"prefetch_bytes": 1.5}, TypeError, "prefetch_bytes should be a whole number"),
-        ({"prefetch_bytes": True}, TypeError, "prefetch_bytes should be a whole number"),
-        ({"transport": "pigeon"}, ValueError, "transport should be one of 'auto', 'arena'"),
-        ({"transport": None}, ValueError, "transport should be one of"),
-        ({"schedule": "random"}, ValueError, "schedule should be one of"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_at_once(
-    options: dict[str, Any], error: type[Exception], text: str
-) -> None:
-    with pytest.raises(error, match=text):
-        loader(range(3), **options)
-
-
 @pytest.mark.parametrize("budget", [None, 0, "many", 1.5, True])
 def test_a_live_iterator_refuses_what_is_no_budget_and_goes_on(budget: Any) -> None:
     iterator = iter(loader(range(20), prefetch_budget=3))

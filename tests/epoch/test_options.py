@@ -10,6 +10,7 @@ import warnings
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -85,6 +86,53 @@ def test_the_bench_command_measures_a_loader_with_all_of_its_options() -> None:
     assert vars(built._pl.options) == OTHER
     changed: Any = Subject(built).build("picklable_loader", 0, prefetch_budget="auto")
     assert vars(changed._pl.options) == {**OTHER, "prefetch_budget": "auto"}
+
+
+#: an option, values that it does not take, the error, and its text
+REFUSED: list[tuple[str, list[Any], type[Exception], str]] = [
+    ("seed", ["1", 1.0, True, np.float64(1)], TypeError, "seed should be a whole number"),
+    ("seeding", ["epoch", None, 1], ValueError, "should be one of 'batch', 'sample', 'worker'"),
+    ("schedule", ["random"], ValueError, "schedule should be one of"),
+    ("seed_hooks", [[1]], TypeError, "seed_hooks should hold callables"),
+    ("seed_dataset", [None, "worker", 3], ValueError, "seed_dataset should be one of"),
+    ("transport", ["pigeon", None], ValueError, "transport should be one of 'auto', 'arena'"),
+    ("prefetch_budget", [0, -3], ValueError, "prefetch_budget should be from 1"),
+    ("prefetch_budget", ["many"], ValueError, 'prefetch_budget should be "auto"'),
+    ("prefetch_budget", [1.5, True], TypeError, "prefetch_budget should be a whole number"),
+    ("prefetch_bytes", [-1], ValueError, "prefetch_bytes should be from 0"),
+    ("prefetch_bytes", ["a lot", "512", "-1MB"], ValueError, "prefetch_bytes should be like"),
+    ("prefetch_bytes", [1.5, True], TypeError, "prefetch_bytes should be a whole number"),
+    ("num_streams", [0, -1], ValueError, "num_streams should be from 1"),
+    ("num_streams", [1.5, "4"], TypeError, "num_streams should be a whole number"),
+    ("snapshot_every_n_steps", [-3], ValueError, "snapshot_every_n_steps should be from 0"),
+    ("snapshot_every_n_steps", [2.5, "often"], TypeError, "should be a whole number"),
+    ("worker_init_fn_arg", [3], TypeError, "worker_init_fn_arg should be a callable"),
+    ("worker_exit_fn", [3], TypeError, "worker_exit_fn should be a callable"),
+]
+
+
+@pytest.mark.parametrize(
+    "name, value, error, text", [(n, v, error, text) for n, vs, error, text in REFUSED for v in vs]
+)
+def test_a_value_that_makes_no_sense_is_refused_at_once(
+    name: str, value: Any, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        DataLoader(range(4), **{name: value})
+
+
+@pytest.mark.parametrize(
+    "other, text",
+    [
+        ({"schedule": "balanced"}, "round_robin"),
+        ({"num_streams": 3}, "num_streams cannot be given"),
+    ],
+)
+def test_torchs_seeding_has_a_stream_for_each_worker_which_has_its_batches(
+    other: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        DataLoader(range(4), seeding="worker", **other)
 
 
 # --- options that are set later ------------------------------------------------------------------

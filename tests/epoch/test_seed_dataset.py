@@ -401,12 +401,6 @@ def test_a_callable_is_called_for_tensors_as_well() -> None:
     assert len(set(seeds)) == 3
 
 
-@pytest.mark.parametrize("wrong", [None, "worker", 3])
-def test_any_other_value_is_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="seed_dataset should be one of"):
-        make(Draws(None), 0, seed_dataset=wrong)
-
-
 @pytest.mark.parametrize("kind", UNSEEDABLE)
 def test_what_cannot_be_seeded_is_told_of_before_the_first_epoch(kind: str) -> None:
     loader = DataLoader(**UNSEEDABLE[kind](), batch_size=BATCH, num_workers=2)

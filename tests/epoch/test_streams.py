@@ -322,23 +322,6 @@ def test_a_dataset_that_cannot_be_copied_has_a_process_for_each_stream(num_worke
         list(DataLoader(Locked(), None, num_workers=num_workers, num_streams=2))
 
 
-@pytest.mark.parametrize("num_streams", [0, -1, 1.5, "4"])
-def test_a_number_of_streams_is_a_whole_number_from_one(num_streams: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match="num_streams should be"):
-        DataLoader(Where(), num_streams=num_streams)
-
-
-@pytest.mark.parametrize("every", [-3, 2.5, "often"])
-def test_a_snapshot_is_taken_every_so_many_batches_or_automatically(every: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match="snapshot_every_n_steps should be"):
-        DataLoader(Where(), snapshot_every_n_steps=every)
-
-
-def test_torchs_seeding_has_a_stream_for_each_worker() -> None:
-    with pytest.raises(ValueError, match="num_streams cannot be given"):
-        DataLoader(Where(), num_workers=2, num_streams=3, seeding="worker")
-
-
 class Endless(StatefulDataset):
     def __iter__(self) -> Iterator[torch.Tensor]:
         while True:

@@ -154,12 +154,6 @@ def test_what_worker_init_fn_raises_in_a_worker_names_the_worker() -> None:
         next(iter(loader))
 
 
-@pytest.mark.parametrize("name", ["worker_init_fn_arg", "worker_exit_fn"])
-def test_what_is_no_callable_is_refused(name: str) -> None:
-    with pytest.raises(TypeError, match=f"{name} should be a callable"):
-        make(**{name: 3})
-
-
 def test_an_argument_without_a_function_that_takes_it_is_refused() -> None:
     with pytest.raises(UsageError, match="needs worker_init_fn"):
         iter(make(worker_init_fn=None, worker_init_fn_arg=describe))

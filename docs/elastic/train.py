@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # noqa: F401  before the group: see docs/distributed.md
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from picklable_loader.core.cursor import Cursor
+from picklable_loader.core.cursor import Cursor, sees_worker_info
 from picklable_loader.core.snapshot import VERSION, differences, from_plain, to_plain
 from picklable_loader.core.streams import StreamPosition
 from picklable_loader.core.task import Task
@@ -101,6 +101,15 @@ def test_the_rank_that_wrote_a_state_survives() -> None:
 def test_a_rank_that_is_not_below_the_number_of_ranks_is_damage(rank: list[Any]) -> None:
     with pytest.raises(DamagedStateError, match="rank"):
         from_plain({**to_plain(GOOD, {}), "rank": rank})
+
+
+@pytest.mark.parametrize("sees", [False, True])
+@pytest.mark.parametrize("draws_as", [None, "workers"])
+def test_it_survives_whether_streams_see_torchs_worker_information(
+    draws_as: str | None, sees: bool
+) -> None:
+    cursor = GOOD._replace(worker_info=sees, draws_as=draws_as)
+    assert sees_worker_info(from_plain(to_plain(cursor, {}))[0]) is sees
 
 
 def test_the_epoch_of_the_next_pass_survives() -> None:

@@ -25,6 +25,14 @@ import pytest
 import torch
 from time_limit import pytest_timeout_set_timer  # noqa: F401
 
+try:
+    from hypothesis import settings
+except ImportError:  # tests/frameworks has an environment without it
+    pass
+else:  # an example takes longer than 200 ms while other tests have the cores
+    settings.register_profile("untimed", settings.default, deadline=None)
+    settings.load_profile("untimed")
+
 #: seconds within which workers that were asked to end have ended
 _GRACE_S = 10.0
 

@@ -341,6 +341,7 @@ def plain(samples: list[dict[str, Any]]) -> str:
 @pytest.mark.filterwarnings(f"ignore::{ReplayWarning.__module__}.ReplayWarning")
 @pytest.mark.parametrize("options", [{}, {"num_streams": 2}, {"num_streams": 2, "num_workers": 1}])
 @pytest.mark.parametrize("name", NOISY)
+@pytest.mark.costly
 def test_noise_of_their_functions_is_the_same_after_every_save(
     name: str, options: dict[str, Any]
 ) -> None:

@@ -498,13 +498,15 @@ STATES: dict[str, tuple[Callable[[], Any], Callable[[Any], dict[str, Any]], bool
 @pytest.mark.parametrize("way", ["state_dict", "pickle"])
 @pytest.mark.parametrize("make", [Positioned, PositionedMap])
 @pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize("every", ["auto", 1, 3])
 def test_a_save_warns_of_a_stream_whose_state_lacks_the_generator_that_it_owns(
-    kind: str, make: Any, way: str, workers: int
+    every: Any, kind: str, make: Any, way: str, workers: int
 ) -> None:
+    """However often states are taken: a look does not wait for one."""
     rng, more, lacks = STATES[kind]
-    options: dict[str, Any] = {"num_workers": workers, "snapshot_every_n_steps": 1}
+    options: dict[str, Any] = {"num_workers": workers, "snapshot_every_n_steps": every}
     iterator = iter(DataLoader(make(rng(), more), 1, **options))
-    for _ in range(2 * max(1, workers)):
+    for _ in range((3 if every == 3 else 2) * max(1, workers)):
         next(iterator)
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")

@@ -220,8 +220,10 @@ class Replica:
         if self._saver is None or self._fetcher is None:
             return None
         now_ns = time.perf_counter_ns()
-        due = self.cadence.due(now_ns - began_ns)
-        if not (due or failed or self._fetcher.ended):
+        due = self.cadence.due(now_ns - began_ns) or failed or self._fetcher.ended
+        unsaved = not due and self._saver.finds_unsaved(self._fetcher.iterator)
+        # Of a state after every so many batches, a replay is exact until then.
+        if not (due or (unsaved and self._job.mark_every is None)):
             return None
         # An incomplete batch is the last one; its dataset may have begun anew already.
         state = self.take_state(self._fetcher.ended)

@@ -15,6 +15,7 @@ import io
 import pickle
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -34,7 +35,7 @@ from ...saving.pickles.by_reference import (
 )
 from ...saving.pickles.dtypes import dump
 from .baseline import Baseline, FirstBaseline
-from .fetch import Job
+from .fetch import NEVER, Job
 
 StreamState = bytes | Baseline | CannotSaveError | None
 
@@ -82,8 +83,8 @@ class StreamSaver:
         self._buffer = io.BytesIO()
         #: generators that dataset and iterator own, and that their states lack
         self._unsaved: list[str] = []
-        #: states at which it is still to look for them, and those found last
-        self._looks = 2
+        #: batches after which it is still to look for them, and those found last
+        self._looks = 0 if job.mark_every == NEVER else 2
         self._seen: dict[str, bytes] = {}
         #: the stream was opened where it has no more to give
         self.over = False
@@ -243,6 +244,8 @@ class StreamSaver:
     def _entries(self, iterator: Any, fresh: bool) -> dict[str, Any]:
         if self._by_pickle is not None:
             return self._by_pickle.write(iterator)
+        looks = not fresh and self._looks > 0
+        self._looks -= looks
         if self._iterable:
             entries = save(self._dataset, iterator)
         else:
@@ -252,9 +255,17 @@ class StreamSaver:
         empty = [name for name, state in entries.items() if state is None]
         if empty:
             raise self._refusal(f"state_dict() of the {empty[0]} returned None")
-        if entries and not fresh and self._looks:
+        if entries and looks:
             self._look(entries, iterator)
         return {**entries, "unsaved": self._unsaved} if self._unsaved else entries
+
+    def finds_unsaved(self, iterator: Any) -> bool:
+        """Look after a batch without a state: should the next one name generators?"""
+        if not self._looks or self._by_pickle is not None:
+            return False
+        with suppress(Exception):  # whatever people's state_dict raises; a state says it
+            self._entries(iterator, fresh=False)
+        return bool(self._unsaved)
 
     def _look(self, entries: dict[str, Any], iterator: Any) -> None:
         """Find generators that samples draw from: they have moved between two looks."""
@@ -262,7 +273,6 @@ class StreamSaver:
         if is_hugging_face(self._dataset):  # its own shuffles copy theirs in each epoch
             found = {path: each for path, each in found.items() if not path.endswith(".generator")}
         before, self._seen = self._seen, found
-        self._looks -= 1
         self._unsaved = [path for path in found if before.get(path, found[path]) != found[path]][:3]
 
     def _refusal(self, reason: str) -> CannotSaveError:

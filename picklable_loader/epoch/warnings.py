@@ -125,6 +125,16 @@ def unseeded_in_data(found: str) -> None:
     )
 
 
+def made_late(paths: tuple[str, ...]) -> None:
+    """People's code makes generators when it is first called, which is too late to seed them."""
+    warn(
+        f"the first batch of a process has made loader.{', loader.'.join(paths)}, and the loader "
+        "seeds it from the second batch on. If samples are drawn from it, the first batch of each "
+        "process may have other random numbers after a resume, or in another run. Make it in "
+        "__init__, or one for each sample, from picklable_loader.current_seed() and the index"
+    )
+
+
 def seeded_at_once(dataset: str) -> None:
     """``seeding="sample"``, and a dataset makes whole batches."""
     warn(

@@ -44,6 +44,8 @@ class Internals:
         self.given: dict[str, Any] = {}
         #: parts of the loader that were looked through for generators which no state holds
         self.looked: set[str] = set()
+        #: the program was warned of generators that first batches make
+        self.warned_of_made = False
         #: how the loader is pickled, and what was carried in a pickle without its dataset
         self.decision = Decision()
         self.sealed: Opened | None = None

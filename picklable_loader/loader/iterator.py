@@ -20,7 +20,7 @@ from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.stream_states import replayed
 from ..epoch.turns import AT_REST, MOVING
-from ..epoch.warnings import empty_epoch, longer_than_promised, replay, skipped
+from ..epoch.warnings import empty_epoch, longer_than_promised, made_late, replay, skipped
 from ..errors import UsageError, WorkerDied
 from ..fetching.engine.stats import Stats
 from ..fetching.transport.messages import Answer
@@ -337,6 +337,9 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if self._driver.bad_samples.unreported:
             self._warn_of_bad_samples()
         loader, promised = self.loader, self._iterable_length
+        if answer.made and not loader._pl.warned_of_made:
+            loader._pl.warned_of_made = True
+            made_late(answer.made)
         if promised is not None and spec.iterable and self.step > promised:
             longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)
         if loader.pin_memory:

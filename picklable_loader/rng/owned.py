@@ -77,6 +77,8 @@ _HOLDERS = (
 #: a path, what is there, and how deep in data
 _Thing = tuple[str, Any, int]
 Seed = Callable[[int], object]
+#: by ``id`` of a generator: its path with a number, how it is seeded, and itself
+Seedable = dict[int, tuple[bytes, Seed, Any]]
 
 
 def owned_in(
@@ -174,9 +176,7 @@ class _Walk:
         found = issubclass(kind, GENERATORS) or by_protocol or _goes_on(thing, ours, self.owners)
         if ours:  # it leads to the loader that is saved, and to all that is its
             return bool(found), False
-        # A dataset seeds itself, and no transform in it; a collator, no tokenizer.
-        whole = by_protocol and not (issubclass(kind, Dataset) or by_protocol == _LAZY)
-        enters = not (found and (whole or not by_protocol))
+        enters = not found or by_protocol == _LAZY  # a collator seeds no tokenizer in it
         return bool(found), enters and (not issubclass(kind, self.shut) or _holds(thing, kind))
 
     def _new(self, near: Iterable[tuple[str, Any]], path: str, depth: int) -> Iterator[_Thing]:
@@ -233,30 +233,28 @@ def seed_of(generator: Any) -> Seed | None:
     return None
 
 
-def seed_all_in(
+def seedable_in(
     parts: dict[str, Any], excluded: frozenset[str], exact: str | None = None
-) -> Seed | None:
-    """Seeds all that can be found and seeded in some things; None: there is nothing.
-
-    Each has a seed of its own, which depends on its path alone.
+) -> Seedable:
+    """All that can be found and seeded in some things.
 
     Args:
         parts: the things, by path.
         excluded: paths of what is not seeded.
         exact: the part that is saved with all that it owns; its class is not.
     """
-    found, paths = [], Counter[str]()
+    found, paths = Seedable(), Counter[str]()
     for path, generator in owned_in(parts, ids_of_global(), whole=True):
         paths[path] += 1  # those in a set have one path
         own = exact is not None and path.startswith(exact) and not by_name(path)
-        seed = None if own or path in excluded else seed_of(generator)
-        if seed is not None:
-            found.append((f"{path},{paths[path]}".encode(), seed))
-    return partial(_seed_each, found) if found else None
+        if not own and path not in excluded and (seed := seed_of(generator)):
+            found[id(generator)] = f"{path},{paths[path]}".encode(), seed, generator
+    return found
 
 
-def _seed_each(found: list[tuple[bytes, Seed]], seed: int) -> None:
-    for path, each in found:
+def seed_each(found: Seedable, seed: int) -> None:
+    """Each gets a seed of its own, which depends on its path alone."""
+    for path, each, _ in found.values():
         each(owned_seed(seed, path))
 
 
@@ -272,6 +270,8 @@ def _protocol(kind: type[Any]) -> str | None:
 
     Hugging Face's collators make their ``generator`` with the first batch, which is too late.
     """
+    if issubclass(kind, Dataset):  # its method may draw a split; what it owns is found (issue 11)
+        return None
     if all(type(getattr_static(kind, name, None)) is FunctionType for name in (_LAZY, _MAKE)):
         return _LAZY
     for name in ("set_random_seed", "set_random_state"):

@@ -8,14 +8,17 @@ import pickle
 import random
 import signal
 import types
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from laws import observe
 from laws.observe import expected_warnings, lists, seed_everything
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate, get_worker_info
@@ -25,7 +28,7 @@ from zoo.own_generators import BATCH, KINDS, Draws, Epochs, N, Saves
 from picklable_loader import DataLoader, current_seed
 from picklable_loader.epoch.options import Options
 from picklable_loader.errors import LoaderWarning
-from picklable_loader.rng.owned import owned_in, seed_all_in
+from picklable_loader.rng.owned import owned_in, seedable_in
 
 
 class Pipeline:
@@ -233,6 +236,183 @@ def test_what_worker_init_fn_gives_the_dataset_is_seeded(workers: int) -> None:
     assert lists(loader) == lists(make(Draws(np.random.default_rng()), 0))
 
 
+# --- made by the first batch ---------------------------------------------------------------------
+
+
+class Lazy(Draws):
+    """The known idiom: a generator for each worker, made when it is first needed."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def __getitem__(self, index: int) -> float:
+        if self.rng is None:
+            self.rng = np.random.default_rng(torch.initial_seed())
+        return super().__getitem__(index)
+
+
+class Cached(Draws):
+    def __init__(self) -> None: ...
+
+    @cached_property
+    def rng(self) -> Any:  # type: ignore[override]
+        return random.Random(current_seed())
+
+
+class OfProcess(Draws):
+    """There is one before, of the process that has built the dataset."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(3))
+        self.pid = 0
+
+    def __getitem__(self, index: int) -> float:
+        if self.pid != os.getpid():
+            self.pid, self.rng = os.getpid(), random.Random(torch.initial_seed())
+        return super().__getitem__(index)
+
+
+class Fails(Lazy):
+    """The batch that makes it fails."""
+
+    def __getitem__(self, index: int) -> float:
+        failed, found = self.rng is None, super().__getitem__(index)
+        if failed:
+            raise ValueError("not yet")
+        return found
+
+
+_single: Any = None
+
+
+def _singleton() -> Any:
+    global _single
+    _single = _single or np.random.default_rng(torch.initial_seed())
+    return _single
+
+
+class OfModule(Noisy):
+    def __getitem__(self, index: int) -> Any:
+        return index + _singleton().random()
+
+
+class Collates:
+    rng: Any = None
+
+    def __call__(self, samples: list[Any]) -> Any:
+        self.rng = self.rng or random.Random(current_seed())
+        return default_collate(samples) + self.rng.random()
+
+
+def _late(make: Callable[[], Any], workers: int, **options: Any) -> DataLoader[Any]:
+    """Under this schedule the first batches of the epoch are the first of their workers."""
+    global _single
+    _single, data = None, make()
+    if isinstance(data, Collates):
+        data, options = Noisy(N), {**options, "collate_fn": data}
+    given: Any = {"schedule": "round_robin", "num_workers": workers, **options}
+    return DataLoader(data, 2, seed=1, **given)
+
+
+def _told(run: Callable[[], Any]) -> tuple[Any, list[str]]:
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        result = run()
+    assert {each.filename for each in given} <= {__file__, observe.__file__}
+    return result, [str(each.message) for each in given]
+
+
+LATE: dict[str, tuple[Any, str]] = {
+    "attribute": (Lazy, "dataset.rng"),
+    "cached property": (Cached, "dataset.rng"),
+    "of a process": (OfProcess, "dataset.rng"),
+    "of a module": (lambda: OfModule(N), "_single"),
+    "of a collate_fn": (Collates, "collate_fn.rng"),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"seeding": "sample"}, {"on_error": "skip"}], ids=str)
+@pytest.mark.parametrize("kind", LATE)
+def test_what_the_first_batch_makes_is_seeded_from_the_second_on_with_one_warning(
+    kind: str, options: dict[str, Any]
+) -> None:
+    make, path = LATE[kind]
+    here = _late(make, 0, **options)
+    first, said = _told(lambda: epochs(here)[0])
+    whole = [lists([here.batch_at(step, 0)])[0] for step in range(N // 2)]  # it is there by now
+    assert first[1:] == whole[1:]
+    (by_worker, _), told = _told(lambda: epochs(_late(make, 2, **options)))
+    assert by_worker[2:] == whole[2:]
+    for given in said, told:
+        assert len(given) == 1
+        assert f"{path}, and the loader seeds it from the second batch on" in given[0]
+
+
+def test_so_it_is_where_the_batch_that_makes_it_fails() -> None:
+    def run() -> list[Any]:
+        iterator = iter(_late(Fails, 0))
+        with pytest.raises(ValueError, match="not yet"):
+            next(iterator)
+        return lists(iterator)
+
+    batches, told = _told(run)
+    assert len(told) == 1
+    assert batches == lists(_late(lambda: Draws(np.random.default_rng()), 0))[1:]
+
+
+def test_no_batch_is_lost_if_the_warning_is_an_error() -> None:
+    iterator = iter(_late(Lazy, 1))
+    found = [next(iterator)]
+    with pytest.raises(LoaderWarning, match=r"has made loader\.dataset\.rng"):
+        next(iterator)
+    found += iterator
+    assert [int(each) for batch in found for each in batch] == [*range(N)]
+
+
+class PerSample(Draws):
+    """A new one in its attribute for each sample."""
+
+    def __init__(self) -> None: ...
+
+    def __getitem__(self, index: int) -> float:
+        self.rng = np.random.default_rng((current_seed(), index))
+        return super().__getitem__(index)
+
+
+class PerSampleLocal(Draws):
+    def __init__(self) -> None: ...
+
+    def __getitem__(self, index: int) -> float:
+        return index + random.Random(index).random()
+
+
+class PerFile(PerSample):
+    """One for each file, of which a batch reads a whole one."""
+
+    def __getitems__(self, indices: list[int]) -> list[float]:
+        self.rng = np.random.default_rng(indices[0])
+        return [index + float(self.rng.random()) for index in indices]
+
+
+@pytest.mark.parametrize("make", [PerSample, PerSampleLocal, PerFile])
+def test_generators_that_each_batch_makes_anew_are_exact_and_not_told_of(make: Any) -> None:
+    whole = epochs(_late(make, 0))  # warnings are errors
+    loader = _late(make, 2)
+    iterator = iter(loader)
+    head = lists([next(iterator), next(iterator), next(iterator)])
+    resumed = _late(make, 0)
+    resumed.load_state_dict(iterator.state_dict())
+    assert head + lists(iterator) == head + lists(resumed) == whole[0]
+    assert lists(loader) == lists(resumed) == whole[1]
+
+
+@pytest.mark.parametrize(
+    "options", [{"seeding": "worker"}, {"seed_dataset": "off"}, {"seed_dataset": lambda *_: None}]
+)
+def test_nobody_looks_again_where_the_loader_seeds_none_by_itself(options: Any) -> None:
+    assert len(epochs(_late(Lazy, 0, **options))) == 2
+
+
 # --- what is not touched -------------------------------------------------------------------------
 
 
@@ -325,7 +505,7 @@ def test_global_generators_in_attributes_are_seeded_once() -> None:
 
 
 def test_nothing_is_called_where_nothing_is_found() -> None:
-    assert seed_all_in({"dataset": Noisy(N), "collate_fn": default_collate}, frozenset()) is None
+    assert not seedable_in({"dataset": Noisy(N), "collate_fn": default_collate}, frozenset())
 
 
 def test_an_object_that_seeds_itself_is_found_and_not_what_it_owns() -> None:
@@ -333,6 +513,26 @@ def test_an_object_that_seeds_itself_is_found_and_not_what_it_owns() -> None:
     assert found == ["x[0]", "x[1]"]
     found = [path for path, _ in owned_in({"x": [Pipeline(), Randomizable()]}, set())]
     assert found == ["x[0].py_random", "x[0].generator", "x[1].__class__.R"]
+
+
+class Splits(Draws):
+    """Its method is no transform's: its samples depend on the seed."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(3))
+        self.set_random_seed(0)
+
+    def set_random_seed(self, seed: int) -> None:
+        self.split = np.random.RandomState(seed).permutation(N)
+
+    def __getitem__(self, index: int) -> float:
+        return super().__getitem__(int(self.split[index]))
+
+
+def test_a_datasets_own_method_is_not_called_and_its_generator_is_found() -> None:
+    whole = lists(make(Splits(), 0))
+    assert {int(each) for batch in whole for each in batch} == {*range(N)}
+    assert lists(make(Splits(), 2)) == whole
 
 
 class OfAnotherKind:
@@ -445,5 +645,4 @@ def test_a_transform_deep_inside_of_others_is_seeded() -> None:
     deep: Any = random.Random()
     for _ in range(20):
         deep = types.SimpleNamespace(transforms=[deep])
-    seeded: Any = seed_all_in({"dataset": deep}, frozenset())
-    assert len(seeded.args[0]) == 1
+    assert len(seedable_in({"dataset": deep}, frozenset())) == 1

@@ -85,6 +85,8 @@ class Answer:
     notes: Sequence[Note] = ()
     #: of the request; no two have the same one
     ticket: int = 0
+    #: paths to generators that the first batch of the worker's epoch has made
+    made: tuple[str, ...] = ()
 
     def event(self) -> Answered | LastState:
         """The event for the schedule."""
@@ -155,11 +157,11 @@ def encode_answer(answer: Answer, arena: Arena | None = None, began_ns: int | No
         stream_state = pickle.PickleBuffer(stream_state)
     kind, states = answer.kind, answer.states
     try:
-        content = answer.payload, states, stream_state, *answer.notes
+        content = answer.payload, states, stream_state, answer.made, *answer.notes
         aside, count, weight, rest = _encode(content, arena)
     except Exception:
         kind = Failed
-        aside, count, weight, rest = _encode((_failure(answer), states, stream_state), arena)
+        aside, count, weight, rest = _encode((_failure(answer), states, stream_state, ()), arena)
     busy = 0 if began_ns is None else time.perf_counter_ns() - began_ns
     arena_bytes = 0 if arena is None else arena.bytes
     run, step, worker = answer.run, answer.step, answer.worker
@@ -187,7 +189,7 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
                 rest = memoryview(open_region(Region(*_REGION.unpack(rest))))
             for at in range(0, count * _REGION.size, _REGION.size):
                 buffers.append(open_region(Region(*_REGION.unpack_from(rest, at))))
-        payload, states, stream_state, *notes = pickle.loads(
+        payload, states, stream_state, made, *notes = pickle.loads(
             rest[count * _REGION.size :], buffers=buffers
         )
         if isinstance(stream_state, memoryview):  # it lives for long, and its region should not
@@ -201,7 +203,7 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
         more = None, None, *figures, (), ticket
         return Answer(run, step, worker, Failed, failure, *more)
     kind = _KINDS[kind]
-    more = *figures, notes or (), ticket
+    more = *figures, notes or (), ticket, made
     return Answer(run, step, worker, kind, payload, states, stream_state, *more)
 
 

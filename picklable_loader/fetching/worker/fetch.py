@@ -14,7 +14,7 @@ from torch.utils.data import StackDataset, Subset
 
 from ...core.task import Task
 from ...datasets.protocol import datasets_within
-from ...rng.owned import Seed, seed_all_in
+from ...rng.owned import Seed, Seedable, seed_each, seedable_in
 from .feedback import sent, take_back
 from .on_error import Gathering, OnError, Thinned, left_a_generator
 from .seeding import Draws, Seeder
@@ -118,14 +118,38 @@ class MapFetcher:
 
     iterator = None
     ended = fresh = drew = False
+    #: paths to generators that its first batch has made; they are seeded since
+    made: tuple[str, ...] = ()
 
-    def __init__(self, job: Job, seeder: Seeder) -> None:
+    def __init__(self, job: Job, seeder: Seeder, found: Seedable) -> None:
         self._job = job
         self._seeder = seeder
         self._per_sample = seeder.mode == "sample"
+        #: the generators before the first batch, which may make others; None from the second on
+        self._found = None if seeder.mode == "worker" else found
+        self._begun = False
 
     def fetch(self, task: Task) -> Any:
         """The batch of a task; raises whatever the dataset or the collate_fn raises."""
+        if self._found is not None and self._begun:
+            return self._fetch_second(task)
+        self._begun = True
+        return self._fetch(task)
+
+    def _fetch_second(self, task: Task) -> Any:
+        """Generators that the first batch has made, and this does not replace, are `made`."""
+        found, self._found = self._found or {}, None
+        new = {at: each for at, each in owned_by(self._job).items() if at not in found}
+        if not new:
+            return self._fetch(task)
+        self._seeder = replace(self._seeder, hooks=hooks_of(self._job, found | new))
+        try:
+            return self._fetch(task)
+        finally:
+            paths = sorted(new[at][0].decode() for at in new.keys() & owned_by(self._job))
+            self.made = tuple(path.rpartition(",")[0] for path in paths[:3])
+
+    def _fetch(self, task: Task) -> Any:
         job, seeder, per_sample = self._job, self._seeder, self._per_sample
         seeder.before_batch(task)
         if not job.batched:
@@ -157,7 +181,7 @@ class MapFetcher:
 class LenientMapFetcher(MapFetcher):
     """Goes on after bad samples: see `Gathering.collated`."""
 
-    def fetch(self, task: Task) -> Any:
+    def _fetch(self, task: Task) -> Any:
         job, seeder = self._job, self._seeder
         seeder.before_batch(task)
         gathering = Gathering(job.on_error)
@@ -211,6 +235,7 @@ class IterableFetcher:
         self._seeder = seeder
         self._stream = stream
         self._given = given
+        self.made: tuple[str, ...] = ()
         self._draws: Draws | None = None
         if _HUGGING_FACE in sys.modules:
             self._draws = Draws(bool(seeder.hooks))
@@ -315,7 +340,8 @@ def make_fetcher(
     None: it begins. The stream has given so many batches of the epoch by then.
     """
     mode = job.seeding if job.draws else "worker"
-    seeder = Seeder(mode, base_seed, hooks_of(job), job.rank, job.world)
+    found = owned_by(job)
+    seeder = Seeder(mode, base_seed, hooks_of(job, found), job.rank, job.world)
     lenient = job.on_error != "raise"
     if job.iterable:
         begun: Open = opened or partial(iter, job.dataset)
@@ -323,7 +349,7 @@ def make_fetcher(
         return of_stream(job, seeder, stream, begun, given)
     if opened is not None:
         opened()
-    return LenientMapFetcher(job, seeder) if lenient else MapFetcher(job, seeder)
+    return (LenientMapFetcher if lenient else MapFetcher)(job, seeder, found)
 
 
 def converted(batch: Any, job: Job) -> Any:
@@ -345,13 +371,17 @@ def parts_of(dataset: Any, collate_fn: Any, convert: Any, on_error: Any) -> dict
     return parts
 
 
-def hooks_of(job: Job) -> tuple[Seed, ...]:
+def hooks_of(job: Job, found: Seedable) -> tuple[Seed, ...]:
     """Functions that are called with each seed, for the generators of people's code."""
-    if job.seed_dataset == "off":
-        return job.seed_hooks
-    if job.seed_dataset != "auto":
+    if job.seed_dataset not in ("auto", "off"):
         return (partial(job.seed_dataset, job.dataset), *job.seed_hooks)
+    return (partial(seed_each, found), *job.seed_hooks) if found else job.seed_hooks
+
+
+def owned_by(job: Job) -> Seedable:
+    """The generators of people's code that are seeded, as far as they can be found now."""
+    if job.seed_dataset != "auto":
+        return {}
     parts = parts_of(job.dataset, job.collate_fn, job.convert, job.on_error)
     exact = "dataset" if job.streamed else None  # worker_init_fn may have given it more
-    found = seed_all_in(parts, job.excluded, exact)
-    return job.seed_hooks if found is None else (found, *job.seed_hooks)
+    return seedable_in(parts, job.excluded, exact)

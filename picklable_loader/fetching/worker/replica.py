@@ -34,7 +34,7 @@ from ...rng.generators import GLOBAL, restore_all
 from ..transport.messages import Answer, EpochStart
 from .baseline import FirstBaseline
 from .feedback import sending
-from .fetch import Fetcher, Job, StreamEnded, converted, hooks_of, make_fetcher
+from .fetch import Fetcher, Job, StreamEnded, converted, hooks_of, make_fetcher, owned_by
 from .on_error import NothingLeft
 from .stream_state import Cadence, StreamSaver
 
@@ -127,7 +127,7 @@ class Replica:
         np.random.seed(torch_worker._generate_state(self._config.base_seed, self._number))
         set_current(seed)
         if self._job.seeding == "worker":
-            for hook in hooks_of(self._job):
+            for hook in hooks_of(self._job, owned_by(self._job)):
                 hook(seed)
         if self._config.worker_init_fn is not None:
             given = self._config.init_args
@@ -210,7 +210,7 @@ class Replica:
             wrapped = None if here else ExceptionWrapper(where=self._config.where)
             return Answer(*whose, Failed, wrapped or error, None, state)
         state = None if self._saver is None else self._state_if_due(began_ns)
-        return Answer(*whose, Arrived, batch, None, state, notes=notes)
+        return Answer(*whose, Arrived, batch, None, state, notes=notes, made=self._fetcher.made)
 
     def _state_if_due(self, began_ns: int, failed: bool = False) -> Any:
         """The stream's state, if one is due after a batch that was begun then.
@@ -222,7 +222,7 @@ class Replica:
         now_ns = time.perf_counter_ns()
         due = self.cadence.due(now_ns - began_ns) or failed or self._fetcher.ended
         unsaved = not due and self._saver.finds_unsaved(self._fetcher.iterator)
-        # Of a state after every so many batches, a replay is exact until then.
+        # Where one is taken every so many batches, a replay is exact until then.
         if not (due or (unsaved and self._job.mark_every is None)):
             return None
         # An incomplete batch is the last one; its dataset may have begun anew already.

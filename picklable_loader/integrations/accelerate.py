@@ -305,12 +305,14 @@ def build(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any:
     if loader._pl.history.resume is not None:
         raise UsageError("prepare the loader first, and load the state into what prepare returns")
     shared = loader._pl.options.shard is not None
+    _need(accelerator, ("_dataloaders",))
     made = accelerator.prepare_data_loader(_stand_in(loader, accelerator.num_processes))
     accelerator._dataloaders.remove(made)
     kinds = {DataLoaderShard: PreparedShard, DataLoaderDispatcher: PreparedDispatcher}
     kind = kinds.get(type(made))
-    if kind is None or "base_dataloader" not in vars(made):
+    if kind is None:
         raise _unknown(f"prepare_data_loader returns a {type(made).__name__}")
+    _need(made, _ATTRIBUTES[type(made)])
     if shared and kind is PreparedDispatcher:
         raise UsageError("dispatch_batches=True reads in one process: leave out shard=")
     prepared = object.__new__(kind)
@@ -402,9 +404,14 @@ _TORCHS = (
 
 def _check_hooks() -> None:
     for kind, names in _HOOKS.items():
-        missing = [name for name in names if not hasattr(kind, name)]
-        if missing:
-            raise _unknown(f"{kind.__name__} has no {', '.join(missing)}")
+        _need(kind, names)
+
+
+def _need(thing: Any, names: tuple[str, ...]) -> None:
+    missing = [name for name in names if not hasattr(thing, name)]
+    if missing:
+        kind = thing if isinstance(thing, type) else type(thing)
+        raise _unknown(f"{kind.__name__} has no {', '.join(missing)}")
 
 
 _HOOKS = {
@@ -412,6 +419,13 @@ _HOOKS = {
     DataLoaderDispatcher: ("_fetch_batches", "_update_state_dict"),
     accelerate.Accelerator: ("register_save_state_pre_hook", "register_load_state_pre_hook"),
 }
+#: what a loader of Accelerate's has, of which one of ours is made
+_ATTRIBUTES = {
+    DataLoaderShard: (
+        "base_dataloader", "device", "rng_types", "synchronized_generator", "_non_blocking",
+    ),
+    DataLoaderDispatcher: ("base_dataloader", "split_batches", "slice_fn", "_drop_last"),
+}  # fmt: skip
 
 
 def _unknown(what: str) -> UsageError:

@@ -70,6 +70,8 @@ _PRIVATE = (
     "epoch_loop.restarted_on_train_batch_end",
     "epoch_loop.val_loop._combined_loader",
 )
+#: of loaders that begin again within an epoch
+_OF_CYCLES = ("_combined_loader._iterator._consumed",)
 
 
 class ResumeLoaders(Callback):  # type: ignore[misc]
@@ -100,7 +102,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         self._trainer, self._loaded, self._last, self._begun = trainer, None, None, None
-        _check_version(trainer.fit_loop)
+        _check_version(trainer.fit_loop, _PRIVATE)
 
     @property
     def iterators(self) -> list[LoaderIterator[Any]]:
@@ -149,7 +151,10 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
                 "this checkpoint is saved between two optimizer steps, and Lightning saves no "
                 "gradients: a resume is not exact"
             )
-        states = LoaderStates(*fit._combined_loader.flattened)
+        combined = fit._combined_loader
+        if combined._mode == "max_size_cycle" and combined._iterator is not None:
+            _check_version(fit, _OF_CYCLES)
+        states = LoaderStates(*combined.flattened)
         step, program = self._begun or (None, {})
         if not begun or step != progress.total.ready:
             program = capture_program()
@@ -159,7 +164,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
             "validates": fit.epoch_loop.val_loop._combined_loader is not None,
             "epoch_over": epoch_over,
             "made_at": fit._last_train_dl_reload_epoch,
-            "consumed": list(getattr(fit._combined_loader._iterator, "_consumed", ())),
+            "consumed": list(getattr(combined._iterator, "_consumed", ())),
         }
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -195,6 +200,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         fit, state = trainer.fit_loop, self._loaded
         if state is not None:
             _make_again(fit, state.get("made_at", trainer.current_epoch), state["epoch_over"])
+        _check_version(fit, _of_fetcher(fit))
         self._combined = combined = fit._combined_loader
         states = LoaderStates(*combined.flattened)
         if combined._mode == "max_size" and len(combined.flattened) > 1:
@@ -341,14 +347,21 @@ def _of_validation(fit: Any) -> list[Any]:
     return [loader for loader in loaders if isinstance(loader, DataLoader)]
 
 
-def _check_version(fit: Any) -> None:
-    missing = [path for path in _PRIVATE if not _has(fit, path)]
+def _check_version(fit: Any, paths: tuple[str, ...]) -> None:
+    missing = [path for path in paths if not _has(fit, path)]
     if missing:
         raise UsageError(
             f"ResumeLoaders was tried with Lightning {_TRIED}. This version has no "
             f"{', '.join(f'trainer.fit_loop.{path}' for path in missing)}: a resume would not be "
             "exact. Install one of these, or report this text to picklable_loader"
         )
+
+
+def _of_fetcher(fit: Any) -> tuple[str, ...]:
+    """What it reads of what fetches batches, or gives the step an iterator of them."""
+    by_the_step = type(fit._data_fetcher).__name__ == "_DataLoaderIterDataFetcher"
+    names = ("done", "fetched") if by_the_step else ("done", "fetched", "batches")
+    return tuple(f"_data_fetcher.{name}" for name in names)
 
 
 def _has(thing: Any, path: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.utilities import CombinedLoader
 
+from picklable_loader.errors import UsageError
 from picklable_loader.integrations.fabric import LoaderStates
 from picklable_loader.integrations.lightning import ResumeLoaders
 
@@ -372,9 +374,34 @@ def tuned(run: Run, kind: str, resumes: bool = False) -> None:
 
 def unknown_version(run: Run) -> None:
     """A version of Lightning that has renamed what the callback reads."""
-    trainer = pl.Trainer(callbacks=[ResumeLoaders()], accelerator="cpu", logger=False)
-    del trainer.fit_loop._data_fetcher
-    trainer.fit(Module(run, 0.0, False), data.loader("ours", data.Map(), 0))
+    for name in "_data_fetcher", "batches", "_consumed":
+        try:
+            _fit_without(run, name)
+        except (UsageError, AttributeError):  # Lightning itself needs the first one to clean up
+            traceback.print_exc()
+
+
+def _fit_without(run: Run, name: str) -> None:
+    callback = ResumeLoaders()
+    trainer = pl.Trainer(callbacks=[callback], accelerator="cpu", logger=False)
+    if name == "_data_fetcher":
+        del trainer.fit_loop._data_fetcher
+    elif name == "batches":
+        callback.on_train_start = partial(_without_batches, callback)
+    else:
+        callback.on_train_epoch_end = partial(_without_consumed, callback)
+    loaders = {each: data.loader("ours", data.Map(), 0) for each in ("one", "two")}
+    trainer.fit(Module(run, 0.0, False), CombinedLoader(loaders, "max_size_cycle"))
+
+
+def _without_batches(callback: ResumeLoaders, trainer: Any, module: Any) -> None:
+    del trainer.fit_loop._data_fetcher.batches
+    ResumeLoaders.on_train_start(callback, trainer, module)
+
+
+def _without_consumed(callback: ResumeLoaders, trainer: Any, module: Any) -> None:
+    del trainer.fit_loop._combined_loader._iterator._consumed
+    callback.state_dict()
 
 
 def unknown_fabric(run: Run) -> None:

@@ -340,3 +340,17 @@ def test_an_accelerate_without_a_hook_is_named(
     monkeypatch.delattr(adapter.DataLoaderDispatcher, "_fetch_batches")
     with pytest.raises(UsageError, match="_fetch_batches.*tried with accelerate 1.15.0"):
         adapter.prepare(accelerator, DataLoader(range(8)))
+
+
+def test_an_accelerate_whose_loaders_lack_an_attribute_is_named(
+    accelerator: Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = adapter.DataLoaderShard.__init__
+
+    def without(self: object, *arguments: object, **options: object) -> None:
+        begun(self, *arguments, **options)
+        del self._non_blocking  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(adapter.DataLoaderShard, "__init__", without)
+    with pytest.raises(UsageError, match="has no _non_blocking.*tried with accelerate 1.15.0"):
+        adapter.prepare(accelerator, DataLoader(range(8)))

@@ -347,7 +347,8 @@ def test_a_version_without_what_the_callback_reads_is_refused(
 ) -> None:
     log = server.log("unknown_version", tmp_path)
     assert "UsageError: ResumeLoaders was tried with Lightning 2.5.6 and 2.6.6" in log
-    assert "This version has no trainer.fit_loop._data_fetcher" in log
+    for name in "_data_fetcher", "_data_fetcher.batches", "_combined_loader._iterator._consumed":
+        assert f"This version has no trainer.fit_loop.{name}:" in log
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
     },
     "mark": {
         "dataset": _FORM, "iterator": _FORM, "rng": (dict,), "over": (bool,), "announced": (int,),
+        "after": _FORM,
     },
     # The order's own state: one of these. That of a registered order is checked by its factory.
     "order of a sequence": {},
@@ -108,6 +109,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "universe": (dict,),
         "iterator_state": _FORM,
         "sampler_state": _FORM,
+        "after": (dict,),
         "tail": _FORM,
     },
 }  # fmt: skip

@@ -75,6 +75,15 @@ def changed(before: Frozen, *others: Frozen) -> Frozen:
     return {**different, **gone}
 
 
+def small(frozen: Frozen) -> Frozen:
+    """The numbers, texts, flags and generators of these attributes."""
+    return {
+        path: [kind, form]
+        for path, (kind, form) in frozen.items()
+        if kind in ATTRIBUTE_RNGS or (kind == "plain" and type(form) in SCALARS)
+    }
+
+
 def _may_lack(before: Frozen, path: str) -> bool:
     """A path is of an attribute, and not of an item; its owner was there."""
     owner, _, name = path.rpartition(".")

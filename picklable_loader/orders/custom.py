@@ -25,10 +25,12 @@ from ..errors import (
     LoaderError,
 )
 from ..rng.generators import GeneratorStates, capture_all
+from ..rng.owned import has_generators, ids_of_global, owned_in
 from ..rng.source import Setting, Source
 from ..saving.states.checksum import checksum
 from ..saving.states.plain import alike, decode, encode_any, encode_state
-from .attributes import Frozen, changed, thaw
+from .attribute_rngs import ATTRIBUTE_RNGS
+from .attributes import Frozen, changed, small, thaw
 from .given import Event, goes_on, receiver_of, taker_of
 from .other_iterators import SamplerTurns
 from .replay import Record, Replay, next_items
@@ -65,6 +67,8 @@ class CustomOrder:
         #: the sampler's attributes after the last iter()
         self._opened: Frozen = {}
         self.record = Record() if self._saved is None else Record.read(self._saved)
+        #: it may have drawn from the program's generators in this epoch
+        self._drew = self.record.log != [] or bool((self._saved or {}).get("universe"))
         self._turns = SamplerTurns(sampler, setting.source)
         #: what the sampler is to receive
         self._heard: deque[Event] = deque()
@@ -175,7 +179,9 @@ class CustomOrder:
             "taken": self.record.taken,
             "ended": self.record.ended,
         }
-        if len(self._moves) == _PROOFS and all(self._moves):
+        moves = all(self._moves) and self._stateful() is not None
+        lacks = moves and self._lacks_generators()
+        if len(self._moves) == _PROOFS and moves and not lacks:
             self._add_own_state(state, live)
             return state
         if self._pickles is None and live:
@@ -185,8 +191,10 @@ class CustomOrder:
             self._add_private(state)
         try:
             self._add_replay(state, live)
-        except CannotSaveError:
-            if not all(self._moves) or self._stateful() is None:
+        except CannotSaveError as error:
+            if lacks:
+                error.reason += "; and state_dict() lacks the generators that it draws from"
+            if lacks or not moves:
                 raise
             self._add_own_state(state, live)  # the best there is, as nothing speaks against it
         return state
@@ -217,6 +225,15 @@ class CustomOrder:
         """The iterator or the sampler, whose state_dict may hold the position; None: neither."""
         return next(filter(is_stateful, (self._iterator, self._sampler)), None)
 
+    def _lacks_generators(self) -> bool:
+        """It may have drawn later indices, and its state_dict has no generator to do so again."""
+        if getattr(self._iterator, "state_is_position", False):
+            return False
+        parts = {"sampler": self._sampler, "iterator": self._iterator}
+        known = {id(self._source.dataset), *ids_of_global()}
+        may = self._drew or any(owned_in(parts, known, reads=False))
+        return may and not has_generators(self._stateful().state_dict())
+
     def _own_state(self) -> Any:
         """A form of that state that can be compared; None where there is none."""
         stateful = self._stateful()
@@ -233,6 +250,8 @@ class CustomOrder:
             state |= {"between": between} if (between := changed(now, before)) else {}
         else:
             state["sampler_state"] = self._sampler_state(live)
+        if self.record.ended:
+            state["after"] = small(changed(self._turns.frozen(), self._source.origin))
 
     def _sampler_state(self, live: bool) -> Any:
         return encode_state(self._sampler.state_dict(), "state_dict() of the sampler: ", live)
@@ -306,6 +325,7 @@ class CustomOrder:
 
     def _load_state_dicts(self, saved: dict[str, Any]) -> None:
         thaw(self._sampler, self._source.origin)
+        built = self._turns.frozen()
         if "sampler_state" in saved:
             self._sampler.load_state_dict(decode(saved["sampler_state"]))
         thaw(self._sampler, saved.get("sampler", {}))
@@ -317,7 +337,11 @@ class CustomOrder:
         if "iterator_state" in saved:
             thaw(self._sampler, saved.get("between", self.record.before))
             self._iterator.load_state_dict(decode(saved["iterator_state"]))
-        self._moves = [True] * _PROOFS
+        if "after" in saved:  # no next will clear what load_state_dict has set for it: "resumed"
+            after, moved = {**built, **saved["after"]}, small(changed(self._turns.frozen(), built))
+            known = {p: f for p, f in small(after).items() if p in moved or f[0] in ATTRIBUTE_RNGS}
+            thaw(self._sampler, known)
+        self._moves, self._drew = [True] * _PROOFS, False
 
     def _go_on_in(self, saved: dict[str, Any]) -> None:
         if self._private is not None and "universe" in saved:
@@ -336,6 +360,7 @@ class CustomOrder:
             thaw(self._sampler, moved)
             record.move(moved)
         self._iterator, record.checksum = replay.iterator, replay.checksum
+        self._drew |= world.states != self._start
         self._moved_to = self._own_state()
         if "sampler_state" in saved:
             given = decode(saved["sampler_state"])
@@ -376,8 +401,12 @@ class CustomOrder:
         if not self._turns.newest:
             self.record.move(*self._turns.begin())
         if self._private is not None:
-            with self._private:
-                return act(argument)
+            states = dict(self._private.states)
+            try:
+                with self._private:
+                    return act(argument)
+            finally:
+                self._drew |= states != self._private.states
         opens, taken = self.record.opens, self.record.taken
         with self._source.globals():
             found = capture_all()
@@ -386,6 +415,7 @@ class CustomOrder:
             finally:
                 left = capture_all()
                 if left != found:
+                    self._drew = True
                     self._source.saved_at.clear()
                     self.record.drew(opens, taken, found, left)
                 self.record.left = left

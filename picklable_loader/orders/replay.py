@@ -27,6 +27,8 @@ _END = object()
 _MOST_HEARD, _MUCH_HEARD = 64 << 20, 1 << 20
 #: torch itself calls iter(sampler) twice in an epoch, where it starts workers
 _MOST_OPENS = 8
+#: what a state restores an order by: one of these
+_WAYS = {"log", "iterator", "iterator_state", "sampler_state"}
 
 
 @dataclass
@@ -86,6 +88,8 @@ class Record:
         GeneratorStates.from_text(saved.get("universe", {}))
         if not 0 < opens <= _MOST_OPENS or taken < 0:
             raise ValueError(f"no iterator is opened {opens} times, or gives {taken} indices")
+        if not saved.keys() & _WAYS:
+            raise ValueError(f"none of {sorted(_WAYS)} leads to its position")
         log = None
         if "log" in saved:
             log = [[o, t, GeneratorStates.from_text(texts).states] for o, t, texts in saved["log"]]

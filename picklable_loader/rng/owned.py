@@ -377,7 +377,7 @@ def owned_not_in(state: Any, parts: dict[str, Any]) -> dict[str, bytes]:
 
     Those of their classes and in global variables are left out: the loader seeds them.
     """
-    if _has_generators(state):
+    if has_generators(state):
         return {}
     found = owned_in(parts, ids_of_global(), reads=False)
     own = {p: each for p, each in found if isinstance(each, GENERATORS) and not by_name(p)}
@@ -393,18 +393,21 @@ def _as_it_is(generator: Any) -> bytes:
         return b""
 
 
-def _has_generators(state: Any, levels: int = 8) -> bool:
-    """A generator, its state, or data as long as one is in it; deeper levels are not looked at."""
+def has_generators(state: Any, levels: int = 8) -> bool:
+    """A generator, its state, or data as long as one is in it; deeper levels are not looked at.
+
+    Weights, which are no whole numbers, are none.
+    """
     if isinstance(state, torch.Tensor):
-        return state.numel() >= _WORDS - 1
+        return state.numel() >= _WORDS - 1 and not state.is_floating_point()
     if isinstance(state, np.ndarray):
-        return state.size >= _WORDS - 1
+        return state.size >= _WORDS - 1 and state.dtype.kind != "f"
     if isinstance(state, bytes | str | list | tuple) and len(state) >= _WORDS - 1:
-        return True
+        return type(state[0]) is not float
     if isinstance(state, dict):
         if "bit_generator" in state:
             return True
         state = [*state.values()]
     if isinstance(state, list | tuple):
-        return levels > 0 and any(_has_generators(part, levels - 1) for part in state)
+        return levels > 0 and any(has_generators(part, levels - 1) for part in state)
     return isinstance(state, GENERATORS)

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from laws.observe import seed_everything
 from torch.utils.data import Sampler, SubsetRandomSampler, WeightedRandomSampler
 from zoo import inexact
+from zoo import samplers as own
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import (
@@ -36,6 +37,7 @@ from picklable_loader.errors import (
     StateMismatch,
     UsageError,
 )
+from picklable_loader.orders import replay
 from picklable_loader.orders.attributes import changed, freeze, thaw
 from picklable_loader.saving.states.checksum import BEGINNING, checksum
 from picklable_loader.saving.states.plain import alike, decode, encode
@@ -298,6 +300,95 @@ def test_a_state_without_a_position_is_replayed_and_what_the_program_changed_com
                 iterator.loader.sampler.weights[index] += 3.0
         again = DOORS[door](iterator, make)
         assert go_on(again) == go_on(iterator), f"step {step}"
+
+
+POSITIONS: dict[str, Callable[[], Any]] = {
+    "drawn at the first next": own.PositionAlone,
+    "drawn at once": own.PositionAloneAtOnce,
+    "drawn from its own generator": lambda: own.PositionAlone(own=True),
+    "with weights": own.PositionAndWeights,
+    "of the iterator": own.PositionOfIterator,
+    "of an iterator with a generator": own.PositionOfDrawingIterator,
+    "of batches": own.PositionOfBatches,
+}
+
+
+def _with(sampler: Any, **options: Any) -> DataLoader[Any]:
+    if isinstance(sampler, own.PositionOfBatches):
+        return DataLoader(range(own.N), batch_sampler=sampler, **options)
+    return DataLoader(range(own.N), 2, sampler=sampler, **options)
+
+
+@SETTINGS
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", POSITIONS)
+def test_a_position_in_what_was_drawn_is_none_if_the_state_has_no_generator(
+    kind: str, door: str, num_workers: int, seed: int | None
+) -> None:
+    def make() -> DataLoader[Any]:
+        return _with(POSITIONS[kind](), num_workers=num_workers, seed=seed)
+
+    for epoch, step in [(0, 0), (0, 1), (0, 3), (1, 2)]:
+        seed_everything(1)
+        iterator = iter(make())
+        for _ in range(epoch):
+            batches(iterator)
+            iterator = iter(iterator.loader)
+        for _ in range(step):
+            next(iterator)
+        again = DOORS[door](iterator, make)
+        expected = batches(iterator), batches(iter(iterator.loader))
+        again = DOORS[door](again, make)
+        assert (batches(again), batches(iter(again.loader))) == expected, f"step {step}"
+
+
+def test_a_position_in_what_was_drawn_is_refused_where_there_is_no_replay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class DrawsEach(own.PositionAlone):
+        def draw(self) -> Any:
+            return _Each()
+
+    class _Each:
+        def __getitem__(self, rest: slice) -> Iterator[int]:
+            return (int(torch.randint(own.N, ())) for _ in range(own.N)[rest])
+
+    monkeypatch.setattr(replay, "_LOG_LIMIT", 2)
+    iterator = iter(_with(DrawsEach()))
+    for _ in range(4):
+        next(iterator)
+        torch.rand(())
+    with pytest.raises(CannotSaveError, match=r"state_dict\(\) lacks the generators that it draws"):
+        iterator.state_dict()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", [own.Resumed, own.ResumedAndCounting, own.ResumedWithGenerator])
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.EmptyEpochWarning")
+def test_a_flag_that_load_state_dict_sets_at_the_orders_end_does_not_reach_the_next_epoch(
+    kind: Any, door: str, num_workers: int
+) -> None:
+    def make() -> DataLoader[Any]:
+        return _with(kind(), num_workers=num_workers, seed=1)
+
+    iterator = iter(make())
+    for _ in range(own.N // 2):
+        next(iterator)
+    again = DOORS[door](DOORS[door](iterator, make), make)
+    batches(iterator), batches(again)
+    for epoch in (1, 2):
+        expected = batches(iter(iterator.loader))
+        assert expected and batches(iter(again.loader)) == expected, f"epoch {epoch}"
+
+
+def test_an_order_without_a_way_to_its_position_is_damaged() -> None:
+    iterator = iter(_with(own.DrawsAtOnce(own.from_torch), seed=1))
+    next(iterator)
+    state = iterator.state_dict()
+    del state["checksum"], state["order"]["log"]
+    with pytest.raises(DamagedStateError, match="'order'"):
+        _with(own.DrawsAtOnce(own.from_torch), seed=1).load_state_dict(state)
 
 
 # --- states of one rank --------------------------------------------------------------------------

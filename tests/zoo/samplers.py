@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import RandomSampler, Sampler
 
 from .datasets import N
 from .streams import Walk
@@ -260,6 +260,134 @@ class PositionAndCounting(CountsEpochs):
 
     def __iter__(self) -> Iterator[int]:
         return _Positioned(list(super().__iter__()))
+
+
+class PositionAlone(Sized):
+    """Its state_dict has the position in an order that the first next draws, and no generator."""
+
+    def __init__(self, own: bool = False) -> None:
+        self.at, self.rng = 0, torch.Generator().manual_seed(3) if own else None
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.walk(self.draw())
+
+    def draw(self) -> list[Any]:
+        return torch.randperm(N, generator=self.rng).tolist()  # type: ignore[no-any-return]
+
+    def walk(self, order: list[Any]) -> Iterator[Any]:
+        for index in order[self.at :]:
+            self.at += 1
+            yield index
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class PositionAloneAtOnce(PositionAlone):
+    def __iter__(self) -> Iterator[int]:
+        return self.walk(self.draw())
+
+
+class PositionAndWeights(PositionAlone):
+    """Its weights are as long as a generator's state."""
+
+    weights = [1.0] * 1000
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "weights": self.weights}
+
+
+class PositionOfBatches(PositionAlone):
+    """Batches of an order that an inner sampler draws from its own generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = RandomSampler(range(N), generator=torch.Generator().manual_seed(4))
+
+    def draw(self) -> list[Any]:
+        order = list(self.inner)
+        return [order[at : at + 2] for at in range(0, N, 2)]
+
+
+class PositionOfIterator(Sized):
+    """The state_dict is the iterator's."""
+
+    def __iter__(self) -> Iterator[int]:
+        return _Positioned(torch.randperm(N).tolist())
+
+
+class PositionOfDrawingIterator(Sized):
+    """The iterator draws as it goes, from a generator of its own."""
+
+    def __iter__(self) -> Iterator[int]:
+        return _Drawing([*range(N)])
+
+
+class _Drawing(_Positioned):
+    def __init__(self, items: list[Any]) -> None:
+        super().__init__(items)
+        self.rng = random.Random(5)
+
+    def __next__(self) -> int:
+        return (super().__next__() + self.rng.randrange(N)) % N  # type: ignore[no-any-return]
+
+
+class Resumed(Sized):
+    """Begins at its position if load_state_dict has said so, which the first next takes back."""
+
+    def __init__(self) -> None:
+        self.epoch, self.at, self.resumed = 0, 0, False
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.resumed:
+            self.at = 0
+        self.resumed = False
+        order = torch.randperm(N, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+        while self.at < N:
+            self.at += 1
+            yield order[self.at - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.at, self.resumed = state["epoch"], state["at"], True
+
+
+class ResumedAndCounting(Resumed):
+    """Its end begins another epoch."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+        self.epoch += 1
+
+
+class ResumedWithGenerator(Sized):
+    """The state has its generator as it was when the epoch began."""
+
+    def __init__(self) -> None:
+        self.rng, self.at, self.resumed = torch.Generator().manual_seed(5), 0, False
+        self.begun = self.rng.get_state()
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.resumed:
+            self.begun, self.at = self.rng.get_state(), 0
+        self.resumed = False
+        self.rng.set_state(self.begun)
+        order = torch.randperm(N, generator=self.rng).tolist()
+        while self.at < N:
+            self.at += 1
+            yield order[self.at - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.begun, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.begun, self.at, self.resumed = state["rng"], state["at"], True
 
 
 class Told(Sized):

@@ -12,6 +12,7 @@ pickle of a dict with these entries:
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
 * ``"first_rng"``: these when the epoch began, with ``"pickled"``, if the worker is persistent;
 * ``"over"``: the epoch has ended there, and the next one is to begin;
+* ``"after"``: then, the numbers, texts and flags of a dataset that has a state;
 * ``"announced"``: then, the epoch that set_epoch had given the dataset, if that has a state.
 
 A pickle of a loader's iterator holds these bytes, as `Pickled`, and only that type is ever opened
@@ -125,7 +126,7 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
         return position.copy(state={"over": True, "rng": _as_text(rng)}, state_at=state_at)
     form = {
         name: encode_state(entries[name], f"stream {stream}: state_dict() of the {name}")
-        for name in _STATES
+        for name in (*_STATES, "after")
         if name in entries
     }
     if "over" in entries:
@@ -159,7 +160,8 @@ def _read(state: Any, stream: int) -> bytes | None:
     if type(state) is not dict:
         raise DamagedStateError(field, "plain values", state)
     try:
-        entries = {name: decode(state[name]) for name in _STATES if name in state}
+        named = (*_STATES, "after")
+        entries = {name: decode(state[name]) for name in named if name in state}
         if "over" in state:
             entries["over"] = True
         if "announced" in state:

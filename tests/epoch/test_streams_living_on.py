@@ -31,6 +31,7 @@ from zoo.streams import (
     ByClass,
     Generated,
     Keeping,
+    Resumed,
     SavedWalk,
     StatefulDataset,
     StatefulWalk,
@@ -1035,3 +1036,30 @@ def test_with_other_streams_the_next_epoch_begins_at_its_beginning_all_the_same(
     assert rest == seen(iterator)
     assert sorted(round(sample[0]) for batch in seen(later) for sample in batch) == [*range(LENGTH)]
     assert len(seen(iter(again.loader))) == len(seen(iter(DataLoader(kind(), 2, num_workers=2))))
+
+
+@LIVING_ON
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.EmptyEpochWarning")
+def test_a_flag_that_load_state_dict_sets_at_an_epochs_end_does_not_reach_the_next_epoch(
+    options: dict[str, Any],
+) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(Resumed(), batch_size=2, seed=1, **options)
+
+    def loaded(state: dict[str, Any]) -> DataLoader[Any]:
+        loader = make()
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        return loader
+
+    loader = make()
+    iterator = iter(loader)
+    for _ in range((LENGTH + 1) // 2):
+        next(iterator)
+    at_its_end = [iter(loaded(loader.state_dict())), pickle.loads(pickle.dumps(iterator))]
+    assert not lists(iterator)
+    between = [loaded(loader.state_dict()), pickle.loads(pickle.dumps(loader))]
+    expected = [lists(loader) for _ in range(2)]
+    assert all(expected)
+    assert [lists(again) for again in at_its_end] == [[], []]
+    for again in (*(each.loader for each in at_its_end), *between):
+        assert [lists(again) for _ in range(2)] == expected

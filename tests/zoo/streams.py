@@ -157,6 +157,26 @@ class StatefulDataset(IterableDataset[torch.Tensor]):
         self.at = state["at"]
 
 
+class Resumed(StatefulDataset):
+    """Begins at its position if load_state_dict has said so, which the first next takes back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resumed = False
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        if not self.resumed:
+            self.at = 0
+        self.resumed = False
+        indices = share()
+        while self.at < len(indices):
+            self.at += 1
+            yield sample(indices[self.at - 1])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.resumed = state["at"], True
+
+
 class Keeping(IterableDataset[torch.Tensor]):
     """Keeps its place in itself, in a part of it that has two names, and has no state."""
 

@@ -34,6 +34,7 @@ from ...saving.pickles.by_reference import (
     loads,
 )
 from ...saving.pickles.dtypes import dump
+from ...saving.states.plain import SCALARS
 from .baseline import Baseline, FirstBaseline
 from .fetch import NEVER, Job
 
@@ -109,11 +110,13 @@ class StreamSaver:
                     self._set_epoch(entries.get("announced"))
             restore_all(rng)
             return None
+        before = attributes_of(self._dataset)
         if "over" in entries and not begun:  # that was an epoch's end; this is the next one
-            self._finish(entries)
+            self._finish(entries, before)
             restore_all(rng)  # `iter` may draw
             return self._open({})
         iterator = self._open(entries)
+        self._unset(entries, before)
         restore_all(rng)
         return iterator
 
@@ -146,7 +149,7 @@ class StreamSaver:
             if over:
                 if entries.keys() & _PUT_BACK and self._announced is not None:
                     entries["announced"] = self._announced
-                entries["over"] = True
+                entries |= {"over": True, **self._after(entries, iterator)}
             self._buffer.seek(0)
             dump(entries, self._buffer)
             self._buffer.truncate()
@@ -202,7 +205,7 @@ class StreamSaver:
                 self._undone["drift"] = self._reached["drift"]
         return self._undone or {}
 
-    def _finish(self, entries: dict[str, Any]) -> None:
+    def _finish(self, entries: dict[str, Any], before: dict[str, Any]) -> None:
         """Bring the dataset to where the epoch before has left it, and to the epoch at hand."""
         if entries.keys() & {"iterator", "pickled"}:
             self._open(entries)
@@ -210,8 +213,23 @@ class StreamSaver:
             self._dataset.load_state_dict(entries["dataset"])
         if "begun" in entries:
             Baseline.put_back(self._dataset, entries)
+        self._unset(entries, before)
         if entries.keys() & _PUT_BACK:
             self._set_epoch(entries.get("announced"))  # it may have been chosen since
+
+    def _after(self, entries: dict[str, Any], iterator: Any) -> dict[str, Any]:
+        """A dataset's numbers, texts and flags at an epoch's end, as a further entry of a state."""
+        if not self._iterable or not ("dataset" in entries or iterator is self._dataset):
+            return {}
+        now = attributes_of(self._dataset).items()
+        return {"after": {name: value for name, value in now if type(value) in SCALARS}}
+
+    def _unset(self, entries: dict[str, Any], before: dict[str, Any]) -> None:
+        """Undo what load_state_dict has set for a next that does not come, ``resumed`` say."""
+        now = attributes_of(self._dataset)
+        for name, value in entries.get("after", {}).items():
+            if now.get(name) is not before.get(name):
+                setattr(self._dataset, name, value)
 
     def _open(self, entries: dict[str, Any]) -> Any:
         if "begun" in entries:

@@ -12,7 +12,7 @@ pickle of a dict with these entries:
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
 * ``"first_rng"``: these when the epoch began, with ``"pickled"``, if the worker is persistent;
 * ``"over"``: the epoch has ended there, and the next one is to begin;
-* ``"after"``: then, the numbers, texts and flags of a dataset that has a state;
+* ``"after"``: then, the attributes of a dataset with a state that are flags or None;
 * ``"announced"``: then, the epoch that set_epoch had given the dataset, if that has a state.
 
 A pickle of a loader's iterator holds these bytes, as `Pickled`, and only that type is ever opened

@@ -34,7 +34,6 @@ from ...saving.pickles.by_reference import (
     loads,
 )
 from ...saving.pickles.dtypes import dump
-from ...saving.states.plain import SCALARS
 from .baseline import Baseline, FirstBaseline
 from .fetch import NEVER, Job
 
@@ -218,11 +217,12 @@ class StreamSaver:
             self._set_epoch(entries.get("announced"))  # it may have been chosen since
 
     def _after(self, entries: dict[str, Any], iterator: Any) -> dict[str, Any]:
-        """A dataset's numbers, texts and flags at an epoch's end, as a further entry of a state."""
+        """A dataset's flags at an epoch's end, as a further entry of a state."""
         if not self._iterable or not ("dataset" in entries or iterator is self._dataset):
             return {}
         now = attributes_of(self._dataset).items()
-        return {"after": {name: value for name, value in now if type(value) in SCALARS}}
+        flags = {name: value for name, value in now if type(value) in (bool, type(None))}
+        return {"after": flags} if flags else {}
 
     def _unset(self, entries: dict[str, Any], before: dict[str, Any]) -> None:
         """Undo what load_state_dict has set for a next that does not come, ``resumed`` say."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from ..datasets.protocol import is_hugging_face
 from ..errors import EmptyEpochWarning, ReplayWarning, SkippedWarning, warn
 from ..fetching.engine.stats import SkippedSample
 
@@ -16,13 +19,17 @@ def empty_epoch(epoch: int) -> None:
     )
 
 
-def replay(count: int, epoch: int, dataset: str) -> None:
+def replay(count: int, epoch: int, dataset: Any) -> None:
     """Batches of iterable-style data have to be fetched again."""
+    advice = (
+        "It goes on at once without a shuffle of its own, and if no batched function draws numbers"
+        if is_hugging_face(dataset)
+        else "Give the dataset, or its iterator, state_dict and load_state_dict, and it goes on at "
+        "once"
+    )
     warn(
-        f"the dataset {dataset} has no state, and is resumed by replay: {count} batches of epoch "
-        f"{epoch} are fetched again and dropped. Give the dataset, or its iterator, state_dict and "
-        "load_state_dict, and it goes on at once. One of Hugging Face's does so if no batched "
-        "function of it draws random numbers",
+        f"the dataset {type(dataset).__qualname__} has no state, and is resumed by replay: {count} "
+        f"batches of epoch {epoch} are fetched again and dropped. {advice}",
         ReplayWarning,
     )
 

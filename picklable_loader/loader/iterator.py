@@ -260,8 +260,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             every = run.spec.options.snapshot_every_n_steps
             positions = run.openings(new_workers=False).values()
             if count := replayed(positions, None if every == "auto" else every or NEVER):
-                kind = type(self.loader.dataset).__qualname__
-                self._warning = partial(replay, count, run.epoch, kind)
+                self._warning = partial(replay, count, run.epoch, self.loader.dataset)
         self._collates = id(self.loader.collate_fn)
         self._driver.start(run, partial(engine_of, self.loader, self._driver), self._turn, skip)
 

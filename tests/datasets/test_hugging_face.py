@@ -247,8 +247,12 @@ def test_that_it_will_be_replayed_is_told_at_the_first_save() -> None:
     with pytest.warns(ReplayWarning, match="lacks the samples in the buffer of its shuffle"):
         iterator.state_dict()
     next(iterator)
-    iterator.state_dict()  # warnings are errors
+    state = iterator.state_dict()  # warnings are errors
     list(iterator)
+    again = loader(shuffled().map(with_square))
+    again.load_state_dict(state)
+    with pytest.warns(ReplayWarning, match="2 batches.*without a shuffle of its own"):
+        next(iter(again))
 
 
 # --- functions with noise ------------------------------------------------------------------------

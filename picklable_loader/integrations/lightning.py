@@ -358,7 +358,7 @@ def _check_version(fit: Any, paths: tuple[str, ...]) -> None:
 
 
 def _of_fetcher(fit: Any) -> tuple[str, ...]:
-    """What it reads of what fetches batches, or gives the step an iterator of them."""
+    """The attributes of Lightning's fetcher that the adapter reads; one kind has no ``batches``."""
     by_the_step = type(fit._data_fetcher).__name__ == "_DataLoaderIterDataFetcher"
     names = ("done", "fetched") if by_the_step else ("done", "fetched", "batches")
     return tuple(f"_data_fetcher.{name}" for name in names)

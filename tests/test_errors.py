@@ -564,9 +564,9 @@ def test_a_warning_can_be_turned_into_an_error_and_the_pass_goes_on() -> None:
     [
         (lambda: warn.empty_epoch(3), EmptyEpochWarning, "epoch 3.*epoch 4"),
         (
-            lambda: warn.replay(2, 3, "D"),
+            lambda: warn.replay(2, 3, Longer()),
             ReplayWarning,
-            "D has no.*2 batches of epoch 3.*state_dict",
+            "Longer has no.*2 batches of epoch 3.*state_dict",
         ),
         (lambda: warn.dropped_state(1, 3), LoaderWarning, r"set_epoch\(1\).*epoch 3"),
         (lambda: warn.longer_than_promised("d", 1, 2, 0), UserWarning, "d was reported to be 1"),

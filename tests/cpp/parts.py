@@ -20,7 +20,7 @@ def load() -> Any:
         "parts_of_tests",
         [Path(__file__).with_suffix(".cpp")],
         module=__name__,
-        extra_cflags=["-O1"],
+        extra_cflags=["-O0"],
         build_directory=BUILDS,
     )
 

@@ -127,6 +127,7 @@ EXACT += [of_a_table, of_a_table_in_torchs_format, of_a_table_with_noise_in_each
 
 
 @pytest.mark.filterwarnings(f"ignore::{EmptyEpochWarning.__module__}.EmptyEpochWarning")
+@pytest.mark.costly
 @pytest.mark.parametrize("streams, every", [(None, 1), (None, 3), (2, "auto")])
 @pytest.mark.parametrize("make", EXACT)
 def test_every_save_goes_on_exactly_and_so_do_later_epochs(

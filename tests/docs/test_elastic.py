@@ -19,6 +19,9 @@ from torch._C._distributed_c10d import TCPStore
 
 ELASTIC = Path(__file__).parents[2] / "docs" / "elastic"
 
+# Up to nine processes import torch, which took 300 s on a machine with a load of 25.
+pytestmark = pytest.mark.timeout(800)
+
 
 @pytest.fixture(autouse=True, scope="module")
 def the_first_store_has_been_made() -> None:

@@ -766,6 +766,7 @@ def training_on_checkpoints(rank: int, world: int, folder: Path) -> Any:
     return losses
 
 
+@pytest.mark.timeout(800)  # nine processes import torch; 300 s were too few on a busy machine
 def test_a_training_goes_on_from_checkpoints_on_4_2_and_3_ranks_with_the_same_losses(
     tmp_path: Path,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -361,6 +362,7 @@ def test_an_interpreter_ends_quietly_with_workers_at_work(
         text=True,
         timeout=50,
         cwd=Path(picklable_loader.__file__).parents[1],
+        env={**os.environ, "PYTHONPATH": ""},  # an ordinary end, without tests/startup
     )
     assert (process.stdout, process.stderr, process.returncode) == (
         "[0, 1]\n",

@@ -24,7 +24,7 @@ from {module} import DataLoader
 
 class Filled:
     def __len__(self):
-        return 1000
+        return {count}
     def __getitem__(self, index):
         return torch.full(({size},), float(index))
 
@@ -44,10 +44,9 @@ FSIZE = "resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 20, 16 << 20))"
 BY_NAME = "torch.multiprocessing.set_sharing_strategy('file_system')"
 
 
-def program(module: str, size: int = 20_000, **parts: str) -> str:
-    return KEEPS.format(
-        module=module, size=size, **{"in_worker": "pass", "here": "", "sharing": "", **parts}
-    )
+def program(module: str, size: int = 20_000, count: int = 1000, **parts: str) -> str:
+    parts = {"in_worker": "pass", "here": "", "sharing": "", **parts}
+    return KEEPS.format(module=module, size=size, count=count, **parts)
 
 
 def run(text: str, *before: str) -> Any:
@@ -117,8 +116,9 @@ def test_a_thousand_batches_are_kept_with_a_megabyte_in_dev_shm_where_torch_fail
 
 
 def test_workers_whose_files_may_not_be_large_still_send_batches_that_are_small() -> None:
-    done = run(program("picklable_loader", size=100_000, in_worker=FSIZE, sharing=BY_NAME))
-    assert (done.returncode, done.stdout) == (0, "1000\n"), done.stderr
+    small = program("picklable_loader", 100_000, 100, in_worker=FSIZE, sharing=BY_NAME)
+    done = run(small)
+    assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
 
 
 KILLED = """

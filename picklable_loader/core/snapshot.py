@@ -145,7 +145,7 @@ def check_origin(state: Any) -> None:
     """Raise StateError unless it says that a version that we know has written it."""
     if type(state) is not dict:
         raise ForeignStateError(f"a {type(state).__name__}", "Expected what state_dict() returned.")
-    if type(state.get("format")) is not str or state["format"] != FORMAT:
+    if type(state.get("format")) is not str or state["format"] != FORMAT or "$skip" in state:
         raise _foreign(state)
     version = _count(state, "version")
     if version > VERSION:
@@ -155,6 +155,8 @@ def check_origin(state: Any) -> None:
 
 
 def _foreign(state: Mapping[str, Any]) -> ForeignStateError:
+    if "$skip" in state:
+        return ForeignStateError("json.loads, which read a text of to_json", "Use from_json().")
     if "_snapshot" in state or "_sampler_iter_yielded" in state:
         return ForeignStateError(
             "torchdata's StatefulDataLoader",

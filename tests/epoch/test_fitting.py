@@ -204,6 +204,10 @@ OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"sampler": RandomSampler(range(8))},
         {"sampler": RandomSampler(range(12), num_samples=8)},
     ),
+    "source that is not the dataset": (
+        {"shuffle": True},
+        {"sampler": RandomSampler(range(8), num_samples=12)},
+    ),
     "source of another length": (
         {"sampler": RandomSampler(range(10), replacement=True, num_samples=8)},
         {"sampler": RandomSampler(range(9), replacement=True, num_samples=8)},

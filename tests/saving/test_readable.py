@@ -21,7 +21,12 @@ from zoo.hostile import bounded
 from zoo.streams import StatefulIterator
 
 from picklable_loader import DataLoader, from_json, to_json
-from picklable_loader.errors import CannotSaveError, DamagedStateError, UsageError
+from picklable_loader.errors import (
+    CannotSaveError,
+    DamagedStateError,
+    ForeignStateError,
+    UsageError,
+)
 
 
 def make(**more: Any) -> DataLoader[Any]:
@@ -227,6 +232,11 @@ def test_no_line_is_long_for_its_numbers_and_short_lists_stand_on_one() -> None:
 
 def test_any_reader_of_json_reads_it() -> None:
     assert json.loads(to_json(state_after(2)))["step"] == 2
+
+
+def test_a_state_that_another_reader_has_read_is_refused_with_the_way_out() -> None:
+    with pytest.raises(ForeignStateError, match=r"json\.loads.*from_json"):
+        make().load_state_dict(json.loads(to_json(state_after(2))))
 
 
 # --- edited --------------------------------------------------------------------------------------

@@ -152,12 +152,12 @@ class Batch(Isolated):
     """
 
     def __init__(self, turn: Turn, draws: bool = True) -> None:
-        self._turn, self._draws = turn, draws
+        self._turn, self._draws, self._phase = turn, draws, turn.phase
 
     def __enter__(self) -> None:
         if self._draws:
             Isolated.__enter__(self)
-        self._phase, self._turn.phase = self._turn.phase, SAVABLE
+        self._turn.phase = SAVABLE
 
     def __exit__(self, *error: object) -> None:
         self._turn.phase = self._phase

@@ -115,16 +115,19 @@ def set_current(seed: int | None, of_batch: bool = False) -> None:
 
 
 class current:
-    """Within it that is the current seed, until another one is set; afterwards, the one before."""
+    """Within it that is the current seed, until another one is set; afterwards, the one before.
+
+    ``__exit__`` may be called before ``__enter__``, and again.
+    """
 
     __slots__ = ("_before", "_seed")
 
     def __init__(self, seed: int | None) -> None:
         self._seed = seed
+        self._before = _here.now, _here.calls
 
     def __enter__(self) -> None:
         global _latest
-        self._before = _here.now, _here.calls
         _here.now = _latest = self._seed, False
         _here.calls = 0
 

@@ -148,6 +148,9 @@ class Isolated:
 
     Contexts may be nested: each has a bit generator of its own for numpy. Threads take turns: the
     generators are the whole process's.
+
+    A signal's handler may raise within ``__enter__`` or ``__exit__``, as at any line. So
+    ``__exit__`` may be called again, and before ``__enter__`` was done: it undoes what was done.
     """
 
     _spare: list[np.random.MT19937] = []
@@ -157,21 +160,34 @@ class Isolated:
     #: A list, as setting an attribute of a class empties Python's caches of it: 2 µs a batch.
     _entered: list[Isolated] = []
 
+    #: the program's states while they are set aside, and numpy's generator of this context
+    _program: tuple[Any, ...] | None = None
+    _own: np.random.MT19937 | None = None
+    #: the lock, if no outer context of this thread has it
+    _held: Any = None
+
     def __enter__(self) -> None:
-        self._held = self.turn
-        self._held.acquire()
+        turn: Any = self.turn
+        if not turn._is_owned():
+            self._held = turn
+            turn.acquire()
+        self._depth = len(self._entered)
         torch_state, bits = torch.default_generator.get_state(), _get_bits()
         self._program = read_words(), _python.gauss_next, torch_state, bits, _read_gauss()
-        self._depth = len(self._entered)
         self._entered.append(self)
         self._own = self._spare.pop() if self._spare else np.random.MT19937(0)
         _set_bits(self._own)
 
     def __exit__(self, *error: object) -> None:
-        self._put_back()
-        del self._entered[self._depth :]
-        self._spare.append(self._own)
-        self._held.release()
+        if self._program is not None:
+            self._put_back()
+            del self._entered[self._depth :]
+            self._program = None
+        if self._own is not None:
+            own, self._own = self._own, None
+            self._spare.append(own)
+        if self._held is not None and self._held._is_owned():
+            self._held.release()
 
     @classmethod
     @contextmanager
@@ -187,6 +203,7 @@ class Isolated:
                 yield
 
     def _put_back(self) -> None:
+        assert self._program is not None
         words, _python.gauss_next, torch_state, bits, gauss = self._program
         write_words(words)
         torch.default_generator.set_state(torch_state)
@@ -216,8 +233,8 @@ class GeneratorStates:
 
     def __init__(self, states: dict[str, Any]) -> None:
         self.states = states
-        #: the program's own, and the lock; one for each time that it was entered
-        self._program: list[tuple[Any, dict[str, Any]]] = []
+        #: one for each time that they were entered
+        self._inside: list[Inside] = []
 
     @classmethod
     def seeded(cls, seed: int) -> GeneratorStates:
@@ -240,25 +257,52 @@ class GeneratorStates:
     @property
     def entered(self) -> bool:
         """The global generators are in its states, or have moved on from them."""
-        return bool(self._program)
+        return bool(self._inside)
 
     def to_text(self, names: Iterable[str] | None = None) -> dict[str, str]:
         chosen = self.states if names is None else [n for n in self.states if n in set(names)]
         return {name: RNGS[name].to_text(self.states[name]) for name in chosen}
 
     def __enter__(self) -> None:
-        turn = Isolated.turn
-        turn.acquire()
-        self._program.append((turn, {name: RNGS[name].capture() for name in self.states}))
-        for name, state in self.states.items():
-            RNGS[name].restore(state)
+        Inside(self).__enter__()
 
     def __exit__(self, *error: object) -> None:
-        turn, program = self._program.pop()
-        for name, state in program.items():
-            self.states[name] = RNGS[name].capture()
-            RNGS[name].restore(state)
-        turn.release()
+        self._inside[-1].__exit__()
+
+
+class Inside:
+    """One entry into `GeneratorStates`; ``__exit__`` may be called again, as that of `Isolated`."""
+
+    #: the program's own states, and those at the end
+    _program: dict[str, Any] | None = None
+    _moved: dict[str, Any] | None = None
+    #: the lock, if no outer context of this thread has it
+    _held: Any = None
+
+    def __init__(self, of: GeneratorStates) -> None:
+        self._of = of
+
+    def __enter__(self) -> None:
+        turn: Any = Isolated.turn
+        if not turn._is_owned():
+            self._held = turn
+            turn.acquire()
+        states = self._of.states
+        self._of._inside.append(self)
+        self._program = {name: RNGS[name].capture() for name in states}
+        restore_all(states)
+
+    def __exit__(self, *error: object) -> None:
+        if self._program is not None:
+            if self._moved is None:
+                self._moved = {name: RNGS[name].capture() for name in self._program}
+            restore_all(self._program)
+            self._of.states.update(self._moved)
+            self._program = None
+        if self in self._of._inside:
+            self._of._inside.remove(self)
+        if self._held is not None and self._held._is_owned():
+            self._held.release()
 
 
 @lru_cache(maxsize=16)  # a load checks a state first, and sets it later

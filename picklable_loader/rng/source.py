@@ -25,6 +25,7 @@ from .current import fetching
 from .generators import (
     RNGS,
     GeneratorStates,
+    Inside,
     Isolated,
     capture_all,
     generator_from_text,
@@ -70,6 +71,10 @@ def rejoin(begins: Source | None = None) -> None:
         found = capture_all()
         for source in apart:
             source.join(found, living, source is begins)
+
+
+#: no states: within it the program's own are drawn from
+_NONE = GeneratorStates({})
 
 
 class Source:
@@ -144,7 +149,7 @@ class Source:
 
         No other thread has them set aside meanwhile.
         """
-        return self._private_here() or Isolated.turn
+        return Inside(self._private_here() or _NONE)
 
     def _private_here(self) -> GeneratorStates | None:
         """The copy of the program's generators, where the loader would draw from these.

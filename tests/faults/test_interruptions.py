@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
@@ -25,6 +26,8 @@ from picklable_loader.errors import UsageError
 from picklable_loader.fetching.engine.pool_engine import PoolEngine
 from picklable_loader.loader.iterator import LoaderIterator
 from picklable_loader.orders.chunked import ChunkedOrder
+from picklable_loader.rng.current import fetching
+from picklable_loader.rng.generators import Isolated, capture_all
 
 OURS = os.path.dirname(picklable_loader.__file__)
 
@@ -247,6 +250,43 @@ class OnTheWayOut(Interrupting):
 
 
 OUT = ("iterator.py", "driver.py", "run.py", "schedule.py", "window.py", "places.py", "streams.py")
+
+
+class AroundABatch(Interrupting):
+    """Where the program's generators are set aside for a batch, and come back."""
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename.endswith(("generators.py", "current.py", "inline.py")):
+            return super().__call__(frame, event, argument)
+        return None
+
+
+@pytest.mark.inline
+@pytest.mark.parametrize("seeding", ["batch", "worker"])
+def test_an_interruption_at_any_line_leaves_the_programs_generators_to_it(seeding: Any) -> None:
+    options: dict[str, Any] = {"seed": 5, "seeding": seeding}
+    expected = lists(DataLoader(Numbers(), 3, **options))
+    at, interrupted = 0, True
+    while interrupted:
+        at += 1
+        iterator = iter(DataLoader(Numbers(), 3, **options))
+        found = lists(next(iterator) for _ in range(2))
+        program, before = capture_all(), sys.gettrace()
+        sys.settrace(AroundABatch(at))
+        try:
+            found += lists([next(iterator)])
+            interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert capture_all() == program and not fetching(), f"line {at}"
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(Isolated.turn.acquire, timeout=1).result(), f"line {at}"
+            other.submit(Isolated.turn.release).result()
+        if seeding == "batch":
+            assert found + lists(iterator) == expected, f"line {at}"
+    assert at > 30
 
 
 @pytest.mark.parametrize("transport", ["arena", "portable"])

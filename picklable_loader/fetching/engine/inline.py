@@ -141,13 +141,18 @@ class InlineEngine:
 
     def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Run people's code, which leaves no trace in this process."""
-        with self._isolation():  # of the loader's own draws: no batch is being fetched yet
-            info = torch_worker._worker_info
-            try:
-                with current(self._seed):
-                    if self._bare:
-                        return act(*arguments)
-                    with collate_here():
-                        return act(*arguments)
-            finally:
-                torch_worker._worker_info = info
+        isolation, seed = self._isolation(), current(self._seed)
+        info = torch_worker._worker_info
+        try:
+            with isolation, seed:  # of the loader's own draws: no batch is being fetched yet
+                if self._bare:
+                    return act(*arguments)
+                with collate_here():
+                    return act(*arguments)
+        except BaseException:
+            # Once more: a signal may have come within one of their methods.
+            seed.__exit__()
+            isolation.__exit__(None, None, None)
+            raise
+        finally:
+            torch_worker._worker_info = info

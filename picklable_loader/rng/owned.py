@@ -10,7 +10,7 @@ import gc
 import pickle
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, partial
 from heapq import heappop, heappush
@@ -43,8 +43,6 @@ from .reads import (
     PARTS_OF_FUNCTION,
     Found,
     by_name,
-    generators_of_methods,
-    generators_read,
     values_of_kind,
     values_read,
 )
@@ -59,8 +57,8 @@ _PARTS: dict[type[Any], tuple[str, ...]] = {
 }
 #: data: they have no attributes and no code
 _PLAIN = (list, tuple, dict)
-#: most objects to look at in the first part of a walk, in the rest, and within one object
-_MOST_SEEN, _MOST_IN_REST, _MOST_NEAR = 2000, 1000, 64
+#: most objects to look at that attributes hold, that code reads, and within one object
+_MOST_HELD, _MOST_READ, _MOST_NEAR = 2000, 1000, 64
 _32_BITS = 0xFFFFFFFF
 #: in the smallest state of a Mersenne Twister
 _WORDS = 625
@@ -74,8 +72,8 @@ _HOLDERS = (
     *(type(iter(int, 1)), chain, cycle, enumerate, filter, map, zip),
 )
 
-#: a path, what is there, and how deep in data
-_Thing = tuple[str, Any, int]
+#: how deep in data it is, its number, its path, and the thing
+_Thing = tuple[int, int, str, Any]
 Seed = Callable[[int], object]
 #: by ``id`` of a generator: its path with a number, how it is seeded, and itself
 Seedable = dict[int, tuple[bytes, Seed, Any]]
@@ -101,10 +99,10 @@ def owned_in(
 
 
 class _Walk:
-    """Looks once at each thing: level by level, as seeds depend on these paths, then at the rest.
+    """Looks once at each thing: first at all that attributes hold, then at what code reads.
 
-    The rest is all other values that code reads, and what the first part had no room for. Data that
-    is nested deep comes last there.
+    So the seed of a generator, which depends on its path, stays when code comes to read it as well.
+    Data that is nested deep comes last in each part.
     """
 
     def __init__(
@@ -117,54 +115,32 @@ class _Walk:
     ) -> None:
         self.whole, self.shut, self.reads = whole, shut, reads
         self.owners, self.seen = known | set(map(id, parts.values())), set(known)
-        self.most = len(known) + _MOST_SEEN
-        self.ahead, self.rest = deque[_Thing](), list[tuple[int, int, bool, _Thing]]()
-        self.numbers = count()
+        self.most = len(known) + _MOST_HELD
+        self.ahead, self.numbers = list[_Thing](), count()
         # For this walk only, as classes may change; they hash as objects do.
         self.of_class: Any = cache(_of_class)
-        self.read_by: Any = cache(generators_of_methods)
         self.protocol_of: Any = cache(_protocol)
         self.nesting: Any = cache(_nesting)
         #: the kinds whose methods were read, and the attributes that code reads
         self.kinds, self.names = set[type[Any]](), set[str]()
-        self.ahead.extend(self._new(parts.items(), "", 0))
+        self._put(parts.items(), "", 0)
 
     def found(self) -> Found:
-        entered: list[tuple[_Thing, bool]] = []
+        most = self.most + _MOST_READ
         while self.ahead:
-            new = self.ahead.popleft()
-            is_found, enters = self._judged(*new[:2])
-            if is_found:
-                yield new[:2]
-            if enters:
-                if self._has_room():
-                    self.ahead.extend(self._within(*new))
-                entered.append((new, self._has_room()))
-        self.most = len(self.seen) + _MOST_IN_REST
-        for new, whole in entered:
-            self._put(self._read(*new))
-            if not whole:
-                heappush(self.rest, (new[2], next(self.numbers), True, new))
-        yield from self._found_in_rest()
-
-    def _found_in_rest(self) -> Found:
-        more = _MOST_IN_REST
-        while self.rest:
-            _, _, again, new = heappop(self.rest)
-            is_found, enters = self._judged(*new[:2])
-            if is_found and not again:
-                yield new[:2]
-            if enters and more and self._has_room():
-                more -= 1
-                self._put(self._within(*new))
-                self._put(self._read(*new))
-
-    def _put(self, things: Iterable[_Thing]) -> None:
-        for new in things:
-            heappush(self.rest, (new[2], next(self.numbers), False, new))
-
-    def _has_room(self) -> bool:
-        return len(self.seen) < self.most
+            entered: list[tuple[str, Any]] = []
+            while self.ahead:
+                depth, _, path, thing = heappop(self.ahead)
+                is_found, enters = self._judged(path, thing)
+                if is_found:
+                    yield path, thing
+                if enters and len(self.seen) < self.most:
+                    self._put(_inside(thing, type(thing), self.of_class), path, depth)
+                if enters:
+                    entered.append((path, thing))
+            self.most = most
+            for each in entered:
+                self._read(*each)
 
     def _judged(self, path: str, thing: Any) -> tuple[bool, bool]:
         """Whether a thing is found, and whether to look into it."""
@@ -179,34 +155,30 @@ class _Walk:
         enters = not found or by_protocol == _LAZY  # a collator seeds no tokenizer in it
         return bool(found), enters and (not issubclass(kind, self.shut) or _holds(thing, kind))
 
-    def _new(self, near: Iterable[tuple[str, Any]], path: str, depth: int) -> Iterator[_Thing]:
-        """The things that are new, for a later look."""
+    def _put(self, near: Iterable[tuple[str, Any]], path: str, depth: int) -> None:
+        """Note the things that are new, for a later look."""
         for step, thing in near:
             kind = type(thing)
             if kind in ATOMS or id(thing) in self.seen or len(self.seen) >= self.most:
                 continue
             self.seen.add(id(thing))
             nesting = self.nesting(kind)
-            yield path + step, thing, 0 if nesting is None else depth + nesting
+            nested = 0 if nesting is None else depth + nesting
+            heappush(self.ahead, (nested, next(self.numbers), path + step, thing))
 
-    def _within(self, path: str, thing: Any, depth: int) -> Iterator[_Thing]:
-        """The parts of a thing, and the generators that its code reads."""
+    def _read(self, path: str, thing: Any) -> None:
+        """Note all that the code of a thing reads; without ``reads``, the generators only."""
         kind = type(thing)
-        yield from self._new(_inside(thing, kind, self.of_class), path, depth)
-        if not (kind in _PLAIN or _holds(thing, kind)):
-            read = generators_read([thing], {}) if kind is FunctionType else self.read_by(kind)
-            yield from self._new(read, path, depth)
-
-    def _read(self, path: str, thing: Any, depth: int) -> Iterator[_Thing]:
-        """All that the code of a thing reads."""
-        kind = type(thing)
-        if not self.reads:
-            return
         if kind is FunctionType:
-            yield from self._new(values_read([(thing, "", {})], self.names), path, 0)
-        elif not (kind in _PLAIN or kind in self.kinds):
+            found = values_read([(thing, "", {})], self.names)
+        elif kind in _PLAIN or kind in self.kinds:
+            return
+        else:
             self.kinds.add(kind)
-            yield from self._new(values_of_kind(kind, self.names), path, 0)
+            found = values_of_kind(kind, self.names)
+        if not self.reads:
+            found = [each for each in found if issubclass(type(each[1]), GENERATORS)]
+        self._put(found, path, 0)
 
 
 def ids_of_global() -> set[int]:

@@ -1,8 +1,4 @@
-"""The values that code reads in global variables and in classes; nobody's code is called for it.
-
-The seed of a generator depends on its path. So the functions that only find generators do not
-change, and those that find all other values come after them.
-"""
+"""The values that code reads in global variables and in classes; nobody's code is called for it."""
 
 from __future__ import annotations
 
@@ -88,42 +84,6 @@ def read_in_others(thing: Any) -> Found:
                 value = getattr_static(value, name, None)
             if issubclass(type(value), GENERATORS):
                 yield "." + ".".join(path[1:]), value
-
-
-def generators_of_methods(kind: type[Any]) -> list[tuple[str, Any]]:
-    """The generators in global variables that the methods of a class read."""
-    methods = {name: first for name, (first, *_) in _definitions(kind).items()}
-    called = [methods[name] for name in _CALLED if type(methods.get(name)) is FunctionType]
-    return generators_read(called, methods)
-
-
-def generators_read(functions: list[Any], methods: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The generators in global variables that functions read, and those of theirs that they call.
-
-    Args:
-        functions: where to begin.
-        methods: what an attribute in their code may be, by name.
-    """
-    found: list[tuple[str, Any]] = []
-    waiting, seen = deque(functions), set(functions)
-    while waiting:
-        function = waiting.popleft()
-        if _of_library(function.__globals__):
-            continue  # torch's default_collate, for example
-        near: list[Any] = []
-        for code in _codes(function.__code__):
-            for path, value in _named(code, function.__globals__):
-                if issubclass(type(value), GENERATORS) and _is_read(path, code):
-                    found.append((GLOBALS + path, value))
-                near += [value, methods.get(path)]
-        for each in near:
-            each = each.__func__ if type(each) in (classmethod, staticmethod) else each
-            if type(each) is not FunctionType or each in seen or len(seen) >= _MOST_FUNCTIONS:
-                continue
-            if _is_near(each.__globals__, function.__globals__):
-                seen.add(each)
-                waiting.append(each)
-    return found
 
 
 def values_of_kind(kind: type[Any], names: set[str]) -> list[tuple[str, Any]]:

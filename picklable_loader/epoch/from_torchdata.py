@@ -167,8 +167,8 @@ def _of_random(
     spec: Spec, source: Source, given: TorchdataState, yielded: int, generator: torch.Generator
 ) -> dict[str, Any]:
     """The same for a RandomSampler that has given so many indices since its generator was so."""
-    own, loaders = spec.generators.get("sampler"), spec.generators.get("loader")
-    shared, length = own is not None and own is loaders, _chunk_length(spec.sampler)
+    own, length = spec.sampler.generator, _chunk_length(spec.sampler)
+    shared = own is not None and own is spec.generator
     if shared and (given.of_0_10 or (not given.workers and spec.sampler.num_samples > length)):
         raise refused(
             "torchdata has saved its generator before the base seed was drawn from it, and itself "
@@ -193,6 +193,8 @@ def _of_random(
         return {"order": order}
     _pass_epoch(spec, given, generator)
     name = "loader" if shared else "sampler"
+    if own is torch.default_generator:
+        name = "torch"
     return {"order": order, "rng": {name: generator_to_text(generator)}, **begun}
 
 

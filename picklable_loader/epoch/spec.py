@@ -216,10 +216,12 @@ class Spec:
 
     @cached_property
     def generators(self) -> dict[str, torch.Generator]:
-        """The generators that the loader and its sampler were given."""
-        given = {} if self.generator is None else {"loader": self.generator}
-        of_sampler = getattr(self.sampler, "generator", None)
-        return given if of_sampler is None else {**given, "sampler": of_sampler}
+        """The generators that the loader and its sampler were given; not torch's global one."""
+        given = {"loader": self.generator, "sampler": getattr(self.sampler, "generator", None)}
+        for name, each in tuple(given.items()):
+            if each is None or each is torch.default_generator:
+                del given[name]
+        return given
 
     @cached_property
     def draws_from(self) -> set[str]:
@@ -239,7 +241,9 @@ class Spec:
         Samplers that are not torch's may notice. So may users who look at the generator that they
         gave, or use it for something else, unless its draws are over.
         """
-        return self.known and (not self.generators or draws_at_once(self.sampler))
+        if self.generator is None and getattr(self.sampler, "generator", None) is None:
+            return self.known
+        return self.known and draws_at_once(self.sampler)
 
     def set_epoch_of_samplers(self, epoch: int) -> None:
         """Call set_epoch of the samplers that have it, once each."""

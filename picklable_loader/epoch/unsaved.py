@@ -21,7 +21,6 @@ from ..datasets.protocol import delegates_state, is_stateful, loses_samples
 from ..datasets.shuffle import ShuffleBuffer
 from ..fetching.worker import fetch
 from ..orders.attributes import rngs_in
-from ..rng.generators import GLOBAL
 from ..rng.owned import ids_of_global, owned_in, seed_of
 from ..rng.reads import GLOBALS, Found, by_name, read_in_others
 from .changed_data import within
@@ -29,7 +28,6 @@ from .history import History
 from .position import Position
 from .spec import Spec
 from .warnings import (
-    copied_generator,
     delegated_state,
     hidden_state,
     moved_in_sampler,
@@ -113,9 +111,6 @@ def warn_of_unsaved(
     if state["step"] and "dataset" not in looked and loses_samples(spec.dataset):
         replay_to_come(type(spec.dataset).__qualname__)
         looked.add("dataset")
-    if live and "generator" not in looked and _splits(spec):
-        copied_generator()
-        looked.add("generator")
     if "state" not in looked:
         for part in (spec.dataset, spec.sampler):
             if delegates_state(part):
@@ -145,16 +140,6 @@ def _warn_of_hidden_states(spec: Spec, names: list[str]) -> None:
     for path, dataset in islice(within(spec.dataset), 1, None):
         if is_stateful(dataset):
             hidden_state(path, type(dataset).__qualname__, type(spec.dataset).__qualname__)
-
-
-def _splits(spec: Spec) -> bool:
-    """A pickle has a copy of torch's global generator for a part of the order's draws only."""
-    given, shared = spec.generators, GLOBAL["torch"]
-    if spec.options.seed is not None:
-        return False
-    if given.get("loader") is shared:  # the sampler draws from the global one itself
-        return not spec.known or getattr(spec.sampler, "generator", shared) is None
-    return spec.known and given.get("sampler") is shared and "loader" not in given
 
 
 def _alike(name: str) -> str:

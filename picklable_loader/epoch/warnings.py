@@ -161,16 +161,6 @@ def unsaved_in_sampler(found: str) -> None:
     )
 
 
-def copied_generator() -> None:
-    """Either the loader or its sampler was given torch's global generator by its name."""
-    warn(
-        "loader.generator or loader.sampler.generator is torch.default_generator, and the other "
-        "draws from torch's global generator without naming it: a pickle has two copies, so that "
-        "later epochs have another order. Leave the generator out, give it to both, pass seed=, or "
-        "save state_dict()"
-    )
-
-
 def moved_in_sampler(found: str) -> None:
     """A state was loaded for a sampler whose own generator earlier passes have moved."""
     warn(

@@ -14,13 +14,12 @@ from ..errors import CannotSaveError, UsageError
 from ..rng.generators import GLOBAL
 from ..saving.pickles.parts import decided
 from .internals import Owner
-from .setup import given_globals, packing_of, spec_of
+from .setup import packing_of, spec_of
 
 
-def shared(loader: Owner[Any]) -> dict[int, Any]:
-    """The memo of a deepcopy that shares the program's global generators with the loader."""
-    given = given_globals(loader)
-    return {id(each): each for each in GLOBAL.values() if id(each) not in given}
+def shared() -> dict[int, Any]:
+    """The memo of a deepcopy that shares the program's global generators."""
+    return {id(each): each for each in GLOBAL.values()}
 
 
 @contextmanager
@@ -79,7 +78,7 @@ def apart(owner: Any) -> Any:
 
 def _alone(loader: Owner[Any]) -> tuple[Owner[Any], dict[int, Any]]:
     """A copy of a loader with a sampler and generators of its own; what was copied for it."""
-    memo: dict[int, Any] = {id(loader.dataset): loader.dataset, **shared(loader)}
+    memo: dict[int, Any] = {id(loader.dataset): loader.dataset, **shared()}
     if spec_of(loader).known:
         owned = getattr(loader.sampler, "__dict__", {}).values()
         memo.update({id(value): value for value in owned if not isinstance(value, torch.Generator)})

@@ -194,7 +194,7 @@ class Picklable(Owner[_T]):
             if memo is None:
                 sealed = sealed and sealed.beside_others({id(self): other})
             else:
-                memo.update({id(self): other, **shared(self)})
+                memo.update({id(self): other, **shared()})
                 with named_copy():
                     state, sealed = copy.deepcopy((state, sealed), memo)
         other.__setstate__(state)

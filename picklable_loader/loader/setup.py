@@ -28,7 +28,6 @@ from ..fetching.worker.collate import may_draw
 from ..fetching.worker.fetch import NEVER, Job
 from ..fetching.worker.hooks import WorkerStart, argument
 from ..fetching.worker.replica import WorkerConfig
-from ..rng.generators import GLOBAL
 from ..saving.pickles.parts import Packing
 from .internals import Owner
 from .pin_memory import warn_about_pinning
@@ -185,13 +184,6 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
     return make_engine(setup)
 
 
-def given_globals(loader: Owner[Any]) -> dict[int, Any]:
-    """By id, the global generators that the loader, or torch's sampler in it, was given."""
-    spec = spec_of(loader)
-    given = [each for name, each in spec.generators.items() if name == "loader" or spec.known]
-    return {id(each): each for each in GLOBAL.values() if any(each is one for one in given)}
-
-
 def packing_of(loader: Owner[Any]) -> Packing:
     """The loader, and how it is to be pickled."""
     inner = loader._pl
@@ -202,7 +194,6 @@ def packing_of(loader: Owner[Any]) -> Packing:
         codec=options.codec,
         pickle_dataset=options.pickle_dataset,
         pickle_mapped=options.pickle_mapped,
-        given=lambda: given_globals(loader),
         version=(options, inner.history.resume),
         fits=lambda: spec_of(loader).fingerprint(),
     )

@@ -70,7 +70,7 @@ def _begin(setting: Setting, own_seed: bool) -> dict[str, Any]:
         return {name: saved[name] for name in ("seed", "generator") if name in saved}
     if source.seed is not None:
         return {"seed": order_seed(source.seed, setting.epoch)}
-    if own_seed and "sampler" not in source.generators:
+    if own_seed:
         return {"seed": source.draw("sampler", random_int64)}
     return {"generator": source.start("sampler")}
 
@@ -170,7 +170,8 @@ class ChunkedOrder:
     def _start(self) -> None:
         self.total = len(self.sampler)
         self.chunk_length = max(1, self.high())
-        self._stream = Stream(self._setting, self.own_seed)
+        own_seed = self.own_seed and self.sampler.generator is None
+        self._stream = Stream(self._setting, own_seed)
         if self._target:
             self.seek(self._target)
 

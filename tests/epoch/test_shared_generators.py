@@ -16,13 +16,12 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from laws.observe import expected_warnings, plain, random_states, seed_everything, seen
+from laws.observe import expected_warnings, plain, seed_everything, seen
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 from zoo.datasets import Noisy, noise
 from zoo.samplers import DrawsAsItGoes, from_numpy, from_torch
 
 from picklable_loader import DataLoader
-from picklable_loader.errors import LoaderWarning
 from picklable_loader.rng.generators import capture_all, restore_all
 
 State = dict[str, Any]
@@ -616,19 +615,25 @@ def shuffled_by(generator: torch.Generator | None, of_sampler: Any) -> DataLoade
     return DataLoader(range(12), 3, sampler=sampler, generator=generator)
 
 
-def test_an_order_drawn_from_torchs_global_generator_by_name_has_a_copy_of_it() -> None:
-    shared = torch.default_generator
-    iterator = iter(shuffled_by(shared, shared))
-    next(iterator)
-    again, program = pickle.loads(pickle.dumps(iterator)), random_states()
-    assert [seen(again), seen(iter(again.loader))] and random_states() == program
-
-
+@pytest.mark.parametrize("by_sampler", [False, True])
 @pytest.mark.parametrize("by_loader", [False, True])
-def test_a_pickle_warns_if_only_a_part_of_the_order_has_a_copy(by_loader: bool) -> None:
+@pytest.mark.parametrize("save", ["pickle", "state"])
+def test_torchs_global_generator_by_name_is_the_global_generator(
+    save: str, by_loader: bool, by_sampler: bool
+) -> None:
+    """A pickle had a copy of it where it was named, and its state where it was not."""
     shared = torch.default_generator
-    iterator = iter(shuffled_by(*((shared, None) if by_loader else (None, shared))))
-    iterator.state_dict()
-    with pytest.warns(LoaderWarning, match="generator is torch.default_generator.*give it to both"):
-        pickle.dumps(iterator)
-    pickle.dumps(iter(DataLoader(range(12), 3, generator=shared)))  # nothing draws an order
+    given = shared if by_loader else None, shared if by_sampler else None
+    iterator = iter(shuffled_by(*given))
+    next(iterator)
+    if save == "pickle":
+        again = pickle.loads(pickle.dumps(iterator))
+    else:
+        loader = shuffled_by(*given)
+        loader.load_state_dict(iterator.state_dict())
+        again = iter(loader)
+    program = capture_all()
+    copied = seen(again), seen(iter(again.loader))
+    assert again.loader.generator is given[0] and again.loader.sampler.generator is given[1]
+    restore_all(program)
+    assert copied == (seen(iterator), seen(iter(iterator.loader)))

@@ -52,8 +52,6 @@ class Packing:
     codec: str | Codec
     pickle_dataset: bool
     pickle_mapped: bool
-    #: by id, global generators that the loader and its sampler were given: copies have their own
-    given: Callable[[], dict[int, Any]]
     #: whatever else decides: another object after each change
     version: tuple[object, ...]
     #: the loader's fingerprint, for a stand-in of its dataset
@@ -128,7 +126,7 @@ def packed_iterator(how: Packing, decision: Decision, attributes: Parts, iterato
     codecs = decision.codecs(how, parts)
     moved = {id(parts[name]) for name in codecs} | how.left_out
     still = [loader, *(part for part in parts.values() if id(part) not in moved)]
-    shared = _Shared(how)
+    shared = _Shared()
     if refusal(STOCK[0], iterator, _refer(moved, shared=shared), still, bool(moved)) is None:
         return iterator
     whole: Known = {id(part): (loader, name) for name, part in parts.items()}
@@ -144,7 +142,7 @@ def _held(how: Packing, plain: Parts) -> dict[int, Any]:
     """The objects in a loader's ordinary parts: carried parts refer to them there."""
     things = reached(plain, lambda obj: _STAND_IN if obj is how.owner or is_data(obj) else None)
     things.pop(id(standing_beside), None)  # it is how they refer
-    return things | how.given()
+    return things
 
 
 def class_of(kind: type[Any], choice: str | Codec) -> Any:
@@ -165,7 +163,7 @@ def _decide(how: Packing, parts: Parts) -> Codecs:
     if not isinstance(choice, str):
         return dict.fromkeys(todo, choice)
     files = None if how.pickle_mapped else MappedFiles()
-    known, shared = [how.owner, *how.given().values()], _Shared(how)
+    known, shared = [how.owner], _Shared()
     codecs: Codecs = {}
     # The codecs to try, in this order; "" is the pickler of the loader. A part that refers to an
     # absent dataset has to be put together again when that is there, and files are named where we
@@ -234,8 +232,8 @@ _NAMED = (type, FunctionType, MethodType)
 class _Shared:
     """The global generators: a pickler that knows nothing of ours would copy them."""
 
-    def __init__(self, how: Packing) -> None:
-        self.ids = set(map(id, GLOBAL.values())) - how.given().keys()
+    def __init__(self) -> None:
+        self.ids = set(map(id, GLOBAL.values()))
         #: one was refused
         self.met = False
 

@@ -33,7 +33,6 @@ from picklable_loader.core.events import (
 )
 from picklable_loader.core.schedule import Policy, Schedule
 from picklable_loader.core.streams import StreamPlan, StreamPosition
-from picklable_loader.epoch import warnings as warn
 from picklable_loader.errors import (
     CannotLoadError,
     CannotSaveError,
@@ -557,25 +556,3 @@ def test_a_warning_can_be_turned_into_an_error_and_the_pass_goes_on() -> None:
             next(iterator)
         warnings.simplefilter("ignore", ReplayWarning)
         assert seen(iterator) == seen(iter(stream()))[2:]
-
-
-@pytest.mark.parametrize(
-    "call, category, text",
-    [
-        (lambda: warn.empty_epoch(3), EmptyEpochWarning, "epoch 3.*epoch 4"),
-        (
-            lambda: warn.replay(2, 3, Longer()),
-            ReplayWarning,
-            "Longer has no.*2 batches of epoch 3.*state_dict",
-        ),
-        (lambda: warn.dropped_state(1, 3), LoaderWarning, r"set_epoch\(1\).*epoch 3"),
-        (lambda: warn.longer_than_promised("d", 1, 2, 0), UserWarning, "d was reported to be 1"),
-    ],
-    ids=["empty_epoch", "replay", "dropped_state", "longer_than_promised"],
-)
-def test_each_warning_has_its_category_and_says_what_happened(
-    call: Callable[[], None], category: type[Warning], text: str
-) -> None:
-    with pytest.warns(category, match=text) as caught:
-        call()
-    assert [w.category for w in caught] == [category]

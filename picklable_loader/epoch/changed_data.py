@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from ..errors import warn
 from ..rng.reads import ATOMS
-from .warnings import changed_beside_workers
 
 #: how many datasets are looked at, how many attributes of each, and how many datasets in a list
 _MOST = 64
@@ -69,4 +69,10 @@ def warn_of_changed(dataset: Any, given: dict[str, Any]) -> None:
     names = [at for at, was in given.items() if was is not None and now.get(at, was) != was]
     if names:
         given.clear()
-        changed_beside_workers(names)
+        warn(
+            f"{', '.join(names[:4])}{', ...' if names[4:] else ''} has changed since the "
+            "persistent workers were started: they go on with the earlier value, and the new "
+            "workers of a resume would have this one. Give the dataset set_epoch(), which "
+            "loader.set_epoch() calls in the workers as well; or build a new loader where you "
+            "change the dataset"
+        )

@@ -18,7 +18,7 @@ from ..core.plan import Unit
 from ..core.seeds import base_seed, next_base_seed
 from ..core.streams import StreamPosition
 from ..datasets.protocol import is_hugging_face, is_stateful, loses_samples
-from ..errors import DamagedStateError, Difference, ForeignStateError, StateMismatch
+from ..errors import DamagedStateError, Difference, ForeignStateError, StateMismatch, warn
 from ..orders.attributes import changed
 from ..orders.torch_samplers import describe
 from ..rng.generators import generator_to_text
@@ -27,7 +27,6 @@ from ..rng.source import Source, random_int64
 from ..saving.states.plain import alike
 from ..saving.states.torchdata import TorchdataState, form_of, is_record, random_sampler, refused
 from .spec import Spec
-from .warnings import buffer_lost, drawn_otherwise
 
 
 def taken_over(spec: Spec, source: Source, given: TorchdataState, beginning: Saved) -> Saved:
@@ -59,7 +58,12 @@ def taken_over(spec: Spec, source: Source, given: TorchdataState, beginning: Sav
     changes["rng"] = {**cursor.rng, **changes.get("rng", {})}
     _warn_of_global(spec, given)
     if any(each.given for each in changes["streams"]) and loses_samples(spec.dataset):
-        buffer_lost(type(spec.dataset).__qualname__)
+        warn(
+            f"this checkpoint of the dataset {type(spec.dataset).__qualname__} lacks the samples "
+            "in the buffer of its shuffle: they do not come in this epoch any more, as with "
+            "torchdata itself. If they matter, begin the epoch again. Shuffle by "
+            "picklable_loader.ShuffleBuffer from then on"
+        )
     return Saved(cursor._replace(epoch=epoch, step=step, next_step=step, **changes), fits)
 
 
@@ -96,7 +100,13 @@ def _warn_of_global(spec: Spec, given: TorchdataState) -> None:
     if given.finished and given.workers and not spec.lives_on:  # new workers are given no state
         return
     if not any(True for _ in owned_in({"dataset": dataset}, ids_of_global())):
-        drawn_otherwise(type(dataset).__qualname__)
+        warn(
+            f"the dataset {type(dataset).__qualname__} has saved the state of a random generator, "
+            "and has none of its own: it is the global one, it seems, as torch.get_rng_state() "
+            "gives it. This loader seeds the global generators by itself, so the batches have "
+            "other random numbers than torchdata's. If they matter, finish the epoch with "
+            "torchdata. Then remove that state from state_dict, as this loader does not need it"
+        )
 
 
 def _unlike(name: str, expected: str, found: str) -> StateMismatch:

@@ -10,7 +10,7 @@ from ..core.cursor import Cursor, Saved, begins
 from ..core.seeds import next_base_seed
 from ..core.snapshot import from_plain, to_plain
 from ..datasets.datapipes import SharedSeeds
-from ..errors import CannotSaveError
+from ..errors import CannotSaveError, warn
 from ..fetching.worker.baseline import FirstBaseline
 from ..orders.attributes import prepare
 from ..orders.other_iterators import forget
@@ -25,7 +25,6 @@ from .run import Run, shows_draws, too_far_behind
 from .set_epoch import EpochChoice
 from .spec import Spec
 from .stream_states import brought, read, remembers, savable, settle, warn_of_drift
-from .warnings import forgotten, other_lengths, set_in_the_sampler
 
 
 class History:
@@ -142,7 +141,12 @@ class History:
             if behind and run.finished:
                 self._check_newest(spec, position)
             if names := changed_settings(run.spec.sampler, run.settings):
-                set_in_the_sampler(type(run.spec.sampler).__qualname__, names)
+                warn(
+                    f"{', '.join(sorted(names))} of the {type(run.spec.sampler).__qualname__} has "
+                    "changed in mid-epoch: this epoch is drawn from the old value, and its resume "
+                    "would draw it from the new one. Change it between two epochs, or write a "
+                    "sampler with state_dict and load_state_dict"
+                )
             state = to_plain(*run.saved(live, behind))
         if self.resume is None:
             over = position.over
@@ -350,7 +354,14 @@ class History:
         run.follows = self.next_epoch
         alone = not spec.reads_copies and spec.streams.total == run.streams.total == 1
         if run.finished and run.batches is not None and (wrong := run.wrong_lengths()):
-            other_lengths(type(spec.dataset).__qualname__, wrong)
+            named = ", ".join(map(str, wrong[:8])) + (", ..." if len(wrong) > 8 else "")
+            warn(
+                f"of the dataset {type(spec.dataset).__qualname__}, stream {named} has more or "
+                "fewer batches than its length says. All ranks have as many batches as the lengths "
+                "say: of a longer stream the rest is not read, and for a shorter one this rank has "
+                "read streams again. len(dataset) is the samples of all streams together, in even "
+                "shares; stream_length gives those of one"
+            )
         if spec.streamed and (spec.lives_on or self.midway or alone):
             states, streams = run.last_states, len(run.streams)
             known = any(stream in states for stream in range(streams))
@@ -371,7 +382,12 @@ class History:
             self.midway = False
             settle(spec.dataset, states)
         if spec.stateful or remembers(states):
-            forgotten(type(spec.dataset).__qualname__, had, spec.streams.total)
+            warn(
+                f"the dataset {type(spec.dataset).__qualname__} was read through {had} streams, "
+                f"and is now read through {spec.streams.total}: what each one had saved in itself "
+                "in earlier epochs is lost, and the epoch begins with fresh copies. Pass "
+                "num_streams= to have as many streams under any number of workers"
+            )
 
     def load(
         self, spec: Spec, state: Any, strict: bool, choice: AtEpochEnd | None, of: Position | None

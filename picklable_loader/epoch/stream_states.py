@@ -34,7 +34,6 @@ from ..rng.generators import RNGS, GeneratorStates
 from ..saving.pickles.dtypes import dumps
 from ..saving.pickles.opened import Pickled
 from ..saving.states.plain import decode, encode_state
-from .warnings import unsaved_in_stream
 
 _STATES = ("dataset", "iterator")
 
@@ -78,7 +77,13 @@ def warn_of_generators(dataset: Any, positions: Iterable[StreamPosition]) -> Non
     for state in (position.state for position in positions):
         if type(state) is bytes and b"unsaved" in state:
             if found := pickle.loads(state).get("unsaved"):
-                unsaved_in_stream(type(dataset).__qualname__, found)
+                warn(
+                    f"the state_dict of {type(dataset).__qualname__}, or of its iterator, lacks "
+                    f"random generators that they own and draw from: {', '.join(found)}. After a "
+                    "resume these may draw other numbers. Save their states in state_dict as well, "
+                    "or draw from picklable_loader.current_seed(). If a resume makes them anew, or "
+                    "reads again from the start, ignore this"
+                )
                 return
 
 

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 from ..core.cursor import Cursor
 from ..datasets.protocol import delegates_state, is_stateful, loses_samples
 from ..datasets.shuffle import ShuffleBuffer
+from ..errors import ReplayWarning, warn
 from ..fetching.worker import fetch
 from ..orders.attributes import rngs_in
 from ..rng.owned import ids_of_global, owned_in, seed_of
@@ -27,18 +28,6 @@ from .changed_data import within
 from .history import History
 from .position import Position
 from .spec import Spec
-from .warnings import (
-    delegated_state,
-    hidden_state,
-    moved_in_sampler,
-    read_by_another_pass,
-    replay_between_draws,
-    replay_to_come,
-    seeded_at_once,
-    unsaved_in_data,
-    unsaved_in_sampler,
-    unseeded_in_data,
-)
 
 #: dataset, collate_fn, their classes, sampler; states of others; and what cannot be seeded, before
 #: the first epoch
@@ -81,14 +70,23 @@ def warn_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
     looked.add("unseeded")
     by_sample = spec.options.seeding == "sample" and not spec.iterable
     if by_sample and spec.batch_sampler is not None and fetch.ignores_seeds(spec.dataset):
-        seeded_at_once(type(spec.dataset).__qualname__)
+        warn(
+            'seeding="sample" cannot seed each sample within __getitems__ of '
+            f"{type(spec.dataset).__qualname__}, which makes a whole batch: random numbers that it "
+            "draws depend on the batch size and on the number of ranks. Set __getitems__ = None on "
+            "the class, and the loader fetches the samples one by one. If it draws none, ignore it"
+        )
     if spec.hooked or not (spec.workers and spec.seeds_generators):
         return
     parts = parts_of(spec, collate_fn)
     found = [each for each in owned_in(parts, ids_of_global(), whole=True) if not seed_of(each[1])]
     out = excluded(spec, parts) if found and spec.streamed else ()
     if text := _text(each for each in found if each[0] not in out):
-        unseeded_in_data(text)
+        warn(
+            f"the loader cannot seed {text}: if samples are drawn from it, each run gives other "
+            "ones, and so does a resume. Seed it yourself, from picklable_loader.current_seed() or "
+            'by seed_dataset=, a callable; or pass seed_dataset="off" and nothing is looked for'
+        )
 
 
 def warn_of_unsaved(
@@ -109,23 +107,33 @@ def warn_of_unsaved(
         foreign: another thread moves the loader.
     """
     if state["step"] and "dataset" not in looked and loses_samples(spec.dataset):
-        replay_to_come(type(spec.dataset).__qualname__)
+        warn(
+            f"the state of the dataset {type(spec.dataset).__qualname__} lacks the samples in the "
+            "buffer of its shuffle: a resume reads the epoch again from its beginning. Shuffle by "
+            "picklable_loader.ShuffleBuffer around the dataset, and it goes on at once",
+            ReplayWarning,
+        )
         looked.add("dataset")
     if "state" not in looked:
-        for part in (spec.dataset, spec.sampler):
-            if delegates_state(part):
-                delegated_state(type(part).__qualname__)
+        _warn_of_wrappers(spec)
         looked.add("state")
     known = {id(spec.dataset), *ids_of_global()}
     given = parts_of(spec, collate_fn)
     names = [name for name in _data_at_risk(spec, state, live, foreign) if name not in looked]
     if names:
         by_class = names == [_CLASSES]
-        out = () if by_class else {"dataset", "collate_fn"}.difference(names)
-        parts = {n: each for n, each in given.items() if _alike(n) not in out}
+        # A save holds convert and on_error, or leaves them out, as it does collate_fn.
+        alike = {n: n if n == "dataset" else "collate_fn" for n in given}
+        parts = {n: each for n, each in given.items() if by_class or alike[n] in names}
         found = _unsaved(spec, parts, known - {id(parts.get("dataset"))})
         if text := _text(each for each in found if not by_class or by_name(each[0])):
-            unsaved_in_data(text)
+            warn(
+                f"this save does not hold the state of {text}. If samples are drawn from it, a "
+                "resume gives other ones, and with workers each run may. Make a generator for each "
+                "sample, from picklable_loader.current_seed() and the index, pass seed_dataset= or "
+                "seed_hooks= to the DataLoader, which seed it before each batch, or give the "
+                "dataset state_dict and load_state_dict"
+            )
         _warn_of_hidden_states(spec, names)
         looked.update(names if by_class else [*names, _CLASSES])
     if spec.known:
@@ -134,42 +142,64 @@ def warn_of_unsaved(
         _warn_of_sampler(spec, looked, state, live)
 
 
+def _warn_of_wrappers(spec: Spec) -> None:
+    for part in (spec.dataset, spec.sampler):
+        if delegates_state(part):
+            name = type(part).__qualname__
+            warn(
+                f"{name} has state_dict and load_state_dict only by its __getattr__, from what it "
+                f"wraps. That state lacks what {name} itself holds, so the loader does not use it, "
+                f"and treats {name} as one without a state. Define both methods on the class {name}"
+            )
+
+
 def _warn_of_hidden_states(spec: Spec, names: list[str]) -> None:
     if "dataset" not in names or spec.streamed or delegates_state(spec.dataset):
         return
     for path, dataset in islice(within(spec.dataset), 1, None):
         if is_stateful(dataset):
-            hidden_state(path, type(dataset).__qualname__, type(spec.dataset).__qualname__)
-
-
-def _alike(name: str) -> str:
-    """The part that a save holds, or leaves out, as it does this one."""
-    return name if name == "dataset" else "collate_fn"
+            outer = type(spec.dataset).__qualname__
+            warn(
+                f"this save does not hold the state of {path} ({type(dataset).__qualname__}), as "
+                f"{outer} around it has no state_dict. If samples depend on it, a resume gives "
+                f"other ones, and with workers each run may. Give {outer} state_dict and "
+                "load_state_dict, by a subclass if it is torch's"
+            )
 
 
 def _warn_of_sampler(spec: Spec, looked: set[str], state: dict[str, Any], live: bool) -> None:
     order = state["order"] or {}
-    if not (is_stateful(spec.sampler) or _POSITIONS & order.keys()):
+    saves_itself = is_stateful(spec.sampler) or bool(_POSITIONS & order.keys())
+    if not saves_itself:
         of_data = {id(each) for _, each in owned_in({"": spec.dataset}, ids_of_global())}
         if of_data:
             of_data -= rngs_in(spec.sampler, spec.dataset)
         shared = (each for each in read_in_others(spec.sampler) if id(each[1]) in of_data)
         if text := _text((f"sampler{path}", each) for path, each in shared):
-            unsaved_in_sampler(text)
+            _warn_of_order(text)
             looked.add("sampler")
             return
     # A pickle has the generators as they are now, and a replay begins with them.
     replayed = live and "checksum" in order and not {*_POSITIONS, "iterator"} & order.keys()
-    at_risk = _sampler_at_risk(spec, state)
+    # A program that is built anew begins with generators that no earlier epoch has moved.
+    at_risk = state["epoch"] and not saves_itself
     if not replayed and not at_risk:
         return
     found = _owned_by_sampler(spec)
     # It has those in its parts, and not those in global variables.
     text = _text(e for e in found if (at_risk if not live or GLOBALS in e[0] else replayed))
     if text:
-        unsaved_in_sampler(text)
+        _warn_of_order(text)
     if text or not live:
         looked.add("sampler")
+
+
+def _warn_of_order(found: str) -> None:
+    warn(
+        f"this state does not hold that of {found}. If the order is drawn from it, a resume in a "
+        "program that is built anew gives another order. Keep the generator itself in an attribute "
+        "of the sampler, or give the sampler state_dict and load_state_dict"
+    )
 
 
 def warn_of_moved(spec: Spec, cursor: Cursor) -> None:
@@ -180,7 +210,12 @@ def warn_of_moved(spec: Spec, cursor: Cursor) -> None:
     if spec.known or cursor.order is not None or is_stateful(spec.sampler):
         return
     if text := _text(_owned_by_sampler(spec)):
-        moved_in_sampler(text)
+        warn(
+            f"no state holds that of {text}, and earlier passes of this loader have moved it. If "
+            "the order is drawn from it, the loader gives another order than it gave before. Load "
+            "the state into a new loader with a new sampler; or keep the generator itself in an "
+            "attribute of the sampler, or give the sampler state_dict and load_state_dict"
+        )
 
 
 def _owned_by_sampler(spec: Spec) -> list[tuple[str, Any]]:
@@ -188,17 +223,12 @@ def _owned_by_sampler(spec: Spec) -> list[tuple[str, Any]]:
 
     Its code may read a global variable with much else in it, such as the dataset's generators.
     """
-    parts, known = {"sampler": spec.sampler}, _saved_of_sampler(spec)
+    parts, known = {"sampler": spec.sampler}, rngs_in(spec.sampler, spec.dataset)
+    known |= {id(spec.dataset), *ids_of_global(), *map(id, spec.generators.values())}
     found = list(owned_in(parts, known, reads=False))
     of_data = owned_in({"": spec.dataset}, ids_of_global())
     known = known.union(id(each) for _, each in chain(found, of_data))
     return [*found, *owned_in(parts, known, closed=(Dataset,))]
-
-
-def _saved_of_sampler(spec: Spec) -> set[int]:
-    """The ids of the generators that a state has, and of the dataset."""
-    known = {id(spec.dataset), *ids_of_global(), *map(id, spec.generators.values())}
-    return known | rngs_in(spec.sampler, spec.dataset)
 
 
 def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) -> list[str]:
@@ -221,13 +251,6 @@ def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) 
 
 #: of an order, what the sampler's own state_dict has given
 _POSITIONS = {"iterator_state", "sampler_state"}
-
-
-def _sampler_at_risk(spec: Spec, state: dict[str, Any]) -> bool:
-    """A program that is built anew begins with generators that no earlier epoch has moved."""
-    if not state["epoch"] or _POSITIONS & (state["order"] or {}).keys():
-        return False
-    return not is_stateful(spec.sampler)
 
 
 def _unsaved(spec: Spec, parts: dict[str, Any], known: set[int]) -> Found:
@@ -261,19 +284,26 @@ def warn_of_another_pass(
         return
     if position is None or position.run is None or position.over:
         return
-    another = position is not history.position
-    if _replays_draws(spec, state) and (another or _draws_ahead(spec)):
-        replay_between_draws(type(spec.dataset).__qualname__)
+    another, in_torchs_way = position is not history.position, spec.options.seeding == "worker"
+    if spec.iterable and in_torchs_way and (another or _draws_ahead(spec)):
+        # A resume reads samples again, and draws for them from the loader's one set of generators.
+        if any(each["given"] and not each["marked"] for each in state.get("streams", ())):
+            warn(
+                f"the dataset {type(spec.dataset).__qualname__} is resumed by replay. With "
+                'seeding="worker" and num_workers=0, other passes of the loader draw from its '
+                "generators, and without seed= the program does. The resume is exact if nothing "
+                "was drawn between two batches, or if the dataset reads no sample ahead of its "
+                'batch. Use seeding="batch"',
+                ReplayWarning,
+            )
     origin = history.origin_known
     if another and (spec.stateful or (origin is not None and origin.reached())):
-        read_by_another_pass(type(spec.dataset).__qualname__)
-
-
-def _replays_draws(spec: Spec, state: dict[str, Any]) -> bool:
-    """A resume reads samples again, and draws for them from the loader's one set of generators."""
-    if spec.workers or not spec.iterable or spec.options.seeding != "worker":
-        return False
-    return any(each["given"] and not each["marked"] for each in state.get("streams", ()))
+        warn(
+            f"a later pass of this loader has read the dataset {type(spec.dataset).__qualname__}, "
+            "which changes itself, in the same process: this state lacks these changes, and "
+            "its resume gives other samples if they depend on them. Read the other pass from a "
+            "loader with a dataset of its own, or use workers or num_streams=, which read copies"
+        )
 
 
 def _draws_ahead(spec: Spec) -> bool:

@@ -13,15 +13,21 @@ from torch.utils.data.dataloader import _DatasetKind
 
 from ..core.checks import check_count, whole_number
 from ..core.events import Arrived, Budgeted, Failed, Skipped
+from ..datasets.protocol import is_hugging_face
 from ..epoch.changed_data import warn_of_changed
 from ..epoch.fits import check_kind
 from ..epoch.position import Position
-from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.stream_states import replayed
 from ..epoch.turns import AT_REST, MOVING
-from ..epoch.warnings import empty_epoch, longer_than_promised, made_late, replay, skipped
-from ..errors import UsageError, WorkerDied
+from ..errors import (
+    EmptyEpochWarning,
+    ReplayWarning,
+    SkippedWarning,
+    UsageError,
+    WorkerDied,
+    warn,
+)
 from ..fetching.engine.stats import Stats
 from ..fetching.transport.messages import Answer
 from ..fetching.worker.fetch import NEVER
@@ -260,7 +266,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             every = run.spec.options.snapshot_every_n_steps
             positions = run.openings(new_workers=False).values()
             if count := replayed(positions, None if every == "auto" else every or NEVER):
-                self._warning = partial(replay, count, run.epoch, self.loader.dataset)
+                self._warning = _replay(count, run.epoch, self.loader.dataset), ReplayWarning
         self._collates = id(self.loader.collate_fn)
         self._driver.start(run, partial(engine_of, self.loader, self._driver), self._turn, skip)
 
@@ -294,7 +300,10 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             if driver.run is None:
                 self.start()
             if self._warning is not None:
-                self._warn()
+                warning, self._warning = self._warning, None
+                driver.settled = True  # a filter may make an error of the warning
+                warn(*warning)
+                driver.settled = False
             run = position.run
             assert run is not None
             if run.goes_on:
@@ -314,17 +323,14 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         driver.settled = answer.kind is Failed and answer.started
         return self._hand_over(answer, run.spec)
 
-    def _warn(self) -> None:
-        warning, self._warning = self._warning, None
-        self._driver.settled = True  # a filter may make an error of the warning
-        if warning is not None:
-            warning()
-        self._driver.settled = False
-
     def _warn_of_bad_samples(self) -> None:
         if (sample := self._driver.bad_samples.unreported) is not None:
             self._driver.bad_samples.unreported = None
-            skipped(sample)
+            warn(
+                f"skipped, as on_error says: {sample}. This warning comes once an epoch; stats() "
+                "of the iterator counts all that are skipped",
+                SkippedWarning,
+            )
 
     def _hand_over(self, answer: Answer, spec: Spec) -> _T:
         if answer.kind is not Arrived:
@@ -338,9 +344,15 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         loader, promised = self.loader, self._iterable_length
         if answer.made and not loader._pl.warned_of_made:
             loader._pl.warned_of_made = True
-            made_late(answer.made)
+            warn(
+                f"the first batch of a process has made loader.{', loader.'.join(answer.made)}, "
+                "and the loader seeds it from the second batch on. If samples are drawn from it, "
+                "the first batch of each process may have other random numbers after a resume, or "
+                "in another run. Make it in __init__, or one for each sample, from "
+                "picklable_loader.current_seed() and the index"
+            )
         if promised is not None and spec.iterable and self.step > promised:
-            longer_than_promised(loader.dataset, promised, self.step, loader.num_workers)
+            warn(_longer(loader, promised, self.step), UserWarning)
         if loader.pin_memory:
             try:
                 payload = pin(payload)
@@ -354,7 +366,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
 
     def _goes_to_next_epoch(self) -> bool:
         """If a resumed epoch had no batch to deliver, begin the next one (True), or warn."""
-        position, run = self._position, self._live_run()
+        position, run = self._position, self._position.run
+        assert run is not None
         choice, position.at_epoch_end = position.at_epoch_end, None
         if choice is None or not position.was_at_the_end(run):
             return False
@@ -365,20 +378,21 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             self.begin(spec_of(self.loader))
             self._handed_over = 0
             return True
-        empty_epoch(run.epoch)
+        warn(
+            f"the state was taken after the last batch of epoch {run.epoch}: this pass delivers "
+            'nothing. Pass at_epoch_end="next" to load_state_dict or DataLoader to go straight on '
+            f"with epoch {run.epoch + 1}.",
+            EmptyEpochWarning,
+        )
         return False
 
     def _finish(self) -> None:
-        run = self._live_run()
+        run = self._position.run
+        assert run is not None
         run.finished = True
         self._history.ends(run.spec, run)
         if not run.spec.lives_on:
             self._driver.stop()
-
-    def _live_run(self) -> Run:
-        run = self._position.run
-        assert run is not None
-        return run
 
     def _come_to_rest(self, error: BaseException) -> None:
         """Give up the workers; the next call starts new ones, on what the consumer has not got."""
@@ -390,6 +404,35 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         finally:  # a second Ctrl-C comes while workers are awaited
             if run is not None:
                 run.interrupted(self._handed_over)
+
+
+def _replay(count: int, epoch: int, dataset: Any) -> str:
+    """The warning of batches that have to be fetched again."""
+    advice = (
+        "It goes on at once without a shuffle of its own, and if no batched function draws numbers"
+        if is_hugging_face(dataset)
+        else "Give the dataset, or its iterator, state_dict and load_state_dict, and it goes on at "
+        "once"
+    )
+    return (
+        f"the dataset {type(dataset).__qualname__} has no state, and is resumed by replay: {count} "
+        f"batches of epoch {epoch} are fetched again and dropped. {advice}"
+    )
+
+
+def _longer(loader: Owner[Any], promised: int, fetched: int) -> str:
+    """Torch's warning of a dataset that gives more than its ``len`` has said."""
+    text = (
+        f"Length of IterableDataset {loader.dataset} was reported to be {promised}"
+        f"(when accessing len(dataloader)), but {fetched} samples have been fetched. "
+    )
+    if loader.num_workers > 0:
+        text += (
+            "With several workers this may come from every worker reading the whole dataset: "
+            "shard it by torch.utils.data.get_worker_info(), as "
+            "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset shows."
+        )
+    return text
 
 
 def _no_budget(finished: bool) -> UsageError:

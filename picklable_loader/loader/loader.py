@@ -26,7 +26,7 @@ from ..epoch.options import (
     Transport,
 )
 from ..epoch.turns import Batch
-from ..epoch.warnings import dropped_state, rebuilt_by_accelerate, rebuilt_by_ray
+from ..errors import warn
 from ..fetching.worker.hooks import WorkerStart
 from ..fetching.worker.on_error import OnError
 from ..orders.shuffle_sampler import ShuffleSampler
@@ -273,7 +273,13 @@ class DataLoader(Picklable[_T]):
     def multiprocessing_context(self) -> Any:
         """Torch's attribute. Accelerate asks for it when it builds torch's loader of a loader."""
         if sys._getframe(1).f_globals.get("__name__") == "accelerate.data_loader":
-            rebuilt_by_accelerate()
+            warn(
+                "Accelerate's prepare and skip_first_batches make a loader of torch's of this one, "
+                "without seed=, state_dict and all else that torch's does not have. Use "
+                "prepare(accelerator, loader) of picklable_loader.integrations.accelerate; in a "
+                "transformers.Trainer, self.prepare_loader(loader) of "
+                "picklable_loader.integrations.huggingface.ExactResume"
+            )
         return super().multiprocessing_context
 
     @multiprocessing_context.setter
@@ -284,7 +290,11 @@ class DataLoader(Picklable[_T]):
     def worker_init_fn(self) -> Any:
         """Torch's attribute. Ray asks for it when it builds torch's loader of a loader."""
         if sys._getframe(1).f_globals.get("__name__") in _RAY:
-            rebuilt_by_ray()
+            warn(
+                "ray.train.torch.prepare_data_loader makes a loader of torch's of this one, "
+                "without seed=, state_dict and all else that torch's does not have. Use "
+                'DataLoader(..., shard="auto") alone, and move each batch to the device'
+            )
         return self.__dict__["worker_init_fn"]
 
     @worker_init_fn.setter
@@ -354,7 +364,7 @@ class DataLoader(Picklable[_T]):
         with self._pl.turn.moves():
             dropped = self._pl.history.choose(spec_of(self), epoch)
         if dropped is not None:
-            dropped_state(epoch, dropped)
+            warn(f"set_epoch({epoch}) drops the loaded state of epoch {dropped}")
 
     def batch_at(self, step: int, epoch: int | None = None) -> _T:
         """The same batch again, augmentation included, without touching any live iterator.

@@ -28,8 +28,7 @@ from ..epoch.unsaved import (
     warn_of_moved,
     warn_of_unsaved,
 )
-from ..epoch.warnings import saved_by_dcp
-from ..errors import Difference, StateMismatch, UsageError
+from ..errors import Difference, StateMismatch, UsageError, warn
 from ..rng.program import ProgramStates, capture_program
 from ..rng.source import Source
 from ..saving.pickles.codecs import bare
@@ -240,7 +239,12 @@ def state_of(loader: Owner[Any], iterator: Any, behind: int, save_rng: bool) -> 
     """The state of an iterator's pass; None: of the newest. See `LoaderIterator.state_dict`."""
     caller = sys._getframe(1).f_back  # None: a thread's first function, or `atexit`
     if caller is not None and caller.f_globals.get("__name__") == _DCP:
-        saved_by_dcp()
+        warn(
+            "DCP has saved this loader itself, and cannot load that: a state has other keys at "
+            'other times. Use dcp.save({"loader": LoaderState(loader)}), with LoaderState of '
+            "picklable_loader.integrations.dcp. The checkpoint at hand can be rescued: see "
+            "dcp_to_torch_save in docs/distributed.md"
+        )
     if whole_number("behind", behind) < 0:
         raise ValueError(f"behind should be from 0, got behind={behind}")
     with Still(loader._pl.turn):  # until here, another thread may begin a pass

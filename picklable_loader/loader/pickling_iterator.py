@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -22,7 +21,7 @@ from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Still
 from ..epoch.unsaved import warn_of_another_pass
-from ..epoch.warnings import loaded_in_the_pass, set_in_the_pass
+from ..errors import LoaderWarning, warn
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
 from ..saving.pickles.parts import packed_iterator
@@ -47,8 +46,8 @@ class PicklableIterator(Generic[_T]):
         self.loader: Any = loader
         self._driver = driver or Driver()
         self._closed = False
-        #: gives the warning that is due at the next ``next``
-        self._warning: Callable[[], None] | None = None
+        #: text and category of the warning that is due at the next ``next``
+        self._warning: tuple[str, type[Warning]] | None = None
         #: what workers have sent with the batch that was delivered last
         self._notes: Any = ()
         #: the step at which the consumer had got all that was delivered, when it last asked
@@ -238,7 +237,11 @@ class PicklableIterator(Generic[_T]):
         if id(self.loader.collate_fn) != self._collates:
             names.append("collate_fn")
         if names:
-            set_in_the_pass(names)
+            warn(
+                f"{', '.join(names)} of the loader was set in mid-epoch: this pass goes on with "
+                "the old value, and its pickle with the new one. Set it between two passes, or "
+                "save state_dict() and build the loader with the old value to finish this epoch"
+            )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         with Still(self._turn):
@@ -338,7 +341,14 @@ class PicklableIterator(Generic[_T]):
         if self._position is not left or left.over or self._closed:
             return
         if (run := left.run) is not None and run.step != run.start.step:
-            self._warning = partial(loaded_in_the_pass, run.epoch)
+            text = (
+                f"loader.load_state_dict() was called in the middle of this pass over epoch "
+                f"{run.epoch}, which does not go on from that state: only the next iter(loader) "
+                "does, and loader.state_dict() gives that state until then. Load before "
+                "iter(loader); leave this loop and call iter(loader) again; or call "
+                "load_state_dict of the iterator, which goes on from it at once"
+            )
+            self._warning = text, LoaderWarning
             return
         loaded.at_epoch_end = loaded.at_epoch_end or self.loader._pl.options.at_epoch_end
         self._driver.stop()

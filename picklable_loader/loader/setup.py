@@ -20,8 +20,7 @@ from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Batch
 from ..epoch.unsaved import excluded, parts_of, warn_of_unseeded
-from ..epoch.warnings import large_list
-from ..errors import UsageError
+from ..errors import UsageError, warn
 from ..fetching.engine.engine import Engine, Setup, make_engine
 from ..fetching.engine.pool_engine import FaultPolicy
 from ..fetching.worker.collate import may_draw
@@ -145,14 +144,16 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
     spec, inner, context = run.spec, loader._pl, loader.multiprocessing_context
     if spec.workers and (context or torch.multiprocessing).get_start_method() == "fork":
         for path, entries in large_lists(spec.dataset):
-            large_list(path, entries)
+            warn(
+                f"{path} has {entries:,} Python objects. A worker that reads one copies its "
+                "memory, so each worker may grow to the size of all. Make it a "
+                "picklable_loader.PackedList, an array, or a tensor, which workers share"
+            )
     inner.given = noted(spec.dataset) if spec.lives_on and not spec.streamed else {}
-    options, source, job = spec.options, inner.history.source, job_of(loader, spec)
+    options, job = spec.options, job_of(loader, spec)
+    in_torchs_way, batch = options.seeding == "worker", partial(Batch, inner.turn, job.draws)
     if job.draws:
         warn_of_unseeded(spec, loader.collate_fn, inner.looked)
-    in_torchs_way = options.seeding == "worker"
-    # Torch's worker information is not there with num_workers=0, unless there must be streams.
-    shown = spec.workers or run.worker_info
     config = WorkerConfig(
         worker=0,
         workers=spec.workers or 1,
@@ -160,7 +161,8 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         worker_init_fn=loader.worker_init_fn,
         shared_seed=run.shared_seed if spec.workers else None,
         announced=run.announced,
-        streams=run.streams if shown else None,
+        # Torch's worker information is not there with num_workers=0, unless there must be streams.
+        streams=run.streams if spec.workers or run.worker_info else None,
         here=not spec.workers,
         copies=run.batches is not None or (spec.reads_copies and not spec.workers),
     )
@@ -177,7 +179,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         codec=options.codec,
         pinned=spec.pinned,
         sharded=spec.shared,
-        isolation=source.globals if in_torchs_way else partial(Batch, inner.turn, job.draws),
+        isolation=inner.history.source.globals if in_torchs_way else batch,
         dataset_saved=options.pickle_dataset,
         origin=None if spec.workers else inner.history.origin(spec),
     )

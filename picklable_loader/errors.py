@@ -377,8 +377,8 @@ _REPR = reprlib.Repr()  # whatever its size, and however deep it is
 _REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
 
 
-def _short(value: Any, limit: int = 80) -> str:
-    return _cut(_REPR.repr(value), limit)
+def _short(value: Any) -> str:
+    return _cut(_REPR.repr(value))
 
 
 def _cut(text: str, limit: int = 80) -> str:

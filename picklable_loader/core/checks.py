@@ -7,24 +7,22 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def whole_number(name: str, value: Any) -> int:
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
     """An argument as an int; numpy's whole numbers are accepted.
 
     Raises:
         TypeError: it is no whole number.
+        ValueError: it is below the ``least`` one that is allowed.
     """
     try:
         if isinstance(value, bool):
             raise TypeError
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} should be a whole number, got {name}={value!r}") from None
-
-
-def check_count(name: str, count: Any) -> None:
-    """Raise ValueError or TypeError unless it is a whole number from 1."""
-    if whole_number(name, count) < 1:
-        raise ValueError(f"{name} should be from 1, got {name}={count}")
+    if least is not None and number < least:
+        raise ValueError(f"{name} should be from {least}, got {name}={number}")
+    return number
 
 
 def check_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:

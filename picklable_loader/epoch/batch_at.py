@@ -50,9 +50,7 @@ def batch_at(
     _check_repeatable(spec)
     step, (cursor, order) = whole_number("step", step), _at_hand(spec, history)
     first, shift = _recut(spec, history)
-    epoch = cursor.epoch if epoch is None else whole_number("epoch", epoch)
-    if epoch < 0:
-        raise ValueError(f"epoch should be from 0, got epoch={epoch}")
+    epoch = cursor.epoch if epoch is None else whole_number("epoch", epoch, 0)
     seed = spec.options.seed
     if epoch != cursor.epoch or cursor.base_seed is None:
         if seed is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.budget import Policy
 from ..core.streams import StreamPosition
-from ..rng.generators import RNGS, GeneratorStates
+from ..rng.generators import states_from_text, states_to_text
 from .spec import Spec
 
 
@@ -38,15 +38,12 @@ class Carryover:
 
 def as_text(states: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """By worker, the states of its generators, as a saved state holds them."""
-    return {
-        worker: {name: RNGS[name].to_text(state) for name, state in each.items()}
-        for worker, each in states.items()
-    }
+    return {worker: states_to_text(each) for worker, each in states.items()}
 
 
 def worker_states(workers: Mapping[str, Any]) -> dict[str, Any]:
     """By worker, the states of its generators, of what `as_text` has made."""
-    return {worker: GeneratorStates.from_text(texts).states for worker, texts in workers.items()}
+    return {worker: states_from_text(texts) for worker, texts in workers.items()}
 
 
 def positions_left(spec: Spec, carried: Mapping[int, Any]) -> list[StreamPosition]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from ..core.checks import check_choice, check_count, whole_number
+from ..core.checks import check_choice, whole_number
 from ..core.shard import Tail
 from ..fetching.worker.hooks import WorkerStart
 from ..fetching.worker.on_error import OnError
@@ -100,19 +100,16 @@ class Options:
         check_budget(self.prefetch_budget)
         count_bytes(self.prefetch_bytes)
         if self.num_streams is not None:
-            check_count("num_streams", self.num_streams)
+            whole_number("num_streams", self.num_streams, 1)
         check_on_error(self.on_error)
         if not callable(self.seed_dataset):
             check_choice("seed_dataset", self.seed_dataset, ("auto", "off"))
         check_codec(self.codec)
         every = self.snapshot_every_n_steps
-        if every != "auto" and whole_number("snapshot_every_n_steps", every) < 0:
-            raise ValueError(f"snapshot_every_n_steps should be from 0, got {every}")
-        if whole_number("max_task_deaths", self.max_task_deaths) < 0:
-            raise ValueError(
-                f"max_task_deaths should be from 0, got max_task_deaths={self.max_task_deaths}"
-            )
-        check_count("remember", self.remember)
+        if every != "auto":
+            whole_number("snapshot_every_n_steps", every, 0)
+        whole_number("max_task_deaths", self.max_task_deaths, 0)
+        whole_number("remember", self.remember, 1)
         if self.on_timeout == "restart" and not self.max_task_deaths:
             raise ValueError(
                 'on_timeout="restart" needs max_task_deaths from 1: with 0 no worker is replaced'
@@ -184,8 +181,7 @@ def check_budget(budget: Any) -> None:
         return
     if isinstance(budget, str):
         raise ValueError(f'prefetch_budget should be "auto" or from 1, got {budget!r}')
-    if whole_number("prefetch_budget", budget) < 1:
-        raise ValueError(f"prefetch_budget should be from 1, got prefetch_budget={budget}")
+    whole_number("prefetch_budget", budget, 1)
 
 
 def check_on_error(on_error: Any) -> None:
@@ -225,7 +221,4 @@ def count_bytes(text: Any) -> int | None:
         number, prefix, binary = found.groups()
         base = 1024 if binary else 1000
         return int(float(number) * base ** "_KMGT".index(prefix.upper() or "_"))
-    count = whole_number("prefetch_bytes", text)
-    if count < 0:
-        raise ValueError(f"prefetch_bytes should be from 0, got prefetch_bytes={count}")
-    return count
+    return whole_number("prefetch_bytes", text, 0)

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from ..core.budget import Policy
-from ..core.checks import check_count
+from ..core.checks import whole_number
 from ..core.cursor import Cursor
 from ..core.fields import ITERABLE
 from ..core.order import SequenceOrder
@@ -294,8 +294,7 @@ class Spec:
             ValueError, TypeError: it is neither "auto" nor a whole number from 1.
         """
         if not isinstance(choice, str):
-            check_count("prefetch_budget", choice)
-            return int(choice), 0
+            return whole_number("prefetch_budget", choice, 1), 0
         check_budget(choice)
         return 2 * self.workers, 8 * self.workers if self.draws_unnoticed else 0
 

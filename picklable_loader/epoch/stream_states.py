@@ -30,7 +30,7 @@ from ..core.streams import StreamPosition
 from ..datasets.protocol import dataset_state
 from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
 from ..fetching.worker.baseline import Baseline
-from ..rng.generators import RNGS, GeneratorStates
+from ..rng.generators import states_from_text, states_to_text
 from ..saving.pickles.dtypes import dumps
 from ..saving.pickles.opened import Pickled
 from ..saving.states.plain import decode, encode_state
@@ -128,7 +128,7 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
         if rng is None:
             return position.copy(state=None, state_at=0)
         state_at = position.state_at if over else 0  # a stream that has ended is not replayed
-        return position.copy(state={"over": True, "rng": _as_text(rng)}, state_at=state_at)
+        return position.copy(state={"over": True, "rng": states_to_text(rng)}, state_at=state_at)
     form = {
         name: encode_state(entries[name], f"stream {stream}: state_dict() of the {name}")
         for name in (*_STATES, "after")
@@ -139,12 +139,8 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
     if "announced" in entries:
         form["announced"] = entries["announced"]
     if "rng" in entries:
-        form["rng"] = _as_text(entries["rng"])
+        form["rng"] = states_to_text(entries["rng"])
     return position.copy(state=form)
-
-
-def _as_text(states: dict[str, Any]) -> dict[str, str]:
-    return {name: RNGS[name].to_text(state) for name, state in states.items()}
 
 
 def read(positions: Sequence[StreamPosition]) -> list[StreamPosition]:
@@ -172,7 +168,7 @@ def _read(state: Any, stream: int) -> bytes | None:
         if "announced" in state:
             entries["announced"] = state["announced"]
         if "rng" in state:
-            entries["rng"] = GeneratorStates.from_text(state["rng"]).states
+            entries["rng"] = states_from_text(state["rng"])
         return dumps(entries)
     except SYMPTOMS as error:
         raise DamagedStateError(field, "plain values", state) from error

@@ -11,7 +11,7 @@ from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _DatasetKind
 
-from ..core.checks import check_count, whole_number
+from ..core.checks import whole_number
 from ..core.events import Arrived, Budgeted, Failed, Skipped
 from ..datasets.protocol import is_hugging_face
 from ..epoch.changed_data import warn_of_changed
@@ -118,9 +118,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         Raises:
             ValueError, TypeError: ``count`` is negative, or no whole number.
         """
-        count = whole_number("count", count)
-        if count < 0:
-            raise ValueError(f"count should be from 0, got count={count}")
+        count = whole_number("count", count, 0)
         with self._turn.jumps("skip()"):
             passed, self._notes = self._skip(count), ()
             return passed
@@ -189,7 +187,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         Raises:
             ValueError, TypeError: ``batches`` is no whole number from 1.
         """
-        check_count("batches", batches)
+        batches = whole_number("batches", batches, 1)
         return timeline(self._driver.record(), self.loader.num_workers or 1, batches)
 
     def plot(self, axes: Axes | None = None, *, batches: int = 200) -> Axes:

@@ -218,31 +218,14 @@ class DataLoader(Picklable[_T]):
         worker_exit_fn: Callable[[int], object] | None = None,
         convert: Callable[[Any], Any] | None = None,
     ) -> None:
-        given = locals()
+        given = {**locals()}
         if shuffle == "indexed":
             # Torch refuses shuffle=True beside a sampler, or with streams, in its own words.
             ordered = sampler is not None or batch_sampler is not None
             shuffle = ordered or isinstance(dataset, IterableDataset)
             sampler = sampler if shuffle else ShuffleSampler(cast(Any, dataset), None, generator)
-        super().__init__(
-            dataset,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
-        )
+        torchs = {name: given[name] for name in given.keys() - OPTIONS - {"self", "__class__"}}
+        super().__init__(**{**torchs, "shuffle": shuffle, "sampler": sampler})
         if prefetch_budget is None and prefetch_factor is None:
             prefetch_budget = "auto"
         wished = {**given, "seed_hooks": tuple(seed_hooks), "prefetch_budget": prefetch_budget}
@@ -358,9 +341,7 @@ class DataLoader(Picklable[_T]):
             ValueError: ``epoch`` is negative.
             TypeError: it is no whole number.
         """
-        epoch = whole_number("epoch", epoch)
-        if epoch < 0:
-            raise ValueError(f"epoch should be from 0, got epoch={epoch}")
+        epoch = whole_number("epoch", epoch, 0)
         with self._pl.turn.moves():
             dropped = self._pl.history.choose(spec_of(self), epoch)
         if dropped is not None:

@@ -245,8 +245,7 @@ def state_of(loader: Owner[Any], iterator: Any, behind: int, save_rng: bool) -> 
             "picklable_loader.integrations.dcp. The checkpoint at hand can be rescued: see "
             "dcp_to_torch_save in docs/distributed.md"
         )
-    if whole_number("behind", behind) < 0:
-        raise ValueError(f"behind should be from 0, got behind={behind}")
+    whole_number("behind", behind, 0)
     with Still(loader._pl.turn):  # until here, another thread may begin a pass
         position = loader._pl.history.position if iterator is None else iterator._position
         return state_here(loader, position, behind, save_rng)

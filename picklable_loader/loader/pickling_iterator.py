@@ -180,9 +180,7 @@ class PicklableIterator(Generic[_T]):
         Raises:
             CannotSaveError, UsageError, ValueError, TypeError: see `state_dict`.
         """
-        if whole_number("batches", batches) < 0:
-            raise ValueError(f"batches should be from 0, got batches={batches}")
-        return self._copied(batches)
+        return self._copied(whole_number("batches", batches, 0))
 
     def load_state_dict(
         self,

@@ -24,7 +24,7 @@ from ..errors import (
     DamagedStateError,
     LoaderError,
 )
-from ..rng.generators import GeneratorStates, capture_all
+from ..rng.generators import GeneratorStates, capture_all, states_from_text, states_to_text
 from ..rng.owned import has_generators, ids_of_global, owned_in
 from ..rng.source import Setting, Source
 from ..saving.states.checksum import checksum
@@ -218,8 +218,8 @@ class CustomOrder:
     def _add_private(self, state: dict[str, Any]) -> None:
         if self._private is not None:
             states = self._private.states
-            moved = [name for name in states if states[name] != self._start[name]]
-            state["universe"] = self._private.to_text(moved)
+            moved = {name: each for name, each in states.items() if each != self._start[name]}
+            state["universe"] = states_to_text(moved)
 
     def _stateful(self) -> Any:
         """The iterator or the sampler, whose state_dict may hold the position; None: neither."""
@@ -345,7 +345,7 @@ class CustomOrder:
 
     def _go_on_in(self, saved: dict[str, Any]) -> None:
         if self._private is not None and "universe" in saved:
-            self._private.states.update(GeneratorStates.from_text(saved["universe"]).states)
+            self._private.states.update(states_from_text(saved["universe"]))
 
     def _replay(self, saved: dict[str, Any]) -> None:
         record, now = self.record, self._turns.claim()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..errors import SYMPTOMS, DamagedStateError, OrderMismatch, StateError, warn
-from ..rng.generators import RNGS, GeneratorStates
+from ..rng.generators import RNGS, GeneratorStates, states_from_text, states_to_text
 from ..saving.states.checksum import BEGINNING, checksum
 from ..saving.states.notes import notes_as_plain
 from ..saving.states.plain import encode_state
@@ -85,14 +85,14 @@ class Record:
         """Raises one of SYMPTOMS if it is damaged."""
         opens, taken, ended = saved["opens"], saved["taken"], saved["ended"]
         before, between = dict(saved.get("sampler", {})), dict(saved.get("between", {}))
-        GeneratorStates.from_text(saved.get("universe", {}))
+        states_from_text(saved.get("universe", {}))
         if not 0 < opens <= _MOST_OPENS or taken < 0:
             raise ValueError(f"no iterator is opened {opens} times, or gives {taken} indices")
         if not saved.keys() & _WAYS:
             raise ValueError(f"none of {sorted(_WAYS)} leads to its position")
         log = None
         if "log" in saved:
-            log = [[o, t, GeneratorStates.from_text(texts).states] for o, t, texts in saved["log"]]
+            log = [[o, t, states_from_text(texts)] for o, t, texts in saved["log"]]
             if not {type(number) for entry in log for number in entry[:2]} <= {int}:
                 raise TypeError("a log has whole numbers")
         found = saved.get("checksum")
@@ -212,10 +212,7 @@ class Record:
         return plain
 
     def log_as_text(self) -> list[list[Any]]:
-        return [
-            [opens, taken, {name: RNGS[name].to_text(state) for name, state in states.items()}]
-            for opens, taken, states in self.log or ()
-        ]
+        return [[opens, taken, states_to_text(states)] for opens, taken, states in self.log or ()]
 
 
 class Replay:

@@ -20,7 +20,7 @@ import sys
 import threading
 from array import array
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
@@ -243,25 +243,10 @@ class GeneratorStates:
             seed_all(seed)
             return cls(capture_all())
 
-    @classmethod
-    def from_text(cls, texts: dict[str, str]) -> GeneratorStates:
-        """The states that ``to_text`` has written; DamagedStateError if a text is no state."""
-        states = {}
-        for name, text in texts.items():
-            try:
-                states[name] = _from_text(name, text)
-            except SYMPTOMS:
-                raise DamagedStateError(f"rng.{name}", "a saved random state", text) from None
-        return cls(states)
-
     @property
     def entered(self) -> bool:
         """The global generators are in its states, or have moved on from them."""
         return bool(self._inside)
-
-    def to_text(self, names: Iterable[str] | None = None) -> dict[str, str]:
-        chosen = self.states if names is None else [n for n in self.states if n in set(names)]
-        return {name: RNGS[name].to_text(self.states[name]) for name in chosen}
 
     def __enter__(self) -> None:
         Inside(self).__enter__()
@@ -303,6 +288,22 @@ class Inside:
             self._of._inside.remove(self)
         if self._held is not None and self._held._is_owned():
             self._held.release()
+
+
+def states_to_text(states: Mapping[str, Any]) -> dict[str, str]:
+    """Captured states, by name, as a saved state holds them."""
+    return {name: RNGS[name].to_text(state) for name, state in states.items()}
+
+
+def states_from_text(texts: Mapping[str, str]) -> dict[str, Any]:
+    """What `states_to_text` was given; DamagedStateError if a text is no state."""
+    states = {}
+    for name, text in texts.items():
+        try:
+            states[name] = _from_text(name, text)
+        except SYMPTOMS:
+            raise DamagedStateError(f"rng.{name}", "a saved random state", text) from None
+    return states
 
 
 @lru_cache(maxsize=16)  # a load checks a state first, and sets it later

@@ -8,7 +8,15 @@ import torch
 
 from ..core.fields import check_fields
 from ..errors import SYMPTOMS, DamagedStateError, Difference, StateMismatch, UsageError
-from .generators import RNGS, GeneratorStates, Isolated, capture_all, generator_to_text, restore_all
+from .generators import (
+    RNGS,
+    Isolated,
+    capture_all,
+    generator_to_text,
+    restore_all,
+    states_from_text,
+    states_to_text,
+)
 from .process_rank import rank_and_world
 from .text import unpack_words
 
@@ -20,7 +28,7 @@ def capture_program() -> dict[str, Any]:
         A plain dict, for example ``{"torch": "low:...", ..., "cuda": [], "rank": [0, 1]}``.
     """
     with Isolated.undone():
-        found: dict[str, Any] = {n: RNGS[n].to_text(each) for n, each in capture_all().items()}
+        found: dict[str, Any] = states_to_text(capture_all())
     used = torch.cuda.is_initialized()
     cuda = [generator_to_text(each) for each in torch.cuda.default_generators] if used else []
     return {**found, "cuda": cuda, "rank": [*rank_and_world()]}
@@ -52,7 +60,7 @@ class ProgramStates:
         if saved["rank"] != (here := [*rank_and_world()]):
             unlike = Difference("rank", here, saved["rank"])
             raise StateMismatch([unlike], "Each rank has generators of its own: save one a rank.")
-        self._states = GeneratorStates.from_text({name: saved[name] for name in RNGS}).states
+        self._states = states_from_text({name: saved[name] for name in RNGS})
         try:
             self._cuda = [torch.tensor([*unpack_words(text)]).byte() for text in saved["cuda"]]
         except SYMPTOMS:

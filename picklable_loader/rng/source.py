@@ -31,6 +31,8 @@ from .generators import (
     generator_from_text,
     generator_to_text,
     set_generator,
+    states_from_text,
+    states_to_text,
 )
 
 _T = TypeVar("_T")
@@ -108,8 +110,6 @@ class Source:
         #: those of them that the program has restored: draws come from its generators again
         self.joined: set[str] = set()
         _LIVING[id(self)] = self
-        #: the global states that were last written as text
-        self._texts: dict[str, tuple[Any, str]] = {}
 
     def draw(self, name: str, how: Callable[[torch.Generator | None], _T]) -> _T:
         """Draw from the generator of that name, or as a draw from torch's global one."""
@@ -177,16 +177,14 @@ class Source:
         the loader is saved as well, and with it the generators that it was given.
         """
         if self.seed is not None:
-            return {} if self.private is None else self.private.to_text()
+            return {} if self.private is None else states_to_text(self.private.states)
         saved = {} if live or not self.generators else self.given()
         chosen = {*moved, *(() if len(self.generators) == 2 else ("torch",))}
         found = {}
         with self._unmoved():
             for name in filter(chosen.__contains__, RNGS):
-                found[name] = state = RNGS[name].capture()
-                if name not in self._texts or self._texts[name][0] != state:
-                    self._texts[name] = state, RNGS[name].to_text(state)
-                saved[name] = self._texts[name][1]
+                found[name] = RNGS[name].capture()
+                saved[name] = RNGS[name].to_text(found[name])
         if self.private is None:
             self.saved_at = found
             _SAVED_HERE.update(found)
@@ -199,11 +197,11 @@ class Source:
 
     def check(self, saved: dict[str, Any], workers: dict[str, Any]) -> None:
         """Raise DamagedStateError unless ``restore`` will accept it, and each worker its part."""
-        GeneratorStates.from_text({name: saved[name] for name in saved if name not in _GIVEN})
+        states_from_text({name: saved[name] for name in saved if name not in _GIVEN})
         for worker, states in workers.items():
             if type(states) is not dict:
                 raise DamagedStateError(f"workers.{worker}", "states of generators", states)
-            GeneratorStates.from_text(states)
+            states_from_text(states)
         for name in sorted(_GIVEN & saved.keys()):
             try:
                 generator_from_text(saved[name])
@@ -237,13 +235,13 @@ class Source:
         """
         joined = self._joined_of(saved) | _GIVEN
         texts = {name: text for name, text in saved.items() if name not in joined}
-        self.private = GeneratorStates.from_text(texts) if texts else None
+        self.private = GeneratorStates(states_from_text(texts)) if texts else None
 
     def as_now(self, rng: dict[str, str]) -> dict[str, str]:
         """The generators' part of a state from which the loader has not moved, as it is now."""
         joined = self._joined_of(rng)
         with self._unmoved():
-            return {**rng, **{name: RNGS[name].to_text(RNGS[name].capture()) for name in joined}}
+            return {**rng, **states_to_text({name: RNGS[name].capture() for name in joined})}
 
     def _joined_of(self, rng: dict[str, str]) -> set[str]:
         return {name for name in self.joined & rng.keys() if self.loaded.get(name) == rng[name]}

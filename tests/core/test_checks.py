@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from picklable_loader.core.checks import check_choice, check_count, whole_number
+from picklable_loader.core.checks import check_choice, whole_number
 
 
 def test_numpys_whole_numbers_are_whole_numbers() -> None:
@@ -22,9 +22,9 @@ def test_a_whole_number_is_neither_a_bool_nor_a_fraction(value: Any) -> None:
 
 
 def test_a_count_is_from_1() -> None:
-    check_count("tasks", 1)
+    assert whole_number("tasks", np.int64(1), 1) == 1
     with pytest.raises(ValueError, match="from 1, got tasks=0"):
-        check_count("tasks", 0)
+        whole_number("tasks", 0, 1)
 
 
 def test_a_choice_is_one_of_those_allowed() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from ...core.checks import check_count, whole_number
+from ...core.checks import whole_number
 from ...datasets.protocol import is_stateful, stream_length_of
 from ...errors import CannotSaveError, Difference, StateMismatch, UsageError
 from .explained import explained
@@ -188,7 +188,7 @@ class Batched:
     """A sampler or stream in batches. Attributes are those of torch's BatchSampler, or its own."""
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool = False) -> None:
-        check_count("batch_size", batch_size)
+        whole_number("batch_size", batch_size, 1)
         if not hasattr(type(sampler), "_next"):
             raise UsageError(
                 "a library builds the batches() of a C++ sampler anew, as Lightning's predict does "

@@ -34,7 +34,7 @@ from .attributes import Frozen, changed, small, thaw
 from .given import Event, goes_on, receiver_of, taker_of
 from .other_iterators import SamplerTurns
 from .replay import Record, Replay, next_items
-from .unknown import Lent, check_known, once_only, pickles
+from .unknown import check_known, form_to_compare, once_only, pickles
 
 _T = TypeVar("_T")
 
@@ -73,7 +73,10 @@ class CustomOrder:
         #: what the sampler is to receive
         self._heard: deque[Event] = deque()
         self._pickles: bool | None = None
-        self._lent = Lent()
+        #: form of the iterator that the program has, as it was last drawn from; None: it has none
+        self._lent: Any = None
+        #: the program has changed it, or may have
+        self._changed = False
 
     def open(self) -> None:
         if self._saved is not None:
@@ -109,8 +112,7 @@ class CustomOrder:
             self._pass_on()  # what it receives changes its state as well
             before = self._own_state()
             steady = alike(before, self._own_state())  # it may show its calls, or the time
-        with self._lent:
-            taken = self._draw(self._next, count)
+        taken = self._draw(self._next, count)
         if before is not None and taken:
             self._moved_to = self._own_state()
             self._moves.append(steady and not alike(before, self._moved_to))
@@ -145,8 +147,8 @@ class CustomOrder:
         if self._iterator is None:
             self.open()
         self._pass_on()
-        if lend:
-            self._lent.lend(self._iterator, self._sampler)
+        if lend and self._lent is None:
+            self._lent = self._form()
         return cast("Iterator[Any]", self._iterator)
 
     def _pass_on(self) -> None:
@@ -156,8 +158,7 @@ class CustomOrder:
         if self._saved is not None:
             self._restore(self._saved)
         logged = len(self.record.log or ())
-        with self._lent:
-            self._draw(self._next, 0)
+        self._draw(self._next, 0)
         if logged != len(self.record.log or ()):
             self.record.log = None  # a replay could not tell these draws from those of `take`
 
@@ -201,7 +202,8 @@ class CustomOrder:
 
     def again(self, sampler: Any, source: Source) -> Replay | None:
         """The epoch from its beginning, by a copy of the sampler; None if that cannot be had."""
-        if self.record.log is None or self.record.events or self._lent.look():
+        self._look()
+        if self.record.log is None or self.record.events or self._changed:
             return None
         thaw(sampler, source.origin)
         world = self._setting.private()
@@ -260,12 +262,16 @@ class CustomOrder:
         """Raise CannotSaveError if no replay leads to where the sampler is."""
         if not self._turns.newest:
             self.record.move(*self._turns.changes())
-        self._lent.check(self._sampler)
-        if self.record.log is None or self.record.unclear:
+        self._look()
+        name = f"the iterator of the sampler {type(self._sampler).__qualname__}"
+        if self._changed:
             raise CannotSaveError(
-                f"the iterator of the sampler {type(self._sampler).__qualname__}",
-                *self.record.why_not(seeded=self._private is not None),
+                name,
+                "the program has it from get_sampler_iter(), and has changed it or may have",
+                "Give it state_dict and load_state_dict, or pickle the loader's iterator",
             )
+        if self.record.log is None or self.record.unclear:
+            raise CannotSaveError(name, *self.record.why_not(seeded=self._private is not None))
 
     def _add_replay(self, state: dict[str, Any], live: bool) -> None:
         try:
@@ -301,6 +307,20 @@ class CustomOrder:
             known = all(self._moves) and not self._loaded
             if not (known and alike(self._moved_to, self._own_state())):
                 state["sampler_state"] = self._sampler_state(live)
+
+    def _form(self) -> Any:
+        """A form of the iterator that can be compared."""
+        if type(self._iterator).__module__ in ("builtins", "itertools"):
+            return []  # such as a generator: it has no attributes that could be changed
+        # An iterator that is the sampler is to be looked into, too.
+        sampler = None if self._iterator is self._sampler else self._sampler
+        return form_to_compare(self._iterator, sampler, None)
+
+    def _look(self) -> None:
+        """Note whether the program has changed the iterator that it has."""
+        if self._lent is not None and not self._changed:
+            now = self._form()
+            self._changed = type(now) is not list or now != self._lent
 
     # --- restoring -------------------------------------------------------------------------------
 
@@ -400,6 +420,15 @@ class CustomOrder:
         """Let the sampler act; without a seed, note from which global generators it draws."""
         if not self._turns.newest:
             self.record.move(*self._turns.begin())
+        if self._lent is None:
+            return self._draw_alone(act, argument)
+        self._look()
+        try:
+            return self._draw_alone(act, argument)
+        finally:
+            self._lent = self._form()
+
+    def _draw_alone(self, act: Callable[[Any], _T], argument: Any) -> _T:
         if self._private is not None:
             states = dict(self._private.states)
             try:

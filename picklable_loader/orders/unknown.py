@@ -53,52 +53,6 @@ def saved_indices(drawn: Any, live: bool) -> Any:
     return encode_state(drawn, "an index that the sampler has given: ", live)
 
 
-class Lent:
-    """A sampler's iterator that the program has, and may change; a context in which it draws."""
-
-    def __init__(self) -> None:
-        #: None: the program does not have it
-        self._iterator: Any = None
-        self._sampler: Any = None
-        self._form: Any = None
-        self._changed = False
-
-    def lend(self, iterator: Any, sampler: Any) -> None:
-        """The program gets it."""
-        if self._iterator is None:
-            # One that is the sampler is to be looked into, too.
-            self._iterator, self._sampler = iterator, None if iterator is sampler else sampler
-            self._form = self._form_now()
-
-    def look(self) -> bool:
-        """The program has changed it, or it cannot be compared and may have been."""
-        if self._iterator is not None and not self._changed:
-            now = self._form_now()
-            self._changed = isinstance(now, _Identity) or now != self._form
-        return self._changed
-
-    def check(self, sampler: Any) -> None:
-        """Raise CannotSaveError if the program has changed it: no replay leads there."""
-        if self.look():
-            raise CannotSaveError(
-                f"the iterator of the sampler {type(sampler).__qualname__}",
-                "the program has it from get_sampler_iter(), and has changed it or may have",
-                "Give it state_dict and load_state_dict, or pickle the loader's iterator",
-            )
-
-    def __enter__(self) -> None:
-        self.look()
-
-    def __exit__(self, *error: object) -> None:
-        if self._iterator is not None and not self._changed:
-            self._form = self._form_now()
-
-    def _form_now(self) -> Any:
-        if type(self._iterator).__module__ in ("builtins", "itertools"):
-            return None  # such as a generator: it has no attributes that could be changed
-        return form_to_compare(self._iterator, self._sampler, None)
-
-
 def is_programs(value: Any) -> bool:
     """It may be an object of the whole program, such as a configuration that counts epochs."""
     if isinstance(value, (*CODE, *OTHERS, np.ndarray, partial)):

@@ -215,7 +215,7 @@ class History:
             rng=rng,
             sampler=sampler,
             announced=self.choice.announced,
-            rank=spec.named_rank,
+            rank=spec.rank if spec.shard.world > 1 else None,
             draws_as=draws_as if shows_draws(self.source, spec) else None,
             **fields,
         )

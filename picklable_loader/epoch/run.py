@@ -363,7 +363,11 @@ class Run:
     def _schedule(self, policy: Policy, positions: list[StreamPosition]) -> Schedule:
         spec, grouping, start = self.spec, self.spec.grouping, self.start
         if spec.options.seeding == "worker" and not spec.workers:
-            self._keep_apart(begins=start.base_seed is None)
+            # In this process the dataset draws from the program's own generators, as under torch,
+            # unless a seed was given. Then each epoch begins with its own.
+            source, begins = self._source, start.base_seed is None
+            if source.seed is not None and (begins or source.private is None):
+                source.private = GeneratorStates.seeded(self.base_seed)
         if self.order is None:
             asked = None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size
             plan_of_streams = StreamPlan(positions, asked, self.streams, self.batches)
@@ -388,9 +392,3 @@ class Run:
         """A task of a state, with its indices as the sampler gave them."""
         assert self.order is not None
         return task if self.order.seekable else replace(task, indices=decode(task.indices))
-
-    def _keep_apart(self, begins: bool) -> None:
-        # seeding="worker" in this process: the dataset draws from the program's own generators,
-        # as under torch, unless a seed was given. Then each epoch begins with its own.
-        if self._source.seed is not None and (begins or self._source.private is None):
-            self._source.private = GeneratorStates.seeded(self.base_seed)

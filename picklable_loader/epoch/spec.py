@@ -190,11 +190,6 @@ class Spec:
         """This rank, and the number of ranks."""
         return (self.shard.rank, self.shard.world) if self.shared else rank_and_world()
 
-    @property
-    def named_rank(self) -> tuple[int, int] | None:
-        """The same, for the state of an epoch's beginning; None if the loader shares nothing."""
-        return self.rank if self.shard.world > 1 else None
-
     # --- random numbers --------------------------------------------------------------------------
 
     @property

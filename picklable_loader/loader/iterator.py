@@ -212,14 +212,17 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         position = loaded or Position()
         start, choice = position.start, position.at_epoch_end or inner.options.at_epoch_end
         if loaded is None and spec.lives_on:
-            if (left := history.position) and left.unopened(spec) and not self._closed:
-                self._take(left)
+            if (newest := history.position) and newest.unopened(spec) and not self._closed:
+                self._take(newest)
                 self.start()  # workers hand on what the streams of that pass have made of them
             start, carryover = history.after_unpickling(spec)
             self._driver.carryover = carryover or self._driver.carryover
         if inner.driver is not None:
-            if start is None:
-                self._leave()
+            left = self._driver.run
+            if start is None and left and not left.finished and left.spec.asks_when_left:
+                # Note what the pass has made of workers that live on.
+                self._driver.leave()
+                history.ends(left.spec, left)
             inner.abandon(spec, resumes=start is not None)
             if self._driver.has_workers and not history.choice.reaches(spec.dataset):
                 warn_of_changed(spec.dataset, inner.given)
@@ -237,13 +240,6 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             self._take(Position(start, position.given, at_epoch_end=choice))
         self.start()
         self._lead(spec)
-
-    def _leave(self) -> None:
-        """Note what a pass that was left has made of workers that live on."""
-        run = self._driver.run
-        if run is not None and not run.finished and run.spec.asks_when_left:
-            self._driver.leave()
-            self._history.ends(run.spec, run)
 
     def start(self, skip: int = 0) -> None:
         """Start the workers and let them fetch ahead; `next` does it where it was not done.

@@ -17,7 +17,6 @@ from ..epoch.driver import Driver
 from ..epoch.history import History
 from ..epoch.options import AtEpochEnd
 from ..epoch.position import Position
-from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.turns import Still
 from ..epoch.unsaved import warn_of_another_pass
@@ -88,16 +87,6 @@ class PicklableIterator(Generic[_T]):
     def remaining(self) -> int | None:
         """Batches still to be delivered in this epoch; None where the sampler has no length."""
         return self._position.remaining(spec_of(self.loader))
-
-    @property
-    def driver(self) -> Driver:
-        """The driver, which holds the engine and its workers."""
-        return self._driver
-
-    @property
-    def run(self) -> Run | None:
-        """The run at hand; None before the first `next` after unpickling."""
-        return self._position.run
 
     def __len__(self) -> int:
         """Batches in the whole epoch, as torch's iterator says it.

@@ -136,7 +136,7 @@ def test_reading_the_budget_of_an_unpickled_iterator_starts_nothing(options: Any
     iterator = iter(loader(range(20), **options))
     copied = pickle.loads(pickle.dumps(iterator))
     before = copied.prefetch_budget
-    assert copied.run is None and before == iterator.prefetch_budget
+    assert copied._position.run is None and before == iterator.prefetch_budget
     next(copied)
     assert copied.prefetch_budget >= before
     copied.close()
@@ -321,11 +321,11 @@ class GateKeeper:
         self.gate, self.iterator = gate, iterator
 
     def __next__(self) -> Any:
-        engine = self.iterator.driver._engine
+        engine = self.iterator._driver._engine
         wait = engine.wait
 
         def watch() -> Any:
-            if self.iterator.run.schedule.waiting == 15:
+            if self.iterator._position.run.schedule.waiting == 15:
                 self.gate.open(1)
             return wait()
 
@@ -354,9 +354,9 @@ def test_a_budget_that_was_given_or_that_the_program_could_see_does_not_grow(
     options: dict[str, Any] = {"prefetch_budget": 4} if given else {"sampler": Drawn(60)}
     iterator = iter(loader(Gated(gate, waiting=range(1)), num_workers=2, **options))
     gate.begun(1)
-    engine = iterator.driver._engine
-    while iterator.run.schedule.waiting < 3:
-        iterator.driver.handle(engine.wait())
+    engine = iterator._driver._engine
+    while iterator._position.run.schedule.waiting < 3:
+        iterator._driver.handle(engine.wait())
     gate.open(1)
     assert (int(next(iterator)[0]), iterator.prefetch_budget) == (0, 4)
     assert len(list(iterator)) == 59
@@ -416,9 +416,9 @@ def test_nothing_waits_for_room_when_the_head_itself_is_what_is_missing(gate: Ga
     data = Gated(gate, waiting=range(1))
     iterator = iter(loader(data, num_workers=2, prefetch_budget=30, prefetch_bytes=2 * BYTES))
     gate.begun(1)
-    engine = iterator.driver._engine
+    engine = iterator._driver._engine
     while iterator.stats().waiting_bytes < 2 * BYTES:
-        iterator.driver.handle(engine.wait())
+        iterator._driver.handle(engine.wait())
     held = iterator.stats()
     assert held.waiting_bytes <= 4 * BYTES and held.under_way <= 2
     gate.open(1)
@@ -438,7 +438,7 @@ def test_nothing_waits_for_room_when_the_head_itself_is_what_is_missing(gate: Ga
 )
 def test_bytes_may_be_given_as_text(text: str, count: int) -> None:
     iterator = iter(loader(range(3), prefetch_bytes=text))
-    assert iterator.run.schedule.policy.bytes == count
+    assert iterator._position.run.schedule.policy.bytes == count
     assert list(iterator) == [0, 1, 2]
 
 
@@ -486,7 +486,7 @@ def test_figures_may_be_asked_for_by_another_thread_while_the_consumer_waits(gat
     iterator = iter(loader(Gated(gate), prefetch_budget=2))
     gate.begun(1)
     found: list[Any] = []
-    engine = iterator.driver._engine
+    engine = iterator._driver._engine
     wait = engine._lines.wait
 
     def while_waiting(timeout_s: float | None) -> Any:
@@ -521,7 +521,7 @@ def test_a_worker_is_busy_while_it_is_at_a_sample_that_takes_long(
 def test_a_worker_that_nothing_is_under_way_for_is_idle(gate: Gate) -> None:
     iterator = iter(loader(Gated(gate, waiting=range(0), length=3), prefetch_budget=1))
     assert int(next(iterator)[0]) == 0
-    iterator.driver.handle(iterator.driver._engine.wait())
+    iterator._driver.handle(iterator._driver._engine.wait())
     before = iterator.stats().workers[0]
     after = iterator.stats().workers[0]
     assert after.busy_s == before.busy_s > 0 and after.idle_s > before.idle_s
@@ -549,7 +549,7 @@ def test_stats_name_the_processes_and_what_their_arenas_take(gate: Gate) -> None
     iterator = iter(loader(Gated(gate, waiting=range(0)), num_workers=1, transport="arena"))
     kept = [next(iterator) for _ in range(20)]
     [worker] = iterator.stats().workers
-    assert worker.pid in iterator.driver._engine._pool.pids
+    assert worker.pid in iterator._driver._engine._pool.pids
     assert worker.tasks >= 20 and worker.arena_bytes >= 20 * BYTES
     assert [int(batch[-1]) for batch in kept] == list(range(20))
 

@@ -210,7 +210,7 @@ def test_the_state_of_an_unpickled_finished_iterator_moves_nothing(workers: int)
     copied = pickle.loads(pickle.dumps(iterator))
     states, expected = random_states(), iterator.state_dict()
     assert copied.state_dict() == copied.loader.state_dict() == expected
-    assert copied.run is None and random_states() == states
+    assert copied._position.run is None and random_states() == states
     iterator.close()
 
 

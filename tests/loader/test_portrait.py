@@ -97,7 +97,7 @@ def test_to_look_changes_nothing(num_workers: int, more: dict[str, Any]) -> None
 def test_to_look_at_what_was_unpickled_starts_nothing() -> None:
     again = pickle.loads(pickle.dumps(iter(make(2, persistent_workers=True))))
     assert "not started" in again._repr_html_() and repr(again)
-    assert again.driver.run is None and again.run is None
+    assert again._driver.run is None and again._position.run is None
 
 
 def test_a_forked_copy_can_be_looked_at_and_takes_nothing_from_its_program() -> None:

@@ -136,11 +136,11 @@ def test_the_record_is_bounded_and_begins_anew_with_new_workers() -> None:
     loader = DataLoader(range(3 * KEPT), batch_size=None)
     iterator = iter(loader)
     seen(iterator)
-    record = iterator.driver.record()
+    record = iterator._driver.record()
     assert len(record.answers) == len(record.waits) == KEPT
     again = iter(loader)
     next(again)
-    assert len(again.driver.record().waits) == 1
+    assert len(again._driver.record().waits) == 1
 
 
 def test_no_pickle_holds_the_record() -> None:

@@ -109,7 +109,7 @@ def test_nothing_is_changed_and_nothing_is_started() -> None:
     assert it.state_dict() == before
     fresh = pickle.loads(pickle.dumps(it))
     explain(fresh)
-    assert fresh.run is None
+    assert fresh._position.run is None
 
 
 def test_what_is_nested_too_deeply_is_a_problem_and_no_crash() -> None:

@@ -258,28 +258,27 @@ class CustomOrder:
     def _sampler_state(self, live: bool) -> Any:
         return encode_state(self._sampler.state_dict(), "state_dict() of the sampler: ", live)
 
-    def _check_replay(self) -> None:
-        """Raise CannotSaveError if no replay leads to where the sampler is."""
+    def _no_replay(self) -> CannotSaveError | None:
+        """The error if no replay leads to where the sampler is."""
         if not self._turns.newest:
             self.record.move(*self._turns.changes())
         self._look()
         name = f"the iterator of the sampler {type(self._sampler).__qualname__}"
         if self._changed:
-            raise CannotSaveError(
+            return CannotSaveError(
                 name,
                 "the program has it from get_sampler_iter(), and has changed it or may have",
                 "Give it state_dict and load_state_dict, or pickle the loader's iterator",
             )
         if self.record.log is None or self.record.unclear:
-            raise CannotSaveError(name, *self.record.why_not(seeded=self._private is not None))
+            return CannotSaveError(name, *self.record.why_not(seeded=self._private is not None))
+        return None
 
     def _add_replay(self, state: dict[str, Any], live: bool) -> None:
-        try:
-            self._check_replay()
-        except CannotSaveError:
+        if refusal := self._no_replay():
             if "iterator" in state:
                 return
-            raise
+            raise refusal
         if not self.record.taken:
             self._note_between()
         before, origin, now = self.record.before, self._source.origin, self._turns.frozen()

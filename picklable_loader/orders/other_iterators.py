@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import weakref
-from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ..rng.source import Source
 from .attribute_rngs import ATTRIBUTE_RNGS
 from .attributes import Frozen, changed, freeze, objects_in
 
 #: by the sampler's id, who has moved it last; absent if that one is gone, or a state was loaded
-_NEWEST: dict[int, weakref.ref[SamplerTurns]] = {}
+_NEWEST: WeakValueDictionary[int, SamplerTurns] = WeakValueDictionary()
 
 
 class SamplerTurns:
@@ -24,8 +23,6 @@ class SamplerTurns:
 
     def __init__(self, sampler: Any, source: Source) -> None:
         self._sampler, self._source = sampler, source
-        self._key = id(sampler)
-        self._ref = weakref.ref(self, partial(_gone, _NEWEST, self._key))
         #: how others have found the sampler; None: only this one has moved it since it began
         self._left: Frozen | None = None
         #: objects in it that an iterator may have taken, by their paths
@@ -34,7 +31,7 @@ class SamplerTurns:
     @property
     def newest(self) -> bool:
         """Nobody else has moved the sampler since this one did."""
-        return _NEWEST.get(self._key) is self._ref
+        return _NEWEST.get(id(self._sampler)) is self
 
     def claim(self, now: Frozen | None = None) -> Frozen | None:
         """This one moves the sampler from now on.
@@ -45,8 +42,7 @@ class SamplerTurns:
         Returns:
             The attributes, if another one that still lives has moved it; else None.
         """
-        ref = _NEWEST.get(self._key)
-        other, _NEWEST[self._key] = None if ref is None else ref(), self._ref
+        other, _NEWEST[id(self._sampler)] = _NEWEST.get(id(self._sampler)), self
         if other is None or other is self:
             return None
         now = self.frozen() if now is None else now
@@ -62,8 +58,7 @@ class SamplerTurns:
 
     def hand_over(self) -> None:
         """Another one is about to begin: whoever has moved the sampler last leaves it."""
-        ref = _NEWEST.get(self._key)
-        if ref is not None and (other := ref()) is not None:
+        if (other := _NEWEST.get(id(self._sampler))) is not None:
             other.leave()
 
     def leave(self, now: Frozen | None = None) -> None:
@@ -99,8 +94,3 @@ class SamplerTurns:
 def forget(sampler: Any) -> None:
     """The sampler was made what a state says: nobody has moved it since."""
     _NEWEST.pop(id(sampler), None)
-
-
-def _gone(newest: dict[int, Any], key: int, ref: weakref.ref[SamplerTurns]) -> None:
-    if newest.get(key) is ref:
-        del newest[key]

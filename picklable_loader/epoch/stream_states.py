@@ -36,6 +36,9 @@ from ..saving.pickles.opened import Pickled
 from ..saving.states.plain import decode, encode_state
 
 _STATES = ("dataset", "iterator")
+#: entries that hold what people's code gives, and all that a loader's state may have
+_OF_PEOPLE = (*_STATES, "after")
+_SAVED = (*_OF_PEOPLE, "over", "announced", "rng")
 
 
 def savable(positions: Iterable[StreamPosition], live: bool) -> tuple[StreamPosition, ...]:
@@ -129,17 +132,11 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
             return position.copy(state=None, state_at=0)
         state_at = position.state_at if over else 0  # a stream that has ended is not replayed
         return position.copy(state={"over": True, "rng": states_to_text(rng)}, state_at=state_at)
-    form = {
-        name: encode_state(entries[name], f"stream {stream}: state_dict() of the {name}")
-        for name in (*_STATES, "after")
-        if name in entries
-    }
-    if "over" in entries:
-        form["over"] = True
-    if "announced" in entries:
-        form["announced"] = entries["announced"]
-    if "rng" in entries:
-        form["rng"] = states_to_text(entries["rng"])
+    form = {name: entries[name] for name in _SAVED if name in entries}
+    for name in filter(form.__contains__, _OF_PEOPLE):
+        form[name] = encode_state(form[name], f"stream {stream}: state_dict() of the {name}")
+    if "rng" in form:
+        form["rng"] = states_to_text(form["rng"])
     return position.copy(state=form)
 
 
@@ -161,14 +158,11 @@ def _read(state: Any, stream: int) -> bytes | None:
     if type(state) is not dict:
         raise DamagedStateError(field, "plain values", state)
     try:
-        named = (*_STATES, "after")
-        entries = {name: decode(state[name]) for name in named if name in state}
-        if "over" in state:
-            entries["over"] = True
-        if "announced" in state:
-            entries["announced"] = state["announced"]
-        if "rng" in state:
-            entries["rng"] = states_from_text(state["rng"])
+        entries = {name: state[name] for name in _SAVED if name in state}
+        for name in filter(entries.__contains__, _OF_PEOPLE):
+            entries[name] = decode(entries[name])
+        if "rng" in entries:
+            entries["rng"] = states_from_text(entries["rng"])
         return dumps(entries)
     except SYMPTOMS as error:
         raise DamagedStateError(field, "plain values", state) from error

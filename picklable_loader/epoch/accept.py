@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.cursor import Cursor, Saved
 from ..core.fields import check_attributes, check_fields
@@ -37,23 +37,18 @@ from .stream_states import read
 _MOST_ASTRAY = 10**6
 
 
-class Accepted(NamedTuple):
-    """A position that a loader can go on from."""
-
-    saved: Saved
-    #: by stream, the batches given, of a state of all ranks' streams; None: it is another state
-    given: tuple[int, ...] | None = None
-
-
 def accept(
     spec: Spec, source: Source, state: Any, strict: bool, beginning: Callable[[], Saved]
-) -> Accepted:
+) -> tuple[Saved, tuple[int, ...] | None]:
     """The position in what somebody gives as a state; see `DataLoader.load_state_dict`.
 
     An empty one is the ``beginning`` of an epoch; one of torchdata's loader goes on from there.
+
+    Returns:
+        The position; and by stream the batches given, of a state of all ranks' streams, else None.
     """
     if isinstance(state, dict) and not state:
-        return Accepted(beginning())
+        return beginning(), None
     if type(state) is OrderedDict:
         state = dict(dict.items(state))
     given: dict[str, Any] = {}
@@ -68,8 +63,8 @@ def accept(
     check(spec, source, accepted)
     check_checksum(given)  # last: the other errors say more
     if accepted is found:
-        return Accepted(accepted)
-    return Accepted(accepted, tuple(position.given for position in found.cursor.streams))
+        return accepted, None
+    return accepted, tuple(position.given for position in found.cursor.streams)
 
 
 def check(spec: Spec, source: Source, saved: Saved) -> None:

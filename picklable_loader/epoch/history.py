@@ -402,10 +402,10 @@ class History:
             of: the position of the iterator that loads it; None: the loader does.
         """
         check_choice("at_epoch_end", choice, ("stop", "next", None))
-        accepted = accept(
+        start, given = accept(
             spec, self.source, state, strict, lambda: self._beginning(spec, 0, live=True)
         )
-        cursor, fits = accepted.saved
+        cursor, fits = start
         if not spec.iterable:
             prepare(spec.sampler, cursor.sampler, self.source, self.iterated)
             forget(spec.sampler)
@@ -414,7 +414,7 @@ class History:
         self.source.load(cursor.rng, fits)
         self.choice.put_back(spec, cursor.announced)
         self.choice.announced = cursor.announced
-        position = Position(*accepted, at_epoch_end=choice, pending=True)
+        position = Position(start, given, at_epoch_end=choice, pending=True)
         if of is None or of is self.position:
             self.carried = {}  # it is of another epoch
             self.begins(position)

@@ -141,15 +141,11 @@ class DistributedOrder:
         positions %= size
         if not sampler.shuffle:
             return cast("list[int]", positions.tolist())
-        return cast("list[int]", self._permuted(size)[positions].tolist())
-
-    def _permuted(self, size: int) -> torch.Tensor:
         if self._permutation is None:
-            start = self.state(live=False)
-            generator = torch.Generator()
+            start, generator = self.state(live=False), torch.Generator()
             generator.manual_seed(start["seed"] + start["epoch"])
             self._permutation = torch.randperm(size, generator=generator, device="cpu")
-        return self._permutation
+        return cast("list[int]", self._permutation[positions].tolist())
 
     def seek(self, position: int) -> None:
         self._position = position

@@ -12,11 +12,13 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cache, partial
 from heapq import heappop, heappush
 from inspect import getattr_static, signature
 from itertools import chain, count, cycle, islice
 from logging import Logger
+from threading import local
 from types import (
     BuiltinMethodType,
     CellType,
@@ -39,6 +41,7 @@ from .generators import GLOBAL
 from .reads import (
     ATOMS,
     BY_CLASS,
+    CACHE,
     GENERATORS,
     PARTS_OF_FUNCTION,
     Found,
@@ -68,7 +71,7 @@ _LAZY, _MAKE = "create_rng", "get_generator"
 _ITERATOR = ("picklable_loader", "LoaderIterator")
 #: their referents are all that is of interest in them
 _HOLDERS = (
-    *(set, frozenset, deque, MappingProxyType),
+    *(set, frozenset, deque, MappingProxyType, CACHE),
     *(type(iter(int, 1)), chain, cycle, enumerate, filter, map, zip),
 )
 
@@ -309,7 +312,16 @@ def _inside(
             found.append((f".{name}", getattr(thing, name)))
     for base in () if kind in _PARTS or kind in _PLAIN else kind.__mro__:
         found += _attributes(thing, of_class(base))
-    return found
+    return [*found, *_of_thread(thing, kind)]
+
+
+def _of_thread(thing: Any, kind: type[Any]) -> Found:
+    """All that this thread, or its context, has in a variable."""
+    if kind is local:  # in another thread, a subclass would run its constructor
+        yield from ((f".{name}", each) for name, each in vars(thing).items())
+    elif kind is ContextVar:
+        with suppress(LookupError):  # it has no value
+            yield ".get()", thing.get()
 
 
 def _attributes(thing: Any, interesting: list[tuple[str, Any]]) -> Found:

@@ -54,6 +54,8 @@ _LIBRARIES = {
 _STDLIB = sysconfig.get_path("stdlib")
 #: of how many functions the code is read at once
 _MOST_FUNCTIONS = 64
+#: the type of a function with a cache of its results
+CACHE: Any = type(lru_cache(len))
 #: where the function is that they call
 _WRAPPERS: dict[type[Any], str] = {
     classmethod: "__func__",
@@ -61,7 +63,7 @@ _WRAPPERS: dict[type[Any], str] = {
     property: "fget",
     cached_property: "func",
     partialmethod: "func",
-    type(lru_cache(len)): "__wrapped__",
+    CACHE: "__wrapped__",
 }
 _SLOTS = (MemberDescriptorType, GetSetDescriptorType)
 
@@ -132,6 +134,8 @@ def _reads(code: CodeType, variables: dict[str, Any], defined: Definitions) -> I
     """All that code reads, with its path, and the class that it is looked up in."""
     yield from _looked_up(code, defined, BY_CLASS)
     for path, value in _named(code, variables):
+        if type(value) is CACHE and _is_read(path, code):
+            yield value, GLOBALS + path, {}  # what it has made
         value = _unwrapped(value)
         kind = type(value)
         if issubclass(kind, type):
@@ -149,6 +153,8 @@ def _looked_up(code: CodeType, defined: Definitions, prefix: str) -> Iterator[Re
     called = () if prefix == BY_CLASS else _CALLED
     for name in (*code.co_names, *called):
         for value in defined.get(name, ())[: None if "super" in code.co_names else 1]:
+            if type(value) is CACHE:
+                yield value, prefix + name, defined  # what it has made
             if type(value) not in _SLOTS:
                 yield _unwrapped(value), prefix + name, defined
 

@@ -7,11 +7,12 @@ import os
 import pickle
 import random
 import signal
+import threading
 import types
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,35 @@ class OfModule(Noisy):
         return index + _singleton().random()
 
 
+@lru_cache(4)
+def _of_cache(seed: int) -> Any:
+    return np.random.default_rng(seed)
+
+
+class OfCache(Noisy):
+    def __getitem__(self, index: int) -> Any:
+        return index + _of_cache(3).random()
+
+
+class OfMethod(Noisy):
+    @lru_cache(None)
+    def rng(self) -> Any:
+        return random.Random(3)
+
+    def __getitem__(self, index: int) -> Any:
+        return index + self.rng().random()
+
+
+class OfThread(Draws):
+    def __init__(self) -> None:
+        self.local = threading.local()
+
+    def __getitem__(self, index: int) -> float:
+        if not vars(self.local):
+            self.local.rng = random.Random(3)
+        return index + float(self.local.rng.random())
+
+
 class Collates:
     rng: Any = None
 
@@ -308,6 +338,8 @@ def _late(make: Callable[[], Any], workers: int, **options: Any) -> DataLoader[A
     """Under this schedule the first batches of the epoch are the first of their workers."""
     global _single
     _single, data = None, make()
+    _of_cache.cache_clear()
+    OfMethod.rng.cache_clear()
     if isinstance(data, Collates):
         data, options = Noisy(N), {**options, "collate_fn": data}
     given: Any = {"schedule": "round_robin", "num_workers": workers, **options}
@@ -327,6 +359,9 @@ LATE: dict[str, tuple[Any, str]] = {
     "cached property": (Cached, "dataset.rng"),
     "of a process": (OfProcess, "dataset.rng"),
     "of a module": (lambda: OfModule(N), "_single"),
+    "of a cache": (lambda: OfCache(N), "_of_cache[...]"),
+    "of a method's cache": (lambda: OfMethod(N), "rng[...][...]"),
+    "of a thread": (OfThread, "dataset.local.rng"),
     "of a collate_fn": (Collates, "collate_fn.rng"),
 }
 

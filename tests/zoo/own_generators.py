@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -163,6 +165,31 @@ def of_map(**arguments: Any) -> dict[str, Any]:
     return {"dataset": range(N), **arguments}
 
 
+_local = threading.local()
+_context_rng = ContextVar("_context_rng", default=random.Random(3))
+
+
+class OfThread(Noisy):
+    def __getitem__(self, index: int) -> Any:
+        return index + _local.rng.random()
+
+
+class OfContext(Noisy):
+    def __getitem__(self, index: int) -> Any:
+        return index + _context_rng.get().random()
+
+
+def _of_thread() -> dict[str, Any]:
+    """A new program has the generator at its beginning."""
+    _local.rng = random.Random(3)
+    return of_map(dataset=OfThread(N))
+
+
+def _of_context() -> dict[str, Any]:
+    _context_rng.get().seed(3)
+    return of_map(dataset=OfContext(N))
+
+
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "dataset": lambda: of_map(dataset=Draws(np.random.default_rng(3))),
     "nested": lambda: of_map(dataset=ConcatDataset([Subset(Draws(random.Random(3)), range(N))])),
@@ -185,6 +212,8 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     ),
     "iterator of a loader": lambda: of_map(dataset=Draws(Batches())),
     "loader": lambda: of_map(dataset=Draws(Epochs())),
+    "of a thread": _of_thread,
+    "of a context": _of_context,
     "class": _of_class,
     "default of a method": _of_default,
     "none": lambda: of_map(dataset=Noisy(N)),

@@ -1,19 +1,21 @@
-"""The output of the commands: tables for people, in colours if rich is there; JSON for programs."""
+"""Numbers as options; and the output: tables, in colours if rich is there, and JSON."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import json
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass
 class Table:
-    """Rows under a title: a name, a value, and where there is one a remark."""
+    """Rows under a title: a name, and values or remarks."""
 
     title: str
     rows: list[tuple[Any, ...]] = field(default_factory=list)
@@ -27,6 +29,18 @@ def show(tables: Iterable[Table], data: Any, as_json: bool) -> None:
         _show_rich(tables)
     else:
         print("\n\n".join(map(_as_text, tables)))
+
+
+def number_from(least: float, kind: type[Any] = float) -> Callable[[str], Any]:
+    """The type of an option that is a finite number of a kind, from the least one."""
+
+    def read(text: str) -> Any:
+        found = kind(text)
+        if not least <= found < math.inf:
+            raise argparse.ArgumentTypeError(f"should be from {least:g}, got {text}")
+        return found
+
+    return read
 
 
 def complain(text: str) -> int:
@@ -58,8 +72,8 @@ def _show_rich(tables: Iterable[Table]) -> None:
             title=_text(table.title, "bold"), title_justify="left", show_header=False, box=None
         )
         for row in table.rows:
-            styles = ["cyan", "", "dim"]
-            shown.add_row(*(_text(cell, style) for cell, style in zip(row, styles)))
+            styles = ["cyan", "", "dim", "dim"]
+            shown.add_row(*map(_text, row, styles))
         console.print(shown)
         console.print()
 

@@ -22,7 +22,7 @@ from PIL import Image
 
 from picklable_loader.__main__ import main
 from picklable_loader.tools.demo import command
-from picklable_loader.tools.demo.compare import Facts, gather
+from picklable_loader.tools.demo.compare import compare
 from picklable_loader.tools.demo.train import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -91,14 +91,13 @@ def test_the_resumed_run_is_the_uninterrupted_one_to_the_last_bit(shown: Shown) 
     assert facts["exact"] and facts["weights_equal"] and facts["redone_equal"]
     assert (facts["steps_equal"], facts["steps_compared"]) == (76, 76)
     assert facts["largest_difference"] == facts["repeated"] == facts["missed"] == 0
-    assert facts["times_seen"] == {"2": 1536}
 
 
 def test_the_killed_run_ends_without_an_end(shown: Shown) -> None:
     for kind in ("picklable_loader", "torch"):
         events = shown.journal(f"{kind}.killed")
         assert events[-1]["step"] == shown.facts["killed_at"] - 1
-        assert "checkpoint" in events[shown.facts["saved_at"]]
+        assert "save_ms" in events[shown.facts["saved_at"]]
         assert not any("accuracy" in event for event in events)
 
 
@@ -145,13 +144,13 @@ def test_no_process_of_the_demo_outlives_it(shown: Shown) -> None:
         assert time.monotonic() < deadline, left
 
 
-def edit_journal(plan: Plan, step: int, change: Callable[[dict[str, Any]], None]) -> Facts:
+def edit_journal(plan: Plan, step: int, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """The facts after a change in one event of the resumed run."""
     path = plan.journal("picklable_loader", "resumed")
     lines = path.read_text().splitlines()
     change(event := json.loads(lines[step]))
     path.write_text("\n".join([*lines[:step], json.dumps(event), *lines[step + 1 :]]))
-    return gather(plan, "picklable_loader").facts
+    return compare(plan, "picklable_loader").facts
 
 
 def test_one_wrong_bit_in_one_loss_is_found(copied: Plan) -> None:
@@ -159,8 +158,8 @@ def test_one_wrong_bit_in_one_loss_is_found(copied: Plan) -> None:
         event["loss"] = (float.fromhex(event["loss"]) * (1 + 2**-52)).hex()
 
     facts = edit_journal(copied, 40, change)
-    assert (facts.steps_equal, facts.steps_compared) == (75, 76)
-    assert not facts.exact
+    assert (facts["steps_equal"], facts["steps_compared"]) == (75, 76)
+    assert not facts["exact"]
 
 
 def test_one_wrong_weight_is_found(copied: Plan) -> None:
@@ -168,9 +167,9 @@ def test_one_wrong_weight_is_found(copied: Plan) -> None:
     weights = torch.load(path)
     next(iter(weights.values())).view(-1)[0] += 1e-3
     torch.save(weights, path)
-    facts = gather(copied, "picklable_loader").facts
-    assert not facts.weights_equal
-    assert not facts.exact
+    facts = compare(copied, "picklable_loader").facts
+    assert not facts["weights_equal"]
+    assert not facts["exact"]
 
 
 def test_a_sample_seen_twice_is_found(copied: Plan) -> None:
@@ -178,8 +177,8 @@ def test_a_sample_seen_twice_is_found(copied: Plan) -> None:
         event["indices"][0] = event["indices"][1]
 
     facts = edit_journal(copied, 0, change)
-    assert (facts.repeated, facts.missed) == (1, 1)
-    assert not facts.exact
+    assert (facts["repeated"], facts["missed"]) == (1, 1)
+    assert not facts["exact"]
 
 
 def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(

@@ -16,13 +16,14 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -45,40 +46,26 @@ ROLES: tuple[Role, ...] = ("uninterrupted", "killed", "resumed")
 
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
-BAR = "{desc:<32}{percentage:3.0f}%|{bar:22}| {n_fmt:>4}/{total_fmt} {elapsed}{postfix}"
-
 
 @dataclass(frozen=True)
 class Plan:
     """The course of one training; steps are counted from its beginning, over all epochs."""
 
-    #: for checkpoints, journals and weights
     folder: Path
     epochs: int
-    #: batches that are delivered in the epoch of the checkpoint when that is written
-    saved_in: int = STEPS_PER_EPOCH * 5 // 12
 
     @property
     def steps(self) -> int:
         return self.epochs * STEPS_PER_EPOCH
 
     @property
-    def struck_epoch(self) -> int:
-        return (self.epochs - 1) // 2
-
-    @property
     def saved_at(self) -> int:
-        return self.struck_epoch * STEPS_PER_EPOCH + self.saved_in
+        return (self.epochs - 1) // 2 * STEPS_PER_EPOCH + STEPS_PER_EPOCH * 5 // 12
 
     @property
     def killed_at(self) -> int:
         # As in real life, some work is lost and has to be done again.
         return self.saved_at + STEPS_PER_EPOCH // 3
-
-    @property
-    def digits(self) -> Path:
-        """A saved dict of ``images``, shape ``(1797, 8, 8)``, and ``labels``."""
-        return self.folder / "digits.pt"
 
     def checkpoint(self, kind: Kind) -> Path:
         return self.folder / f"{kind}.checkpoint.pt"
@@ -126,9 +113,7 @@ class Training:
     """A model that learns batch by batch, and a journal of it."""
 
     def __init__(self, plan: Plan, kind: Kind, role: Role) -> None:
-        self.plan = plan
-        self.kind = kind
-        self.role = role
+        self.plan, self.kind, self.role = plan, kind, role
         self.model = nn.Sequential(
             nn.Conv2d(1, 16, 3, padding=1),
             nn.ReLU(),
@@ -141,42 +126,42 @@ class Training:
         # A line is with the kernel when it is written, so that SIGKILL cannot lose it.
         self.journal = plan.journal(kind, role).open("w", buffering=1)
         self.step = 0
-        self.bar: Any = None
 
     def note(self, **event: Any) -> None:
         self.journal.write(json.dumps(event) + "\n")
 
-    def show_bar(self) -> None:
-        """Show the progress bar, from where this run begins."""
+    def learn(self, batches: Iterable[Batch], bar: Any, data: Callable[[], dict[str, Any]]) -> None:
+        """Do a step on each batch. ``data`` gives what a checkpoint has of the loader."""
+        for images, labels, indices in batches:
+            loss = functional.cross_entropy(self.model(images), labels)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            self.note(step=self.step, loss=float(loss.detach()).hex(), indices=indices.tolist())
+            self.step += 1
+            bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
+            bar.update()
+            if self.role == "killed" and self.step == self.plan.saved_at:
+                self.save(data())
+            if self.role == "killed" and self.step == self.plan.killed_at:
+                bar.refresh()
+                os.kill(os.getpid(), signal.SIGKILL)  # no handler, no finally, no atexit
+            if self.step == self.plan.steps:
+                return
+
+    def bar(self) -> Any:
+        """A progress bar, from where this run begins."""
         title = f"{self.kind}, {self.role}"
-        steps = self.plan.steps
-        self.bar = tqdm(desc=title, total=steps, initial=self.step, bar_format=BAR, mininterval=0.2)
+        return tqdm(desc=f"{title:<31}", total=self.plan.steps, initial=self.step, ncols=100)
 
-    def learn(self, images: torch.Tensor, labels: torch.Tensor, indices: torch.Tensor) -> None:
-        """Do one step on a batch."""
-        loss = functional.cross_entropy(self.model(images), labels)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        self.note(step=self.step, loss=float(loss.detach()).hex(), indices=indices.tolist())
-        self.step += 1
-        self.bar.set_postfix_str(f"loss {loss.item():.3f}", refresh=False)
-        self.bar.update()
-
-    @property
-    def saves_now(self) -> bool:
-        return self.role == "killed" and self.step == self.plan.saved_at
-
-    def save(self, state_bytes: int | None = None, **more: Any) -> None:
+    def save(self, data: dict[str, Any]) -> None:
         """Write the checkpoint: the model, the optimizer, and what is given with them."""
-        path = self.plan.checkpoint(self.kind)
         begin = time.perf_counter()
-        torch.save(
-            {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), **more},
-            path,
-        )
-        taken = (time.perf_counter() - begin) * 1e3
-        self.note(milliseconds=taken, checkpoint=path.stat().st_size, state=state_bytes)
+        parts = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save({**parts, **data}, self.plan.checkpoint(self.kind))
+        self.note(save_ms=(time.perf_counter() - begin) * 1e3)
+        if "it" in data:
+            self.note(state_bytes=len(pickle.dumps(data["it"].state_dict())))
 
     def restore(self, weights_only: bool) -> dict[str, Any]:
         """Read the checkpoint; model and optimizer are what they were."""
@@ -185,15 +170,8 @@ class Training:
         self.optimizer.load_state_dict(saved["optimizer"])
         return cast(dict[str, Any], saved)
 
-    def die_if_it_is_time(self) -> None:
-        """Send this process SIGKILL: no handler, no finally, no atexit."""
-        if self.role == "killed" and self.step == self.plan.killed_at:
-            self.bar.refresh()
-            os.kill(os.getpid(), signal.SIGKILL)
-
     def finish(self, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Write the final weights, and how well they do on images never trained on."""
-        self.bar.close()
         torch.save(self.model.state_dict(), self.plan.weights(self.kind, self.role))
         with torch.no_grad():
             right = self.model(images).argmax(1) == labels
@@ -209,16 +187,12 @@ def train_with_ours(training: Training, dataset: Digits) -> None:
         loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=WORKERS)
         it = iter(cast(DataLoader[Batch], loader))
     training.step = it.epoch * len(it) + it.step
-    training.show_bar()
-    while True:
-        for batch in it:
-            training.learn(*batch)
-            if training.saves_now:
-                training.save(len(pickle.dumps(it.state_dict())), it=it)
-            training.die_if_it_is_time()
-        if training.step == training.plan.steps:
-            return
-        it = iter(it.loader)
+    with training.bar() as bar:
+        while True:
+            training.learn(it, bar, lambda: {"it": it})
+            if training.step == training.plan.steps:
+                break
+            it = iter(it.loader)
 
 
 def train_with_torch(training: Training, dataset: Digits) -> None:
@@ -231,21 +205,12 @@ def train_with_torch(training: Training, dataset: Digits) -> None:
     steps is restored, for the learning rate, and the data begin at the start of an epoch, in a new
     order.
     """
-    epoch = 0
     if training.role == "resumed":
-        saved = training.restore(weights_only=True)
-        epoch, training.step = saved["epoch"], saved["step"]
+        training.step = training.restore(weights_only=True)["step"]
     loader = TorchDataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=WORKERS)
-    training.show_bar()
-    while training.step < training.plan.steps:
-        for batch in cast(Iterable[Batch], loader):
-            training.learn(*batch)
-            if training.saves_now:
-                training.save(epoch=epoch, step=training.step)
-            training.die_if_it_is_time()
-            if training.step == training.plan.steps:
-                break
-        epoch += 1
+    with training.bar() as bar:
+        while training.step < training.plan.steps:
+            training.learn(loader, bar, lambda: {"step": training.step})
 
 
 def main(kind: Kind, role: Role, folder: Path, epochs: int) -> None:
@@ -253,7 +218,9 @@ def main(kind: Kind, role: Role, folder: Path, epochs: int) -> None:
     torch.set_num_threads(1)  # sums in one order: the same bits whatever else the machine does
     torch.manual_seed(0)
     training = Training(Plan(folder, epochs), kind, role)
-    images, labels = torch.load(training.plan.digits).values()
+    digits = load_digits()  # out of the scikit-learn package; nothing is downloaded
+    images = torch.tensor(digits.images / 16.0, dtype=torch.float32)
+    labels = torch.tensor(digits.target)
     mixed = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     chosen, test = mixed[:TRAINED_ON], mixed[TRAINED_ON:]
     train = train_with_ours if kind == "picklable_loader" else train_with_torch

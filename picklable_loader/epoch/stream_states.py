@@ -31,8 +31,8 @@ from ..datasets.protocol import dataset_state
 from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
 from ..fetching.worker.baseline import Baseline
 from ..rng.generators import states_from_text, states_to_text
-from ..saving.pickles.dtypes import dumps
 from ..saving.pickles.opened import Pickled
+from ..saving.pickles.picklers import to_bytes
 from ..saving.states.plain import decode, encode_state
 
 _STATES = ("dataset", "iterator")
@@ -163,7 +163,7 @@ def _read(state: Any, stream: int) -> bytes | None:
             entries[name] = decode(entries[name])
         if "rng" in entries:
             entries["rng"] = states_from_text(entries["rng"])
-        return dumps(entries)
+        return to_bytes(entries)
     except SYMPTOMS as error:
         raise DamagedStateError(field, "plain values", state) from error
 

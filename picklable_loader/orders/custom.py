@@ -28,7 +28,7 @@ from ..rng.generators import GeneratorStates, capture_all, states_from_text, sta
 from ..rng.owned import has_generators, ids_of_global, owned_in
 from ..rng.source import Setting, Source
 from ..saving.states.checksum import checksum
-from ..saving.states.plain import alike, decode, encode_any, encode_state
+from ..saving.states.plain import alike, decode, encode_state
 from .attribute_rngs import ATTRIBUTE_RNGS
 from .attributes import Frozen, changed, small, thaw
 from .given import Event, goes_on, receiver_of, taker_of
@@ -383,7 +383,7 @@ class CustomOrder:
         self._moved_to = self._own_state()
         if "sampler_state" in saved:
             given = decode(saved["sampler_state"])
-            self._loaded = not alike(self._moved_to, encode_any(given))
+            self._loaded = not alike(self._moved_to, encode_state(given, "", live=True))
             if self._loaded:
                 self._sampler.load_state_dict(given)
         if not record.taken:

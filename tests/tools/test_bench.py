@@ -98,9 +98,9 @@ def test_the_screen_fits_and_names_what_it_suggests(
     ("name", "parts"),
     [
         ("my_loaders", ["MODULE:FUNCTION"]),
-        ("not_there:ours", ["no module 'not_there'"]),
+        ("not_there:ours", ["No module named 'not_there'", "Start this in the folder"]),
         ("half_a_module:ours", ["a_module_that_nobody_has", "importing 'half_a_module'"]),
-        ("my_loaders:our", ["nothing that is called 'our'", "Did you mean 'ours'?"]),
+        ("my_loaders:our", ["has no attribute 'our'", "Did you mean 'ours'?"]),
         ("my_loaders:answer", ["no function", "'int'"]),
         ("my_loaders:nothing", ["returned None", "should return a DataLoader"]),
         ("my_loaders:raises", ["KeyError: 'learning_rate'", "raised the exception above"]),

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -18,7 +20,7 @@ import numpy as np
 import torch
 import torch.multiprocessing  # noqa: F401  (registers torch's reductions with ForkingPickler)
 
-from .class_ids import numbered
+from ...saving.pickles.picklers import is_found
 
 #: Buffers up to this size travel within the message.
 INLINE_BYTES = 64 * 1024
@@ -105,7 +107,7 @@ class _Pickler(pickle.Pickler):
             as_it_is = obj.flags.writeable and obj.dtype.isnative
             return obj.__reduce_ex__(5) if as_it_is else obj.__reduce__()
         if isinstance(obj, type):
-            return numbered(obj) or NotImplemented
+            return _numbered(obj) or NotImplemented
         if kind is torch.nn.Parameter and _is_lazy(obj):
             return kind, (obj.detach(), obj.requires_grad)
         if isinstance(obj, _SEES_A_STORAGE):
@@ -254,6 +256,20 @@ def _layout(tensor: torch.Tensor, start: int) -> tuple[Any, ...]:
     return _DTYPES[tensor.dtype], offset, shape, stride, tensor.requires_grad
 
 
+def _numbered(kind: type[Any]) -> Any:
+    """The pickled form of a class that no module has under its name; None for all others.
+
+    cloudpickle gives a number to each class that it writes, and makes a class of that number once
+    in a process. Workers have such classes from a fork, or from their payload, so both sides know
+    the number. One example is a class from a notebook cell that was loaded elsewhere.
+    """
+    tracker = sys.modules.get("cloudpickle.cloudpickle")
+    if tracker is None:  # then nobody has given it one
+        return None
+    number = getattr(tracker, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {}).get(kind)
+    return None if number is None or is_found(kind) else (_of_number, (number,))
+
+
 # --- what a message is unpickled with ------------------------------------------------------------
 
 #: Types by their number in a message; both sides run the same torch.
@@ -296,3 +312,8 @@ def _over(
         storage = torch.frombuffer(source, dtype=torch.uint8).untyped_storage()
     tensor = torch.empty(0, dtype=_TYPES[dtype], device="cpu").set_(storage, offset, shape, stride)
     return tensor.requires_grad_(requires_grad)
+
+
+def _of_number(number: str) -> Any:
+    """The class that cloudpickle knows by a number."""
+    return import_module("cloudpickle.cloudpickle")._DYNAMIC_CLASS_TRACKER_BY_ID[number]

@@ -9,7 +9,6 @@ import torch
 from torch._utils import ExceptionWrapper
 
 from ...core.events import Failed, LastState
-from ...core.task import Task
 from ...errors import StreamError
 from ...rng.generators import capture_all
 from ..transport.channels import Channel
@@ -19,11 +18,14 @@ from .fetch import Job
 from .replica import Replica, WorkerConfig, own_copy
 
 
-def serve(channel: Channel, job: Job, config: WorkerConfig) -> None:
-    """Answer requests until the other end of the channel is closed."""
+def serve(channel: Channel, job: Job | Exception, config: WorkerConfig) -> None:
+    """Answer requests until the other end of the channel is closed.
+
+    An exception in place of the job is the answer to all of them.
+    """
     torch.set_num_threads(1)
     collate_into(channel.allocate)
-    worker = _Worker(job, config)
+    worker = None if isinstance(job, Exception) else _Worker(job, config)
     done_ns: int | None = None
     while True:
         try:
@@ -34,28 +36,20 @@ def serve(channel: Channel, job: Job, config: WorkerConfig) -> None:
         request = read_request(message)
         task = request.task
         channel.note(request.ticket)
-        answer = worker.answer(request)
+        if worker is None:
+            number = task if isinstance(task, int) else task.step
+            answer = Answer(request.run, number, config.worker, None, job)
+        else:
+            answer = worker.answer(request)
         answer.ticket = request.ticket
         answer.idle_ns = 0 if done_ns is None else began_ns - done_ns
         sending_ns = time.perf_counter_ns()
         channel.send(answer, began_ns)
         done_ns = time.perf_counter_ns()
-        if answer.stream_state is not None and isinstance(task, Task) and task.stream is not None:
+        if answer.stream_state is None or isinstance(task, int) or task.stream is None:
+            continue
+        if worker is not None:
             worker.replicas[task.stream].cadence.sent(done_ns - sending_ns)
-
-
-def refuse(channel: Channel, worker: int, error: Exception) -> None:
-    """Answer a worker's requests with an error, until the other end of the channel is closed."""
-    while True:
-        try:
-            message = channel.receive()
-        except EOFError:
-            return
-        task = (request := read_request(message)).task
-        number = task if isinstance(task, int) else task.step
-        channel.note(request.ticket)
-        answer = Answer(request.run, number, worker, None, error, ticket=request.ticket)
-        channel.send(answer, time.perf_counter_ns())
 
 
 class _Worker:

@@ -23,7 +23,7 @@ from ..transport.channels import WorkersEnd
 from ..transport.payload import Payload
 from .fetch import Job
 from .hooks import end
-from .loop import refuse, serve
+from .loop import serve
 from .replica import WorkerConfig
 
 try:
@@ -48,13 +48,14 @@ def work(line: WorkersEnd, job: Job | Payload, config: WorkerConfig, life: Any, 
     # Prints a line when the process dies of SIGBUS, SIGSEGV and the like.
     _set_worker_signal_handlers()
     try:
-        todo: Job = job  # type: ignore[assignment]  # unless it is one
+        todo: Job | Exception = job  # type: ignore[assignment]  # unless it is a payload
         if isinstance(job, Payload):
             try:
                 todo, init = job.open()
+                config = replace(config, worker_init_fn=init)
             except Exception as error:  # whatever people's __setstate__ raises
                 traceback.print_exc()
-                refusal = CannotLoadError(
+                todo = CannotLoadError(
                     f"DataLoader worker (pid {os.getpid()}): what it was given (dataset, "
                     "collate_fn, ...)",
                     f"{type(error).__name__}: {error}; its traceback is in stderr",
@@ -62,12 +63,9 @@ def work(line: WorkersEnd, job: Job | Payload, config: WorkerConfig, life: Any, 
                     'is raised there, or say multiprocessing_context="fork", which copies the '
                     "process instead",
                 )
-                refuse(line.open(), config.worker, refusal)
-                return
-            config = replace(config, worker_init_fn=init)
         with suppress(EOFError):  # nobody wants what was being sent
             serve(line.open(), todo, config)
-        if todo.exit_fn is not None:
+        if isinstance(todo, Job) and todo.exit_fn is not None:
             end(todo.exit_fn, config.worker)
     except (EOFError, KeyboardInterrupt):
         pass  # nobody listens any more; and a dataset may raise that itself, as under torch

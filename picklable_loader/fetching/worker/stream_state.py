@@ -33,7 +33,7 @@ from ...saving.pickles.by_reference import (
     left_out,
     loads,
 )
-from ...saving.pickles.dtypes import dump
+from ...saving.pickles.picklers import to_bytes
 from .baseline import Baseline, FirstBaseline
 from .fetch import NEVER, Job
 
@@ -79,7 +79,7 @@ class StreamSaver:
         self._undone: dict[str, Any] | None = None
         #: what the dataset was before the epoch, if that is needed to go on
         self.beginning: Baseline | None = None
-        #: where states are pickled: memory that is used again is written to several times as fast
+        #: where states are pickled
         self._buffer = io.BytesIO()
         #: generators that dataset and iterator own, and that their states lack
         self._unsaved: list[str] = []
@@ -149,10 +149,7 @@ class StreamSaver:
                 if entries.keys() & _PUT_BACK and self._announced is not None:
                     entries["announced"] = self._announced
                 entries |= {"over": True, **self._after(entries, iterator)}
-            self._buffer.seek(0)
-            dump(entries, self._buffer)
-            self._buffer.truncate()
-            return self._buffer.getvalue()
+            return to_bytes(entries, self._buffer)
         except CannotSaveError as error:
             return error
         except Exception as error:  # whatever people's state_dict or __reduce__ raises

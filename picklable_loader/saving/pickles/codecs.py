@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ...errors import CannotSaveError
-from .dtypes import as_bytes, is_lost
 from .mapped_files import MappedFiles
 from .opened import made, open_carried, standing_beside
-from .picklers import dump_with, is_data
+from .picklers import as_bytes, dump_with, is_data, is_lost
 from .stock import codec_name
 
 #: makes an object without calling its ``__init__``, in few bytes

@@ -17,11 +17,10 @@ import torch
 
 from ...rng.generators import GLOBAL
 from .codecs import Carried, Codec
-from .dtypes import is_lost
 from .explain import blame
 from .mapped_files import MappedFiles
 from .opened import Opened, standing_beside
-from .picklers import Refer, is_data, reached, refusal
+from .picklers import Refer, is_data, is_lost, reached, refusal
 from .placeholder import absent, is_absent
 from .stock import STOCK
 

@@ -21,7 +21,7 @@ import torch
 
 from ...errors import UsageError
 from ...rng.generators import GLOBAL
-from .opened import cached, global_generator
+from .opened import cached, global_generator, restored
 from .stock import STOCK, needed
 
 #: gives the reference to an object in a codec's bytes; None: the object itself is written
@@ -232,6 +232,54 @@ _LOCKS: dict[type[Any], Callable[[], Any]] = {
     type(threading.Lock()): threading.Lock,
     type(threading.RLock()): threading.RLock,
 }
+
+
+# --- tensors of types that torch pickles and cannot unpickle, such as ``torch.uint16`` ------------
+# Torch 2.13 raises AttributeError when it reads them; ``torch.save`` has no such trouble. Here they
+# are written as bytes and the name of the type.
+
+
+def is_lost(obj: Any) -> bool:
+    """It is a tensor that pickle writes, and cannot read."""
+    return type(obj) is torch.Tensor and obj.layout is torch.strided and _is_lost(obj.dtype)
+
+
+@cache
+def _is_lost(dtype: torch.dtype) -> bool:
+    try:
+        pickle.loads(pickle.dumps(torch.empty(1, dtype=dtype)))
+    except Exception:  # whatever torch raises there
+        return True
+    return False
+
+
+def as_bytes(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """How such a tensor is pickled: what to call, with what."""
+    storage = tensor.untyped_storage()
+    data = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    layout = tensor.shape, tensor.stride(), tensor.storage_offset()
+    return restored, (data, tensor.dtype, *layout, tensor.requires_grad)
+
+
+def to_bytes(obj: Any, buffer: io.BytesIO | None = None) -> bytes:
+    """Pickle an object, such tensors in it as bytes.
+
+    A buffer may be used many times: memory that is used again is written to several times as fast.
+    """
+    buffer = io.BytesIO() if buffer is None else buffer
+    buffer.seek(0)
+    pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = _BY_BYTES
+    pickler.dump(obj)
+    buffer.truncate()
+    return buffer.getvalue()
+
+
+def _reduce(tensor: torch.Tensor) -> Any:
+    return as_bytes(tensor) if is_lost(tensor) else tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+
+_BY_BYTES: Any = ChainMap({torch.Tensor: _reduce}, copyreg.dispatch_table)
 
 
 class Sink:

@@ -101,14 +101,6 @@ def encode(value: Any, level: int = 0) -> Any:
     raise NotPlain(f"a {kind.__module__}.{kind.__qualname__}")
 
 
-def encode_any(value: Any) -> Any:
-    """The plain form of a value; or the value itself, `Held`, for a pickle."""
-    try:
-        return encode(value)
-    except NotPlain:
-        return Held(value)
-
-
 def encode_state(value: Any, what: str, live: bool = False) -> Any:
     """The form in which a state, or with ``live`` a pickled iterator, has what people's code gave.
 

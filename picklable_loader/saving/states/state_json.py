@@ -12,7 +12,7 @@ import math
 import struct
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -54,9 +54,7 @@ def to_json(state: Any) -> str:
                 "its text would be endless: it contains itself, or has parts in so many places",
                 "Use pickle, or torch.save",
             )
-        lines: list[str] = []
-        _write(_form(state, _STATE), "", "", lines)
-        return "\n".join(lines) + "\n"
+        return "\n".join(_written(_form(state, _STATE))[0]) + "\n"
     except RecursionError:
         raise CannotSaveError(
             "the state", "it is nested some hundred levels deep", "Keep flatter values there"
@@ -173,64 +171,49 @@ _FORMS: dict[type[Any], Callable[[Any], Any]] = {
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
-def _write(form: Any, indent: str, lead: str, lines: list[str]) -> None:
-    """Append the lines of a form, the first one behind a lead."""
-    fields = isinstance(form, dict) and _TYPE not in form  # each on a line of its own
-    if not form or not isinstance(form, dict | list):
-        lines.append(lead + _dumps(form))
-    elif not fields and _fits(form, _WIDTH - len(indent)):
-        lines.append(lead + _dumps(form))
-    elif isinstance(form, dict):
-        if fields or (
-            "base64" not in form and any(type(v) in (dict, list) and v for v in form.values())
-        ):
-            parts = [(f"{_dumps(name)}: ", each) for name, each in form.items()]
-            _write_block("{}", parts, indent, lead, lines)
-        else:
-            lines.append(lead + _dumps(form))
-    elif any(isinstance(item, dict | list) for item in form):
-        _write_block("[]", [("", item) for item in form], indent, lead, lines)
-    else:
-        rows = list(_rows(form, indent))
-        lines += [lead + rows[0], *rows[1:]]
+def _written(form: Any, indent: str = "") -> tuple[list[str], str | None]:
+    """The lines of a form, the first one without its indent; and all of it as one line, if short.
 
-
-def _fits(form: Any, room: int) -> bool:
-    """A form fits into so many characters; a large one is not looked at to its end."""
-    least, waiting = 0, [form]
-    while waiting and least <= room:
-        part = waiting.pop()
-        least += 2 + (len(part) if isinstance(part, str) else 0)
-        if isinstance(part, dict | list):
-            if len(part) > room:
-                return False
-            waiting += [*part, *part.values()] if isinstance(part, dict) else part
-    return least <= room + 2 and len(_dumps(form)) <= room
-
-
-def _write_block(
-    brackets: str, parts: list[tuple[str, Any]], indent: str, lead: str, lines: list[str]
-) -> None:
+    Each field of a dict has a line of its own. Other forms are on one line if they fit.
+    """
+    room, is_dict = _WIDTH - len(indent), type(form) is dict
+    if not form or type(form) not in (dict, list):
+        return [text := _dumps(form)], text
+    values, is_value = list(form.values()) if is_dict else form, not is_dict or _TYPE in form
+    is_flat = not any(type(each) in (dict, list) for each in values)
+    if is_value and (is_flat or (is_dict and "base64" in form)):
+        text = _dumps(form)
+        fits = len(text) <= room
+        return [text] if fits or is_dict else _rows(form, indent), text if fits else None
     inner = indent + "  "
-    lines.append(lead + brackets[0])
-    for at, (name, form) in enumerate(parts):
-        _write(form, inner, inner + name, lines)
-        lines[-1] += "," if at < len(parts) - 1 else ""
-    lines.append(indent + brackets[1])
+    names = [f"{_dumps(name)}: " for name in form] if is_dict else [""] * len(values)
+    parts = [_written(each, inner) for each in values]
+    short = [f"{name}{text}" for name, (_, text) in zip(names, parts) if text is not None]
+    flat = None
+    if len(short) == len(parts) and sum(map(len, short)) + 2 * len(short) <= room:
+        flat = ", ".join(short).join("{}" if is_dict else "[]")
+        if is_value:
+            return [flat], flat
+    lines = []
+    for name, ((own, *rest), _) in zip(names, parts):
+        lines += [f"{inner}{name}{own}", *rest]
+        lines[-1] += ","
+    lines[-1] = lines[-1][:-1]
+    first, last = "{}" if is_dict else "[]"
+    return [first, *lines, indent + last], flat
 
 
-def _rows(items: list[Any], indent: str) -> Iterator[str]:
+def _rows(items: list[Any], indent: str) -> list[str]:
     """A long list of numbers or texts: as many on a line as it has room for."""
-    yield "["
+    rows = ["["]
     row = indent + "  "
     for at, item in enumerate(items):
         text = _dumps(item) + ("," if at < len(items) - 1 else "")
         if len(row) + len(text) > _WIDTH and row.strip():
-            yield row.rstrip()
+            rows.append(row.rstrip())
             row = indent + "  "
         row += text + " "
-    yield row.rstrip()
-    yield indent + "]"
+    return [*rows, row.rstrip(), indent + "]"]
 
 
 # --- reading -------------------------------------------------------------------------------------

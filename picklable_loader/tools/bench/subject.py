@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import importlib
+import sys
 from collections.abc import Callable, Sized
 from dataclasses import dataclass, fields
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -101,33 +102,25 @@ def find(name: str) -> Subject:
 
 def function(name: str) -> Callable[..., Any]:
     """The function of that name, ``module:function``; BenchError if there is none."""
-    where, separator, what = name.partition(":")
-    if not (where and separator and what):
+    module, _, what = name.partition(":")
+    if not (module and what):
         raise BenchError("this is not MODULE:FUNCTION, such as train.data:make_loader.")
-    module = _module(where)
-    found = getattr(module, what, None)
-    if found is None:
-        near = difflib.get_close_matches(what, vars(module), n=1)
+    try:
+        found = resolve_name(name)
+    except AttributeError as error:
+        near = difflib.get_close_matches(what, vars(sys.modules.get(module, object)), n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise BenchError(f"the module {where!r} has nothing that is called {what!r}.{hint}")
+        raise BenchError(f"the exception above is about {name!r}.{hint}") from error
+    except Exception as error:
+        raise BenchError(
+            f"importing {module!r} raised the exception above. Start this in the folder that has "
+            "the module, which is named with dots and without .py."
+        ) from error
     if not callable(found):
         raise BenchError(
             f"{what!r} is {_described(found)}, no function. Name one that returns a DataLoader."
         )
     return found  # type: ignore[no-any-return]
-
-
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{name}.".startswith(f"{missing}."):
-            raise BenchError(
-                f"there is no module {missing!r}. Start this in the folder that has it, or "
-                "install it; it is named with dots and without .py."
-            ) from None
-        raise BenchError(f"importing {name!r} raised the exception above.") from error
 
 
 def _described(value: object) -> str:

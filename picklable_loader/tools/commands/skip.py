@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from ...saving.states.skip import MOST_TASKS, moved_on, tasks_claimed
 from ...saving.states.state_json import from_json, to_json
 from ..table import Table, complain, show
 from .contents import NotRead, kind_of, text_of
-from .findings import Path, brief, is_state, text_of_path
+from .findings import is_state, text_of_path, walk
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,20 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Move on every state in the file: 0; 2 if that is not exact, and nothing was written."""
-    mover = _Mover(options.count)
     try:
         kind = kind_of(options.file)
-        changed = mover.copy(_read(options.file, kind))
-        if not mover.moved:
+        content = _read(options.file, kind)
+        moved = _move(content, options.count)
+        if not moved:
             raise NotRead(f"{options.file}: there is no state in it")
-        _write(changed, options.output, kind)
+        _write(content, options.output, kind)
     except RecursionError:
         return complain(f"{options.file}: it is nested too deep to be written anew")
     except (NotRead, LoaderError, OSError) as error:
         return complain(_worded(error, options.file))
     title = f"{options.output}: moved on by {options.count} batches"
-    rows = [(m["path"] or "the state", f"step {m['from']} → {m['to']}") for m in mover.moved]
-    data = {"file": options.output, "states": mover.moved}
+    rows = [(m["path"] or "the state", f"step {m['from']} → {m['to']}") for m in moved]
+    data = {"file": options.output, "states": moved}
     show([Table(title, rows)], data, options.json)
     return 0
 
@@ -79,41 +78,19 @@ def _write(content: Any, path: str, kind: str) -> None:
             torch.save(content, file)
 
 
-class _Mover:
-    """Copies a file's content, with its states moved on; a state that is there twice, once."""
-
-    def __init__(self, count: int) -> None:
-        self.moved: list[dict[str, Any]] = []
-        self._count = count
-        self._copies: dict[int, Any] = {}
-        self._tasks_left = MOST_TASKS
-
-    def copy(self, node: Any, path: Path = None) -> Any:
-        if type(node) not in (dict, list, tuple):
-            return node
-        if id(node) not in self._copies:
-            self._copies[id(node)] = self._copy(node, path)
-        return self._copies[id(node)]
-
-    def _copy(self, node: Any, path: Path) -> Any:
-        depth = 1 if path is None else path[2] + 1
-        if type(node) is not dict:
-            return type(node)(
-                self.copy(each, (path, partial("[{}]".format, at), depth))
-                for at, each in enumerate(node)
-            )
+def _move(content: Any, count: int) -> list[dict[str, Any]]:
+    """Move on each state in a file's content; returns where they are, and their steps."""
+    moved, tasks_left = [], MOST_TASKS
+    for path, node in walk(content):
         if is_state(node):
-            self._tasks_left -= tasks_claimed(node)
-            if self._tasks_left < 0:
+            tasks_left -= tasks_claimed(node)
+            if tasks_left < 0:
                 raise UsageError(f"The windows of all states have more than {MOST_TASKS} tasks")
-            there = moved_on(node, self._count)
-            where = text_of_path(path)
-            self.moved.append({"path": where, "from": node["step"], "to": there["step"]})
-            return there
-        return {
-            key: self.copy(each, (path, partial("[{}]".format, brief(key)), depth))
-            for key, each in node.items()
-        }
+            there, before = moved_on(node, count), node["step"]
+            node.clear()
+            node.update(there)
+            moved.append({"path": text_of_path(path), "from": before, "to": there["step"]})
+    return moved
 
 
 def _worded(error: Exception, path: str) -> str:

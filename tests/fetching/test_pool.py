@@ -455,9 +455,8 @@ def test_what_cannot_be_pickled_is_refused_and_no_worker_is_left(
     local = job([lambda: None])
     posts = [WorkerConfig(worker, 2, base_seed=5) for worker in range(2)]
     refused = (TypeError, AttributeError, pickle.PicklingError)
-    with pytest.warns(UserWarning, match=f"{method}.*multiprocessing_context"):
-        with pytest.raises(refused):
-            Pool(multiprocessing.get_context(method), local, posts, lines())
+    with pytest.raises(refused):
+        Pool(multiprocessing.get_context(method), local, posts, lines())
     assert not children()
 
 

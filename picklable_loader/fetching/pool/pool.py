@@ -12,7 +12,6 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from ...errors import warn
 from ..transport.channels import Lines
 from ..transport.fork_safety import guard
 from ..transport.open_files import explained, lacks_descriptors
@@ -70,16 +69,6 @@ class Pool:
                 for config in configs:
                     self._processes.append(self._start(config))
             self._watch()
-        except _PICKLE_ERRORS:
-            self.retire()
-            warn(
-                "Got pickle error when attempting to start a worker Process: the dataset, "
-                "collate_fn, worker_init_fn or a seed hook cannot be pickled, which the start "
-                f"method {context.get_start_method()!r} needs. Define it at the top level of a "
-                'module, or use multiprocessing_context="fork"',
-                UserWarning,
-            )
-            raise
         except BaseException as error:
             self.retire()
             if isinstance(error, OSError) and lacks_descriptors(error):
@@ -147,7 +136,7 @@ class Pool:
             )
             try:
                 process.start()
-            except _PICKLE_ERRORS:
+            except (TypeError, AttributeError, pickle.PicklingError):
                 check_arguments(config.init_args or {}, self._context.get_start_method())
                 raise
             finally:
@@ -156,9 +145,6 @@ class Pool:
                     stack.close()
         started: BaseProcess = process
         return started
-
-
-_PICKLE_ERRORS = (TypeError, AttributeError, pickle.PicklingError)
 
 
 def _retire(

@@ -17,13 +17,7 @@ from torch.utils.data import Dataset
 
 from ...datasets.datapipes import is_iter_datapipe, lasting
 from ...datasets.protocol import has_set_epoch, is_stateful, set_epoch_of
-from ...saving.pickles.by_reference import (
-    attributes_of,
-    dumps,
-    large_leaves,
-    left_out,
-    loads,
-)
+from ...saving.pickles.by_reference import attributes_of, dumps, large_leaves, left_out, loads
 
 #: an attribute that is larger when pickled, large tensors and arrays in it aside, is not carried
 _MOST_BYTES = 1 << 24

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Any
 
 from ...errors import UsageError
@@ -53,12 +52,7 @@ class sending:
         _here.notes = _latest = notes
         return notes
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         global _latest
         _here.notes = _latest = self._before
 

@@ -27,12 +27,7 @@ from ...datasets.wrapper import keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
 from ...rng.owned import owned_not_in
-from ...saving.pickles.by_reference import (
-    attributes_of,
-    dumps,
-    left_out,
-    loads,
-)
+from ...saving.pickles.by_reference import attributes_of, dumps, left_out, loads
 from ...saving.pickles.picklers import to_bytes
 from .baseline import Baseline, FirstBaseline
 from .fetch import NEVER, Job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,6 @@ _WAITING = 0.5
 
 #: batches for each worker that are not timed, as workers had made them before: torch's window
 _AHEAD = 2
-
-_NOTHING = object()
 
 _Figures = tuple[Stats, float]
 
@@ -63,16 +61,16 @@ def try_out(loader: TorchDataLoader[Any], seconds: float, step_s: float) -> Tria
     Half of the seconds at least is for what is timed, from two batches on. A training step takes
     ``step_s``, in which this process does nothing else.
     """
-    pass_ = _Pass(loader, step_s)
+    batches = _endless(loader)
     try:
         begin = time.perf_counter()
-        size = _size(pass_.next())
-        first_s = time.perf_counter() - begin
-        pass_.go_on(_AHEAD * loader.num_workers)
-        before, began = pass_.figures(), time.perf_counter()
+        _, first = next(batches)
+        size, first_s = _size(first), time.perf_counter() - begin
+        _, iterator = _take(batches, step_s, max(1, _AHEAD * loader.num_workers))
+        before, began = _figures(iterator), time.perf_counter()
         end = max(begin + seconds, began + seconds / 2)
-        batches = pass_.go_on(max(2, loader.num_workers), end)
-        taken, after = time.perf_counter() - began, pass_.figures()
+        count, iterator = _take(batches, step_s, max(2, loader.num_workers), end)
+        taken, after = time.perf_counter() - began, _figures(iterator)
     except BenchError:
         raise
     except Exception as error:
@@ -81,9 +79,9 @@ def try_out(loader: TorchDataLoader[Any], seconds: float, step_s: float) -> Tria
             f"num_workers={loader.num_workers}."
         ) from error
     finally:
-        pass_.close()
+        batches.close()
     known = _measured(before, after, taken) if loader.num_workers else {}
-    return Trial(loader.num_workers, first_s, batches, taken, size, **known)
+    return Trial(loader.num_workers, first_s, count, taken, size, **known)
 
 
 _NO_BATCH = (
@@ -96,51 +94,44 @@ _ONE_EPOCH = (
 )
 
 
-class _Pass:
-    """A consumer, who begins a new epoch when one is over."""
+def _endless(loader: TorchDataLoader[Any]) -> Generator[tuple[Any, Any], None, None]:
+    """Iterators and their batches, epoch after epoch; BenchError if one has none."""
+    problem: str = _NO_BATCH
+    iterator: Any = None
+    try:
+        while True:
+            iterator = None  # its workers end before the next ones start, as after a for loop
+            iterator = iter(loader)
+            for batch in iterator:
+                problem = ""
+                yield iterator, batch
+            if problem:
+                raise BenchError(problem)
+            problem = _ONE_EPOCH
+    finally:
+        if isinstance(iterator, LoaderIterator):
+            iterator.close()
 
-    def __init__(self, loader: TorchDataLoader[Any], step_s: float) -> None:
-        self._loader = loader
-        self._step_s = step_s
-        self._iterator: Any = None
 
-    def next(self) -> Any:
-        """The next batch; BenchError if a whole epoch has none."""
-        begun = self._iterator is not None
-        if begun:
-            batch = next(self._iterator, _NOTHING)
-            if batch is not _NOTHING:
-                return batch
-            self._iterator = None  # its workers end before the next ones start, as after a for loop
-        self._iterator = iter(self._loader)
-        batch = next(self._iterator, _NOTHING)
-        if batch is _NOTHING:
-            raise BenchError(_ONE_EPOCH if begun else _NO_BATCH)
-        return batch
+def _take(
+    batches: Iterator[tuple[Any, Any]], step_s: float, least: int, end: float = 0.0
+) -> tuple[int, Any]:
+    """Take batches until it is that late, so many at least; how many, and the iterator in use."""
+    count, iterator = 0, None
+    while count < least or time.perf_counter() < end:
+        iterator, _ = next(batches)
+        count += 1
+        if step_s:
+            time.sleep(step_s)
+    return count, iterator
 
-    def go_on(self, least: int, end: float = 0.0) -> int:
-        """Take batches until it is that late, and so many at least; returns how many."""
-        batches = 0
-        while batches < least or time.perf_counter() < end:
-            self.next()
-            batches += 1
-            if self._step_s:
-                time.sleep(self._step_s)
-        return batches
 
-    def figures(self) -> _Figures | None:
-        """Its iterator's figures, and seconds that its workers ran; None if it is torch's."""
-        iterator = self._iterator
-        if not isinstance(iterator, LoaderIterator):
-            return None
-        stats = iterator.stats()
-        return stats, sum(_processor_s(worker.pid) for worker in stats.workers)
-
-    def close(self) -> None:
-        """Retire the workers."""
-        if isinstance(self._iterator, LoaderIterator):
-            self._iterator.close()
-        self._iterator = None
+def _figures(iterator: Any) -> _Figures | None:
+    """An iterator's figures, and seconds that its workers ran; None if it is torch's."""
+    if not isinstance(iterator, LoaderIterator):
+        return None
+    stats = iterator.stats()
+    return stats, sum(_processor_s(worker.pid) for worker in stats.workers)
 
 
 def _processor_s(pid: int | None) -> float:

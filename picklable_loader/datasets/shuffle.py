@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any, Literal
 
 from ..core.checks import check_choice, whole_number
-from ..errors import DamagedStateError, Difference, StateMismatch
+from ..errors import SYMPTOMS, DamagedStateError, Difference, StateMismatch
 from ..saving.states.arrays import NotPlain
 from ..saving.states.plain import decode, encode
 from .wrapper import (
@@ -206,7 +206,7 @@ class SampleKeeper(ShuffleIterator):
     def _restore(self, state: dict[str, Any]) -> None:
         try:
             samples = [decode(form) for form in state["samples"]]
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except SYMPTOMS as error:
             raise DamagedStateError("samples", "samples of a buffer", error) from error
         self._inner = reopen(self._dataset, state["inner"])
         self._buffer = samples

@@ -16,21 +16,12 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ...errors import DamagedStateError, UsageError
+from ...errors import SYMPTOMS, DamagedStateError, UsageError
 from .pickle_nodes import Stored, Tensor
 from .pickle_tree import NotPickle, Trace, trace
 
 #: what zipfile raises for archives that nobody has written
-_TORN = (
-    zipfile.BadZipFile,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OverflowError,
-    RuntimeError,
-    ValueError,
-    struct.error,
-)
+_TORN = (*SYMPTOMS, EOFError, MemoryError, struct.error, zipfile.BadZipFile)
 
 _CHUNK_BYTES = 1 << 20
 

@@ -107,15 +107,12 @@ def function(name: str) -> Callable[..., Any]:
         raise BenchError("this is not MODULE:FUNCTION, such as train.data:make_loader.")
     try:
         found = resolve_name(name)
-    except AttributeError as error:
-        near = difflib.get_close_matches(what, vars(sys.modules.get(module, object)), n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise BenchError(f"the exception above is about {name!r}.{hint}") from error
     except Exception as error:
-        raise BenchError(
-            f"importing {module!r} raised the exception above. Start this in the folder that has "
-            "the module, which is named with dots and without .py."
-        ) from error
+        near = difflib.get_close_matches(what, vars(sys.modules.get(module, object)), n=1)
+        hint = "Start this in the folder that has the module. It is named with dots, without .py."
+        if near:
+            hint = f"Did you mean {near[0]!r}?"
+        raise BenchError(f"{type(error).__name__}: {error}. {hint}") from error
     if not callable(found):
         raise BenchError(
             f"{what!r} is {_described(found)}, no function. Name one that returns a DataLoader."

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..saving.states.arrays import bytes_of
+
 
 def difference(expected: Any, found: Any, path: str) -> str | None:
     """The first difference, in words; None if both are equal bit for bit."""
@@ -40,12 +42,7 @@ def _same_array(expected: Any, found: Any) -> bool:
         return bool(expected.tobytes() == found.tobytes())
     if expected.layout is not torch.strided or expected.is_quantized:
         return repr(expected) == repr(found)
-    return torch.equal(_bytes_of(expected), _bytes_of(found))
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().resolve_conj().contiguous().reshape(-1)
-    return flat.view(torch.uint8) if flat.numel() else flat
+    return bytes_of(expected) == bytes_of(found)
 
 
 def _differ(expected: Any, found: Any, path: str) -> str:

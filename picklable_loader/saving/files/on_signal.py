@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from ...errors import UsageError, warn
@@ -141,12 +141,7 @@ class save_on_signal:
                 save(checkpoint, self._path, save_rng=self._save_rng)
             self.saved = True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
             if kind is None and _several_ranks():
                 if self.received is not None and not self.saved:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..states.arrays import bytes_of
 from ..states.plain import encode
 
 
@@ -96,8 +97,7 @@ def as_nodes(value: Any) -> Any:
     if kind in _SCALARS:
         return value
     if kind is torch.Tensor:
-        data = value.reshape(-1).view(torch.uint8).numpy().tobytes()
-        return Built("torch.Tensor", (str(value.dtype), list(value.shape), data))
+        return Built("torch.Tensor", (str(value.dtype), list(value.shape), bytes_of(value)))
     return Built(f"{kind.__module__}.{kind.__qualname__}", (as_nodes(encode(value)),))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..states.arrays import bytes_of
 from .picklers import reductions
 
 #: tensors and arrays above this are looked for, and not written
@@ -252,9 +253,8 @@ def _at_once(
 
 
 def _content(tensor: torch.Tensor) -> Path:
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    data = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
-    return str(tensor.dtype), str(tensor.device), tuple(tensor.shape), tensor.requires_grad, data
+    layout = str(tensor.dtype), str(tensor.device), tuple(tensor.shape), tensor.requires_grad
+    return *layout, bytes_of(tensor)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -99,3 +99,9 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise ValueError("a tensor of more numbers than it has memory for")
     return tensor
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """The numbers of a dense tensor on any device, one after the other."""
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().tobytes()

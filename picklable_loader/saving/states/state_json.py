@@ -19,7 +19,7 @@ import torch
 
 from ...core.snapshot import FORMAT
 from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, UsageError
-from .arrays import TORCH_DTYPES, NotPlain, whole
+from .arrays import TORCH_DTYPES, NotPlain, bytes_of, whole
 from .plain import check_hashes, decode, encode, is_endless
 from .skip import MOST_TASKS, moved_on, tasks_claimed
 from .tree import Path, text_of
@@ -146,12 +146,11 @@ def _form_tensor(value: torch.Tensor) -> Any:
     except ValueError as error:
         advice = "Put its dense clone() there, or use torch.save"
         raise CannotSaveError("a tensor in the state", f"it is {error}", advice) from None
-    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return {
         _TYPE: "Tensor",
         "dtype": str(value.dtype).removeprefix("torch."),
         "shape": list(value.shape),
-        "base64": _base64(flat.view(torch.uint8).numpy().tobytes()),
+        "base64": _base64(bytes_of(value)),
     }
 
 

@@ -100,10 +100,6 @@ inline void seed_sample(uint64_t seed) {
   global.set_current_seed(seed);
 }
 
-} // namespace detail
-
-namespace detail {
-
 // The seed of this call from Python.
 inline uint64_t seed_of_call() {
   auto& call = here();

@@ -202,29 +202,8 @@ struct Arguments {
   static constexpr bool callback = (HoldsCallback<std::decay_t<Args>>::value || ...);
 };
 
-// A function of any kind, as pybind11 takes it: one that is const, and not noexcept.
-template <typename Function, typename Result, typename... Args>
-struct Maker {
-  using Takes = Arguments<Args...>;
-  mutable Function function;
-  Result operator()(Args... args) const { return function(std::forward<Args>(args)...); }
-};
-
-template <typename Function, typename Class, typename Result, typename... Args>
-Maker<Function, Result, Args...> maker(Result (Class::*)(Args...) const);
-template <typename Function, typename Class, typename Result, typename... Args>
-Maker<Function, Result, Args...> maker(Result (Class::*)(Args...));
-template <typename Function, typename Result, typename... Args>
-Maker<Function, Result, Args...> maker(Result (*)(Args...));
-
-template <typename Function>
-struct MakerOf {
-  using type = decltype(maker<Function>(&Function::operator()));
-};
-template <typename Function>
-struct MakerOf<Function*> {
-  using type = decltype(maker<Function*>(std::declval<Function*>()));
-};
+template <typename Result, typename... Args>
+Arguments<Args...> arguments_of(const std::function<Result(Args...)>&);
 
 template <typename Takes, typename Init, typename... Extra>
 struct Constructor {
@@ -252,10 +231,10 @@ auto init(Extra... extra) {
 // A function in place of a constructor; it returns the object, or a pointer to it.
 template <typename Function, typename... Extra>
 auto make(Function function, Extra... extra) {
-  using Maker = typename detail::MakerOf<Function>::type;
-  using Init = decltype(py::init(std::declval<Maker>()));
-  return detail::Constructor<typename Maker::Takes, Init, Extra...>{
-      py::init(Maker{std::move(function)}), {std::move(extra)...}};
+  std::function maker = std::move(function); // pybind11 takes none that is mutable or noexcept
+  using Takes = decltype(detail::arguments_of(maker));
+  return detail::Constructor<Takes, decltype(py::init(std::move(maker))), Extra...>{
+      py::init(std::move(maker)), {std::move(extra)...}};
 }
 
 // Among the constructors: the class has Python objects, so it is called with the GIL.

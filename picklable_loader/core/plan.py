@@ -133,19 +133,19 @@ class Plan:
         Raises:
             Exception: the sampler's; nothing has changed.
         """
-        tasks = sorted([*tasks, *self.backlog], key=_step)
-        if not (tasks or self.tail):
+        pending = sorted([*tasks, *self.backlog], key=_step)
+        if not (pending or self.tail):
             return True
-        if self.order.seekable and tasks[0].step + len(tasks) != self.next_step:
+        if self.order.seekable and pending[0].step + len(pending) != self.next_step:
             self.give_back(tasks)  # later steps were delivered before them
             return True
         if not self.order.seekable:
             order = self.order
-            if not (isinstance(order, Listener) and order.put_back(self._given(tasks))):
+            if not (isinstance(order, Listener) and order.put_back(self._given(pending))):
                 return False
         self._queues, self.tail = {}, []
-        if tasks:
-            self.next_step, self.position = tasks[0].step, tasks[0].position
+        if pending:
+            self.next_step, self.position = pending[0].step, pending[0].position
         self._ended = False
         self.seek()
         return True

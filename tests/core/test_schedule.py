@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zoo.orders import Walked, sequence
 
 from picklable_loader.core.cursor import Cursor
 from picklable_loader.core.events import (
+    Answered,
     Arrived,
     Budgeted,
     Condemn,
@@ -24,13 +26,17 @@ from picklable_loader.core.events import (
     Failed,
     Fault,
     Finish,
+    Flushed,
     Interrupted,
+    LastState,
+    LastStatesWanted,
     PassEmpty,
     Raise,
     Retract,
     Send,
     Skipped,
     Started,
+    Told,
     Wanted,
 )
 from picklable_loader.core.order import SequenceOrder
@@ -177,6 +183,52 @@ def test_an_interruption_loses_no_step_and_repeats_none(
     assert schedule.handle(Wanted()) == [Finish()]
 
 
+def test_a_step_that_is_flushed_twice_comes_once_where_later_ones_were_delivered() -> None:
+    schedule = Schedule(plan_of(3), Policy(budget=2, in_order=False))
+    schedule.handle(Started())
+    schedule.handle(Arrived(1))
+    assert schedule.handle(Wanted())[-1] == Deliver(1)
+    for _ in range(2):
+        schedule.handle(Flushed())
+    assert [task.step for task in schedule.plan.backlog] == [0, 2]
+    dropped = [*schedule.handle(Arrived(0)), *schedule.handle(Arrived(2))]
+    assert dropped == [Drop(0), Drop(2)]
+    assert delivered_by(schedule, [], 2) == [0, 2]
+
+
+def test_a_task_that_is_drawn_when_a_signal_comes_is_drawn_again() -> None:
+    schedule = Schedule(plan_of(3), Policy(budget=2))
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    schedule._window.add = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        schedule.handle(Started())
+    assert schedule.handle(Interrupted(0)) == []
+    assert delivered_by(schedule, schedule.handle(Started()), 3) == [0, 1, 2]
+
+
+def test_the_text_of_a_bug_has_the_last_64_events_without_states_and_feedback() -> None:
+    schedule = Schedule(plan_of(99), Policy(budget=2))
+    schedule.handle(Started({0: "state"}))
+    answers = [Arrived(0, "state"), Failed(1, notes=[b"note"]), Arrived(2, notes=[b"note"])]
+    for event in (*answers, Told(b"note"), LastStatesWanted(1), LastState(0, "state")):
+        schedule.handle(event)
+        if isinstance(event, Answered):
+            schedule.handle(Wanted())
+    with pytest.raises(InvalidTransition) as caught:
+        schedule.handle(Failed(0))
+    events = [Started(), Arrived(0), Wanted(), Failed(1), Wanted(), Arrived(2), Wanted()]
+    events += [Told(b""), LastStatesWanted(1), LastState(0, None), Failed(0)]
+    assert caught.value.past == tuple(map(repr, events))
+    for _ in range(64):
+        schedule.handle(Wanted())
+    with pytest.raises(InvalidTransition) as caught:
+        schedule.handle(Failed(0))
+    assert caught.value.past == (*[repr(Wanted())] * 63, repr(Failed(0)))
+
+
 @pytest.mark.parametrize("kind", [Arrived, Emptied])
 def test_a_second_answer_for_a_task_that_waits_is_a_bug(kind: Any) -> None:
     schedule = Schedule(plan_of(3), Policy(workers=1, budget=2))
@@ -275,6 +327,14 @@ def test_the_window_does_not_grow_while_the_consumer_is_the_slow_one() -> None:
     assert schedule.budget == 2
 
 
+def test_the_window_does_not_grow_while_a_bound_in_bytes_holds_tasks_back() -> None:
+    schedule = Schedule(plan_of(20), Policy(workers=2, budget=4, most=8, bytes=1))
+    schedule.handle(Started())
+    schedule.handle(Arrived(1, bytes=1))
+    assert schedule.handle(Wanted()) == []
+    assert (len(schedule.window()), schedule.budget) == (2, 4)
+
+
 def test_a_window_that_has_grown_behind_a_slow_head_falls_back_when_batches_become_large() -> None:
     schedule = Schedule(plan_of(40), Policy(workers=2, budget=4, most=16))
     schedule.handle(Started())
@@ -338,23 +398,42 @@ def test_a_new_budget_takes_effect_at_once_and_ends_the_growing() -> None:
     assert (len(schedule.window()), schedule.budget) == (2, 1)
 
 
+@pytest.mark.parametrize("seekable", [True, False])
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_budget_of_one_that_is_set_draws_from_a_custom_sampler_when_the_program_asks(
+    tasks: int, seekable: bool
+) -> None:
+    plan = Plan(sequence(range(9)) if seekable else Walked(range(9)), Grouping(Unit.SAMPLE))
+    schedule = Schedule(plan, Policy(budget=2))
+    schedule.handle(Started())
+    schedule.handle(Budgeted(tasks))
+    assert delivered_by(schedule, [Send(None, Task(step, step, step)) for step in (0, 1)], 2)
+    ahead = 0 if tasks == 1 and not seekable else tasks
+    assert len(schedule.window()) == ahead
+
+
 #: sizes of batches of which none is more than four times as large as another
 LIKE = st.integers(1, 30).flatmap(lambda least: st.lists(st.integers(least, 4 * least)))
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 12), st.integers(0, 400), LIKE)
+@given(st.integers(1, 4), st.integers(1, 12), st.integers(0, 400), LIKE, st.integers(0, 2))
 def test_what_waits_is_never_more_than_a_batch_a_worker_above_the_bound(
-    workers: int, budget: int, bound: int, sizes: list[int]
+    workers: int, budget: int, bound: int, sizes: list[int], lost: int
 ) -> None:
-    policy = Policy(workers=workers, budget=budget, bytes=bound)
-    assert highest(policy, sizes) <= bound + workers * max([*sizes, 0])
+    policy = Policy(workers=workers, budget=budget, bytes=bound, most_deaths=2)
+    assert highest(policy, sizes, lost) <= bound + workers * max([*sizes, 0])
 
 
-def highest(policy: Policy, sizes: list[int]) -> int:
-    """The most bytes that ever wait, of an epoch of batches of these sizes."""
+def highest(policy: Policy, sizes: list[int], lost: int) -> int:
+    """The most bytes that ever wait, of an epoch of batches of these sizes, and a worker's death.
+
+    It has lost so many tasks; 0: none has died.
+    """
     most = 0
     world = World(Schedule(plan_of(len(sizes)), policy))
+    if lost:
+        world.kill(lost)
     for turn, _ in enumerate(sizes):
         for step in sorted(world.under_way, reverse=bool(turn % 2)):
             world.under_way.remove(step)
@@ -429,6 +508,8 @@ class World:
             self.tell(Budgeted(1 + choice, choice if action == "bytes" else None))
         elif action == "kill":
             self.kill(choice)
+        elif action == "flush":
+            self.tell(Flushed())
         else:
             self.answer(choice, action == "fail")
 
@@ -448,7 +529,9 @@ class World:
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["want", "answer", "fail", "kill", "pickle", "budget", "bytes"]),
+        st.sampled_from(
+            ["want", "answer", "fail", "kill", "pickle", "budget", "bytes", "flush", "flush"]
+        ),
         st.integers(0, 7),
     ),
     max_size=60,
@@ -504,14 +587,15 @@ def test_a_snapshot_at_any_point_goes_on_under_any_policy(
 ) -> None:
     world = World(Schedule(plan_of(length, batch_size), policy), empty)
     for action, choice in actions:
-        if action in ("want", "answer", "fail", "pickle"):
+        if action in ("want", "answer", "fail", "pickle", "flush"):
             world.act(action, choice)
     plan = world.schedule.plan
+    pending = sorted([*world.schedule.window(), *plan.backlog], key=lambda task: task.step)
     cursor = Cursor(
         step=world.schedule.delivered,
         next_step=plan.next_step,
         position=plan.position,
-        window=world.schedule.window(),
+        window=tuple(pending),
     )
     saved = json.loads(json.dumps(to_plain(cursor, {"dataset_length": length})))
     restored, fits = from_plain(saved)

@@ -42,8 +42,8 @@ class Feedback:
         self.listening = heard is not None
         #: nothing is drawn before the consumer asks: the sampler listens, or was flushed
         self.waits = waits or self.listening
-        #: the sampler may still turn out to listen
-        self.unsure = plan is not None and not self.listening
+        #: nobody has seen yet whether the sampler listens, and whether it may
+        self.unsure = plan is not None
         #: notes about steps below it were received before this run
         self._known = heard or 0
         #: so were those about steps below this one, which the consumer has asked for
@@ -56,7 +56,8 @@ class Feedback:
         Raises:
             UsageError: its draws would depend on more than deliveries and the budget.
         """
-        if self.unsure and self._plan is not None:
+        if self.unsure:
+            assert self._plan is not None, "it is what the sampler is of"
             listens = self._plan.listens
             if listens:
                 _check(policy, self._plan.grouping.shard.world)

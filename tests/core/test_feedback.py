@@ -134,6 +134,7 @@ class Pass_:
                     del self.arrived[step]
                 case Finish():
                     self.over = True
+                    assert not self.arrived, "batches that nobody wants are forgotten"
                 case Fault(error):
                     raise error
                 case Retract():
@@ -477,6 +478,40 @@ def test_what_receive_raises_reaches_the_consumer_and_the_pass_goes_on() -> None
     assert (0, [repr(passing.got[0]).encode()]) not in order.log  # it counts as received
 
 
+@pytest.mark.parametrize("act", ["next", "flush", 0])
+def test_what_the_sampler_raises_is_not_lost_while_it_receives_feedback(act: Any) -> None:
+    passing = begun(under(2, 3), [], 12, back=False)
+    order: Any = passing.schedule.plan.order  # type: ignore[union-attr]
+
+    def fail(count: int) -> list[int]:
+        if len(order.log) == 2:
+            order.take = Attentive.take.__get__(order)
+            raise ZeroDivisionError
+        return Attentive.take(order, count)
+
+    order.take = fail
+    passing.next()
+    assert len(passing.got) == 1, "two batches were drawn before it failed"
+    passing.act(act)
+    with pytest.raises(ZeroDivisionError):
+        while len(passing.got) < 3:
+            passing.next()
+    assert len(passing.got) == 2
+    assert len(passing.run().got) == 6
+
+
+@pytest.mark.parametrize("event", [Started(), Skipped(1)])
+@pytest.mark.parametrize("listens", [True, None])
+def test_whether_a_sampler_listens_is_known_as_soon_as_it_or_its_iterator_says(
+    listens: bool | None, event: Any
+) -> None:
+    plan = Plan(Attentive(8, False, listens), Grouping(Unit.SAMPLE_OF_BATCH, 2))
+    schedule = Schedule(plan, Policy(workers=2, budget=3))
+    drawn = schedule.handle(event)
+    assert schedule.feedback.listening
+    assert len(drawn) == (3 if listens is None and event == Started() else 0)
+
+
 def test_a_larger_budget_from_the_program_counts_from_the_next_batch() -> None:
     passing = begun(Policy(workers=2), [], 12, back=False)
     passing.next()
@@ -497,5 +532,6 @@ def test_a_listener_is_refused_where_more_than_the_budget_decides(
     policy: Policy, shard: Shard, named: str
 ) -> None:
     plan = Plan(Attentive(8, False), Grouping(Unit.SAMPLE_OF_BATCH, 2, shard=shard))
-    with pytest.raises(UsageError, match=named):
-        Schedule(plan, policy).handle(Started())
+    for feedback in (Feedback(plan), Feedback(plan, heard=0)):  # the latter is of a state
+        with pytest.raises(UsageError, match=named):
+            Schedule(plan, policy, feedback=feedback).handle(Started())

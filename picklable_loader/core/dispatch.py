@@ -54,9 +54,10 @@ class Dispatch:
     def _send(
         self, entry: Entry, out: list[Instruction], position: StreamPosition | None = None
     ) -> None:
-        task = entry.task
+        stream, worker = entry.task.stream, None
         self._window.send(entry)
-        if self._placement.moving:
-            self._placement.sent(task.stream or 0)
-        worker = None if task.stream is None else self._placement.of(task.stream)
-        out.append(Send(worker, task, position))
+        if stream is not None:
+            worker = self._placement.of(stream)
+            if self._placement.moving:
+                self._placement.sent(stream)
+        out.append(Send(worker, entry.task, position))

@@ -134,9 +134,10 @@ class Placement:
         def left(stream: int) -> float:
             return max(work[full] - self._costs[stream], work[empty] + self._costs[stream])
 
+        self._wish = None
         best = min((s for s in self._costs if self.of(s) == full), key=left, default=None)
-        worth = best is not None and left(best) <= _WORTH * work[full]
-        self._wish = (best, empty) if best is not None and worth else None
+        if best is not None and left(best) <= _WORTH * work[full]:
+            self._wish = best, empty
 
     def _wait_longer(self) -> None:
         self._wish, self._answers = None, 0

@@ -62,9 +62,9 @@ class StreamPositions:
             found.pop()  # it was begun ahead of the consumer, or by an undone delivery
         return tuple(found)
 
-    def copy_of(self, stream: int | None) -> StreamPosition | None:
-        """A stream's position; None where streams have no states."""
-        return self._positions[stream].copy() if self._positions and stream is not None else None
+    def copy_of(self, stream: int) -> StreamPosition:
+        """A stream's position, which does not move any more."""
+        return self._positions[stream].copy()
 
     def last_states(self) -> dict[int, Any]:
         """By stream, the state in which the next epoch finds its dataset, if a worker sent it."""
@@ -87,21 +87,19 @@ class StreamPositions:
             if position is not None and not position.state_at and not position.ended:
                 position.state = state
 
-    def deliver(self, task: Task, state: Any) -> None:
-        """A batch was delivered; ``state`` is its stream's state after it."""
-        if self._positions and task.stream is not None:
-            self._positions[task.stream].deliver(task, state, self._remember)
+    def deliver(self, stream: int, task: Task, state: Any) -> None:
+        """A batch of a stream was delivered; ``state`` is the stream's state after it."""
+        self._positions[stream].deliver(task, state, self._remember)
 
     def pass_over(self, step: int, count: int) -> None:
         """Skip ``count`` steps, beginning with ``step``. Workers are not notified."""
-        if self._positions and self._remember:
+        if self._positions:
             for passed in range(step, step + count):
                 self._positions[passed % len(self._positions)].given += 1
 
-    def put_back(self, stream: int | None, position: StreamPosition | None) -> None:
+    def put_back(self, stream: int, position: StreamPosition) -> None:
         """Set a stream's position to an earlier one."""
-        if position is not None and stream is not None:
-            self._positions[stream] = position
+        self._positions[stream] = position
 
     def end(self, stream: int, state: Any) -> None:
         """A stream has no more data; ``state`` is the last state that its worker has sent."""

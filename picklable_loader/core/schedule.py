@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from ..errors import InvalidTransition
 from .budget import Budget, Policy
@@ -205,7 +205,7 @@ class Schedule:
         self._hear()
         plan, tasks = self.plan, self._window.tasks()
         assert isinstance(plan, Plan), "streams cannot go back"
-        drawn = bool(tasks or plan.backlog or plan.tail)
+        drawn = bool(tasks or plan.backlog)
         if plan.put_back(tasks):
             out.extend(map(Drop, self._window.give_up()))
             # A state from before it would have the sampler take back what was drawn only later.
@@ -216,9 +216,9 @@ class Schedule:
     def _answered(self, event: Answered, out: list[Instruction]) -> None:
         entry, forgotten = self._window.answer(event)
         if self._placement.moving:
-            self._placement.answered(entry.task.stream or 0, event.cost_ns)
+            self._placement.answered(cast(int, entry.task.stream), event.cost_ns)
         if type(event) is Ended:
-            stream = entry.task.stream or 0
+            stream = cast(int, entry.task.stream)
             self._streams.end(stream, event.state)
             self.plan.end(stream)
             self._exhausted = False  # there may be a stream to read again
@@ -302,7 +302,8 @@ class Schedule:
         if (last := self.deliveries.take_back(event.handed_over)) is not None:
             self.delivered = last.delivered
             self.feedback.retract(last.task.step)
-            self._streams.put_back(last.task.stream, last.position)
+            if last.position is not None:
+                self._streams.put_back(cast(int, last.task.stream), last.position)
             self._window.take_back(last.task)
             out.append(Retract(last.task.step))
         positions = self.positions()
@@ -344,15 +345,16 @@ class Schedule:
     def _move_on(self, entry: Entry) -> Answered:
         """Move on behind a step; returns its answer."""
         task, kind = entry.task, type(entry.answer)
-        position = self._streams.copy_of(task.stream) if self._streamed else None
+        stream = task.stream if self._streamed else None
+        position = None if stream is None else self._streams.copy_of(stream)
         newest = self.deliveries.newest
         self.deliveries.add(Delivery(self.delivered, task, position, kind is not Emptied, newest))
         answer = self._window.take(entry, Wanted)
         self.delivered += 1
         if answer.notes:
             self.feedback.add(task.step, answer.notes)
-        if self._streamed:
-            self._streams.deliver(task, answer.state)
+        if stream is not None:
+            self._streams.deliver(stream, task, answer.state)
         return answer
 
     def _refill(self, out: list[Instruction]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from ..errors import DamagedStateError, Difference, ForeignStateError, NewerStateError
 from .cursor import Cursor, Saved, usually_sees_worker_info
@@ -35,6 +35,7 @@ _OMITTED = ("num_streams", "batches", "worker_seed", "draws_as", "next_epoch")
 
 def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     """The saved form of a cursor; ``fits`` is the fingerprint of its loader."""
+    samples = cast(int, spacing(fits))  # a loader's own one is whole
     state = {
         "format": FORMAT,
         "version": VERSION,
@@ -42,7 +43,7 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         "step": cursor.step,
         "next_step": cursor.next_step,
         "position": cursor.position,
-        "window": _packed(cursor.window, spacing(fits)) if cursor.window else [],
+        "window": _packed(cursor.window, samples) if cursor.window else [],
         "base_seed": cursor.base_seed,
         "order": None if cursor.order is None else {**cursor.order},
         "sampler": {**cursor.sampler},
@@ -52,10 +53,10 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
         "fits": {**fits},
     }
     if cursor.streams:
-        state["streams"] = [_stream(position, spacing(fits)) for position in cursor.streams]
+        state["streams"] = [_stream(position, samples) for position in cursor.streams]
     if cursor.again:
         again = cursor.again.items()
-        state["again"] = {str(r): [_stream(each, spacing(fits)) for each in s] for r, s in again}
+        state["again"] = {str(r): [_stream(each, samples) for each in s] for r, s in again}
     for name in _OMITTED:
         if (value := getattr(cursor, name)) is not None:
             state[name] = value
@@ -200,7 +201,7 @@ def _rank(state: Mapping[str, Any]) -> tuple[int, int] | None:
     form = state.get("rank")
     if form is None:
         return None
-    if type(form) is not list or [type(part) for part in form] != [int, int]:
+    if [type(part) for part in form] != [int, int]:
         raise DamagedStateError("rank", "a rank and the number of ranks", form)
     rank, world = form
     if not 0 <= rank < world:
@@ -212,7 +213,7 @@ def _feedback(state: Mapping[str, Any]) -> dict[str, Any] | None:
     form = state.get("feedback")
     if form is None:
         return None
-    if type(form) is not dict or type(form.get("notes")) is not list:
+    if type(form.get("notes")) is not list:
         raise DamagedStateError("feedback", "budget, heard and notes", form)
     budget, step = _count(form, "budget"), _count(state, "step")
     if not 0 < budget <= _LONGEST_WINDOW:
@@ -236,7 +237,7 @@ def _feedback(state: Mapping[str, Any]) -> dict[str, Any] | None:
 # --- the streams ---------------------------------------------------------------------------------
 
 
-def _stream(position: StreamPosition, samples: int | None) -> dict[str, Any]:
+def _stream(position: StreamPosition, samples: int) -> dict[str, Any]:
     return {
         "given": position.given,
         "ended": position.ended,
@@ -286,7 +287,7 @@ def _streams(
 # windows: all tasks of one worker, for example, which are as many steps apart as there are workers.
 
 
-def _packed(window: Iterable[Task], samples: int | None) -> list[list[Any]]:
+def _packed(window: Iterable[Task], samples: int) -> list[list[Any]]:
     packed: list[list[Any]] = []
     newest: dict[int | None, list[Any]] = {}
     for task in window:
@@ -301,7 +302,7 @@ def _packed(window: Iterable[Task], samples: int | None) -> list[list[Any]]:
     return packed
 
 
-def _apart(run: list[Any], task: Task, per_step: int | None) -> int | None:
+def _apart(run: list[Any], task: Task, per_step: int) -> int | None:
     """How many steps the tasks of a run are apart, if this is the next of them."""
     if run[2] is not None or task.indices is not None:
         return None
@@ -309,7 +310,7 @@ def _apart(run: list[Any], task: Task, per_step: int | None) -> int | None:
     steps, samples = task.step - run[0], task.position - run[1]
     known: list[int] = run[4:] or [1 if count > 1 or task.stream is None else steps]
     apart = known[0]
-    fits = steps == count * apart and samples == steps * (per_step or 1)
+    fits = steps == count * apart and samples == steps * per_step
     return apart if fits else None
 
 

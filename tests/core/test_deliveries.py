@@ -50,6 +50,25 @@ def test_only_what_the_consumer_has_not_got_is_taken_back() -> None:
     assert len(deliveries) == 1 and deliveries.take_back(handed_over=1) is None
 
 
+def test_a_schedule_remembers_one_delivery_unless_more_are_asked_for() -> None:
+    for remember, most in (((), 1), ((4,), 4)):
+        plan = Plan(sequence(range(9)), Grouping(Unit.SAMPLE))
+        schedule = Schedule(plan, Policy(budget=2), 0, (), *remember)
+        schedule.handle(Started())
+        for step in range(6):
+            schedule.handle(Arrived(step))
+            schedule.handle(Wanted())
+        assert len(schedule.deliveries) == most
+
+
+def test_the_newest_step_is_the_one_before_unless_a_state_says_that_it_was_skipped() -> None:
+    plan = Plan(sequence(range(9)), Grouping(Unit.SAMPLE))
+    assert Schedule(plan, Policy()).delivered == 0
+    assert Schedule(plan, Policy()).deliveries.newest == -1
+    assert Schedule(plan, Policy(), 3).deliveries.newest == 2
+    assert Schedule(plan, Policy(), 3, newest=0).deliveries.newest == 0
+
+
 def test_nothing_is_remembered_from_before_a_skip() -> None:
     schedule = Schedule(Plan(sequence(range(9)), Grouping(Unit.SAMPLE)), Policy(budget=2), 0, (), 3)
     schedule.handle(Started())

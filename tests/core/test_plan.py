@@ -12,6 +12,7 @@ from zoo.orders import Walked, rest, sequence
 
 from picklable_loader.core.order import Order, SequenceOrder
 from picklable_loader.core.plan import Grouping, Plan, Unit
+from picklable_loader.core.shard import Shard
 from picklable_loader.core.task import Task
 
 
@@ -134,14 +135,17 @@ def test_advance_passes_over_the_backlog_first(steps: int) -> None:
 
 @st.composite
 def plans(draw: st.DrawFn) -> Callable[[], Plan]:
-    """A way to make equal plans, of any unit, over any order, with any backlog."""
+    """A way to make equal plans, of any unit and rank, over any order, with any backlog."""
     unit = draw(st.sampled_from(list(Unit)))
     if unit is Unit.BATCH:
         items: Sequence[Any] = draw(st.lists(st.lists(st.integers(), max_size=3), max_size=12))
     else:
         items = range(draw(st.integers(0, 25)))
     size = draw(st.integers(1, 5)) if unit is Unit.SAMPLE_OF_BATCH else 1
-    grouping = Grouping(unit, size, draw(st.booleans()) and unit is Unit.SAMPLE_OF_BATCH)
+    world = draw(st.integers(1, 3))
+    tail: Any = draw(st.sampled_from(["pad", "drop", "uneven"]))
+    shard = Shard(draw(st.integers(0, world - 1)), world, tail)
+    grouping = Grouping(unit, size, draw(st.booleans()) and unit is Unit.SAMPLE_OF_BATCH, shard)
     orders: list[Callable[[], Order]] = [
         lambda: sequence(items),
         lambda: Walked(items),

@@ -180,9 +180,10 @@ def test_a_walked_order_is_shared_as_a_sequence_is(
                     other.first,
                 )
             # A state holds what all ranks have in the step: each of them finds its own in it.
-            if world > 1:
-                saved = Task(task.step, task.drawn, task.position)
-                assert walked.again(saved) == task
+            saved = task.indices if task.drawn is None else task.drawn
+            assert walked.again(Task(task.step, saved, task.position)) == task
+            assert sought.again(Task(task.step, None, task.position)) == other
+            assert (task.drawn is None, other.drawn) == (world == 1, None)
         assert walked.remaining() == sought.remaining()
 
 

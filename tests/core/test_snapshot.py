@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from picklable_loader.core.cursor import Cursor, sees_worker_info
-from picklable_loader.core.snapshot import VERSION, differences, from_plain, to_plain
+from picklable_loader.core.snapshot import VERSION, differences, from_plain, spacing, to_plain
 from picklable_loader.core.streams import StreamPosition
 from picklable_loader.core.task import Task
 from picklable_loader.errors import (
@@ -32,6 +32,7 @@ ANYTHING = st.recursive(
 
 def test_a_cursor_survives() -> None:
     assert from_plain(to_plain(GOOD, {"seed": 1})) == (GOOD, {"seed": 1})
+    assert to_plain(GOOD, {})["version"] == 1
 
 
 @given(st.sampled_from(sorted(to_plain(GOOD, {}))), ANYTHING)
@@ -109,7 +110,9 @@ def test_it_survives_whether_streams_see_torchs_worker_information(
     draws_as: str | None, sees: bool
 ) -> None:
     cursor = GOOD._replace(worker_info=sees, draws_as=draws_as)
-    assert sees_worker_info(from_plain(to_plain(cursor, {}))[0]) is sees
+    plain = to_plain(cursor, {})
+    assert sees_worker_info(from_plain(plain)[0]) is sees
+    assert ("worker_info" in plain) is (sees != bool(draws_as)), "only where it is not usual"
 
 
 def test_the_epoch_of_the_next_pass_survives() -> None:
@@ -149,6 +152,194 @@ def test_each_property_in_which_two_loaders_differ_is_named_once() -> None:
         Difference("batch_size", 2, None),
         Difference("sampler", None, 4),
     ]
+    assert differences({"sampler_seed": 3}, {}) == [Difference("sampler_seed", 3, 0)]
+
+
+# --- damage, field by field ----------------------------------------------------------------------
+
+
+def full() -> dict[str, Any]:
+    """A state that has each record: 5 of 9 steps were delivered, and 2 are in the window."""
+    state = to_plain(GOOD, {"batch_size": 4, "world_size": 3})
+    stream = {"given": 9, "ended": False, "mark": {"rng": {}}, "marked": 5, "since": []}
+    return {
+        **state,
+        "streams": [{**stream, "since": [[3, 12, None, 4]]}],
+        "again": {"1": [{**stream, "marked": 9}]},
+        "feedback": {"budget": 2, "heard": 3, "notes": [[3, []], [4, []]], "newest": 4},
+        "workers": {"0": {}},
+        "sampler": {"attributes": {"seed": ["int", 3]}},
+        "program": {},
+    }
+
+
+def with_value(state: Any, path: str, value: Any) -> Any:
+    """The state with another value at ``streams/0/given``, for example."""
+    if not path:
+        return value
+    name, _, rest = path.partition("/")
+    if isinstance(state, list):
+        at = int(name)
+        return [*state[:at], with_value(state[at], rest, value), *state[at + 1 :]]
+    return {**state, name: with_value(state.get(name, {}), rest, value)}
+
+
+def damaged_field(state: dict[str, Any], live: bool = False) -> str:
+    with pytest.raises(DamagedStateError) as caught:
+        from_plain(state, live)
+    return caught.value.field
+
+
+BUDGET, NEWEST, NOTES = "feedback/budget", "feedback/newest", "feedback/notes"
+WINDOW = [[6, 24, [1, 2]], [8, 32, [3]]]
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize(
+    "path, good, bad, field",
+    [
+        ("version", 1, 0, "version"),
+        ("version", 1, True, "version"),
+        ("version", 1, -1, "version"),
+        ("epoch", 0, -1, "epoch"),
+        ("epoch", 2**62 - 1, 2**62, "epoch"),
+        ("window", WINDOW, [[6, 24, [1]], [6, 24, [1]]], "window"),
+        ("window", WINDOW, [[9, 36, [1]]], "window"),
+        ("window", WINDOW, [[6, 24]], "window[0]"),
+        ("window", WINDOW, [3], "window[0]"),
+        ("window/0/0", 0, -1, "window[0].step"),
+        ("window/0/1", 0, -1, "window[0].position"),
+        ("window/0/1", 2**62 - 1, 2**62, "window[0].position"),
+        ("window/1", [7, 28, None, 2], [7, 28, None, 3], "window[1]"),
+        ("window/1", [7, 28, None, 2, 1], [7, 28, None, 2, 0], "window[1]"),
+        ("window/1", [7, 28, None, 1], [7, 28, [5], 1], "window[1]"),
+        ("window/1", [7, 28, None, 1], [7, 28, None, -1], "window[1].count"),
+        ("window/1", [7, 28, None, 2, 1], [7, 28, None, 2, -1], "window[1].apart"),
+        ("step", 7, 8, "step"),
+        ("streams/0/marked", 5, 6, "streams[0].marked"),
+        ("streams/0/marked", 0, -1, "streams[0].marked"),
+        ("streams/0/given", 9, 8, "streams[0].marked"),
+        ("streams/0/given", 9, -1, "streams[0].given"),
+        ("streams/0/since", [[5, 20, None, 4]], [[5, 20, None, 5]], "window[0]"),
+        ("streams/0/since", [[8, 32, [1]]], [[9, 36, [1]]], "streams[0].since"),
+        ("again/2", [], [3], "again.2[0]"),
+        ("fits/world_size", 2, 1, "again"),
+        (BUDGET, 1, 0, "feedback.budget"),
+        (BUDGET, 10**5, 10**5 + 1, "feedback.budget"),
+        ("feedback/heard", 0, -1, "heard"),
+        (NEWEST, -1, -2, "feedback.newest"),
+        (NEWEST, 4, 5, "feedback.newest"),
+        (NOTES, [[0, []], [4, []]], [[-1, []], [4, []]], "feedback.notes"),
+        (NOTES, [[0, []], [4, []]], [[0, []], [5, []]], "feedback.notes"),
+        (NOTES, [[0, []], [4, []]], [[4, []], [0, []]], "feedback.notes"),
+        (NOTES, [[0, []], [4, []]], [[4, []], [4, []]], "feedback.notes"),
+        (NOTES, [[1, []]], [[True, []]], "feedback.notes"),
+        (NOTES, [[1, []]], [[1, {}]], "feedback.notes"),
+        (NOTES, [[1, []]], [1], "feedback.notes"),
+        ("draws_as", "workers", "torch", "draws_as"),
+        ("draws_as", "persistent_workers", "Workers", "draws_as"),
+    ],
+    ids=str,
+)
+def test_a_value_just_beyond_what_is_ever_written_is_damage(
+    path: str, good: Any, bad: Any, field: str, live: bool
+) -> None:
+    from_plain(with_value(full(), path, good), live)
+    assert damaged_field(with_value(full(), path, bad), live) == field
+
+
+@pytest.mark.parametrize(
+    "path, bad, field",
+    [
+        ("streams", {}, "streams"),
+        ("streams/0", [], "streams[0]"),
+        ("streams/0/ended", 1, "streams[0]"),
+        ("streams/0/since", {}, "streams[0]"),
+        ("again/1", {}, "again.1"),
+        ("feedback/notes", None, "feedback"),
+        ("feedback/newest", "4", "feedback.newest"),
+        ("rank", [0], "rank"),
+    ],
+    ids=str,
+)
+def test_damage_in_a_pickle_is_named_as_well(path: str, bad: Any, field: str) -> None:
+    assert damaged_field(with_value(full(), path, bad), live=True) == field
+
+
+@pytest.mark.parametrize(
+    "record, field",
+    [
+        ("", ""),
+        ("sampler/", "sampler."),
+        ("rng/", "rng."),
+        ("fits/", "fits."),
+        ("program/", "program."),
+        ("feedback/", "feedback."),
+        ("workers/0/", "workers.0."),
+        ("streams/0/", "streams[0]."),
+        ("streams/0/mark/", "streams[0].mark."),
+        ("streams/0/mark/rng/", "streams[0].mark.rng."),
+        ("again/1/0/", "again.1[0]."),
+    ],
+)
+def test_a_field_that_no_record_has_is_damage_and_its_name_is_cut(record: str, field: str) -> None:
+    from_plain(full())
+    assert damaged_field(with_value(full(), f"{record}new", 1)) == f"{field}new"
+    assert damaged_field(with_value(full(), record + 300 * "x", 1)) == (field + 300 * "x")[:200]
+
+
+@pytest.mark.parametrize(
+    "path, bad, field",
+    [
+        ("step", "5", "step"),
+        ("rng", [], "rng"),
+        ("rng/torch", 3, "rng.torch"),
+        ("fits/seed", "1", "fits.seed"),
+        ("sampler/attributes", [], "sampler.attributes"),
+        ("sampler/attributes/seed", 3, "sampler.attributes.seed"),
+        ("sampler/attributes/seed", ["int"], "sampler.attributes.seed"),
+        ("sampler/attributes/seed", ["int", 3, 3], "sampler.attributes.seed"),
+        ("sampler/attributes/seed", [3, 3], "sampler.attributes.seed"),
+        (f"sampler/attributes/{300 * 'x'}", 3, f"sampler.attributes.{181 * 'x'}"),
+        ("workers/0", [], "workers.0"),
+        (f"workers/{300 * 'x'}", [], f"workers.{192 * 'x'}"),
+        (f"workers/{300 * 'x'}/new", 3, f"workers.{192 * 'x'}"),
+        ("streams/0", [], "streams[0]"),
+        ("again/1", {}, "again.1"),
+        (f"again/{300 * 'x'}", {}, f"again.{194 * 'x'}"),
+        ("streams/0/mark/rng", [], "streams[0].mark.rng"),
+    ],
+    ids=lambda each: str(each)[:30],
+)
+def test_each_record_is_checked_before_anything_is_made_of_it(
+    path: str, bad: Any, field: str
+) -> None:
+    assert damaged_field(with_value(full(), path, bad)) == field
+
+
+@pytest.mark.parametrize(
+    "fits, samples",
+    [
+        ({}, 1),
+        ({"batch_size": None, "world_size": 3}, 3),
+        ({"batch_size": 8, "world_size": 4}, 32),
+        ({"batch_size": 8}, 8),
+        ({"batch_size": 0}, None),
+        ({"batch_size": True}, None),
+        ({"batch_size": 8, "world_size": 0}, None),
+        ({"batch_size": 8, "world_size": "4"}, None),
+    ],
+    ids=str,
+)
+def test_a_step_takes_a_batch_of_each_rank_unless_the_fingerprint_is_damaged(
+    fits: dict[str, Any], samples: int | None
+) -> None:
+    assert spacing(fits) == samples
+    runs = {**to_plain(GOOD, {}), "window": [[7, 28, None, 2]], "fits": fits}
+    if samples is None:
+        assert damaged_field(runs, live=True) == "window[0]"
+    else:
+        assert [task.position for task in from_plain(runs)[0].window] == [28, 28 + samples]
 
 
 # --- the streams ---------------------------------------------------------------------------------
@@ -183,7 +374,9 @@ def test_a_later_version_asks_for_an_upgrade() -> None:
         from_plain({**to_plain(GOOD, {}), "version": VERSION + 1})
 
 
-@pytest.mark.parametrize("state", [{"epoch": 1}, [], None, 3, "state"])
+@pytest.mark.parametrize(
+    "state", [{"epoch": 1}, {**to_plain(GOOD, {}), "format": "other"}, [], None, 3, "state"]
+)
 def test_what_is_no_state_is_foreign(state: Any) -> None:
     with pytest.raises(ForeignStateError):
         from_plain(state)
@@ -192,6 +385,14 @@ def test_what_is_no_state_is_foreign(state: Any) -> None:
 def test_a_state_with_some_fields_of_torchdatas_names_it() -> None:
     with pytest.raises(ForeignStateError, match=r"torchdata's.*exactly the fields of torchdata"):
         from_plain({"_snapshot": {}, "_steps_since_snapshot": 0})
+    with pytest.raises(ForeignStateError, match="torchdata"):
+        from_plain({"_sampler_iter_yielded": 3})
+
+
+def test_the_first_eight_keys_of_another_dict_are_named() -> None:
+    with pytest.raises(ForeignStateError) as caught:
+        from_plain({key: 1 for key in "ihgfedcba"})
+    assert caught.value.origin == f"something with the keys {[*'abcdefgh']}"
 
 
 @given(st.binary(max_size=200))

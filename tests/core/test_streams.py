@@ -25,9 +25,11 @@ from picklable_loader.core.events import (
     Ended,
     Failed,
     Finish,
+    Interrupted,
     LastState,
     LastStatesWanted,
     Raise,
+    Retract,
     Send,
     Skipped,
     Started,
@@ -91,6 +93,8 @@ class World:
                     self.moves += instruction.position is not None
                 case Deliver(step) | Raise(step):
                     self.delivered.append(self.batches.pop(step))
+                case Retract():
+                    self.delivered.pop()
                 case Condemn(task):
                     assert task.step == self.deadly
                     self.over = self.condemned = True
@@ -99,7 +103,11 @@ class World:
                 case _:
                     raise AssertionError(f"no worker and no consumer here knows {instruction}")
         self.schedule.validate()
-        assert len(self.schedule.window()) <= self.schedule.budget
+        schedule, window = self.schedule, self.schedule.window()
+        assert len(window) <= schedule.budget
+        most, again = schedule.plan.limit, bool(window) and window[-1].stream >= len(self.share)
+        if most is not None or again:  # nothing is read that other ranks have no counterpart of
+            assert schedule.delivered + len(window) <= (most or schedule.plan.batches)
 
     def answer(self, choice: int, kind: Any = Arrived, with_state: bool = False) -> None:
         busy = [worker for worker, queue in enumerate(self.queues) if queue]
@@ -149,6 +157,17 @@ class World:
         self.replicas[worker].clear()
         self.tell(Died(worker, lost, at_hand))
 
+    def interrupt(self, lost: int) -> None:
+        """A signal ends all workers; the consumer has not got the last ``lost`` batches."""
+        for queue, read in zip(self.queues, self.replicas):
+            queue.clear()
+            read.clear()
+        self.batches.clear()
+        self.tell(Interrupted(self.schedule.delivered - lost))
+        positions = self.schedule.positions()
+        self.unopened = {stream: position.given for stream, position in enumerate(positions)}
+        self.tell(Started())
+
     def finish(self) -> None:
         while not self.over:
             self.tell(Wanted())
@@ -168,7 +187,8 @@ POLICIES = st.builds(
 ) | st.just(Policy(lazy=True))
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["want", "answer", "fail", "mark", "kill", "pickle"]), st.integers(0, 7)
+        st.sampled_from(["want", "answer", "fail", "mark", "kill", "pickle", "interrupt"]),
+        st.integers(0, 7),
     ),
     max_size=60,
 )
@@ -184,6 +204,9 @@ def act(world: World, actions: list[tuple[str, int]]) -> None:
         elif action == "kill":
             if not world.schedule.policy.lazy:
                 world.kill(choice, choice // 2)
+        elif action == "interrupt":
+            if not world.over:
+                world.interrupt(lost=choice % 2)
         else:
             world.answer(choice, Failed if action == "fail" else Arrived, action == "mark")
 
@@ -253,6 +276,45 @@ def test_two_slow_streams_of_one_worker_part() -> None:
         assert world.delivered == in_turn(lengths)
     assert taken[False] >= 200 * 20
     assert taken[True] <= 200 * 12.5  # where 11 is the least
+
+
+def test_a_stream_that_has_ended_is_no_reason_for_another_to_move() -> None:
+    policy = Policy(workers=2, budget=4, moving=True)
+    world = World([2, 60, 60], policy, [StreamPosition() for _ in range(3)])
+    run_in_time(world, [15, 1, 10])
+    assert (len(world.delivered), world.moves) == (122, 0)
+
+
+def test_streams_part_also_after_the_death_of_their_worker() -> None:
+    policy = Policy(workers=2, budget=4, moving=True, most_deaths=2)
+    world = World([200] * 4, policy, [StreamPosition() for _ in range(4)])
+    world.kill(0)
+    assert run_in_time(world, [10, 1, 10, 1]) <= 200 * 12.5
+    assert world.delivered == in_turn([200] * 4)
+
+
+def test_states_of_the_epochs_beginning_are_for_streams_that_are_there() -> None:
+    later = StreamPosition(2, False, "later", 1)
+    positions = [StreamPosition(), later, StreamPosition(0, True), StreamPosition(1)]
+    schedule = Schedule(StreamPlan(positions, None), Policy(), 0, positions)
+    schedule.handle(Started({0: "a", 1: "b", 2: "c", 3: "d"}))
+    assert [position.state for position in schedule.positions()] == ["a", "later", None, "d"]
+
+
+@pytest.mark.parametrize(
+    "position, exact",
+    [
+        (StreamPosition(3, state="here", state_at=3), True),
+        (StreamPosition(3, state="earlier", state_at=2), False),
+        (StreamPosition(), False),
+        (StreamPosition(state=CannotSaveError("the dataset", "it is open", "Close it.")), False),
+    ],
+    ids=str,
+)
+def test_a_position_is_exact_where_its_own_state_is_known(
+    position: StreamPosition, exact: bool
+) -> None:
+    assert position.exact is exact
 
 
 def test_a_stream_moves_only_where_its_state_is_known() -> None:
@@ -542,6 +604,20 @@ def test_a_rank_whose_streams_have_more_than_was_said_ends_with_the_others() -> 
     world.finish()
     assert world.delivered == [(0, 0), (0, 1), (0, 2)]
     assert world.schedule.waiting and world.schedule.plan.cut
+
+
+def test_a_stream_that_is_read_again_ahead_of_the_consumer_has_no_position_yet() -> None:
+    share, positions = StreamShare(Shard(0, 2), 2), [StreamPosition()]
+    plan = StreamPlan(positions, None, share, batches=4)
+    schedule = Schedule(plan, Policy(budget=4), 0, positions)
+    schedule.handle(Started())
+    for event in (Arrived(0), Arrived(1), Ended(2)):
+        schedule.handle(event)
+    assert any(task.stream == 1 for task in schedule.window())
+    assert schedule.handle(Wanted())[-1] == Deliver(0)
+    assert schedule.positions() == (StreamPosition(1),)
+    assert schedule.handle(Wanted())[-1] == Deliver(1)
+    assert schedule.positions() == (StreamPosition(2, ended=True), StreamPosition())
 
 
 def test_more_streams_than_workers_share_them() -> None:

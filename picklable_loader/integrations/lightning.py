@@ -21,20 +21,12 @@ from ..rng.program import capture_program
 from .fabric import LoaderStates
 
 if TYPE_CHECKING or ("pytorch_lightning" in sys.modules and "lightning" not in sys.modules):
-    from pytorch_lightning.callbacks import Callback, GradientAccumulationScheduler, ProgressBar
+    from pytorch_lightning import callbacks
 else:
     try:
-        from lightning.pytorch.callbacks import (
-            Callback,
-            GradientAccumulationScheduler,
-            ProgressBar,
-        )
+        from lightning.pytorch import callbacks
     except ImportError:
-        from pytorch_lightning.callbacks import (
-            Callback,
-            GradientAccumulationScheduler,
-            ProgressBar,
-        )
+        from pytorch_lightning import callbacks
 
 _TRIED = "2.5.6 and 2.6.6"
 #: how the names of checkpoints begin that Lightning's Tuner saves, and restores in the same run
@@ -69,12 +61,19 @@ _PRIVATE = (
     "epoch_loop.restarted_on_last",
     "epoch_loop.restarted_on_train_batch_end",
     "epoch_loop.val_loop._combined_loader",
+    "epoch_loop.val_loop.setup_data",
+)
+#: callbacks that count epochs, and do not change what the checkpoint has
+_BY_EPOCH = (
+    callbacks.GradientAccumulationScheduler,
+    callbacks.ProgressBar,
+    callbacks.StochasticWeightAveraging,
 )
 #: of loaders that begin again within an epoch
 _OF_CYCLES = ("_combined_loader._iterator._consumed",)
 
 
-class ResumeLoaders(Callback):  # type: ignore[misc]
+class ResumeLoaders(callbacks.Callback):  # type: ignore[misc]
     """Exact resumes: ``Trainer(callbacks=[ResumeLoaders(), ModelCheckpoint(...)])``.
 
     The training loaders must be `DataLoader` of this package, best with ``seed=``. The checkpoint
@@ -200,7 +199,7 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         fit, state = trainer.fit_loop, self._loaded
         if state is not None:
             _make_again(fit, state.get("made_at", trainer.current_epoch), state["epoch_over"])
-        _check_version(fit, _of_fetcher(fit))
+        _check_version(fit, _of_training(fit))
         self._combined = combined = fit._combined_loader
         states = LoaderStates(*combined.flattened)
         if combined._mode == "max_size" and len(combined.flattened) > 1:
@@ -260,9 +259,13 @@ class ResumeLoaders(Callback):  # type: ignore[misc]
         # An exception in this step leaves the generators behind its dropout.
         self._begun = trainer.fit_loop.epoch_loop.batch_progress.total.ready, capture_program()
         if self._callbacks_wait:
+            groups = [group for each in trainer.optimizers for group in each.param_groups]
+            rates = [group["lr"] for group in groups]
             for callback in trainer.callbacks:
-                if isinstance(callback, GradientAccumulationScheduler | ProgressBar):
+                if isinstance(callback, _BY_EPOCH):
                     callback.on_train_epoch_start(trainer, pl_module)
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate  # which a new scheduler of the averaging has set
         self._callbacks_wait = False
 
 
@@ -357,11 +360,13 @@ def _check_version(fit: Any, paths: tuple[str, ...]) -> None:
         )
 
 
-def _of_fetcher(fit: Any) -> tuple[str, ...]:
-    """The attributes of Lightning's fetcher that the adapter reads; one kind has no ``batches``."""
+def _of_training(fit: Any) -> tuple[str, ...]:
+    """What the callback reads of loaders and fetcher, which are there when a training starts."""
+    loaders = ("flattened", "limits", "_iterator", "_mode")
     by_the_step = type(fit._data_fetcher).__name__ == "_DataLoaderIterDataFetcher"
-    names = ("done", "fetched") if by_the_step else ("done", "fetched", "batches")
-    return tuple(f"_data_fetcher.{name}" for name in names)
+    fetcher = ("done", "fetched", "reset", *(() if by_the_step else ("batches",)))
+    names = {"_combined_loader": loaders, "_data_fetcher": fetcher}
+    return tuple(f"{thing}.{name}" for thing in names for name in names[thing])
 
 
 def _has(thing: Any, path: str) -> bool:

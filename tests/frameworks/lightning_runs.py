@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import (
     LearningRateFinder,
     ModelCheckpoint,
     OnExceptionCheckpoint,
+    StochasticWeightAveraging,
     TQDMProgressBar,
 )
 from lightning.pytorch.utilities import CombinedLoader
@@ -133,6 +134,7 @@ def train(
     grows: bool = False,
     persistent: bool = False,
     schedule: dict[str, int] | None = None,
+    annealing: int | None = None,
     quiet: bool = True,
     fails: int | None = None,
     **options: Any,
@@ -156,6 +158,8 @@ def train(
     if schedule:
         by_epoch = {int(epoch): batches for epoch, batches in schedule.items()}
         callbacks.append(GradientAccumulationScheduler(by_epoch))
+    if annealing is not None:
+        callbacks.append(StochasticWeightAveraging(0.01, 1, annealing_epochs=annealing))
     if options.get("enable_progress_bar"):
         callbacks.append(TQDMProgressBar())
     trainer = pl.Trainer(

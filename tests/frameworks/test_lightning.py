@@ -37,6 +37,7 @@ _VALIDATION = {"dropout": 0.5, "validation": True}
 _RELOADS = {"module": True, "reload_dataloaders_every_n_epochs": 1}
 _ONCE, _TWO = {"once": True}, {"reload_dataloaders_every_n_epochs": 2}
 _ACCUMULATES = {"save": "exception", "accumulate_grad_batches": 2}
+_AVERAGED = {"annealing": 3}
 _UNEVEN = {"accumulate_grad_batches": 3}
 
 #: the table's rows
@@ -68,6 +69,9 @@ _CASES: dict[str, Options] = {
         "schedule": {"0": 1, "1": 2},
         "save": "on_train_batch_end",
     },
+    "StochasticWeightAveraging, in its annealing": {"checkpoint": [13, 17, 23], **_AVERAGED},
+    "averaging, at an epoch's last step": {"checkpoint": [10, 20], **_AVERAGED},
+    "averaging, after an epoch's end": {"checkpoint": 20, **_AVERAGED, **_END},
     "an uneven accumulation, at an epoch's last step": {"checkpoint": 20, **_UNEVEN},
     "the same, without length": {"checkpoint": 20, "kind": "stream", **_UNEVEN},
     "`limit_train_batches=7`, in mid-epoch": {"checkpoint": 10, "limit_train_batches": 7},

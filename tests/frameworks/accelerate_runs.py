@@ -9,7 +9,7 @@ from typing import Any
 import datasets  # noqa: F401  (else Accelerate imports it in each run)
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
-from torch.utils.data import BatchSampler, RandomSampler, get_worker_info
+from torch.utils.data import BatchSampler, RandomSampler
 
 from picklable_loader.integrations.accelerate import prepare
 
@@ -33,32 +33,10 @@ class Numbers:
         return ((7 * number + self.epoch) % self.size for number in range(self.size))
 
 
-class StatefulStream(data.Stream):
-    """It goes on from a state, and not by replay."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.given = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"given": self.given}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.given = state["given"]
-
-    def __iter__(self) -> Iterator[data.Sample]:
-        worker = get_worker_info()
-        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        for index in range(number, self.size, workers)[self.given :]:  # draws for no other sample
-            self.given += 1
-            yield data.sample(index)
-        self.given = 0
-
-
 def dataset(kind: str) -> Any:
     if kind == "odd":
         return data.Map(data.SIZE - 3)
-    return StatefulStream() if kind == "stateful stream" else data.DATASETS[kind]()
+    return data.DATASETS[kind]()
 
 
 def options_of(sampler: str | None) -> dict[str, Any]:

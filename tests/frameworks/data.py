@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,34 @@ class SizedStream(Stream):
         return self.size
 
 
-DATASETS = {"map": Map, "stream": Stream, "sized stream": SizedStream}
+class StatefulStream(Stream):
+    """It goes on from a state, and not by replay."""
+
+    def __init__(self, size: int = SIZE) -> None:
+        super().__init__(size)
+        self.given = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.given = state["given"]
+
+    def __iter__(self) -> Iterator[Sample]:
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for index in range(number, self.size, workers)[self.given :]:  # draws for no other sample
+            self.given += 1
+            yield sample(index)
+        self.given = 0
+
+
+DATASETS = {
+    "map": Map,
+    "stream": Stream,
+    "sized stream": SizedStream,
+    "stateful stream": StatefulStream,
+}
 
 
 class ShardedBatches:
@@ -82,7 +110,13 @@ class ShardedBatches:
             yield [index % SIZE for index in order[start : start + BATCH_SIZE]]
 
 
-def loader(kind: str, dataset: Dataset[Any], workers: int, **options: Any) -> Any:
+def loader(
+    kind: str,
+    dataset: Dataset[Any],
+    workers: int,
+    own: Any = torch.utils.data.DataLoader,
+    **options: Any,
+) -> Any:
     """A loader of one of `LOADERS`; map-style data is shuffled, unless a sampler is given."""
     options = {"batch_size": BATCH_SIZE, "num_workers": workers, **options}
     if "batch_sampler" in options:
@@ -90,11 +124,60 @@ def loader(kind: str, dataset: Dataset[Any], workers: int, **options: Any) -> An
     elif not isinstance(dataset, IterableDataset) and "sampler" not in options:
         options.setdefault("shuffle", True)
     if kind == "torch":
-        return torch.utils.data.DataLoader(dataset, **options)
+        return own(dataset, **options)
     if kind == "torchdata":
         return StatefulDataLoader(dataset, **options)
     seed = {"seed": 3} if kind == "ours" else {}
     return picklable_loader.DataLoader(dataset, **seed, **options)
+
+
+class Careful:
+    """A loader of torch's or torchdata's, as a careful program of one's own reads it.
+
+    Each epoch has the order of its number. Of an epoch that is resumed, torch's loader fetches the
+    first batches again, and the program skips them; torchdata's goes on from its state.
+    """
+
+    def __init__(self, loader: Any, around: Any = iter) -> None:
+        self.loader, self.around = loader, around
+        self.epoch = self.step = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        if hasattr(self.loader.sampler, "set_epoch"):
+            self.loader.sampler.set_epoch(self.epoch)
+        if getattr(self.loader, "generator", None) is not None:
+            self.loader.generator.manual_seed(self.epoch)
+        for batch in islice(self.around(self.loader), 0 if self._has_state else self.step, None):
+            self.step += 1
+            yield batch
+        self.epoch, self.step = self.epoch + 1, 0
+
+    @property
+    def _has_state(self) -> bool:
+        return hasattr(self.loader, "state_dict")
+
+    def state_dict(self) -> dict[str, Any]:
+        loader = self.loader.state_dict() if self._has_state else None
+        return {"epoch": self.epoch, "step": self.step, "loader": loader}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.step = state["epoch"], state["step"]
+        if self._has_state:
+            self.loader.load_state_dict(state["loader"])
+
+
+def counting(
+    kind: str, dataset: Dataset[Any], workers: int, around: Any = iter, **options: Any
+) -> Any:
+    """The same for a program of one's own: it has ``epoch`` and a state, whichever loader it is."""
+    if kind.startswith("ours"):
+        return loader(kind, dataset, workers, at_epoch_end="next", **options)
+    if not isinstance(dataset, IterableDataset) and not options.keys() & _ORDERS:
+        options["generator"] = torch.Generator()
+    return Careful(loader(kind, dataset, workers, **options), around)
+
+
+_ORDERS = {"sampler", "batch_sampler"}
 
 
 def model(dropout: float = 0.0) -> torch.nn.Module:

@@ -100,7 +100,13 @@ class Server:
         self._process.stdout.close()
 
     def compare(
-        self, train: str, folder: Path, checkpoint: int, ranks: int = 1, **options: Any
+        self,
+        train: str,
+        folder: Path,
+        checkpoint: int,
+        ranks: int = 1,
+        processes: int | None = None,
+        **options: Any,
     ) -> str:
         """What of the three runs is equal, in words: see `verdict`.
 
@@ -109,9 +115,11 @@ class Server:
             folder: an empty one.
             checkpoint: after so many steps a checkpoint is saved.
             ranks: how many processes train.
+            processes: how many are started here, and not by the framework; None: all.
             options: arguments of the function, as JSON has them.
         """
-        common = {"train": train, "checkpoint": checkpoint, "ranks": ranks, "options": options}
+        processes = ranks if processes is None else processes
+        common = {"train": train, "checkpoint": checkpoint, "ranks": processes, "options": options}
         paths = {
             "whole": folder / "whole",
             "killed": folder / "killed",
@@ -121,11 +129,12 @@ class Server:
         for phase, path in paths.items():
             path.mkdir(parents=True, exist_ok=True)
             codes[phase] = self._ask({**common, "phase": phase, "folder": str(path)})
-        for phase in ("whole", "killed"):
-            wrong = codes[phase] != [0 if phase == "whole" else -signal.SIGKILL] * ranks
-            assert not wrong, f"{phase}: {codes[phase]}\n{_log(paths[phase], phase)}"
-        if any(codes["resumed"]):
-            print(_log(paths["resumed"], "resumed"))
+        assert not any(codes["whole"]), _log(paths["whole"], "whole")
+        raised = codes["killed"] != [-signal.SIGKILL] * processes
+        steps = len(_rows(paths["killed"], "killed", 0))
+        assert steps >= checkpoint, (codes, _log(paths["killed"], "killed"))
+        if raised or any(codes["resumed"]):
+            print(_log(paths["killed"], "killed" if raised else "resumed"))
             return "error"
         verdicts = [
             verdict(*(_rows(path, phase, rank) for phase, path in paths.items()), checkpoint)
@@ -230,8 +239,7 @@ def _fork(functions: Any, job: dict[str, Any], rank: int, port: int) -> int:
         if job["ranks"] > 1:
             _as_torchrun_does(rank, job["ranks"], port)
         torch.set_num_threads(1)
-        for seed in (random.seed, np.random.seed, torch.manual_seed):
-            seed(0)
+        seed_all()
         run = Run(job["phase"], folder, job["checkpoint"], rank, job["ranks"])
         run.steps = run.checkpoint if run.resumes else 0
         getattr(functions, job["train"])(run, **job["options"])
@@ -242,6 +250,12 @@ def _fork(functions: Any, job: dict[str, Any], rank: int, port: int) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def seed_all() -> None:
+    """Each process of a training begins so."""
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(0)
 
 
 def _as_torchrun_does(rank: int, world: int, port: int) -> None:

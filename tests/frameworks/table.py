@@ -26,8 +26,9 @@ class Table:
         framework: the heading.
         train: the function that trains, in the module of the tests' server.
         loaders: the columns, and the options of each.
-        cases: the rows, and the options of each. "checkpoint" is a step or several; "no" has the
-            columns in which there is no such case.
+        cases: the rows, and the options of each. "checkpoint" is a step or several, "workers"
+            other numbers than 0 and 2, "train" another function; "no" has the columns in which
+            there is no such case.
         core: the rows that each submission tries, in the first column.
     """
 
@@ -49,19 +50,20 @@ class Table:
             for case, loader in product(self.cases, self.loaders)
         ]
 
-    def found(self, server: Server, folder: Path, case: str, loader: str) -> str:
-        """The worst of 0 and 2 workers, and of the case's checkpoints."""
-        options = {**self.loaders[loader], **self.cases[case]}
+    def found(self, server: Server, folder: Path, case: str, loader: str, **more: Any) -> str:
+        """The worst of 0 and 2 workers, and of the case's checkpoints, with more options."""
+        options = {"train": self.train, **self.loaders[loader], **self.cases[case], **more}
         if loader in options.pop("no", ()):
             return "-"
-        steps = options.pop("checkpoint")
+        train, steps = options.pop("train"), options.pop("checkpoint")
+        numbers = options.pop("workers", (0, 2))
         steps = [steps] if isinstance(steps, int) else steps
         return worst(
             [
                 server.compare(
-                    self.train, folder / f"{step}-{workers}", step, workers=workers, **options
+                    train, folder / f"{step}-{workers}", step, workers=workers, **options
                 )
-                for step, workers in product(steps, (0, 2))
+                for step, workers in product(steps, numbers)
             ]
         )
 

@@ -65,6 +65,9 @@ class ExactResume:
             if not hasattr(holder, name):
                 raise _unknown(name)
         super().__init__(*args, **kwargs)
+        for holder, name in ((self, "is_in_train"), (self.callback_handler, "train_dataloader")):
+            if not hasattr(holder, name):
+                raise _unknown(name)
         self._picklable_loader = _InCheckpoints()
         self.add_callback(self._picklable_loader)  # type: ignore[attr-defined]
 

@@ -63,6 +63,17 @@ class Preempted(TrainerCallback):  # type: ignore[misc]
             self.saves.jit_manager._enable_checkpoint()
 
 
+class Predicts(TrainerCallback):  # type: ignore[misc]
+    """It predicts within the training, from a loader with workers of its own."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step % 4 == 0:
+            self.trainer.predict(data.Map(data.SHORT))
+
+
 class Exact(ExactResume, Noting):
     pass
 
@@ -92,6 +103,7 @@ def train(
     own: bool = False,
     accumulate: int = 1,
     preempted: str | None = None,
+    predicts: bool = False,
     quiet: bool = True,
     **arguments: Any,
 ) -> None:
@@ -102,6 +114,7 @@ def train(
         own: the program makes the loader itself, also with `ExactResume`.
         accumulate: batches of an update.
         preempted: the hook in which a checkpoint "just in time" is asked for.
+        predicts: every 4 steps, on samples with noise.
         arguments: of the Trainer.
     """
     if quiet:
@@ -147,6 +160,8 @@ def train(
     if preempted and run.phase == "killed":
         step = save_steps - (preempted == "on_optimizer_step")  # which is not counted yet
         trainer.add_callback(Preempted(trainer, preempted, step))
+    if predicts:
+        trainer.add_callback(Predicts(trainer))
     folder = run.folder / f"checkpoint-{save_steps}"
     trainer.train(resume_from_checkpoint=str(folder) if run.resumes else None)
     if preempted and run.phase == "killed":

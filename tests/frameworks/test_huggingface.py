@@ -35,6 +35,7 @@ _CASES: dict[str, Options] = {
     "iterable-style with a state": {**_MIDDLE_AND_END, "kind": "stateful stream"},
     "gradient accumulation, an uneven end": {"checkpoint": [16, 20], "accumulate": 3},
     "`eval_steps=4`": {"checkpoint": [12, 13], "eval_strategy": "steps", "eval_steps": 4},
+    "`predict` every 4 steps": {"checkpoint": [12, 13], "predicts": True},
     "saved before an evaluation": {"checkpoint": 20, "eval_strategy": "epoch"},
     "`prepare_loader`, a sampler of one's own": {**_MIDDLE_AND_END, "own": True, "no": _OTHERS},
     "`enable_jit_checkpoint`, after a step": {
@@ -98,11 +99,14 @@ def test_the_progress_bar_of_a_resumed_run_ends_at_100_percent(
 
 @pytest.mark.parametrize("kind", ["map", "stream"])
 @pytest.mark.parametrize("loader", ["`ExactResume`", "`ExactResume`, no `seed=`"])
+@pytest.mark.parametrize(
+    "within", [{"eval_strategy": "steps", "eval_steps": 4}, {"predicts": True}]
+)
 def test_evaluations_between_persistent_workers_are_the_same_after_a_resume(
-    server: Server, tmp_path: Path, loader: str, kind: str
+    server: Server, tmp_path: Path, within: Options, loader: str, kind: str
 ) -> None:
-    options = {**_LOADERS[loader], "kind": kind, "dataloader_persistent_workers": True}
-    options |= {"eval_strategy": "steps", "eval_steps": 4, "workers": 2}
+    options = {**_LOADERS[loader], **within, "kind": kind, "workers": 2}
+    options |= {"dataloader_persistent_workers": True, "dataloader_prefetch_factor": 4}
     assert server.compare("train", tmp_path, 13, **options) == "exact"
 
 

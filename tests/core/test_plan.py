@@ -115,6 +115,15 @@ def test_the_backlog_moves_neither_step_nor_position() -> None:
     assert plan.draw() == Task(4, [8, 9], 8)
 
 
+def test_a_backlog_with_gaps_that_is_put_back_often_comes_once() -> None:
+    """Steps 0 and 2 were delivered out of order, so that the order itself cannot go back."""
+    plan = backlogged()
+    for _ in range(2):
+        assert plan.put_back([plan.draw()])
+        assert plan.put_back([])
+    assert rest(plan) == rest(backlogged())
+
+
 def test_the_backlog_is_counted_among_what_remains() -> None:
     plan = backlogged()
     for left in (4, 3, 2, 1):

@@ -97,10 +97,6 @@ class StreamPositions:
             for passed in range(step, step + count):
                 self._positions[passed % len(self._positions)].given += 1
 
-    def put_back(self, stream: int, position: StreamPosition) -> None:
-        """Set a stream's position to an earlier one."""
-        self._positions[stream] = position
-
     def end(self, stream: int, state: Any) -> None:
         """A stream has no more data; ``state`` is the last state that its worker has sent."""
         self._over.setdefault(stream, state)

@@ -302,11 +302,9 @@ class Schedule:
         if (last := self.deliveries.take_back(event.handed_over)) is not None:
             self.delivered = last.delivered
             self.feedback.retract(last.task.step)
-            if last.position is not None:
-                self._streams.put_back(cast(int, last.task.stream), last.position)
             self._window.take_back(last.task)
             out.append(Retract(last.task.step))
-        positions = self.positions()
+        positions = self.positions(() if last is None else (last,))
         self.plan.restart(self._window.tasks(), positions)
         self._begin(self.delivered, positions)
 

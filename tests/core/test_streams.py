@@ -508,6 +508,17 @@ def test_a_position_is_that_of_the_last_batch_delivered_and_its_state_is_no_late
             assert position.state == ([stream, position.state_at] if position.state_at else None)
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_stream_whose_last_batch_is_taken_back_has_not_ended(in_order: bool) -> None:
+    world = World([1], Policy(budget=1, in_order=in_order), [StreamPosition()])
+    act(world, [("want", 0), ("answer", 0), ("answer", 0)])
+    assert world.schedule.positions()[0].ended
+    world.interrupt(lost=1)
+    assert world.schedule.positions() == (StreamPosition(),)
+    world.finish()
+    assert world.delivered == [(0, 0)]
+
+
 def test_places_that_were_handed_out_do_not_move() -> None:
     order = SequenceOrder(lambda: range(6))
     plan = Plan(order, Grouping(Unit.SAMPLE), streams=2)

@@ -361,7 +361,7 @@ def _check_version(fit: Any, paths: tuple[str, ...]) -> None:
 
 
 def _of_training(fit: Any) -> tuple[str, ...]:
-    """What the callback reads of loaders and fetcher, which are there when a training starts."""
+    """The attributes of loaders and fetcher that the callback reads from a training's start on."""
     loaders = ("flattened", "limits", "_iterator", "_mode")
     by_the_step = type(fit._data_fetcher).__name__ == "_DataLoaderIterDataFetcher"
     fetcher = ("done", "fetched", "reset", *(() if by_the_step else ("batches",)))

@@ -296,7 +296,7 @@ def states_to_text(states: Mapping[str, Any]) -> dict[str, str]:
 
 
 def states_from_text(texts: Mapping[str, str]) -> dict[str, Any]:
-    """What `states_to_text` was given; DamagedStateError if a text is no state."""
+    """The states that `states_to_text` was given; DamagedStateError if a text is no state."""
     states = {}
     for name, text in texts.items():
         try:

@@ -33,7 +33,7 @@ from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, worker_states
 from .saved_feedback import restored_feedback, saved_feedback, saved_order
 from .spec import Spec
-from .stream_states import read, savable, warn_of_drift, warn_of_generators
+from .stream_states import read, savable, warn_of_drift, warn_of_lost_generators
 
 
 def shows_draws(source: Source, spec: Spec) -> bool:
@@ -214,7 +214,7 @@ class Run:
     def _of_streams(self, live: bool, undone: Sequence[Delivery]) -> tuple[StreamPosition, ...]:
         """The streams' positions, as a state holds them."""
         positions = self.schedule.positions(undone)
-        warn_of_generators(self.spec.dataset, positions)
+        warn_of_lost_generators(self.spec.dataset, positions)
         if not live:
             warn_of_drift(self.spec.dataset, positions)
         return tuple(

@@ -75,7 +75,7 @@ def warn_of_drift(
         )
 
 
-def warn_of_generators(dataset: Any, positions: Iterable[StreamPosition]) -> None:
+def warn_of_lost_generators(dataset: Any, positions: Iterable[StreamPosition]) -> None:
     """Warn of generators that a stream draws from, and its state lacks."""
     for state in (position.state for position in positions):
         if type(state) is bytes and b"unsaved" in state:

@@ -12,6 +12,7 @@ from picklable_loader import cpp
 
 #: one build for all tests, and for all processes of a test run
 BUILDS = Path(__file__).parents[2] / "build" / "cpp"
+FLAGS = ["-O0"]
 
 
 def load() -> Any:
@@ -20,7 +21,7 @@ def load() -> Any:
         "parts_of_tests",
         [Path(__file__).with_suffix(".cpp")],
         module=__name__,
-        extra_cflags=["-O0"],
+        extra_cflags=FLAGS,
         build_directory=BUILDS,
     )
 

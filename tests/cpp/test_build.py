@@ -453,7 +453,7 @@ from cpp import parts  # whose classes are put into this __main__
 from picklable_loader import DataLoader, cpp
 extension = cpp.load(
     "parts_of_tests", [parts.__file__.replace(".py", ".cpp")], module=MODULE,
-    extra_cflags=["-O1"], build_directory=parts.BUILDS)
+    extra_cflags=parts.FLAGS, build_directory=parts.BUILDS)
 
 class More(extension.Samples):
     def __getitem__(self, index):

@@ -167,7 +167,7 @@ class Replica:
                 self._fetcher = make_fetcher(job, seed, self._number, opened, position.state_at)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            if isinstance(error, AttributeError) and "<module '__main__'" in text:
+            if isinstance(error, AttributeError) and "__main__'" in text:
                 text += '. A class that only a script has travels with codec="cloudpickle"'
             raise self._refusal(text) from error
         self._fetcher.ended = saver.over

@@ -19,7 +19,7 @@ CHAOS ?=
 FRAMEWORKS := .venv-frameworks
 SOURCES := picklable_loader tests docs setup.py
 
-.PHONY: demo demo-ranks test test-frameworks quick lint types format bench chaos torture mutants clean
+.PHONY: demo demo-ranks test test-frameworks test-gpu bench-gpu quick lint types format bench chaos torture mutants clean
 
 demo: $(READY)
 	$(BIN)/python -m picklable_loader demo
@@ -65,6 +65,14 @@ torture-of-today:
 FRAMEWORK_TESTS ?= tests/frameworks
 test-frameworks: $(FRAMEWORKS)/ready
 	$(FRAMEWORKS)/bin/python -m pytest -q -n 2 --dist loadfile $(FRAMEWORK_TESTS)
+
+# On a machine with a CUDA GPU, with the Python whose torch can use it; for example GPU_PYTHON=python3
+GPU_PYTHON ?= $(BIN)/python
+test-gpu:
+	PYTHONPATH=. $(GPU_PYTHON) -m pytest -q tests/gpu
+
+bench-gpu:
+	PYTHONPATH=.:tests $(GPU_PYTHON) -m benchmarks.gpu
 
 # For the loop at the desk: the pure core, the structure, golden states and options; half a minute.
 quick: lint types

@@ -51,6 +51,7 @@ multiprocessing.forkserver.ensure_running()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--portable", action="store_true", help="without the arena transport")
+    parser.addoption("--pin-memory", action="store_true", help="pin_memory=True where not given")
     parser.addoption("--whole-matrix", action="store_true", help="every cell of every law")
 
 
@@ -140,6 +141,21 @@ def the_transport_is_the_one_asked_for(request: pytest.FixtureRequest) -> Iterat
             patch.setattr(
                 "picklable_loader.fetching.engine.engine.default_transport", lambda: "portable"
             )
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def loaders_pin_if_asked_for(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With ``--pin-memory``, our loader's ``pin_memory`` is True by default."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("--pin-memory"):
+            from picklable_loader import DataLoader
+
+            make: Any = DataLoader.__init__
+            arguments = make.__code__.co_varnames[1 : make.__code__.co_argcount]
+            defaults = list(make.__defaults__)
+            defaults[arguments.index("pin_memory") - len(arguments)] = True
+            patch.setattr(make, "__defaults__", tuple(defaults))
         yield
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter_ns
+from typing import Any
 
 from ..core.events import (
     AskLast,
@@ -27,6 +28,7 @@ from ..core.events import (
 )
 from ..core.shard import StreamShare
 from ..errors import NoSampleError
+from ..fetching.engine.device import DeviceCopies
 from ..fetching.engine.engine import Engine
 from ..fetching.engine.stats import KEPT, BadSamples, Record, SkippedSample, Stats
 from ..fetching.transport.messages import Answer
@@ -70,6 +72,8 @@ class Driver:
         self.settled = False
         #: what the next epoch has from this one; None where there are no workers
         self.carryover: Carryover | None = None
+        #: copies batches to the device of ``to_device=``; None without one
+        self.copies: DeviceCopies | None = None
         #: that of the loader whose workers these are; None without workers
         self._pooled: Turn | None = None
 
@@ -94,6 +98,10 @@ class Driver:
             new_workers = self._engine.renewed
         self.carryover = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
         self._pooled = turn if workers else None
+        options = run.spec.options
+        self.copies = options.to_device and DeviceCopies(
+            options.to_device, options.device_prefetch, options.device_convert, run.seed_of
+        )
         states = self._engine.begin(run.epoch_start(), run.worker_states, run.openings(new_workers))
         self.run = run
         if skip:
@@ -142,6 +150,14 @@ class Driver:
             ended_ns = perf_counter_ns()
             self._waited_ns += ended_ns - began_ns
             self._waits.append((began_ns, ended_ns))
+
+    def to_device(self, copies: DeviceCopies, batch: Any, step: int) -> Any:
+        """The batch on the device; those that have come and are not wanted yet are copied ahead."""
+        batch = copies.deliver(batch, step)
+        if self._engine is not None:
+            self._engine.look()
+            copies.copy_ahead(self._engine.answers)
+        return batch
 
     def handle(self, event: Event) -> None:
         """Tell the schedule something."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
+import torch
+
 from ..core.checks import check_choice, whole_number
 from ..core.shard import Tail
 from ..fetching.worker.hooks import WorkerStart
@@ -57,6 +59,9 @@ class Options:
     worker_init_fn_arg: Callable[[WorkerStart], Any] | None = None
     worker_exit_fn: Callable[[int], object] | None = None
     convert: Callable[[Any], Any] | None = None
+    to_device: Any = None
+    device_prefetch: int = 2
+    device_convert: Callable[[Any], Any] | None = None
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> Options:
@@ -110,6 +115,8 @@ class Options:
             whole_number("snapshot_every_n_steps", every, 0)
         whole_number("max_task_deaths", self.max_task_deaths, 0)
         whole_number("remember", self.remember, 1)
+        whole_number("device_prefetch", self.device_prefetch, 0)
+        check_device(self.to_device)
         if self.on_timeout == "restart" and not self.max_task_deaths:
             raise ValueError(
                 'on_timeout="restart" needs max_task_deaths from 1: with 0 no worker is replaced'
@@ -119,9 +126,11 @@ class Options:
         self._check_hooks()
 
     def _check_hooks(self) -> None:
-        for name in ("worker_init_fn_arg", "worker_exit_fn", "convert"):
+        for name in ("worker_init_fn_arg", "worker_exit_fn", "convert", "device_convert"):
             if not callable(found := getattr(self, name)) and found is not None:
                 raise TypeError(f"{name} should be a callable or None, got {found!r}")
+        if self.device_convert is not None and self.to_device is None:
+            raise ValueError("device_convert needs to_device, which says where it is called")
         hooks: Iterable[Any] = self.seed_hooks
         for hook in hooks:
             if not callable(hook):
@@ -165,13 +174,14 @@ _FIXED = ("seed", "num_streams")
 _OF_THE_MAIN_PROCESS = (
     *("at_epoch_end", "codec", "pickle_dataset", "pickle_mapped"),
     *("remember", "with_state", "worker_init_fn_arg"),
+    *("to_device", "device_prefetch", "device_convert"),
 )
 
 #: batches do not depend on them
 _OF_NO_BATCH = {
     *("schedule", "at_epoch_end", "transport", "prefetch_budget", "prefetch_bytes", "remember"),
     *("snapshot_every_n_steps", "max_task_deaths", "on_timeout", "worker_exit_fn"),
-    *("codec", "pickle_dataset", "pickle_mapped"),
+    *("codec", "pickle_dataset", "pickle_mapped", "to_device", "device_prefetch"),
 }
 
 
@@ -182,6 +192,22 @@ def check_budget(budget: Any) -> None:
     if isinstance(budget, str):
         raise ValueError(f'prefetch_budget should be "auto" or from 1, got {budget!r}')
     whole_number("prefetch_budget", budget, 1)
+
+
+def check_device(device: Any) -> None:
+    """Raise ValueError or TypeError unless it is None or one that ``torch.device`` takes."""
+    if device is None:
+        return
+    try:
+        if isinstance(device, bool):
+            raise TypeError
+        torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            'to_device should be a torch.device, its name such as "cuda:0", or None, got '
+            f"{device!r}"
+        ) from None
 
 
 def check_on_error(on_error: Any) -> None:

@@ -18,7 +18,7 @@ from ..core.events import Fault, Interrupted, Retract, Wanted
 from ..core.order import Order
 from ..core.plan import MOST_ASIDE, Plan, Unit
 from ..core.schedule import Schedule
-from ..core.seeds import base_seed, next_base_seed
+from ..core.seeds import base_seed, batch_seed, next_base_seed, owned_seed, stream_seed
 from ..core.streams import StreamPlan, StreamPosition
 from ..core.task import Task
 from ..datasets.datapipes import SharedSeeds
@@ -338,6 +338,18 @@ class Run:
         if self.spec.opened_by_loader and saved is None:
             order.open()
         return order
+
+    def seed_of(self, step: int) -> int:
+        """The seed of what ``device_convert`` draws for a step."""
+        if self.order is None:
+            stream, ordinal = self.streams.number(step % len(self.streams)), step // len(
+                self.streams
+            )
+            seed = stream_seed(self.base_seed, stream, ordinal)
+        else:
+            shard = self.spec.shard
+            seed = batch_seed(self.base_seed, step * shard.world + shard.rank)
+        return owned_seed(seed, b"device_convert")  # other numbers than the worker's
 
     def _base_seed(self) -> int:
         if self.start.base_seed is not None:

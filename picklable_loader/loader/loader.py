@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
@@ -156,6 +157,12 @@ class DataLoader(Picklable[_T]):
             seconds; a failure is a warning on the worker's stderr.
         convert: is given each batch where it is made, after collate_fn, and gives the one that is
             sent: a `DtypeConverter`, for example.
+        to_device: ``next`` gives batches on this device, for example ``"cuda"``: the current one.
+            Those that wait are copied ahead, on a CUDA stream of their own; a state does not count
+            them as delivered. See docs/gpu.md.
+        device_prefetch: batches that are copied ahead at most, from 0.
+        device_convert: is given each batch on the device, and gives the one that is delivered: for
+            example ``lambda batch: batch.float() / 255``. Its random numbers are seeded by step.
 
     Each argument is an attribute as well. An option of ours that is set later counts from the next
     ``iter``. ``seed`` and ``num_streams`` cannot be set later, nor can options that workers were
@@ -217,6 +224,9 @@ class DataLoader(Picklable[_T]):
         worker_init_fn_arg: Callable[[WorkerStart], Any] | None = None,
         worker_exit_fn: Callable[[int], object] | None = None,
         convert: Callable[[Any], Any] | None = None,
+        to_device: torch.device | str | int | None = None,
+        device_prefetch: int = 2,
+        device_convert: Callable[[Any], Any] | None = None,
     ) -> None:
         given = {**locals()}
         if shuffle == "indexed":

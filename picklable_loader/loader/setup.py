@@ -21,6 +21,7 @@ from ..epoch.spec import Spec
 from ..epoch.turns import Batch
 from ..epoch.unsaved import excluded, parts_of, warn_of_unseeded
 from ..errors import UsageError, warn
+from ..fetching.engine.device import warn_about_pinning
 from ..fetching.engine.engine import Engine, Setup, make_engine
 from ..fetching.engine.pool_engine import FaultPolicy
 from ..fetching.worker.collate import may_draw
@@ -29,7 +30,6 @@ from ..fetching.worker.hooks import WorkerStart, argument
 from ..fetching.worker.replica import WorkerConfig
 from ..saving.pickles.parts import Packing
 from .internals import Owner
-from .pin_memory import warn_about_pinning
 
 
 def spec_of(loader: Owner[Any], built: bool = False) -> Spec:
@@ -169,21 +169,25 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
     setup = Setup(
         job=job,
         config=config,
-        fault_policy=FaultPolicy(
-            loader.timeout, options.on_timeout, options.max_task_deaths, spec.persistent
-        ),
+        fault_policy=_fault_policy(loader, spec),
         context=context,
         init_arg=_init_arg(loader, run, driver),
         prefetch_factor=spec.prefetch_factor,
         transport=options.transport,
         codec=options.codec,
         pinned=spec.pinned,
+        locked=loader.pin_memory or options.to_device is not None,
         sharded=spec.shared,
         isolation=inner.history.source.globals if in_torchs_way else batch,
         dataset_saved=options.pickle_dataset,
         origin=None if spec.workers else inner.history.origin(spec),
     )
     return make_engine(setup)
+
+
+def _fault_policy(loader: Owner[Any], spec: Spec) -> FaultPolicy:
+    options = spec.options
+    return FaultPolicy(loader.timeout, options.on_timeout, options.max_task_deaths, spec.persistent)
 
 
 def packing_of(loader: Owner[Any]) -> Packing:

@@ -20,6 +20,7 @@ from ...saving.pickles.stock import STOCK
 from ..pool.new_processes import is_importable
 from ..pool.pool import Pool
 from ..pool.shutdown import ASKED_S, EXIT_S
+from ..transport import page_lock
 from ..transport.channels import Lines
 from ..transport.messages import Answer, EpochStart
 from ..transport.payload import Payload
@@ -113,6 +114,8 @@ class Setup:
     codec: Any
     #: each batch has its worker
     pinned: bool
+    #: the consumer copies batches to a GPU
+    locked: bool
     #: the ranks share the data already
     sharded: bool
     #: makes the context in which people's code runs in this process
@@ -163,7 +166,7 @@ def _pool_engine(setup: Setup) -> Engine:
     configs = [replace(config, worker=worker, worker_init_fn=init) for worker in workers]
     stacks = setup.fault_policy.on_timeout == "restart"
     seconds = ASKED_S if setup.job.exit_fn is None else EXIT_S
-    lines = _lines(setup.transport, setup.pinned)
+    lines = _lines(setup)
     pool = Pool(context, given, configs, lines, stacks, setup.init_arg, seconds)
     return PoolEngine(pool, configs, setup.fault_policy)
 
@@ -190,7 +193,8 @@ def _payload(job: Job, init: Any, choice: Any) -> Payload:
         raise
 
 
-def _lines(choice: str, pinned: bool) -> Lines:
+def _lines(setup: Setup) -> Lines:
+    choice = setup.transport
     if (default_transport() if choice == "auto" else choice) == "portable":
         return PipeLines()
     if choice == "arena" and not packets_work_here():
@@ -198,7 +202,7 @@ def _lines(choice: str, pinned: bool) -> Lines:
             'transport="arena" needs memfd_create and SOCK_SEQPACKET, which this system does not '
             'have, or refuses for want of descriptors; transport="auto" does without'
         )
-    return PacketLines(pinned)
+    return PacketLines(setup.pinned, setup.locked and page_lock.works_here())
 
 
 def default_transport() -> str:

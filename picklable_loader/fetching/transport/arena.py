@@ -6,7 +6,10 @@ makes arrays over them. When the last object that can see a region is gone, the 
 region's byte in the *ledger*, at the file's beginning. The writer then uses the region again: its
 pages are warm, so that neither side pays for a page fault.
 
-The ledger ends with a *note*, a number that outlives the writer.
+The ledger ends with a flag and a *note*, a number that outlives the writer.
+
+A *locked* arena is read by a GPU. Its pages must stay in memory, so the writer gives none back.
+The reader returns a region only when the devices have read it, too.
 """
 
 from __future__ import annotations
@@ -24,13 +27,16 @@ import numpy as np
 
 from .allocator import PAGE, Blocks
 from .fork_safety import Forks
+from .page_lock import Fence, LockedMap, NotNow
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 #: One byte for each region: the reader sets it, and the writer clears it when it has seen that.
 _LEDGER = 1024 * PAGE
 _NOTE = struct.Struct("<q")
-_SLOTS = _LEDGER - _NOTE.size
+_SLOTS = _LEDGER - _NOTE.size - 1
+#: the flag: the arena is locked
+_LOCKED = _SLOTS
 _RETURNED = 1
 _RETURNED_BYTE = bytes([_RETURNED])
 
@@ -71,10 +77,12 @@ class _Owned:
     address: int = 0
 
 
-def new_memory() -> int:
+def new_memory(locked: bool = False) -> int:
     """The descriptor of a new arena's file; OSError if the system has none, or no more."""
     fd = os.memfd_create("picklable_loader", os.MFD_CLOEXEC)
     os.ftruncate(fd, _LEDGER)
+    if locked:
+        os.pwrite(fd, b"\1", _LOCKED)
     return fd
 
 
@@ -84,6 +92,7 @@ class Arena:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._ledger = mmap.mmap(fd, _LEDGER)
+        self._locked = bool(self._ledger[_LOCKED])
         self._blocks = Blocks()
         self._maps: dict[int, mmap.mmap] = {}
         self._end = _LEDGER
@@ -128,7 +137,7 @@ class Arena:
 
     def note(self, number: int) -> None:
         """Leave a number for the reader."""
-        _NOTE.pack_into(self._ledger, _SLOTS, number)
+        _NOTE.pack_into(self._ledger, _LOCKED + 1, number)
 
     def withdraw(self, regions: list[Region]) -> None:
         """Take back what was given and never sent."""
@@ -146,7 +155,8 @@ class Arena:
                 slot = ledger.find(_RETURNED_BYTE, slot + 1, used)
             self._free_unseen()
             self._collected += 1
-            if self._collected >= _SHRINK_EVERY:
+            # A registered page that left the file would still be the one that a device reads.
+            if self._collected >= _SHRINK_EVERY and not self._locked:
                 self._collected = 0
                 wanted = int(self._blocks.peak * _SPARE) + _SEGMENT // 16
                 self._blocks.reset_peak()
@@ -204,8 +214,10 @@ class Arena:
 
     def _grow(self, length: int) -> None:
         whole = -(-length // PAGE) * PAGE
+        # All of a locked segment takes memory, and time to register: about 0.3 s for a gigabyte.
+        double = 0 if self._locked else self._end - _LEDGER
         try:
-            self._extend(max(whole, _SEGMENT, self._end - _LEDGER))
+            self._extend(max(whole, _SEGMENT, double))
         except (OSError, ValueError):
             try:  # as much as is needed may still be possible
                 self._extend(whole)
@@ -227,10 +239,17 @@ class _Loan(weakref.ref[Any]):
 
 
 class ArenaReader:
-    """The reader's side. The file's descriptor stays the caller's."""
+    """The reader's side. The file's descriptor stays the caller's.
 
-    def __init__(self, fd: int) -> None:
+    Of a ``locked`` arena, devices read the mappings without a copy.
+    """
+
+    def __init__(self, fd: int, locked: bool = False) -> None:
         self._fd = fd
+        self._map = LockedMap if locked else mmap.mmap
+        #: of a locked arena, slots that are gone here; and fences, each with slots behind it
+        self._dropped: list[int] | None = [] if locked else None
+        self._fences: deque[tuple[Fence, list[int]]] = deque()
         self._owner = os.getpid()
         self._maps: dict[int, mmap.mmap] = {}
         self._ledger: mmap.mmap | None = None
@@ -246,11 +265,13 @@ class ArenaReader:
             if not self._forks.see(slot):
                 self._forked.discard(slot)
                 self._return(slot)
+        if self._dropped or self._fences:
+            self._return_read()
         if self._ledger is None:
             self._ledger = mmap.mmap(self._fd, _LEDGER)
         segment = self._maps.get(region.segment)
         if segment is None:
-            segment = mmap.mmap(self._fd, region.segment_length, offset=region.segment)
+            segment = self._map(self._fd, region.segment_length, offset=region.segment)
             self._maps[region.segment] = segment
         offset = region.start - region.segment
         array = np.frombuffer(segment, np.uint8, region.length, offset)
@@ -263,15 +284,16 @@ class ArenaReader:
         """The number that the writer has noted last; 0 if it has not."""
         if self._ledger is None:
             self._ledger = mmap.mmap(self._fd, _LEDGER)
-        (number,) = _NOTE.unpack_from(self._ledger, _SLOTS)
+        (number,) = _NOTE.unpack_from(self._ledger, _LOCKED + 1)
         return int(number)
 
     def close(self) -> None:
         """Nobody waits for returned regions any more. Opened ones stay valid."""
         self._loans.clear()
         self._forked.clear()
+        self._fences.clear()
         self._maps.clear()
-        self._ledger = None
+        self._ledger = self._dropped = None
         self._forks.forget()
 
     def _unseen(self, loan: _Loan) -> None:
@@ -284,9 +306,23 @@ class ArenaReader:
             self._return(loan.slot)
 
     def _return(self, slot: int) -> None:
-        ledger = self._ledger
-        if ledger is not None:  # None: it was closed meanwhile
+        if self._dropped is not None:
+            self._dropped.append(slot)  # a collection may come at any line: `open` does the rest
+        elif (ledger := self._ledger) is not None:  # None: it was closed meanwhile
             ledger[slot] = _RETURNED
+
+    def _return_read(self) -> None:
+        """Return what no device can be reading any more."""
+        dropped, self._dropped = self._dropped, []
+        if dropped:
+            try:
+                self._fences.append((Fence(), dropped))
+            except NotNow:
+                self._dropped += dropped
+        while self._fences and self._fences[0][0].passed():
+            for slot in self._fences.popleft()[1]:
+                assert self._ledger is not None
+                self._ledger[slot] = _RETURNED
 
 
 def _address(array: Bytes) -> int:

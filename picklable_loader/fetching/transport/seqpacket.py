@@ -133,8 +133,8 @@ def _received(arena: Any, requests: Any, *ends: Any) -> PacketEnd:
 class _Memory:
     """The descriptor of an arena's file."""
 
-    def __init__(self) -> None:
-        self.fd = new_memory()
+    def __init__(self, locked: bool = False) -> None:
+        self.fd = new_memory(locked)
 
     def close(self) -> None:
         fd, self.fd = self.fd, -1
@@ -143,9 +143,15 @@ class _Memory:
 
 
 class PacketLines:
-    """The loader's side; ``pinned``: each task is for a certain worker, without the queue."""
+    """The loader's side.
 
-    def __init__(self, pinned: bool) -> None:
+    Args:
+        pinned: each task is for a certain worker, without the queue.
+        locked: a GPU reads the batches in the workers' arenas.
+    """
+
+    def __init__(self, pinned: bool, locked: bool = False) -> None:
+        self._locked = locked
         self.lost_worker = False
         self._pinned = pinned
         self._queue, self._queues_end = _pair()
@@ -173,11 +179,11 @@ class PacketLines:
         loaders_ends.update(self._written.values())
         if worker in self._written:  # a dead worker's, whose last answers were read
             self._written[worker].close()
-        self._written[worker] = memory = _Memory()
+        self._written[worker] = memory = _Memory(self._locked)
         self._workers[ours.fileno()] = worker
         self._poll.register(ours, select.POLLIN)
         self._lines[worker] = ours
-        self._readers[worker] = ArenaReader(memory.fd)
+        self._readers[worker] = ArenaReader(memory.fd, self._locked)
         tasks = theirs if self._pinned else self._queues_end
         return PacketEnd(tasks, theirs, memory.fd, self._requested.fd)
 

@@ -206,6 +206,8 @@ class Replica:
             here = self._config.here
             if isinstance(error, KeyboardInterrupt) if here else not isinstance(error, Exception):
                 raise
+            if "re-initialize CUDA in forked" in str(error):
+                error.args = (f"{error}. {_CUDA_IN_A_FORK}",)
             state = self._state_if_due(began_ns, failed=True)
             wrapped = None if here else ExceptionWrapper(where=self._config.where)
             return Answer(*whose, Failed, wrapped or error, None, state)
@@ -261,6 +263,12 @@ class Replica:
 
     def _refusal(self, reason: str) -> StreamError:
         return StreamError(self._number, type(self._job.dataset).__qualname__, reason)
+
+
+_CUDA_IN_A_FORK = (
+    'Pass multiprocessing_context="spawn" or "forkserver" to the DataLoader; or have the dataset '
+    'return tensors in main memory, and pass to_device="cuda"'
+)
 
 
 def own_copy(job: Job) -> Job:

@@ -1,0 +1,219 @@
+"""Batches for a device: in pinned memory, or copied ahead to the device."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from ...core.events import Arrived
+from ...errors import UsageError, warn
+from ...rng.generators import Isolated, seed_all
+from ..transport.messages import Answer
+from ..worker.on_error import Thinned
+
+#: values without a tensor
+_PLAIN = (str, bytes, int, float, complex, type(None))
+
+
+def pin(batch: Any) -> Any:
+    """The batch in pinned memory, by torch's function: tensors that are pinned stay as they are.
+
+    Where no accelerator has such memory, the batch stays as it is.
+    """
+    accelerator = None
+    if torch.accelerator.is_available():
+        accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or accelerator.type == "mps":
+        return batch  # torch does not pin there either (its issue 86060)
+    return pin_memory(batch, accelerator.type)
+
+
+def warn_about_pinning(device: str) -> None:
+    """Warn where torch does, for a loader with ``pin_memory=True``.
+
+    Args:
+        device: the loader's ``pin_memory_device``.
+    """
+    if device:
+        warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{device}'.",
+            UserWarning,
+        )
+    if not torch.accelerator.is_available():
+        warn(
+            "'pin_memory' argument is set as true but no accelerator is found, then device pinned "
+            "memory won't be used.",
+            UserWarning,
+        )
+
+
+class _Copy(NamedTuple):
+    """A batch whose copy to the device was begun; ``ready`` is the event behind it."""
+
+    batch: Any
+    tensors: list[torch.Tensor]
+    ready: Any
+
+
+class _Unknown(Exception):
+    """A batch has an object whose tensors cannot be found."""
+
+
+class DeviceCopies:
+    """Copies batches to a device, those that wait for delivery ahead of it.
+
+    A copy ahead changes no position: the batch is still one that the workers have made and nobody
+    has got. It runs on a CUDA stream of its own, and the consumer's stream waits for its event.
+
+    Args:
+        device: where to, for example ``"cuda"``: the device that is current when `deliver` is
+            called first. On a device other than CUDA, batches are copied when they are delivered.
+        ahead: batches that are copied and not delivered, at most, from 0.
+        convert: is given each batch on the device, and returns the one that is delivered.
+        seed_of: the seed of a step, for random numbers that ``convert`` draws.
+
+    Raises:
+        UsageError: the device is a CUDA device, and there is none.
+    """
+
+    def __init__(
+        self,
+        device: Any,
+        ahead: int,
+        convert: Callable[[Any], Any] | None,
+        seed_of: Callable[[int], int],
+    ) -> None:
+        self._device = torch.device(device)
+        self._cuda = self._device.type == "cuda"
+        if self._cuda and not torch.cuda.is_available():
+            raise UsageError(
+                f"to_device={str(device)!r} needs a CUDA device, and torch.cuda.is_available() is "
+                "False here: pass to_device=None, or a device that this machine has"
+            )
+        self._ahead, self._convert, self._seed_of = ahead, convert, seed_of
+        self._stream: Any = None
+
+    def deliver(self, batch: Any, step: int) -> Any:
+        """The batch on the device; the consumer's stream waits until it is there.
+
+        Raises:
+            Exception: whatever its objects, or ``convert``, raise.
+        """
+        if not self._cuda:
+            return self._converted(_moved(batch, self._device), step)
+        if type(batch) is not _Copy:
+            try:
+                batch = self._copied(batch, step)
+            except _Unknown:  # memory that nobody can name must not leave the consumer's stream
+                return self._converted(_moved(pin(batch), self._device), step)
+        consumer = torch.cuda.current_stream(self._device)
+        consumer.wait_event(batch.ready)
+        for tensor in batch.tensors:
+            tensor.record_stream(consumer)
+        return batch.batch
+
+    def copy_ahead(self, answers: Mapping[int, Answer]) -> None:
+        """Begin to copy what waits for delivery, the next steps first."""
+        if not self._cuda:
+            return
+        free = self._ahead
+        for step in sorted(answers):
+            answer = answers[step]
+            if answer.kind is not Arrived or free <= 0:
+                return
+            thinned = type(answer.payload) is Thinned
+            batch = answer.payload.batch if thinned else answer.payload
+            if type(batch) is not _Copy:
+                try:
+                    batch = self._copied(batch, step)
+                except Exception:  # its delivery tries again, and raises
+                    return
+                answer.payload = Thinned(batch, answer.payload.skipped) if thinned else batch
+            free -= 1
+
+    def _copied(self, batch: Any, step: int) -> _Copy:
+        if self._stream is None:
+            index = self._device.index
+            self._device = torch.device(
+                "cuda", torch.cuda.current_device() if index is None else index
+            )
+            self._stream = torch.cuda.Stream(self._device)
+        if self._convert is None:
+            list(_tensors_of(batch))  # nothing is begun for a batch that is not known
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            moved = _moved(pin(batch), self._device)
+            moved = self._converted(moved, step)
+            tensors = list(_tensors_of(moved))
+            ready = torch.cuda.Event()
+            ready.record(self._stream)
+        return _Copy(moved, tensors, ready)
+
+    def _converted(self, batch: Any, step: int) -> Any:
+        if self._convert is None:
+            return batch
+        seed = self._seed_of(step)
+        generator = torch.cuda.default_generators[self._device.index or 0] if self._cuda else None
+        with Isolated():  # when a batch is converted depends on the workers' speed
+            before = None if generator is None else generator.get_state()
+            try:
+                seed_all(seed)
+                if generator is not None:
+                    generator.manual_seed(seed)
+                return self._convert(batch)
+            finally:
+                if generator is not None:
+                    generator.set_state(before)  # type: ignore[arg-type]
+
+
+def _moved(data: Any, device: torch.device) -> Any:
+    """A batch on a device, with containers as torch's ``pin_memory`` makes them."""
+    if isinstance(data, torch.Tensor):
+        return data.to(device, non_blocking=True)
+    if isinstance(data, PackedSequence):  # one of its tensors is always in main memory
+        to: Any = data.to
+        return to(device, non_blocking=True)
+    if isinstance(data, _PLAIN):
+        return data
+    if isinstance(data, Mapping):
+        items = {key: _moved(value, device) for key, value in data.items()}
+        if isinstance(data, MutableMapping):
+            same = copy.copy(data)  # it may have attributes
+            same.update(items)
+            return same
+        return type(data)(items)  # type: ignore[call-arg]
+    if isinstance(data, tuple):
+        moved = [_moved(each, device) for each in data]
+        return type(data)(*moved) if hasattr(data, "_fields") else type(data)(moved)
+    if isinstance(data, list):
+        some = copy.copy(data)
+        some[:] = [_moved(each, device) for each in data]
+        return some
+    return data.to(device, non_blocking=True) if hasattr(data, "to") else data
+
+
+def _tensors_of(data: Any) -> Iterator[torch.Tensor]:
+    """All tensors of a batch on a GPU; _Unknown if it has objects that may hold others."""
+    if isinstance(data, torch.Tensor):
+        if data.is_cuda:  # a PackedSequence has one that must not be
+            yield data
+    elif isinstance(data, _PLAIN) or not hasattr(data, "__dict__") and not _is_container(data):
+        return
+    elif isinstance(data, Mapping):
+        for value in data.values():
+            yield from _tensors_of(value)
+    elif isinstance(data, Sequence):
+        for each in data:
+            if each is not None:
+                yield from _tensors_of(each)
+    else:
+        raise _Unknown
+
+
+def _is_container(data: Any) -> bool:
+    return isinstance(data, (Mapping, Sequence))

@@ -129,8 +129,6 @@ class Options:
         for name in ("worker_init_fn_arg", "worker_exit_fn", "convert", "device_convert"):
             if not callable(found := getattr(self, name)) and found is not None:
                 raise TypeError(f"{name} should be a callable or None, got {found!r}")
-        if self.device_convert is not None and self.to_device is None:
-            raise ValueError("device_convert needs to_device, which says where it is called")
         hooks: Iterable[Any] = self.seed_hooks
         for hook in hooks:
             if not callable(hook):

@@ -47,6 +47,9 @@ OTHER: dict[str, Any] = {
     "worker_init_fn_arg": str,
     "worker_exit_fn": abs,
     "convert": list,
+    "to_device": "cpu",
+    "device_prefetch": 1,
+    "device_convert": list,
 }
 
 
@@ -107,6 +110,9 @@ REFUSED: list[tuple[str, list[Any], type[Exception], str]] = [
     ("snapshot_every_n_steps", [-3], ValueError, "snapshot_every_n_steps should be from 0"),
     ("snapshot_every_n_steps", [2.5, "often"], TypeError, "should be a whole number"),
     ("worker_init_fn_arg", [3], TypeError, "worker_init_fn_arg should be a callable"),
+    ("to_device", ["cudda"], ValueError, "to_device should be a torch.device"),
+    ("device_prefetch", [-1], ValueError, "device_prefetch should be from 0"),
+    ("device_convert", [3], TypeError, "device_convert should be a callable"),
     ("worker_exit_fn", [3], TypeError, "worker_exit_fn should be a callable"),
 ]
 
@@ -140,7 +146,7 @@ def test_torchs_seeding_has_a_stream_for_each_worker_which_has_its_batches(
 FIXED = ["seed", "num_streams"]
 OF_THE_MAIN_PROCESS = [
     *("at_epoch_end", "codec", "pickle_dataset", "pickle_mapped", "remember", "with_state"),
-    "worker_init_fn_arg",
+    *("worker_init_fn_arg", "to_device", "device_prefetch", "device_convert"),
 ]
 
 
@@ -228,7 +234,7 @@ def starts_with_anything(worker: int, argument: Any = None) -> None:
 #: the batches of a pass are others with it; a pickle of the pass may be refused
 DECIDES = [
     *("seeding", "seed_hooks", "seed_dataset", "on_error", "shard", "shard_tail", "with_state"),
-    *("convert", "worker_init_fn_arg"),
+    *("convert", "worker_init_fn_arg", "device_convert"),
 ]
 
 
@@ -251,8 +257,9 @@ def test_a_pickle_of_a_pass_goes_on_under_an_option_that_decides_no_batch(name: 
 def test_a_pickle_of_a_pass_warns_of_what_was_set_since_it_began(
     name: str, value: Any, num_workers: int
 ) -> None:
+    needed: Any = {"seed": 1, "to_device": "cpu" if name == "device_convert" else None}
     loader = DataLoader(
-        range(6), 2, num_workers=num_workers, worker_init_fn=starts_with_anything, seed=1
+        range(6), 2, num_workers=num_workers, worker_init_fn=starts_with_anything, **needed
     )
     iterator = iter(loader)
     next(iterator)

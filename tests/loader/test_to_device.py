@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from picklable_loader import DataLoader, UsageError
+from picklable_loader import DataLoader
+from picklable_loader.errors import UsageError
 
 
 class Noisy(Dataset[Any]):
@@ -65,5 +66,5 @@ def test_what_is_no_device_is_refused_at_once(device: Any, kind: Any) -> None:
 
 
 def test_device_convert_needs_a_device() -> None:
-    with pytest.raises(ValueError, match="device_convert needs to_device"):
-        DataLoader(Noisy(), device_convert=doubled)
+    with pytest.raises(UsageError, match="device_convert= needs to_device="):
+        next(iter(DataLoader(Noisy(), device_convert=doubled)))

@@ -79,7 +79,7 @@ class DeviceCopies:
         seed_of: the seed of a step, for random numbers that ``convert`` draws.
 
     Raises:
-        UsageError: the device is a CUDA device, and there is none.
+        UsageError: the device is a CUDA device, and there is none; or it is None.
     """
 
     def __init__(
@@ -89,6 +89,11 @@ class DeviceCopies:
         convert: Callable[[Any], Any] | None,
         seed_of: Callable[[int], int],
     ) -> None:
+        if device is None:
+            raise UsageError(
+                "device_convert= needs to_device=, which says where batches are when it is called. "
+                'For batches in main memory pass convert=, or to_device="cpu"'
+            )
         self._device = torch.device(device)
         self._cuda = self._device.type == "cuda"
         if self._cuda and not torch.cuda.is_available():

@@ -89,6 +89,11 @@ class Driver:
         batches to pass over before anything is fetched.
         """
         workers = run.spec.workers
+        options, self.copies = run.spec.options, None
+        if options.to_device is not None or options.device_convert is not None:
+            self.copies = DeviceCopies(
+                options.to_device, options.device_prefetch, options.device_convert, run.seed_of
+            )
         if self._engine is None:
             self._engine, self._streams = make(run), run.streams
             self._waited_ns = 0
@@ -98,11 +103,6 @@ class Driver:
             new_workers = self._engine.renewed
         self.carryover = Carryover(run.base_seed, run.worker_seed, run.schedule.policy)
         self._pooled = turn if workers else None
-        options, self.copies = run.spec.options, None
-        if options.to_device is not None or options.device_convert is not None:
-            self.copies = DeviceCopies(
-                options.to_device, options.device_prefetch, options.device_convert, run.seed_of
-            )
         states = self._engine.begin(run.epoch_start(), run.worker_states, run.openings(new_workers))
         self.run = run
         if skip:

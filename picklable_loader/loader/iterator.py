@@ -349,7 +349,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             warn(_longer(loader, promised, self.step), UserWarning)
         if loader.pin_memory or self._driver.copies is not None:
             try:
-                payload = self._on_its_way(payload, answer.step)
+                payload = self._moved(payload, answer.step)
             except (
                 Exception
             ):  # of the batch's own pin_memory() or to(): that batch is lost, as in torch
@@ -360,7 +360,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 return payload, state_here(loader, self._position)  # type: ignore[return-value]
         return payload  # type: ignore[no-any-return]
 
-    def _on_its_way(self, batch: Any, step: int) -> Any:
+    def _moved(self, batch: Any, step: int) -> Any:
         """The batch in pinned memory, or on the device."""
         if (copies := self._driver.copies) is None:
             return pin(batch)

@@ -21,7 +21,7 @@ from ..epoch.spec import Spec
 from ..epoch.turns import Batch
 from ..epoch.unsaved import excluded, parts_of, warn_of_unseeded
 from ..errors import UsageError, warn
-from ..fetching.engine.device import warn_about_pinning
+from ..fetching.engine.device import on_cuda, warn_about_pinning
 from ..fetching.engine.engine import Engine, Setup, make_engine
 from ..fetching.engine.pool_engine import FaultPolicy
 from ..fetching.worker.collate import may_draw
@@ -176,7 +176,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         transport=options.transport,
         codec=options.codec,
         pinned=spec.pinned,
-        locked=loader.pin_memory or options.to_device is not None,
+        locked=loader.pin_memory or on_cuda(options.to_device),
         sharded=spec.shared,
         isolation=inner.history.source.globals if in_torchs_way else batch,
         dataset_saved=options.pickle_dataset,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -17,7 +19,7 @@ from ..transport.messages import Answer
 from ..worker.on_error import Thinned
 
 #: values without a tensor
-_PLAIN = (str, bytes, int, float, complex, type(None))
+_PLAIN = (str, bytes, int, float, complex, type(None), np.ndarray, np.generic)
 
 
 def pin(batch: Any) -> Any:
@@ -51,6 +53,11 @@ def warn_about_pinning(device: str) -> None:
             "memory won't be used.",
             UserWarning,
         )
+
+
+def on_cuda(device: Any) -> bool:
+    """``to_device`` names a CUDA device."""
+    return device is not None and torch.device(device).type == "cuda"
 
 
 class _Copy(NamedTuple):
@@ -95,14 +102,13 @@ class DeviceCopies:
                 'For batches in main memory pass convert=, or to_device="cpu"'
             )
         self._device = torch.device(device)
-        self._cuda = self._device.type == "cuda"
+        self._cuda = on_cuda(device)
         if self._cuda and not torch.cuda.is_available():
             raise UsageError(
                 f"to_device={str(device)!r} needs a CUDA device, and torch.cuda.is_available() is "
                 "False here: pass to_device=None, or a device that this machine has"
             )
         self._ahead, self._convert, self._seed_of = ahead, convert, seed_of
-        self._stream: Any = None
 
     def deliver(self, batch: Any, step: int) -> Any:
         """The batch on the device; the consumer's stream waits until it is there.
@@ -112,6 +118,7 @@ class DeviceCopies:
         """
         if not self._cuda:
             return self._converted(_moved(batch, self._device), step)
+        self._choose()
         if type(batch) is not _Copy:
             try:
                 batch = self._copied(batch, step)
@@ -127,6 +134,7 @@ class DeviceCopies:
         """Begin to copy what waits for delivery, the next steps first."""
         if not self._cuda:
             return
+        self._choose()
         free = self._ahead
         for step in sorted(answers):
             answer = answers[step]
@@ -143,37 +151,41 @@ class DeviceCopies:
             free -= 1
 
     def _copied(self, batch: Any, step: int) -> _Copy:
-        if self._stream is None:
-            index = self._device.index
-            self._device = torch.device(
-                "cuda", torch.cuda.current_device() if index is None else index
-            )
-            self._stream = torch.cuda.Stream(self._device)
-        if self._convert is None:
-            list(_tensors_of(batch))  # nothing is begun for a batch that is not known
-        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            moved = _moved(pin(batch), self._device)
-            moved = self._converted(moved, step)
+        list(_tensors_of(batch))  # nothing is begun for a batch that is not known
+        stream = _stream_of(self._device)
+        with torch.cuda.device(self._device), torch.cuda.stream(stream):
+            moved = self._converted(_moved(pin(batch), self._device), step)
             tensors = list(_tensors_of(moved))
             ready = torch.cuda.Event()
-            ready.record(self._stream)
+            ready.record(stream)
         return _Copy(moved, tensors, ready)
+
+    def _choose(self) -> None:
+        """Take the current device if none is named; a program may have set it since."""
+        if self._device == torch.device("cuda"):
+            self._device = torch.device("cuda", torch.cuda.current_device())
 
     def _converted(self, batch: Any, step: int) -> Any:
         if self._convert is None:
             return batch
         seed = self._seed_of(step)
-        generator = torch.cuda.default_generators[self._device.index or 0] if self._cuda else None
+        own = [torch.cuda.default_generators[self._device.index]] if self._cuda else []
         with Isolated():  # when a batch is converted depends on the workers' speed
-            before = None if generator is None else generator.get_state()
+            before = [generator.get_state() for generator in own]
             try:
                 seed_all(seed)
-                if generator is not None:
+                for generator in own:
                     generator.manual_seed(seed)
                 return self._convert(batch)
             finally:
-                if generator is not None:
-                    generator.set_state(before)  # type: ignore[arg-type]
+                for generator, state in zip(own, before):
+                    generator.set_state(state)
+
+
+@cache
+def _stream_of(device: torch.device) -> Any:
+    """The stream of all copies ahead: torch caches memory by stream, so each would have its own."""
+    return torch.cuda.Stream(device)
 
 
 def _moved(data: Any, device: torch.device) -> Any:
@@ -207,18 +219,13 @@ def _tensors_of(data: Any) -> Iterator[torch.Tensor]:
     if isinstance(data, torch.Tensor):
         if data.is_cuda:  # a PackedSequence has one that must not be
             yield data
-    elif isinstance(data, _PLAIN) or not hasattr(data, "__dict__") and not _is_container(data):
+    elif isinstance(data, _PLAIN):
         return
     elif isinstance(data, Mapping):
         for value in data.values():
             yield from _tensors_of(value)
     elif isinstance(data, Sequence):
         for each in data:
-            if each is not None:
-                yield from _tensors_of(each)
+            yield from _tensors_of(each)
     else:
         raise _Unknown
-
-
-def _is_container(data: Any) -> bool:
-    return isinstance(data, (Mapping, Sequence))

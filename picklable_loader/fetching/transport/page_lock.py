@@ -1,10 +1,10 @@
 """Memory that a GPU reads without a copy: mappings registered with CUDA, and fences.
 
-`cudaHostRegister` makes the pages of a mapping stay where they are, so that a copy to the device is
-asynchronous, and needs no pinned copy of the batch before. The price is a question that torch's own
-pinned memory does not have: when is a region free again? The program drops a batch right after
-``batch.to("cuda", non_blocking=True)``, while the device still reads it. A *fence* answers that: an
-event behind all that the process has given to its devices, on whatever stream.
+CUDA's registration locks the pages of a mapping in memory. A copy from it to the device is then
+asynchronous, and needs no pinned copy of the batch before. But the program may drop a batch right
+after ``batch.to("cuda", non_blocking=True)``, while the device still reads it. So a worker may
+write to that memory again only when a *fence* has passed: an event behind all work that the
+process has given to its devices, on every stream.
 
 The driver's interface is called directly. Torch has no name for the event, and a registration that
 fails in the runtime's interface would be raised by the program's next kernel.
@@ -28,6 +28,8 @@ import torch
 _PART = 4
 #: flags of the driver's interface: for all contexts; an event without a clock
 _PORTABLE, _NO_TIMING = 1, 2
+#: CUDA_ERROR_NOT_READY
+_NOT_READY = 600
 
 
 class _Context:
@@ -48,14 +50,13 @@ class _Context:
 
     def record(self) -> ctypes.c_void_p:
         """An event behind all work of the context."""
-        if self._spare:
-            event = self._spare.pop()
-        else:
+        if not self._spare:
             event = ctypes.c_void_p()
             with self:
                 _check(self._driver.cuEventCreate(ctypes.byref(event), _NO_TIMING))
-        _check(self._driver.cuCtxRecordEvent(self._handle, event))
-        return event
+            self._spare.append(event)
+        _check(self._driver.cuCtxRecordEvent(self._handle, self._spare[-1]))
+        return self._spare.pop()
 
     def passed(self, event: ctypes.c_void_p) -> bool:
         """All work before the event is done; it may be recorded again then."""
@@ -67,9 +68,6 @@ class _Context:
     def wait(self) -> None:
         with self:
             self._driver.cuCtxSynchronize()
-
-
-_NOT_READY = 600
 
 
 class _Refused(Exception):
@@ -138,7 +136,7 @@ class Fence:
             raise NotNow from error
 
     def passed(self) -> bool:
-        """Whatever the devices have read by then may be written again."""
+        """All work before the fence is done: memory that it has read may be written again."""
         while self._events:
             context, event = self._events[-1]
             if not context.passed(event):
@@ -175,7 +173,7 @@ class LockedMap(mmap.mmap):
 
 
 class _Registered:
-    """What is registered, over all loaders of the process."""
+    """The registered mappings, over all loaders of the process."""
 
     def __init__(self) -> None:
         self.bytes = 0

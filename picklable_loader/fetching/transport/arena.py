@@ -297,6 +297,8 @@ class ArenaReader:
         self._forks.forget()
 
     def _unseen(self, loan: _Loan) -> None:
+        if not _at_work:
+            return  # the interpreter ends, and has taken this module's names away
         if os.getpid() != self._owner:
             return  # a forked copy is gone; the region is its owner's
         self._loans.pop(loan.slot, None)
@@ -323,6 +325,10 @@ class ArenaReader:
             for slot in self._fences.popleft()[1]:
                 assert self._ledger is not None
                 self._ledger[slot] = _RETURNED
+
+
+#: becomes None when the interpreter ends
+_at_work = True
 
 
 def _address(array: Bytes) -> int:

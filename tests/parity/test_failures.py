@@ -639,3 +639,18 @@ def test_a_forked_worker_needs_no_pickling_of_what_it_was_given() -> None:
         return list(make(Local(), None, num_workers=1, multiprocessing_context="fork", **kwargs))
 
     assert_parity(observe)
+
+
+class UsesCudaInAFork(Dataset[Any]):
+    """Raises torch's error of a forked worker that uses CUDA, on any machine."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess. Use 'spawn'")
+
+
+def test_the_error_of_a_forked_worker_that_uses_cuda_says_what_to_pass_to_the_loader() -> None:
+    with pytest.raises(RuntimeError, match='Use .spawn.*multiprocessing_context="spawn"'):
+        next(iter(OURS(UsesCudaInAFork(), num_workers=1)))

@@ -167,8 +167,8 @@ class LockedMap(mmap.mmap):
         return made
 
     def __del__(self) -> None:
-        # A forked child has no CUDA, and at the end of the process the system does it: this module's
-        # names are None by then.
+        # A forked child has no CUDA. At the end of the process the system does it, and this
+        # module's names are None.
         alive = _registered and not _registered.ended
         if self._address and alive and self._owner == os.getpid():
             _registered.remove(self._address, len(self))

@@ -206,8 +206,7 @@ class Replica:
             here = self._config.here
             if isinstance(error, KeyboardInterrupt) if here else not isinstance(error, Exception):
                 raise
-            if "re-initialize CUDA in forked" in str(error):
-                error.args = (f"{error}. {_CUDA_IN_A_FORK}",)
+            _explain_cuda(error)
             state = self._state_if_due(began_ns, failed=True)
             wrapped = None if here else ExceptionWrapper(where=self._config.where)
             return Answer(*whose, Failed, wrapped or error, None, state)
@@ -269,6 +268,15 @@ _CUDA_IN_A_FORK = (
     'Pass multiprocessing_context="spawn" or "forkserver" to the DataLoader; or have the dataset '
     'return tensors in main memory, and pass to_device="cuda"'
 )
+
+
+def _explain_cuda(error: BaseException) -> None:
+    """Add the way out to torch's error of a forked process that uses CUDA."""
+    if type(error) is not RuntimeError:  # the text of any other may be people's code
+        return
+    match error.args:
+        case (str(text),) if "re-initialize CUDA in forked" in text:
+            error.args = (f"{text}. {_CUDA_IN_A_FORK}",)
 
 
 def own_copy(job: Job) -> Job:

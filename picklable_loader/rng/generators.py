@@ -258,6 +258,8 @@ class GeneratorStates:
 class Inside:
     """One entry into `GeneratorStates`; ``__exit__`` may be called again, as that of `Isolated`."""
 
+    #: the global generators were in all of the states; before, nobody draws
+    _begun = False
     #: the program's own states, and those at the end
     _program: dict[str, Any] | None = None
     _moved: dict[str, Any] | None = None
@@ -276,13 +278,14 @@ class Inside:
         self._of._inside.append(self)
         self._program = {name: RNGS[name].capture() for name in states}
         restore_all(states)
+        self._begun = True
 
     def __exit__(self, *error: object) -> None:
         if self._program is not None:
-            if self._moved is None:
+            if self._begun and self._moved is None:
                 self._moved = {name: RNGS[name].capture() for name in self._program}
             restore_all(self._program)
-            self._of.states.update(self._moved)
+            self._of.states.update(self._moved or {})
             self._program = None
         if self in self._of._inside:
             self._of._inside.remove(self)

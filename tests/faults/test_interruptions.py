@@ -86,7 +86,9 @@ class TimeIsUp(TimeoutError):
 
 
 @pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
-@pytest.mark.parametrize("seeding, workers", [("batch", 0), ("batch", 1), ("worker", 1)])
+@pytest.mark.parametrize(
+    "seeding, workers", [("batch", 0), ("worker", 0), ("batch", 1), ("worker", 1)]
+)
 @pytest.mark.parametrize("dataset", [Numbers, Remembers, Stream])
 def test_what_a_signal_handler_raises_at_any_line_loses_no_batch(
     seeding: Any, dataset: Any, workers: int
@@ -252,6 +254,85 @@ class OnTheWayOut(Interrupting):
 OUT = ("iterator.py", "driver.py", "run.py", "schedule.py", "window.py", "places.py", "streams.py")
 
 
+class Pressed:
+    """Ctrl-C is pressed once, in the midst of a sample: after some draws, and before others."""
+
+    at = -1
+
+    def sample(self, index: int) -> torch.Tensor:
+        before = torch.randint(10**6, ())
+        if index == self.at:
+            self.at = -1
+            raise KeyboardInterrupt
+        return torch.stack([torch.tensor(index), before, torch.randint(10**6, ())])
+
+
+class PressedInMap(Pressed, Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.sample(index)
+
+
+class PressedInStream(Pressed, IterableDataset[torch.Tensor]):
+    """It has no state: what was read of it is read again."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield from map(self.sample, range(12))
+
+
+class PressedInStreamWithState(Pressed, IterableDataset[torch.Tensor]):
+    done = 0
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while self.done < 12:
+            self.done += 1
+            yield self.sample(self.done - 1)
+        self.done = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.done = state["done"]
+
+
+def with_noise(samples: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(samples) + torch.randint(10**6, ())
+
+
+@pytest.mark.inline
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("seeding", ["batch", "sample", "worker"])
+@pytest.mark.parametrize("dataset", [PressedInMap, PressedInStream, PressedInStreamWithState])
+def test_ctrl_c_in_the_midst_of_a_batch_does_not_show_in_any_batch_nor_in_the_program(
+    dataset: Any, seeding: Any, seed: int | None
+) -> None:
+    if seeding == "sample" and dataset is not PressedInMap:
+        pytest.skip("streams are seeded by the batch")
+
+    def observed(at: int, copied: bool) -> Any:
+        torch.manual_seed(3)
+        data = dataset()
+        loader = DataLoader(data, 3, seed=seed, seeding=seeding, collate_fn=with_noise)
+        iterator, found = iter(loader), []
+        torch.rand(1)  # the program draws as well
+        data.at = at
+        while len(found) < 4:
+            try:
+                found.append(next(iterator).tolist())
+            except KeyboardInterrupt:
+                iterator = pickle.loads(pickle.dumps(iterator)) if copied else iterator
+        return (found,) if copied else (found, lists(iterator), lists(loader), float(torch.rand(1)))
+
+    for copied in False, True:
+        expected = observed(-1, copied)
+        for at in range(12):
+            assert observed(at, copied) == expected, f"sample {at}"
+
+
 class AroundABatch(Interrupting):
     """Where the program's generators are set aside for a batch, and come back."""
 
@@ -284,8 +365,7 @@ def test_an_interruption_at_any_line_leaves_the_programs_generators_to_it(seedin
         with ThreadPoolExecutor(1) as other:
             assert other.submit(Isolated.turn.acquire, timeout=1).result(), f"line {at}"
             other.submit(Isolated.turn.release).result()
-        if seeding == "batch":
-            assert found + lists(iterator) == expected, f"line {at}"
+        assert found + lists(iterator) == expected, f"line {at}"
     assert at > 30
 
 

@@ -120,6 +120,8 @@ class Setup:
     sharded: bool
     #: makes the context in which people's code runs in this process
     isolation: Callable[[], AbstractContextManager[Any]]
+    #: is given each batch's step in that context, if its draws go on where the last one's ended
+    note: Callable[[int], None]
     #: a pickle of the loader holds the dataset
     dataset_saved: bool
     #: the dataset as it was before the first epoch
@@ -148,7 +150,8 @@ def _inline_engine(setup: Setup) -> Engine:
     if init is not None and setup.init_arg is not None:
         make, total = setup.init_arg, config.served.total
         config = replace(config, init_args={n: make(n, total) for n in config.may_serve})
-    return InlineEngine(setup.job, config, setup.isolation, setup.dataset_saved, setup.origin)
+    saved, origin = setup.dataset_saved, setup.origin
+    return InlineEngine(setup.job, config, setup.isolation, setup.note, saved, origin)
 
 
 def _pool_engine(setup: Setup) -> Engine:

@@ -30,8 +30,9 @@ _T = TypeVar("_T")
 class InlineEngine:
     """Fetches in this process, when it is waited for.
 
-    ``isolation`` makes the context in which people's code runs. The dataset is ``saved`` with its
-    loader, and was ``origin`` before the first epoch.
+    ``isolation`` makes the context in which people's code runs; ``note`` is called in it with the
+    step of each batch, before that, if nobody seeds generators for the batch. The dataset is
+    ``saved`` with its loader, and was ``origin`` before the first epoch.
     """
 
     timed_out = renewed = False
@@ -43,11 +44,12 @@ class InlineEngine:
         job: Job,
         config: WorkerConfig,
         isolation: Callable[[], AbstractContextManager[Any]],
+        note: Callable[[int], None],
         saved: bool = True,
         origin: FirstBaseline | None = None,
     ) -> None:
         self._isolation = isolation
-        self._iterable = job.iterable
+        self._note = note if job.seeding == "worker" and job.draws else None
         self._tasks: deque[Task] = deque()
         #: streams whose last states are asked for
         self._asked: deque[int] = deque()
@@ -112,6 +114,8 @@ class InlineEngine:
         self._replicas.clear()
 
     def _answer(self, task: Task, began_ns: int) -> Answer:
+        if self._note is not None:
+            self._note(task.step)
         stream = task.stream or 0
         if stream not in self._replicas:
             replica = Replica(own_copy(self._job), self._config, stream)
@@ -129,11 +133,14 @@ class InlineEngine:
                 replica.start()
             position = positions.get(stream)
             rngs = capture_all()
-            replica.begin(begin, position)
-            if position is not None and (position.given or not self._iterable):
-                # With seeding="worker" the generators are the loader's state. To load the dataset's
-                # state and to fetch batches again must not move them.
-                restore_all(rngs)
+            try:
+                replica.begin(begin, position)
+            finally:
+                if position is not None and not replica.from_last_epoch:
+                    # With seeding="worker" the generators are the loader's state. To load the
+                    # dataset's state and to fetch batches again must not move them, also if that
+                    # is interrupted.
+                    restore_all(rngs)
         self._started = True
         # The dataset is the program's own: a pickle of the loader finds it in mid-epoch.
         first = {n: each.first_state(n not in positions) for n, each in self._replicas.items()}

@@ -176,6 +176,11 @@ class Replica:
         for task in again if job.iterable else position.since:
             self._fetch_again(task, position)
 
+    @property
+    def from_last_epoch(self) -> bool:
+        """Its stream was at the end of the epoch before, and has begun the one at hand."""
+        return self._saver is not None and self._saver.from_last_epoch
+
     def _set_epoch(self, begin: EpochStart, announced: int | None = None) -> None:
         """Set the epoch, unless it is the ``announced`` one, and the seed that DataPipes share."""
         dataset = self._job.dataset

@@ -83,6 +83,8 @@ class StreamSaver:
         self._seen: dict[str, bytes] = {}
         #: the stream was opened where it has no more to give
         self.over = False
+        #: it was opened at the end of the epoch before, and has begun the one at hand
+        self.from_last_epoch = False
 
     def open(self, state: StreamState, begun: bool = False) -> Any:
         """The dataset's iterator, as it was at the state; None for map-style data.
@@ -106,6 +108,7 @@ class StreamSaver:
             return None
         before = attributes_of(self._dataset)
         if "over" in entries and not begun:  # that was an epoch's end; this is the next one
+            self.from_last_epoch = True
             self._finish(entries, before)
             restore_all(rng)  # `iter` may draw
             return self._open({})

@@ -39,17 +39,14 @@ class Dispatch:
         """Send the tasks that are held, as far as their workers have room."""
         if self._streams.awaited is not None:
             return
-        full: set[int] = set()
         for entry in self._window.held_back():
             stream = entry.task.stream
             if stream is None:
                 self._send(entry, out)
-            elif stream not in full:
-                position = self._streams.open_again(stream)
-                if position is not None or self._placement.has_room(stream):
-                    self._send(entry, out, position)
-                else:
-                    full.add(stream)
+                continue
+            position = self._streams.open_again(stream)
+            if position is not None or self._placement.has_room(stream):
+                self._send(entry, out, position)
 
     def _send(
         self, entry: Entry, out: list[Instruction], position: StreamPosition | None = None

@@ -140,7 +140,6 @@ class StreamPlan:
         self._begun = len(positions)
         #: tasks that may be drawn of the latter
         self._more = 0
-        self.next_step = self.position = 0
 
     def draw(self) -> Task:
         """The next task.

@@ -229,6 +229,7 @@ class Run:
         plan = self.schedule.plan
         if self.order is None:
             return step, 0, ()  # streams know their positions
+        assert isinstance(plan, Plan), "it draws from an order"
         pending = [*self.schedule.window(), *plan.backlog]
         if undone:
             pending += [each.task for each in undone]

@@ -12,6 +12,7 @@ from zlib import crc32
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from zoo.orders import rest, sequence
 
 from picklable_loader.core.budget import Policy
 from picklable_loader.core.events import (
@@ -37,6 +38,7 @@ from picklable_loader.core.feedback import Feedback
 from picklable_loader.core.plan import Grouping, Plan, Unit
 from picklable_loader.core.schedule import Schedule
 from picklable_loader.core.shard import Shard
+from picklable_loader.core.task import Task
 from picklable_loader.errors import UsageError
 
 
@@ -404,6 +406,36 @@ def test_the_tail_that_no_batch_is_made_of_is_offered_as_well() -> None:
     assert passing.order.log == [[[2, 3], [4]]]
     passing.order.items.append(5)
     assert passing.run().got == {0: [0, 1], 1: [2, 3], 2: [4, 5]}
+
+
+def test_the_tail_is_offered_when_all_batches_were_delivered() -> None:
+    plan = Plan(Queue(range(5), True), Grouping(Unit.SAMPLE_OF_BATCH, 2, drop_last=True))
+    assert [task.indices for task in rest(plan)] == [[0, 1], [2, 3]]
+    assert plan.put_back([])
+    plan.order.items.append(5)  # type: ignore[attr-defined]
+    assert [task.indices for task in rest(plan)] == [[4, 5]]
+
+
+def test_a_sampler_hears_of_a_batch_before_later_ones_are_skipped() -> None:
+    passing = begun(Policy(workers=2), ["next", "tell"], 8, back=False).run(2)
+    passing.handle(Skipped(1))
+    assert [step for step, *_ in passing.order.log[1:2]] == [0] and passing.order.told == 1
+
+
+def test_after_flush_a_state_is_behind_no_delivery_before_it_where_a_backlog_was_given_up() -> None:
+    order = sequence(range(6))
+    order.seek(4)
+    plan = Plan(order, Grouping(Unit.SAMPLE), 4, 4, [Task(1, 1, 1), Task(3, 3, 3)])
+    schedule = Schedule(plan, Policy(lazy=True), 2, remember=3)
+    schedule.handle(Started())
+    schedule.handle(Wanted())
+    assert schedule.handle(Arrived(1)) == [Deliver(1)] and len(schedule.deliveries) == 1
+    schedule.handle(Flushed())
+    assert len(schedule.deliveries) == 0
+
+
+def test_a_sampler_that_has_heard_something_is_not_drawn_from_before_the_consumer_asks() -> None:
+    assert Feedback(None, heard=0).waits and not Feedback(None).waits
 
 
 def test_with_a_budget_of_one_a_batch_is_drawn_with_all_feedback_of_those_before() -> None:

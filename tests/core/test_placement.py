@@ -87,3 +87,10 @@ def test_tasks_behind_one_that_workers_die_of_are_no_work_of_their_worker() -> N
     assert placement.least_busy(steps, {2: 3}, {2}, budget=4) == 0
     assert placement.least_busy(steps, {2: 3}, set(), budget=4) == 1
     assert placement.least_busy(steps, {2: 2, 3: 2}, set(), budget=4) is None
+
+
+def test_a_budget_of_one_task_for_each_worker_is_one_for_each() -> None:
+    placement = Placement(2, 2, moving=False)
+    assert placement.least_busy({0: 9, 1: 10}, {0: 1, 1: 1}, set(), budget=2) is None
+    assert placement.least_busy({0: 9, 1: 10}, {0: 1}, set(), budget=1) == 1
+    assert placement.least_busy({0: 9, 1: 10}, {0: 1, 1: 1}, set(), budget=1) is None

@@ -124,6 +124,21 @@ def test_a_backlog_with_gaps_that_is_put_back_often_comes_once() -> None:
     assert rest(plan) == rest(backlogged())
 
 
+def test_tasks_that_the_order_can_give_again_are_no_backlog_once_they_are_put_back() -> None:
+    plan = by_size(10, 2)
+    assert plan.put_back([plan.draw(), plan.draw()])
+    assert (plan.backlog, plan.next_step, plan.position) == ([], 0, 0)
+    assert rest(plan) == rest(by_size(10, 2))
+
+
+def test_items_that_make_no_batch_are_nothing_to_put_back_where_the_order_gives_them_again() -> (
+    None
+):
+    plan = by_size(5, 2, drop_last=True)
+    rest(plan)
+    assert plan.put_back([]) and rest(plan) == []
+
+
 def test_the_backlog_is_counted_among_what_remains() -> None:
     plan = backlogged()
     for left in (4, 3, 2, 1):
@@ -194,6 +209,17 @@ def test_what_remains_is_what_can_be_drawn(make: Callable[[], Plan], steps: int)
         assert plan.remaining() == 0
 
 
+def test_an_epoch_that_is_passed_over_ends_at_its_last_sample() -> None:
+    plan = by_size(5, 2)
+    assert (plan.advance(9), plan.next_step, plan.position) == (3, 3, 5)
+
+
+def test_after_the_end_no_batch_is_passed_over_though_the_first_ones_were_repeated() -> None:
+    plan = Plan(sequence([[1], [2], [3]]), Grouping(Unit.BATCH, shard=Shard(1, 2)))
+    assert [task.indices for task in rest(plan)] == [[2], [1]]
+    assert plan.advance(1) == 0
+
+
 def test_a_seekable_order_is_leapt_through() -> None:
     order = Counted(10**9)
     plan = Plan(order, Grouping(Unit.SAMPLE_OF_BATCH, 10))
@@ -239,6 +265,12 @@ def test_tasks_are_drawn_ahead_if_streams_serve_them_and_one_may_be_set_aside(
     plan = Plan(sequence("abc"), grouping, streams=streams, most_aside=most_aside)
     assert plan.draws_ahead is ahead
     assert not Plan(sequence("abc"), grouping, streams=streams).draws_ahead
+
+
+def test_the_next_step_of_each_stream_is_at_most_a_round_ahead() -> None:
+    plan = Plan(sequence(range(9)), Grouping(Unit.SAMPLE), streams=3, most_aside=9)
+    plan.draw()
+    assert plan.next_steps() == {0: 3, 1: 1, 2: 2}
 
 
 # --- orders --------------------------------------------------------------------------------------

@@ -90,6 +90,19 @@ def test_what_remains_is_what_the_consumer_has_not_got_also_when_all_is_drawn() 
         assert schedule.remaining() == left
 
 
+def test_a_step_is_awaited_from_its_draw_to_its_delivery_and_takes_no_bytes_unless_it_says() -> (
+    None
+):
+    schedule = Schedule(plan_of(2), Policy(workers=1, budget=1))
+    assert not schedule.awaits(0)
+    schedule.handle(Started())
+    assert schedule.awaits(0) and not schedule.awaits(1)
+    schedule.handle(Arrived(0))
+    assert schedule.waiting == 1 and schedule.held_bytes == 0
+    schedule.handle(Wanted())
+    assert not schedule.awaits(0)
+
+
 def test_a_batch_that_is_early_waits_for_the_head_of_the_line() -> None:
     schedule = Schedule(plan_of(2), Policy(workers=2, budget=2))
     schedule.handle(Started())

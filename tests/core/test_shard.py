@@ -13,7 +13,7 @@ from zoo.orders import Walked, rest, sequence
 
 from picklable_loader.core.order import SequenceOrder
 from picklable_loader.core.plan import Grouping, Plan, Unit, batches_in
-from picklable_loader.core.shard import Shard, Tail
+from picklable_loader.core.shard import ALONE, Shard, StreamShare, Tail
 from picklable_loader.core.task import Task
 
 SIZES = st.integers(0, 40)
@@ -215,6 +215,19 @@ def test_a_rank_makes_its_own_indices_only_in_every_complete_step() -> None:
     plan = Plan(order, Grouping(Unit.SAMPLE_OF_BATCH, 2, shard=Shard(1, 3)))
     assert [task.indices for task in rest(plan, limit=2)] == [[1, 4], [7, 10]]
     assert order.made == 4
+
+
+def test_a_rank_of_streams_delivers_as_many_as_the_rank_with_most_or_with_fewest() -> None:
+    def batches(world: int, tail: Tail) -> int | None:
+        return StreamShare(Shard(0, world, tail), 3).batches([5, 3, 1])
+
+    assert (batches(2, "pad"), batches(2, "drop"), batches(2, "uneven")) == (6, 3, None)
+    assert batches(1, "pad") is None, "on its own it has what its streams have"
+
+
+def test_a_loader_is_on_its_own_unless_it_says_of_which_rank_it_is() -> None:
+    assert Shard() == ALONE == Shard(0, 1)
+    assert ALONE.of("abc", lambda count: []) == ["a", "b", "c"]
 
 
 def test_an_epoch_without_data_has_no_task_on_any_rank() -> None:

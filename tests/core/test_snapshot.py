@@ -73,6 +73,20 @@ def test_a_window_survives_and_runs_of_it_are_short(
     assert len(plain["window"]) == runs + len(window) - len(steps)
 
 
+def test_tasks_whose_positions_are_not_as_far_apart_as_their_steps_survive() -> None:
+    window = tuple(Task(step, None, at) for step, at in [(3, 12), (4, 16), (5, 19), (7, 28)])
+    cursor = Cursor(0, 0, 9, 36, window)
+    assert from_plain(to_plain(cursor, {"batch_size": 4})) == (cursor, {"batch_size": 4})
+
+
+def test_the_longest_window_survives_and_a_longer_one_is_damage() -> None:
+    state = to_plain(Cursor(next_step=2 * 10**5), {"batch_size": None})
+    most = {**state, "window": [[0, 0, None, 10**5]]}
+    assert len(from_plain(most)[0].window) == 10**5
+    with pytest.raises(DamagedStateError, match="window"):
+        from_plain({**state, "window": [[0, 0, None, 10**5], [10**5, 10**5, None, 1]]})
+
+
 @pytest.mark.parametrize("count", [-1, "2", 1.5, 10**7, 2**40, None])
 def test_a_window_of_an_impossible_count_is_damage(count: Any) -> None:
     state = {**to_plain(Cursor(next_step=2**50), {}), "window": [[3, 3, None, count]]}
@@ -92,8 +106,9 @@ def test_numbers_that_no_run_comes_near_are_damage(field: str, largest: int) -> 
 
 
 def test_the_rank_that_wrote_a_state_survives() -> None:
-    cursor = GOOD._replace(rank=(3, 4))
-    assert from_plain(to_plain(cursor, {})) == (cursor, {})
+    for rank in (0, 3):
+        cursor = GOOD._replace(rank=(rank, 4))
+        assert from_plain(to_plain(cursor, {})) == (cursor, {})
 
 
 @pytest.mark.parametrize(
@@ -143,6 +158,10 @@ def test_the_streams_that_ranks_read_again_survive_in_a_merged_state() -> None:
             from_plain({**plain, "again": damaged})
     with pytest.raises(DamagedStateError, match="again"):
         from_plain({**plain, "fits": {}})
+    many = {**plain, "fits": {"world_size": 10**10}}
+    assert 10**9 - 1 in from_plain({**many, "again": {str(10**9 - 1): []}})[0].again
+    with pytest.raises(DamagedStateError, match="again"):
+        from_plain({**many, "again": {str(10**9): []}})
 
 
 def test_each_property_in_which_two_loaders_differ_is_named_once() -> None:
@@ -249,6 +268,23 @@ def test_a_value_just_beyond_what_is_ever_written_is_damage(
 
 
 @pytest.mark.parametrize(
+    "path, bad, expected, found",
+    [
+        ("step", 8, "at most 7", 8),
+        (NEWEST, 5, "from -1 to 4", 5),
+        ("streams/0/marked", 6, "at most 5", 6),
+        ("window/1", [7, 28, None, 3], "null and a count of tasks below next_step", [None, 3]),
+    ],
+)
+def test_the_error_names_the_last_value_that_is_good_and_the_one_that_is_there(
+    path: str, bad: Any, expected: str, found: Any
+) -> None:
+    with pytest.raises(DamagedStateError) as caught:
+        from_plain(with_value(full(), path, bad))
+    assert (caught.value.expected, caught.value.found) == (expected, found)
+
+
+@pytest.mark.parametrize(
     "path, bad, field",
     [
         ("streams", {}, "streams"),
@@ -304,6 +340,7 @@ def test_a_field_that_no_record_has_is_damage_and_its_name_is_cut(record: str, f
         ("workers/0", [], "workers.0"),
         (f"workers/{300 * 'x'}", [], f"workers.{192 * 'x'}"),
         (f"workers/{300 * 'x'}/new", 3, f"workers.{192 * 'x'}"),
+        (f"workers/{300 * 'x'}/torch", 3, f"workers.{192 * 'x'}torch"),
         ("streams/0", [], "streams[0]"),
         ("again/1", {}, "again.1"),
         (f"again/{300 * 'x'}", {}, f"again.{194 * 'x'}"),

@@ -102,8 +102,18 @@ class World:
                     self.over = True
                 case _:
                     raise AssertionError(f"no worker and no consumer here knows {instruction}")
+            if isinstance(instruction, Send) and instruction.position is None:
+                assert not self.waits_to_move(instruction.task, 1), "its worker would never be done"
         self.schedule.validate()
         assert len(self.schedule.window()) <= self.schedule.budget
+        held = () if self.over else self.schedule._window.held_back()
+        assert all(self.waits_to_move(each.task, 0) for each in held), "its worker waits for it"
+
+    def waits_to_move(self, task: Task, but: int) -> bool:
+        """Its stream is to move, once the tasks that its worker has are done, ``but`` so many."""
+        stream, placement = task.stream, self.schedule._placement
+        assert stream is not None
+        return placement._is_to_move(stream) and placement._under_way[stream] > but
 
     def answer(self, choice: int, kind: Any = Arrived, with_state: bool = False) -> None:
         busy = [worker for worker, queue in enumerate(self.queues) if queue]
@@ -222,12 +232,17 @@ def test_batches_come_in_torchs_order_whichever_stream_ends_when(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(2, 4), st.lists(st.integers(1, 9), min_size=3, max_size=8), st.booleans())
+@given(
+    st.integers(2, 4),
+    st.lists(st.integers(1, 9), min_size=3, max_size=8),
+    st.booleans(),
+    st.sampled_from([2, 8]),
+)
 def test_streams_move_between_workers_of_unequal_load_and_the_order_stays(
-    workers: int, costs: list[int], out_of_step: bool
+    workers: int, costs: list[int], out_of_step: bool, ahead: int
 ) -> None:
     lengths = [40 + out_of_step * at for at in range(len(costs))]
-    policy = Policy(workers=workers, budget=2 * workers, moving=True)
+    policy = Policy(workers=workers, budget=ahead * workers, moving=True)
     world = World(lengths, policy, [StreamPosition() for _ in lengths])
     run_in_time(world, costs)
     assert world.delivered == in_turn(lengths)
@@ -625,6 +640,94 @@ def test_a_stream_that_is_read_again_ahead_of_the_consumer_has_no_position_yet()
     assert schedule.positions() == (StreamPosition(1),)
     assert schedule.handle(Wanted())[-1] == Deliver(1)
     assert schedule.positions() == (StreamPosition(2, ended=True), StreamPosition())
+
+
+def test_a_rank_that_reads_to_the_shortest_ranks_end_draws_no_task_beyond_it() -> None:
+    share, positions = StreamShare(Shard(0, 2, "drop"), 2), [StreamPosition()]
+    plan = StreamPlan(positions, None, share, batches=3)
+    schedule = Schedule(plan, Policy(budget=9), 0, positions)
+    assert len(schedule.handle(Started())) == 3
+    schedule.handle(Arrived(0))
+    assert schedule.handle(Wanted()) == [Deliver(0)]
+
+
+def read_again(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """The streams and steps of a rank's tasks once its own two streams have ended.
+
+    ``lengths`` are those of all streams, by their indices within the rank.
+    """
+    share = StreamShare(Shard(0, 2), 4)
+    plan = StreamPlan([StreamPosition(0, True)] * 2, None, share, batches=99)
+    found = []
+    while plan.repeat(len(found)):
+        task = plan.draw()
+        assert task.stream is not None
+        if lengths[task.stream] == sum(stream == task.stream for stream, _ in found):
+            plan.end(task.stream)
+        else:
+            found.append((task.stream, task.step))
+        assert len(found) < 99
+    return found
+
+
+@given(st.lists(st.integers(0, 5), min_size=4, max_size=4))
+def test_each_step_of_a_stream_that_is_read_again_is_above_all_before_it(
+    lengths: list[int],
+) -> None:
+    # the first two are its own, which have ended
+    assert read_again([0, 0, *lengths]) == [
+        (2 + index, 2**60 + index * 2**32 + at)
+        for index, length in enumerate(lengths)
+        for at in range(length)
+    ]
+
+
+def test_no_stream_is_read_again_before_that_is_asked_for_and_no_more_batches_than_so_many() -> (
+    None
+):
+    share = StreamShare(Shard(0, 2), 2)
+    positions = [StreamPosition(2, True), StreamPosition(1)]
+    plan = StreamPlan(positions, None, share, batches=5)
+    assert plan.next_steps() == {}
+    with pytest.raises(StopIteration):
+        plan.draw()
+    assert plan.repeat(5) == 0
+    assert plan.repeat(3) == 2
+    assert [plan.draw().step, plan.draw().step] == [2**60 + 1, 2**60 + 2]
+    with pytest.raises(StopIteration):
+        plan.draw()
+
+
+def test_one_stream_at_a_time_is_read_again_by_a_resumed_rank() -> None:
+    share = StreamShare(Shard(0, 2), 4)
+    own, again = [StreamPosition(0, True)] * 2, [StreamPosition(1), StreamPosition()]
+    plan = StreamPlan([*own, *again], None, share, batches=5)
+    plan.repeat(1)
+    assert plan.next_steps() == {2: 2**60 + 1}
+    plan.end(2)
+    assert plan.next_steps() == {3: 2**60 + 2**32}
+
+
+def test_a_rank_that_has_read_all_streams_again_reads_none_any_more() -> None:
+    share = StreamShare(Shard(0, 2), 2)
+    plan = StreamPlan([StreamPosition(0, True)], None, share, batches=5)
+    for begun in (2, 3):
+        assert plan.repeat(0) == begun
+        plan.end(begun - 1)
+    assert plan.repeat(0) == 0
+
+
+def test_tasks_after_a_state_that_could_not_be_taken_are_remembered_to_be_fetched_again() -> None:
+    error, first, third = CannotSaveError("the dataset", "it is open", "Close it."), *tasks(0, 2)
+    begun, later = StreamPosition(), StreamPosition(2, state="two", state_at=2)
+    begun.deliver(first, error, remember=True)
+    assert begun == StreamPosition(1, state=error, since=[first])
+    later.deliver(third, error, remember=True)
+    assert later == StreamPosition(3, state="two", state_at=2, since=[third])
+
+
+def tasks(*steps: int) -> list[Task]:
+    return [Task(step, [step], step, 0) for step in steps]
 
 
 def test_more_streams_than_workers_share_them() -> None:

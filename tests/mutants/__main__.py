@@ -70,6 +70,36 @@ SAME = {
         "if event.bytes > self._budget.largest:",
         "event.bytes > self._budget.largest -> event.bytes >= self._budget.largest",
     ),
+    # the policy's budget is at least as large
+    *((module, "most: int = 0", "0 -> 1") for module in ("budget.py", "events.py")),
+    # one stream does not move either
+    (
+        "schedule.py",
+        "self._placement = Placement(policy.workers, plan.streams if positions else 0, "
+        "policy.moving)",
+        "0 -> 1",
+    ),
+    # `outline` copies these events as they are
+    (
+        "schedule.py",
+        "light = kind is Wanted or (",
+        "kind is Wanted or (kind is Arrived and event.state is None and (not event.notes)) -> "
+        "kind is Wanted",
+    ),
+    # nobody reads it
+    (
+        "placement.py",
+        "fewest, _, least = min(found, default=(share, 0, None))",
+        "0 -> 1",
+    ),
+    # no rank has either as its name
+    (
+        "snapshot.py",
+        "rank = int(name) if len(name) < 10 and name.isdecimal() else -1",
+        "1 -> 2",
+    ),
+    # no batches are taken then
+    ("plan.py", "while passed < wanted:", "passed < wanted -> passed <= wanted"),
     # four times the bytes of a batch
     ("budget.py", "return expected > 0 and held + waiting * expected < most", "0 -> 1"),
     # a loader always gives the number

@@ -38,7 +38,7 @@ demo-ranks: $(READY)
 test: lint types
 	@$(MAKE) --no-print-directory --keep-going --jobs 5 --output-sync=target $(PARTS)
 
-LONGEST := tests/epoch/ tests/laws/ tests/cpp/
+LONGEST := tests/saving/ tests/epoch/ tests/laws/ tests/cpp/
 FOLDERS := $(filter-out tests/frameworks/,$(sort $(dir $(wildcard tests/*/test_*.py))))
 PARTS := $(LONGEST) torture-of-today over-pipes $(filter-out $(LONGEST),$(FOLDERS)) single-files
 

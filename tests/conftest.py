@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from multiprocessing import resource_sharer
@@ -107,11 +108,15 @@ def _covering(items: list[Any], portable: bool) -> list[Any]:
         return items
     cells = [[(name, id(value)) for name, value in item.callspec.params.items()] for item in items]
     met = [set(combinations(cell, min(together, len(cell)))) for cell in cells]
-    chosen, missing = set[int](), set[Any]().union(*met)
-    while missing:
-        best = max(range(len(met)), key=lambda cell: len(met[cell] & missing))
+    chosen, missing, times = set[int](), set[Any]().union(*met), Counter[Any]()
+    while missing:  # each value as often as the others: not one number of workers for all
+        best = max(
+            range(len(met)),
+            key=lambda cell: (len(met[cell] & missing), -sum(times[each] for each in cells[cell])),
+        )
         chosen.add(best)
         missing -= met[best]
+        times.update(cells[best])
     return [items[cell] for cell in sorted(chosen)]
 
 

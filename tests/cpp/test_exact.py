@@ -265,6 +265,7 @@ def test_an_epoch_that_is_set_after_a_pass_was_left_holds_for_the_next_pass(part
     assert list(left) == list(again) == list(fresh)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("method", "num_workers"), [("spawn", 2), ("forkserver", 2)])
 def test_saves_made_under_other_start_methods_go_on(

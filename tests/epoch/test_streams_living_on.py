@@ -436,6 +436,7 @@ class CountsInShared:
         return self.counts[self.at] + self.at
 
 
+@pytest.mark.costly
 @LIVING_ON
 @pytest.mark.parametrize("epochs", [0, 1])
 @pytest.mark.parametrize("holder", HOLDERS)
@@ -988,6 +989,7 @@ def test_a_save_warns_of_a_dataset_that_a_later_pass_has_changed_in_this_process
 # --- a pickle without workers goes on with some --------------------------------------------------
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("options", [{}, {"num_streams": 1}], ids=["default", "num_streams=1"])
 @pytest.mark.parametrize("kind", STREAMS, ids=str)
 def test_a_pickle_of_no_workers_goes_on_with_a_worker_in_later_epochs_too(

@@ -78,6 +78,7 @@ def test_a_state_behind_gives_the_last_batches_again(case: Case) -> None:
         assert_behind(case, 0, step, BEHIND[turn], way)
 
 
+@pytest.mark.costly
 @pytest.mark.matrix
 @pytest.mark.parametrize("way", [by_state, by_pickle])
 @pytest.mark.parametrize("step", [3, -1])

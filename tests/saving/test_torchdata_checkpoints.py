@@ -326,6 +326,7 @@ NOT_AT_ITS_END = {("a batch sampler with its own state", 2)}
 REFUSED = {("samples of unequal streams", 2, step): "some have ended" for step in range(3, 12)}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_ours_goes_on_where_torchdata_goes_on(case: str, workers: int) -> None:
@@ -349,6 +350,7 @@ def test_ours_goes_on_where_torchdata_goes_on(case: str, workers: int) -> None:
     assert the_rest(loader, at_end) == following
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(("there", "here"), [(0, 2), (2, 0), (2, 3)])
 @pytest.mark.parametrize("case", CASES)
 def test_any_number_of_workers_goes_on_with_the_streams_of_the_state(
@@ -393,6 +395,7 @@ def test_batches_since_the_last_snapshot_are_passed_over(case: str) -> None:
             assert the_rest(ours(case, 2), state) == batches[step:]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("case", CASES)
 def test_states_that_are_saved_after_that_are_ours_and_exact(case: str, workers: int) -> None:
@@ -438,6 +441,7 @@ def epochs(loader: Any, count: int) -> list[Any]:
     return [lists(loader) for _ in range(count)]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("workers", [0, 1, 2])
 @pytest.mark.parametrize(
@@ -1026,6 +1030,7 @@ def write_states() -> None:
     torch.save(cells, OF_0_10)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("case", CASES_0_10)
 def test_states_of_torchdata_0_10_go_on(case: str, workers: int) -> None:

@@ -38,9 +38,10 @@ demo-ranks: $(READY)
 test: lint types
 	@$(MAKE) --no-print-directory --keep-going --jobs 5 --output-sync=target $(PARTS)
 
-LONGEST := tests/saving/ tests/epoch/ tests/laws/ tests/cpp/
+LONGEST := tests/epoch/ tests/saving/ tests/laws/ tests/cpp/
+LONG := tests/fetching/ tests/faults/ tests/parity/ single-files
 FOLDERS := $(filter-out tests/frameworks/,$(sort $(dir $(wildcard tests/*/test_*.py))))
-PARTS := $(LONGEST) torture-of-today over-pipes $(filter-out $(LONGEST),$(FOLDERS)) single-files
+PARTS := $(LONGEST) torture-of-today over-pipes $(LONG) $(filter-out $(LONGEST) $(LONG),$(FOLDERS))
 
 # Hundreds of tests start a fresh Python: tests/startup makes that faster, and bytecode is written
 # for them even where the environment says otherwise.

@@ -478,6 +478,7 @@ def run(program: str, given: bytes = b"") -> bytes:
     return done.stdout
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("module", ["__name__", "None"])
 @pytest.mark.parametrize("pickler", ["pickle", "cloudpickle", "dill"])
 def test_a_notebooks_objects_can_be_read_by_another_process(

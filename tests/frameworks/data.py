@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, DistributedSampler, IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import picklable_loader
+
+from .harness import Run
 
 SIZE, BATCH_SIZE, BATCHES, EPOCHS = 40, 4, 10, 3
 #: samples of the shorter one of two datasets
@@ -178,6 +180,30 @@ def counting(
 
 
 _ORDERS = {"sampler", "batch_sampler"}
+
+
+def sharded(run: Run, kind: str, workers: int, of: str) -> Any:
+    """One rank's loader, as `counting` makes it.
+
+    Args:
+        kind: the loader.
+        of: the kind of its dataset, or "own sampler" or "DistributedSampler" of map-style data.
+    """
+    if of == "own sampler":
+        sampler = ShardedBatches(run.rank, run.world)
+        return counting(kind, Map(), workers, batch_sampler=sampler)
+    if of == "DistributedSampler":
+        of_all = Map(2 * SIZE)
+        order = DistributedSampler(of_all, run.world, run.rank, seed=3)
+        return counting(kind, of_all, workers, sampler=order)
+    if not kind.startswith("ours"):  # each rank reads a stream of its own
+        return counting(kind, DATASETS[of](), workers)
+    dataset = DATASETS[of](2 * SIZE)
+    options: dict[str, Any] = {"shard": "auto"}
+    if isinstance(dataset, IterableDataset):
+        options["num_streams"] = 4
+        options["shard_tail"] = "pad" if hasattr(dataset, "__len__") else "uneven"
+    return counting(kind, dataset, workers, **options)
 
 
 def model(dropout: float = 0.0) -> torch.nn.Module:

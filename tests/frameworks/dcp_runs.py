@@ -12,7 +12,6 @@ import torch.distributed.checkpoint as dcp
 from test_docs import ROOT, blocks
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler, IterableDataset
 
 from . import data
 from .harness import Run
@@ -34,24 +33,6 @@ class OneLeaf:
 
     def load_state_dict(self, state: dict[str, bytes]) -> None:
         self.made.load_state_dict(pickle.loads(state[self.key]))
-
-
-def _loader(run: Run, loader: str, workers: int, kind: str) -> Any:
-    if kind == "own sampler":
-        sampler = data.ShardedBatches(run.rank, run.world)
-        return data.counting(loader, data.Map(), workers, batch_sampler=sampler)
-    if kind == "DistributedSampler":
-        of_all = data.Map(2 * data.SIZE)
-        order = DistributedSampler(of_all, run.world, run.rank, seed=3)
-        return data.counting(loader, of_all, workers, sampler=order)
-    if not loader.startswith("ours"):  # each rank reads a stream of its own
-        return data.counting(loader, data.DATASETS[kind](), workers)
-    dataset = data.DATASETS[kind](2 * data.SIZE)
-    options: dict[str, Any] = {"shard": "auto"}
-    if isinstance(dataset, IterableDataset):
-        options["num_streams"] = 4
-        options["shard_tail"] = "pad" if hasattr(dataset, "__len__") else "uneven"
-    return data.counting(loader, dataset, workers, **options)
 
 
 def train(
@@ -82,7 +63,7 @@ def train(
             fully_shard(layer) if [*layer.parameters()] else None
         fully_shard(net)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
-    made = _loader(run, loader, workers, kind)
+    made = data.sharded(run, loader, workers, kind)
     folder, apart, writing = run.folder / "saved", dist.new_group(backend="gloo"), None
     if run.resumes:
         _RECIPE["resume"](folder, net, optimizer, made)

@@ -1,18 +1,102 @@
-"""Ray's own preparation of loaders, with the real Ray."""
+"""Ray Train, with the real Ray: who is exact in which case, and Ray's preparation of loaders."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
+from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch.utils.data
+from test_docs import ROOT, run
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import LoaderWarning
 
+from .harness import Server
+from .table import Options, Table
+
 pytest.importorskip("ray.train.torch")
+
+RUNS = "frameworks.ray_runs"
+
+#: the table's columns
+_LOADERS: dict[str, Options] = {
+    "ours": {"loader": "ours"},
+    "ours, no `seed=`": {"loader": "ours without seed"},
+    "torch": {"loader": "torch"},
+    "torchdata": {"loader": "torchdata"},
+}
+
+_MID = {"checkpoint": 13, "workers": [2]}
+_OURS = {"no": ["torch", "torchdata"]}
+
+#: the table's rows
+_CASES: dict[str, Options] = {
+    'map-style, `shard="auto"`, in mid-epoch': {**_MID, "kind": "map", **_OURS},
+    "at an epoch's last step": {**_MID, "checkpoint": 20, "kind": "map", **_OURS},
+    "map-style, DistributedSampler": {**_MID, "kind": "DistributedSampler"},
+    "a sharded batch sampler": {**_MID, "kind": "own sampler"},
+    "iterable-style without length": {**_MID, "kind": "stream"},
+    "iterable-style with a state": {**_MID, "kind": "stateful stream"},
+}
+
+_CORE = ('map-style, `shard="auto"`, in mid-epoch',)
+
+RAY = Table("Ray Train", "train", _LOADERS, _CASES, _CORE)
+
+
+#: a program that has a cluster until its input ends
+_CLUSTER = """
+import sys, ray
+context = ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+print("address", context.address_info["address"], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """One for all programs of this module: it takes 10 seconds to start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))  # its workers' as well
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # else a cluster has a token, which few are given
+        program = subprocess.Popen(
+            [sys.executable, "-c", _CLUSTER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert program.stdin is not None and program.stdout is not None
+        words = next(words for line in program.stdout if (words := line.split())[:1] == ["address"])
+        patch.setenv("RAY_ADDRESS", words[1])
+        yield
+        program.stdin.close()
+        program.wait()
+        program.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def server(cluster: None) -> Iterator[Server]:
+    """A server whose programs find the cluster."""
+    server = Server(RUNS)
+    yield server
+    server.close()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("case", "loader"), RAY.cells())
+def test_a_resume_is_as_the_table_says(
+    server: Server, tmp_path: Path, case: str, loader: str
+) -> None:
+    found = RAY.found(server, tmp_path, case, loader, ranks=2, processes=1)
+    assert found == RAY.documented(case, loader)
 
 
 @pytest.fixture(params=["v1", "v2"])
@@ -33,6 +117,13 @@ def prepare(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 2)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
     return lambda loader: prepared(loader, move_to_device=False)
+
+
+@pytest.mark.core
+@pytest.mark.timeout(600)
+def test_the_recipe_of_the_page_runs(cluster: None, tmp_path: Path) -> None:
+    done = run(ROOT / "docs/frameworks/ray.md", tmp_path, opening="```python no-run", limit_s=500)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_loader_that_ray_builds_anew_says_that_it_is_lost(prepare) -> None:

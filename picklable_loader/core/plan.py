@@ -10,6 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, cast
 
+from ..errors import UsageError
 from .order import Listener, Order, RandomAccess, Section
 from .shard import ALONE, Shard
 from .streams import StreamPosition
@@ -38,6 +39,12 @@ class Grouping:
     #: the rank whose tasks these are
     shard: Shard = ALONE
 
+
+#: a signal handler raises at any line, also in people's code, which cannot be done half
+LOST = (
+    "a signal, such as Ctrl-C, has stopped the sampler while indices were drawn from it, and its "
+    "position is unknown"
+)
 
 _step = attrgetter("step")
 
@@ -93,6 +100,8 @@ class Plan:
         self.tail: list[Any] = []
         #: the order has given what no task was made of: drawing was stopped by a signal
         self.interrupted = False
+        #: so it was with a custom sampler's order, which cannot be sought in
+        self.lost = False
 
     @property
     def custom(self) -> bool:
@@ -161,6 +170,7 @@ class Plan:
         """Go on after an interruption: these tasks were drawn, and are to be drawn again."""
         self.give_back(tasks)
         if self.interrupted:
+            self.lost = not self.order.seekable
             self.seek()
 
     def seek(self) -> None:
@@ -213,16 +223,19 @@ class Plan:
     def _take(self) -> Task:
         """The next task that the order gives; StopIteration if there is none."""
         step, start, task = self.next_step, self.position, None
-        self.interrupted = True
+        if self.lost:
+            raise UsageError(f"{LOST}. Begin the epoch anew, or resume from an earlier state")
+        self.interrupted, size = True, self.grouping.batch_size
+        try:
+            items = self.order.take(size) if self._alone else self._global_step(step, start)
+        except Exception:  # a sampler's own, which the consumer gets: the next draw goes on
+            self.interrupted = self.order.seekable
+            raise
         if not self._alone:
-            items = self._global_step(step, start)
             task = self.share(step, start, items)
-        else:
-            size = self.grouping.batch_size
-            items = self.order.take(size)
-            if items and (len(items) == size or not self.grouping.drop_last):
-                stream = step % self.streams if self.streams else None
-                task = Task(step, items if self._gathered else items[0], start, stream)
+        elif items and (len(items) == size or not self.grouping.drop_last):
+            stream = step % self.streams if self.streams else None
+            task = Task(step, items if self._gathered else items[0], start, stream)
         if task is None:
             if items and not self.order.seekable:
                 self.tail = list(items)

@@ -16,13 +16,13 @@ from ..core.cursor import Cursor, Saved, begins, sees_worker_info
 from ..core.deliveries import Delivery
 from ..core.events import Fault, Interrupted, Retract, Wanted
 from ..core.order import Order
-from ..core.plan import MOST_ASIDE, Plan, Unit
+from ..core.plan import LOST, MOST_ASIDE, Plan, Unit
 from ..core.schedule import Schedule
 from ..core.seeds import base_seed, batch_seed, next_base_seed, owned_seed, stream_seed
 from ..core.streams import StreamPlan, StreamPosition
 from ..core.task import Task
 from ..datasets.datapipes import SharedSeeds
-from ..errors import UsageError
+from ..errors import CannotSaveError, UsageError
 from ..fetching.transport.messages import Answer, EpochStart
 from ..orders.torch_samplers import make_order, settings_of
 from ..orders.unknown import saved_indices
@@ -230,6 +230,8 @@ class Run:
         if self.order is None:
             return step, 0, ()  # streams know their positions
         assert isinstance(plan, Plan), "it draws from an order"
+        if plan.lost:
+            raise CannotSaveError("the position", LOST, "Save before, or begin the epoch anew")
         pending = [*self.schedule.window(), *plan.backlog]
         if undone:
             pending += [each.task for each in undone]

@@ -47,13 +47,7 @@ def excluded(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
     A stream's own, or a state's, are exact as they are; those of classes and in global variables
     are not.
     """
-    ids = set(map(id, spec.generators.values()))
-    if not spec.known:
-        known = {id(spec.dataset), *ids_of_global()}
-        of_order = {"": (spec.sampler, spec.batch_sampler)}
-        ids.update(
-            id(each) for _, each in owned_in(of_order, known, closed=(Dataset,), reads=False)
-        )
+    ids = {*map(id, spec.generators.values()), *_ids_in_sampler(spec)}
     if not ids and not spec.streamed:
         return frozenset()
     found = list(owned_in(parts, ids_of_global(), whole=True))
@@ -61,6 +55,14 @@ def excluded(spec: Spec, parts: dict[str, Any]) -> frozenset[str]:
         own = owned_in({"": spec.dataset}, set(), whole=True)
         ids.update(id(each) for path, each in own if not by_name(path))
     return frozenset(path for path, generator in found if id(generator) in ids)
+
+
+def _ids_in_sampler(spec: Spec) -> set[int]:
+    """``id`` of the generators that a sampler of the program's own holds."""
+    if spec.known:
+        return set()
+    known, parts = {id(spec.dataset), *ids_of_global()}, {"": (spec.sampler, spec.batch_sampler)}
+    return {id(each) for _, each in owned_in(parts, known, closed=(Dataset,), reads=False)}
 
 
 def warn_of_unseeded(spec: Spec, collate_fn: Any, looked: set[str]) -> None:
@@ -136,10 +138,25 @@ def warn_of_unsaved(
             )
         _warn_of_hidden_states(spec, names)
         looked.update(names if by_class else [*names, _CLASSES])
+    if live and state["step"] and not spec.workers and "shared" not in looked:
+        _warn_of_shared(spec, given, state["order"] or {})
+        looked.add("shared")
     if spec.known:
         looked.add("sampler")
     elif "sampler" not in looked:
         _warn_of_sampler(spec, looked, state, live)
+
+
+def _warn_of_shared(spec: Spec, parts: dict[str, Any], order: dict[str, Any]) -> None:
+    """Warn of a generator from which samples are drawn, and the sampler again in a replay."""
+    if "log" not in order or "iterator" in order or not (ids := _ids_in_sampler(spec)):
+        return
+    if text := _text(each for each in owned_in(parts, ids_of_global()) if id(each[1]) in ids):
+        warn(
+            f"the sampler {type(spec.sampler).__qualname__} has the same generator as {text}: a "
+            "resume draws the sampler's indices again, and not the samples in between. If samples "
+            "are drawn from it, the rest differs. Give the sampler a generator of its own"
+        )
 
 
 def _warn_of_wrappers(spec: Spec) -> None:

@@ -431,8 +431,7 @@ class CustomOrder:
         if self._private is not None:
             states = dict(self._private.states)
             try:
-                with self._private:
-                    return act(argument)
+                return self._private.run(act, argument)
             finally:
                 self._drew |= states != self._private.states
         opens, taken = self.record.opens, self.record.taken

@@ -20,10 +20,10 @@ import sys
 import threading
 from array import array
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from .mt19937 import WORDS, read_words, write_words
 from .text import pack_words, unpack_words
 
 _MASK = 0xFFFFFFFF
+_T = TypeVar("_T")
 
 _get_bits: Any = np.random.get_bit_generator  # type: ignore[attr-defined]
 _set_bits: Any = np.random.set_bit_generator  # type: ignore[attr-defined]
@@ -253,6 +254,16 @@ class GeneratorStates:
 
     def __exit__(self, *error: object) -> None:
         self._inside[-1].__exit__()
+
+    def run(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Call that inside the context; afterwards the program's own are back in any case."""
+        inside = Inside(self)
+        try:
+            with inside:
+                return act(*arguments)
+        except BaseException:
+            inside.__exit__()  # once more: a signal may have come within one of its methods
+            raise
 
 
 class Inside:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from picklable_loader.core.order import Order, SequenceOrder
 from picklable_loader.core.plan import Grouping, Plan, Unit
 from picklable_loader.core.shard import Shard
 from picklable_loader.core.task import Task
+from picklable_loader.errors import UsageError
 
 
 class Counted(SequenceOrder):
@@ -374,6 +376,46 @@ def test_an_order_that_was_interrupted_gives_the_same_again(unit: Unit) -> None:
         plan.draw()
     plan.restart([], [])
     assert [task.indices for task in rest(plan)] == batches[1:]
+
+
+class Walks(Walked):
+    """An order that cannot be sought in; what is raised comes in the midst of a task."""
+
+    error: BaseException | None = None
+
+    def take(self, count: int) -> list[Any]:
+        taken, error = super().take(count), self.error
+        self.error = None
+        if error is not None:
+            raise error
+        return taken
+
+
+def test_a_custom_order_whose_draw_was_interrupted_gives_no_task_any_more() -> None:
+    order = Walks([*range(6)])
+    plan = Plan(order, Grouping(Unit.SAMPLE_OF_BATCH, 2))
+    first = plan.draw()
+    order.error = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        plan.draw()
+    plan.restart([first], [])
+    assert plan.lost and plan.draw() == first, "what it has given before is known"
+    for _ in range(2):
+        with pytest.raises(UsageError, match="position is unknown"):
+            plan.draw()
+
+
+@pytest.mark.parametrize("error", [None, ValueError()])
+def test_a_custom_order_goes_on_after_an_interruption_elsewhere_and_after_its_own_errors(
+    error: Exception | None,
+) -> None:
+    order = Walks([*range(6)])
+    plan = Plan(order, Grouping(Unit.SAMPLE_OF_BATCH, 2))
+    order.error = error
+    with pytest.raises(ValueError) if error else nullcontext():
+        plan.draw()
+    plan.restart([], [])
+    assert [task.indices for task in rest(plan)] == [[2, 3], [4, 5]]
 
 
 def test_thousands_of_listed_batches_are_passed_over_and_no_more() -> None:

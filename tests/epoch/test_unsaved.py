@@ -8,6 +8,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -275,6 +276,23 @@ def test_a_save_warns_of_a_sampler_that_draws_from_its_datasets_generator(
             continue
         with pytest.warns(LoaderWarning, match=r"hold that of loader\.sampler\.data\.rng"):
             save(iterator)
+
+
+class SharesWithItsData(DrawsFromItsData):
+    def __init__(self, data: Draws) -> None:
+        super().__init__(data)
+        self.rng = data.rng
+
+
+@pytest.mark.parametrize("kept_apart", [False, True])
+def test_a_pickle_warns_of_a_sampler_that_has_its_datasets_generator(kept_apart: bool) -> None:
+    data = Draws(np.random.default_rng(3))
+    sampler: Any = (OwnBesideItsData if kept_apart else SharesWithItsData)(data)
+    iterator = iter(DataLoader(data, BATCH, sampler=sampler, seed=1))
+    pickle.dumps(iterator)  # nothing was drawn in between: warnings are errors
+    next(iterator)
+    with nullcontext() if kept_apart else pytest.warns(LoaderWarning, match="same generator as"):
+        pickle.dumps(iterator)
 
 
 def test_a_generator_that_is_an_attribute_as_well_is_saved() -> None:

@@ -11,18 +11,19 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 from laws.observe import lists
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
 import picklable_loader
 from picklable_loader import DataLoader
 from picklable_loader.core.order import SequenceOrder
-from picklable_loader.errors import UsageError
+from picklable_loader.errors import CannotSaveError, UsageError
 from picklable_loader.fetching.engine.pool_engine import PoolEngine
 from picklable_loader.loader.iterator import LoaderIterator
 from picklable_loader.orders.chunked import ChunkedOrder
@@ -331,6 +332,79 @@ def test_ctrl_c_in_the_midst_of_a_batch_does_not_show_in_any_batch_nor_in_the_pr
         expected = observed(-1, copied)
         for at in range(12):
             assert observed(at, copied) == expected, f"sample {at}"
+
+
+class PressedInSampler(Sampler[int]):
+    """Ctrl-C is pressed once, in the midst of a batch's indices, of a generator or of `map`."""
+
+    def __init__(self, generator: bool) -> None:
+        self.generator, self.at = generator, -1
+
+    def __len__(self) -> int:
+        return 24
+
+    def index(self, index: int) -> int:
+        if index == self.at:
+            self.at = -1
+            raise KeyboardInterrupt
+        return 23 - index
+
+    def __iter__(self) -> Iterator[int]:
+        return (
+            (self.index(at) for at in range(24)) if self.generator else map(self.index, range(24))
+        )
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("generator", [True, False])
+def test_ctrl_c_within_a_sampler_of_ones_own_is_an_error_at_the_next_draw_and_save(
+    generator: bool, workers: int
+) -> None:
+    sampler = PressedInSampler(generator)
+    loader = DataLoader(Numbers(), 3, sampler=sampler, seed=5, num_workers=workers)
+    expected = lists(loader)
+    for at in range(9, 24, 4):
+        with iter(DataLoader(Numbers(), 3, sampler=sampler, seed=5, num_workers=workers)) as it:
+            found, sampler.at = lists([next(it)]), at
+            with pytest.raises(KeyboardInterrupt):
+                found.extend(batch.tolist() for batch in it)
+            for save in (it.state_dict, partial(pickle.dumps, it)):
+                with pytest.raises(CannotSaveError, match="position is unknown"):
+                    save()
+            with pytest.raises(UsageError, match="Begin the epoch anew"):
+                found.extend(batch.tolist() for batch in it)
+            # Batches that were drawn before are known.
+            assert len(found) >= at // 3 - 2 * workers and found == expected[: len(found)]
+    loader.set_epoch(0)
+    assert lists(loader) == expected
+
+
+class AroundADraw(Interrupting):
+    """Where the program's generators are set aside for a sampler's draw, and come back."""
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename.endswith("generators.py"):
+            return super().__call__(frame, event, argument)
+        return None
+
+
+def test_an_interruption_of_a_samplers_draw_leaves_the_programs_generators_to_it() -> None:
+    at, interrupted = 0, True
+    while interrupted:
+        at += 1
+        iterator = iter(DataLoader(Numbers(), 3, sampler=PressedInSampler(True), seed=5))
+        next(iterator)
+        program, before = capture_all(), sys.gettrace()
+        sys.settrace(AroundADraw(at))
+        try:
+            next(iterator)
+            interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert capture_all() == program, f"line {at}"
+    assert at > 30
 
 
 class AroundABatch(Interrupting):

@@ -114,7 +114,7 @@ def encode_state(value: Any, what: str, live: bool = False) -> Any:
             return copy.deepcopy(Held(value))
         path, found = _culprit(value, "", reason)
         raise CannotSaveError(
-            f"{what}{path}",
+            f"{what}{path}".removesuffix(": "),
             f"it is {found}, and a state holds values only",
             "Give numbers, text, containers, arrays or tensors there; or pickle the iterator "
             "instead of taking its state_dict",

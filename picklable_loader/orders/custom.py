@@ -18,12 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from ..datasets.protocol import is_stateful, length_of
-from ..errors import (
-    SYMPTOMS,
-    CannotSaveError,
-    DamagedStateError,
-    LoaderError,
-)
+from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, LoaderError
 from ..rng.generators import GeneratorStates, capture_all, states_from_text, states_to_text
 from ..rng.owned import has_generators, ids_of_global, owned_in
 from ..rng.source import Setting, Source
@@ -77,6 +72,11 @@ class CustomOrder:
         self._lent: Any = None
         #: the program has changed it, or may have
         self._changed = False
+
+    @property
+    def to_restore(self) -> bool:
+        """Nothing was taken since its state was loaded: an interruption has changed nothing."""
+        return self._saved is not None
 
     def open(self) -> None:
         if self._saved is not None:

@@ -227,6 +227,7 @@ def _on_rank(iterator: Any, shard: Any) -> Any:
 
 
 @both
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.EmptyEpochWarning")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("step", [0, 1, 2])
@@ -260,6 +261,8 @@ def test_a_state_restores_any_number_of_ranks_and_no_sample_is_lost_or_read_twic
         iter(loader(order, rank, worlds[0], batch_size=sizes[0], shard_tail=tail))
         for rank in range(worlds[0])
     ]
+    if len(loader(order, 0, worlds[0], batch_size=sizes[0], shard_tail=tail)) < step:
+        pytest.skip("the epoch is over before that: its state begins the next one")
     for iterator in before:
         seen += indices(take(iterator, step))
     state = before[0].state_dict()

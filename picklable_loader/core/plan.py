@@ -40,7 +40,7 @@ class Grouping:
     shard: Shard = ALONE
 
 
-#: a signal handler raises at any line, also in people's code, which cannot be done half
+#: why a custom order has no position any more: a signal handler may raise at any line of a sampler
 LOST = (
     "a signal, such as Ctrl-C, has stopped the sampler while indices were drawn from it, and its "
     "position is unknown"

@@ -179,7 +179,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         locked=loader.pin_memory or on_cuda(options.to_device),
         sharded=spec.shared,
         isolation=inner.history.source.globals if in_torchs_way else batch,
-        note=run.draws_for,
+        before_batch=run.draws_for if in_torchs_way and job.draws else None,
         dataset_saved=options.pickle_dataset,
         origin=None if spec.workers else inner.history.origin(spec),
     )

@@ -682,9 +682,7 @@ def test_each_step_of_a_stream_that_is_read_again_is_above_all_before_it(
     ]
 
 
-def test_no_stream_is_read_again_before_that_is_asked_for_and_no_more_batches_than_so_many() -> (
-    None
-):
+def test_streams_are_read_again_once_that_is_asked_for_and_for_so_many_batches() -> None:
     share = StreamShare(Shard(0, 2), 2)
     positions = [StreamPosition(2, True), StreamPosition(1)]
     plan = StreamPlan(positions, None, share, batches=5)
@@ -718,16 +716,13 @@ def test_a_rank_that_has_read_all_streams_again_reads_none_any_more() -> None:
 
 
 def test_tasks_after_a_state_that_could_not_be_taken_are_remembered_to_be_fetched_again() -> None:
-    error, first, third = CannotSaveError("the dataset", "it is open", "Close it."), *tasks(0, 2)
+    error = CannotSaveError("the dataset", "it is open", "Close it.")
+    first, third = (Task(step, [step], step, 0) for step in (0, 2))
     begun, later = StreamPosition(), StreamPosition(2, state="two", state_at=2)
     begun.deliver(first, error, remember=True)
     assert begun == StreamPosition(1, state=error, since=[first])
     later.deliver(third, error, remember=True)
     assert later == StreamPosition(3, state="two", state_at=2, since=[third])
-
-
-def tasks(*steps: int) -> list[Task]:
-    return [Task(step, [step], step, 0) for step in steps]
 
 
 def test_more_streams_than_workers_share_them() -> None:

@@ -284,14 +284,14 @@ class SharesWithItsData(DrawsFromItsData):
         self.rng = data.rng
 
 
-@pytest.mark.parametrize("kept_apart", [False, True])
-def test_a_pickle_warns_of_a_sampler_that_has_its_datasets_generator(kept_apart: bool) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_pickle_warns_of_a_sampler_that_has_its_datasets_generator(apart: bool) -> None:
     data = Draws(np.random.default_rng(3))
-    sampler: Any = (OwnBesideItsData if kept_apart else SharesWithItsData)(data)
+    sampler: Any = (OwnBesideItsData if apart else SharesWithItsData)(data)
     iterator = iter(DataLoader(data, BATCH, sampler=sampler, seed=1))
     pickle.dumps(iterator)  # nothing was drawn in between: warnings are errors
     next(iterator)
-    with nullcontext() if kept_apart else pytest.warns(LoaderWarning, match="same generator as"):
+    with nullcontext() if apart else pytest.warns(LoaderWarning, match="same generator as"):
         pickle.dumps(iterator)
 
 

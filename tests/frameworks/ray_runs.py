@@ -17,8 +17,6 @@ from ray.train.torch import TorchTrainer, prepare_model
 from . import data
 from .harness import Run, seed_all
 
-RANKS = 2
-
 
 def train(run: Run, **options: Any) -> None:
     """Train in two workers of the cluster at hand; this program dies with them.
@@ -29,7 +27,7 @@ def train(run: Run, **options: Any) -> None:
     trainer = TorchTrainer(
         _work,
         train_loop_config={"run": run, **options},
-        scaling_config=ScalingConfig(num_workers=RANKS),
+        scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(
             name="run", storage_path=str(run.folder), failure_config=FailureConfig(max_failures=0)
         ),

@@ -120,8 +120,9 @@ class Setup:
     sharded: bool
     #: makes the context in which people's code runs in this process
     isolation: Callable[[], AbstractContextManager[Any]]
-    #: is given each batch's step in that context, if its draws go on where the last one's ended
-    note: Callable[[int], None]
+    #: called in that context with each batch's step, where its draws go on where the last one's
+    #: ended; None: each batch is seeded, or draws nothing
+    before_batch: Callable[[int], None] | None
     #: a pickle of the loader holds the dataset
     dataset_saved: bool
     #: the dataset as it was before the first epoch
@@ -151,7 +152,7 @@ def _inline_engine(setup: Setup) -> Engine:
         make, total = setup.init_arg, config.served.total
         config = replace(config, init_args={n: make(n, total) for n in config.may_serve})
     saved, origin = setup.dataset_saved, setup.origin
-    return InlineEngine(setup.job, config, setup.isolation, setup.note, saved, origin)
+    return InlineEngine(setup.job, config, setup.isolation, setup.before_batch, saved, origin)
 
 
 def _pool_engine(setup: Setup) -> Engine:

@@ -30,9 +30,9 @@ _T = TypeVar("_T")
 class InlineEngine:
     """Fetches in this process, when it is waited for.
 
-    ``isolation`` makes the context in which people's code runs; ``note`` is called in it with the
-    step of each batch, before that, if nobody seeds generators for the batch. The dataset is
-    ``saved`` with its loader, and was ``origin`` before the first epoch.
+    ``isolation`` makes the context in which people's code runs; ``before_batch`` is called in it
+    with the step of each batch. The dataset is ``saved`` with its loader, and was ``origin`` before
+    the first epoch.
     """
 
     timed_out = renewed = False
@@ -44,12 +44,12 @@ class InlineEngine:
         job: Job,
         config: WorkerConfig,
         isolation: Callable[[], AbstractContextManager[Any]],
-        note: Callable[[int], None],
+        before_batch: Callable[[int], None] | None,
         saved: bool = True,
         origin: FirstBaseline | None = None,
     ) -> None:
         self._isolation = isolation
-        self._note = note if job.seeding == "worker" and job.draws else None
+        self._before_batch = before_batch
         self._tasks: deque[Task] = deque()
         #: streams whose last states are asked for
         self._asked: deque[int] = deque()
@@ -114,8 +114,8 @@ class InlineEngine:
         self._replicas.clear()
 
     def _answer(self, task: Task, began_ns: int) -> Answer:
-        if self._note is not None:
-            self._note(task.step)
+        if self._before_batch is not None:
+            self._before_batch(task.step)
         stream = task.stream or 0
         if stream not in self._replicas:
             replica = Replica(own_copy(self._job), self._config, stream)

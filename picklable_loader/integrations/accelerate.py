@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
+from itertools import count
 from typing import Any, cast
 
 import accelerate
 import torch
 from accelerate.data_loader import BatchSamplerShard, DataLoaderDispatcher, DataLoaderShard
-from accelerate.utils import concatenate, find_batch_size, send_to_device, synchronize_rng_states
 from torch.utils.data import BatchSampler, IterableDataset
 
-from ..epoch.options import OPTIONS
-from ..errors import Difference, StateMismatch, UsageError
+from ..core.checks import check_choice
+from ..epoch.options import OPTIONS, AtEpochEnd
+from ..errors import UsageError, warn
 from ..loader.loader import DataLoader
 from ..rng.process_rank import rank_and_world
-from ..saving.states.state_json import from_json, to_json
 from .accelerate_batches import batches_of_ranks
-from .fabric import of_this_rank
+from .accelerate_prepared import Prepared, PreparedDispatcher, PreparedShard, state_file
 
 TRIED = "1.15.0"
 
 
-def prepare(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any:
+def prepare(
+    accelerator: accelerate.Accelerator,
+    loader: DataLoader[Any],
+    at_epoch_end: AtEpochEnd | None = None,
+) -> Any:
     """`Accelerator.prepare` for a loader of this package: Accelerate would build torch's of it.
 
     The result does what Accelerate's does: each process has its share, by ``split_batches``,
@@ -36,6 +36,10 @@ def prepare(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any
     Args:
         accelerator: the program's.
         loader: not iterated yet, and without a loaded state.
+        at_epoch_end: the pass that follows a checkpoint of an epoch's last step. ``"next"`` is the
+            next epoch, for a loop over ``range(step // len(loader), epochs)``. ``"stop"`` has no
+            batches, for a loop over ``range(saved_epoch, epochs)``. None: ``set_epoch`` decides,
+            and without that it is the next epoch, with a warning.
 
     Returns:
         A loader for ``for batch in ...``, with ``state_dict``, ``load_state_dict`` and
@@ -43,17 +47,63 @@ def prepare(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any
 
     Raises:
         UsageError: Accelerate is too old or too new, or there is no such share.
+        ValueError: ``at_epoch_end`` is something else.
     """
-    prepared = build(accelerator, loader)
+    check_choice("at_epoch_end", at_epoch_end, ("stop", "next", None))
+    prepared = build(accelerator, loader, at_epoch_end)
     if accelerator.skip_first_batches is not skip_first_batches:  # it is the first loader
         accelerator.skip_first_batches = skip_first_batches
+        checkpoints = _Checkpoints()
         accelerator.register_save_state_pre_hook(
-            lambda models, weights, path: [each.save(path) for each in _prepared_of(accelerator)]
+            lambda models, weights, folder: checkpoints.save(_prepared_of(accelerator), folder)
         )
         accelerator.register_load_state_pre_hook(
-            lambda models, path: [each.load(path) for each in _prepared_of(accelerator)]
+            lambda models, folder: checkpoints.load(_prepared_of(accelerator), folder)
         )
+        vars(accelerator)[_CHECKPOINTS] = checkpoints
+    else:
+        vars(accelerator)[_CHECKPOINTS].check(prepared)
     return prepared
+
+
+#: the attribute of an accelerator that has its `_Checkpoints`
+_CHECKPOINTS = "_picklable_loader_checkpoints"
+
+
+class _Checkpoints:
+    """The loaders' part of ``save_state`` and ``load_state``."""
+
+    _loaded: str | None = None
+
+    def save(self, loaders: list[Prepared], folder: str) -> None:
+        for each in loaders:
+            each.save(folder)
+        for index in count(len(loaders)):  # of an earlier checkpoint in the folder, of more loaders
+            surplus = state_file(folder, index, accelerate.PartialState().process_index)
+            if not surplus.exists():
+                break
+            surplus.unlink()
+
+    def load(self, loaders: list[Prepared], folder: str) -> None:
+        for each in loaders:
+            each.load(folder)
+        self._loaded = folder
+        if state_file(folder, len(loaders), 0).exists():
+            warn(
+                f"{folder} has states of more loaders than the {len(loaders)} that are prepared. "
+                "Loader i gets state i: prepare the same loaders in the same order as in the "
+                "program that saved it, and before load_state"
+            )
+
+    def check(self, loader: Prepared) -> None:
+        if not loader.index:  # those of before were freed, and the program begins anew
+            self._loaded = None
+        if self._loaded is not None and loader.has_saved(self._loaded):
+            warn(
+                f"this loader was prepared after load_state({self._loaded!r}), which has a state "
+                "for it: it begins at epoch 0 without that. Prepare all loaders before load_state, "
+                "or call load(folder) of what prepare returns"
+            )
 
 
 def _prepared_of(accelerator: accelerate.Accelerator) -> list[Any]:
@@ -80,226 +130,12 @@ def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
     return dataloader
 
 
-class Prepared:
-    """The common part of both kinds of prepared loaders."""
-
-    base_dataloader: DataLoader[Any]
-    #: number among the accelerator's loaders; process, of how many; how the data is shared
-    index: int
-    process: int
-    processes: int
-    layout: dict[str, Any]
-    #: the batch of the epoch at which the next pass begins
-    start_at: int | None = None
-    #: epochs that the program counts less: it begins to count at 0 after a resume
-    lead: int | None = 0
-    #: batches that were fetched, and that the program has not been given
-    _ahead = 0
-    _is_accelerate_prepared = True
-    #: base batches of this process in one step of the program
-    per_step = 1
-
-    def state_dict(self, behind: int = 0) -> dict[str, Any]:
-        """The position after the batch that the program has got; see `DataLoader.state_dict`."""
-        return self.base_dataloader.state_dict(behind=self._ahead + behind * self.per_step)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Have the next pass go on from it; see `DataLoader.load_state_dict`."""
-        self.base_dataloader.load_state_dict(state_dict, at_epoch_end="next")
-        self._ahead = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """See `DataLoader.set_epoch`."""
-        if self.lead is None:
-            self.lead = self.base_dataloader.epoch - epoch
-        self.base_dataloader.set_epoch(epoch + self.lead)
-
-    def remember(self, batches: int) -> None:
-        """Have `save` go back by so many batches of the program, in addition to those ahead."""
-        options = self.base_dataloader._pl.options
-        most = max(options.remember, (batches + 1) * self.per_step)
-        self.base_dataloader.__setattr__("remember", most)
-
-    def save(self, folder: str | Path, behind: int = 0) -> None:
-        """Write this process's state into a checkpoint, as it was so many batches before."""
-        state = self.state_dict(behind)
-        text = {"layout": self.layout, "processes": self.processes, "state": to_json(state)}
-        self._file(folder, self.process).write_text(json.dumps(text))
-
-    def load(self, folder: str | Path) -> None:
-        """Load this process's state, or one for all that the states of all processes make.
-
-        Raises:
-            UsageError: the checkpoint has none.
-            StateError: it does not fit.
-            RanksError: with ``shard=``, see `merge_states`.
-        """
-        own = self._file(folder, self.process).exists()
-        saved = self._read(folder, 0 if not own or self._file(folder, 0).exists() else self.process)
-        # A larger job may have left more files in the folder than the one that saved last.
-        processes = saved.get("processes", self.process + 1)
-        if own and self.process < processes:
-            saved = self._read(folder, self.process)
-        differences = [
-            Difference(name, value, saved["layout"].get(name))
-            for name, value in self.layout.items()
-            if saved["layout"].get(name) != value
-        ]
-        if differences:
-            raise StateMismatch(differences, "Prepare the loader as it was when it was saved.")
-        state, shared = from_json(saved["state"]), self.base_dataloader._pl.options.shard
-        if shared is not None:
-            state = of_this_rank(
-                self.base_dataloader, state, partial(self._every, folder, processes)
-            )
-        self.load_state_dict(state)
-
-    def _every(self, folder: str | Path, processes: int) -> list[Any]:
-        return [from_json(self._read(folder, each)["state"]) for each in range(processes)]
-
-    def _read(self, folder: str | Path, process: int) -> dict[str, Any]:
-        file = self._file(folder, process)
-        if not file.exists():
-            raise UsageError(
-                f"{folder} has no state of this loader ({file.name}): it was saved without "
-                "picklable_loader.integrations.accelerate.prepare, or not on every process. Call "
-                "accelerator.save_state on all processes"
-            )
-        return cast("dict[str, Any]", json.loads(file.read_text()))
-
-    def has_saved(self, folder: str | Path) -> bool:
-        """A checkpoint has a state of this loader."""
-        return self._file(folder, self.process).exists() or self._file(folder, 0).exists()
-
-    def _file(self, folder: str | Path, process: int) -> Path:
-        return Path(folder) / f"picklable_loader_{self.index}_process_{process}.json"
-
-    def _go_to_start(self, batches: Any) -> None:
-        if self.start_at is not None:
-            steps, self.start_at = self.start_at * self.per_step - batches.step, None
-            if steps < 0:
-                raise UsageError(
-                    f"skip_first_batches(..., {steps + batches.step}) cannot go back: the loaded "
-                    f"state is at batch {batches.step} already. Leave skip_first_batches out"
-                )
-            batches.skip(steps)
-
-    @property
-    def multiprocessing_context(self) -> Any:
-        """Nobody asks for it but who builds another loader of this one."""
-        raise UsageError(
-            "accelerate.skip_first_batches would build torch's loader of this one. Use "
-            "accelerator.skip_first_batches, or that of picklable_loader.integrations.accelerate"
-        )
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a prepared loader is not pickled: pickle the loader that was prepared")
-
-
-class PreparedShard(Prepared, DataLoaderShard):  # type: ignore[misc]
-    """Each process reads its share."""
-
-    def __iter__(self) -> Iterator[Any]:
-        # As in DataLoaderShard, but for the state, which it would ask for at each batch.
-        if self.rng_types is not None:
-            synchronize_rng_states(self.rng_types, self.synchronized_generator)
-        self.begin()
-        batches = iter(self.base_dataloader)
-        self._go_to_start(batches)
-        batch = next(batches, _END)
-        while batch is not _END:
-            if self.device is not None:
-                batch = send_to_device(batch, self.device, non_blocking=self._non_blocking)
-            following = next(batches, _END)
-            self.end_of_dataloader = following is _END
-            self._ahead = 0 if following is _END else 1
-            yield batch
-            batch = following
-        self.end()
-
-    def begin(self) -> None:
-        super().begin()
-        if self.base_dataloader._pl.options.shard is not None and not self.layout["processes"]:
-            self.remainder = -1  # the samples that pad an epoch are not the last ones gathered
-
-
-class PreparedDispatcher(Prepared, DataLoaderDispatcher):  # type: ignore[misc]
-    """The main process reads for all."""
-
-    _begins = False
-    #: the first samples of the pass are asked for next
-    _fills = False
-    #: Accelerate's own `slice_fn`, or the program's
-    _slice: Callable[..., Any]
-
-    def __iter__(self) -> Iterator[Any]:
-        self._begins, self._fills = True, not self._drop_last
-        return cast(Iterator[Any], super().__iter__())
-
-    def slice_fn(self, batch: Any, rows: slice, **process: int) -> Any:
-        """Rows of a step; an uneven last one goes on with its own samples.
-
-        Accelerate fills it with the first samples of the pass: others after a resume.
-        """
-        if self._fills:
-            self._fills, rows = False, slice(0, 0)
-        size = find_batch_size(batch)
-        missing = (rows.stop - rows.start) * self.processes - size
-        if missing > 0:
-            batch = concatenate([batch] * (1 + -(-missing // size)))
-        return self._slice(batch, rows, **process)
-
-    def state_dict(self, behind: int = 0) -> dict[str, Any]:
-        if self.process and self.end_of_dataloader:
-            return {_BEGINS: self.base_dataloader.epoch + 1}  # nobody has asked it for a batch
-        return super().state_dict(behind)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if _BEGINS in state_dict:
-            self.base_dataloader.set_epoch(state_dict[_BEGINS])
-        else:
-            super().load_state_dict(state_dict)
-
-    def set_epoch(self, epoch: int) -> None:
-        if not self._begins:  # Accelerate would tell the number of its own passes
-            super().set_epoch(epoch)
-
-    def _fetch_batches(self, iterator: Any) -> Any:
-        if self._begins:
-            self._begins = False
-            if self.process == 0:
-                self._go_to_start(iterator)
-            self.start_at = None
-        counted = _Counted(iterator)
-        fetched = super()._fetch_batches(counted)
-        self._ahead = counted.count
-        return fetched
-
-    def _update_state_dict(self) -> None:
-        if self.end_of_dataloader:
-            self._ahead = 0
-
-
-class _Counted:
-    def __init__(self, iterator: Iterator[Any]) -> None:
-        self._iterator = iterator
-        self.count = 0
-
-    def __next__(self) -> Any:
-        batch = next(self._iterator)
-        self.count += 1
-        return batch
-
-
-_END = object()
-#: the state of a process that reads nothing, between two epochs
-_BEGINS = "begins epoch"
-
-
 # --- preparing -----------------------------------------------------------------------------------
 
 
-def build(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any:
+def build(
+    accelerator: accelerate.Accelerator, loader: DataLoader[Any], at_epoch_end: AtEpochEnd | None
+) -> Any:
     """The prepared loader, of which ``save_state`` does not know; see `prepare`."""
     _check_hooks()
     if loader._pl.history.resume is not None:
@@ -325,6 +161,7 @@ def build(accelerator: accelerate.Accelerator, loader: DataLoader[Any]) -> Any:
         processes=accelerator.num_processes,
         layout=layout,
         index=len(_prepared_of(accelerator)),
+        after_last_step=at_epoch_end,
     )
     if kind is PreparedDispatcher:
         vars(prepared)["_slice"] = vars(prepared).pop("slice_fn")

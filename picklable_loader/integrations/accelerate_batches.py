@@ -56,7 +56,18 @@ class BatchesOfRanks(BatchSampler):
         }
 
     def __len__(self) -> int:
-        return sum(map(len, self._shares([self.batch_sampler] * self.num_processes)))
+        batches = sum(map(len, self._shares([self.batch_sampler] * self.num_processes)))
+        if (
+            self.split_batches
+            and not (self.even_batches or self.drop_last)
+            and self.sampler is not None
+        ):
+            # Accelerate counts the last batch for all processes, and some may get none of it.
+            samples = len(self.sampler) % self.batch_size
+            if samples:
+                parts = -(-samples * self.num_processes // self.batch_size)
+                batches -= self.num_processes - parts
+        return batches
 
     def __iter__(self) -> Iterator[list[Any]]:
         return self.shared(self.batch_sampler)

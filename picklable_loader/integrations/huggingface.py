@@ -15,7 +15,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from ..errors import UsageError, warn
 from ..loader.loader import DataLoader
 from ..rng.program import ProgramStates, capture_program
-from .accelerate import Prepared, build, skip_first_batches
+from .accelerate import build, skip_first_batches
+from .accelerate_prepared import Prepared
 
 TRIED = "5.23.0"
 
@@ -140,7 +141,7 @@ class ExactResume:
         """
         if not isinstance(loader, DataLoader):
             loader = _rebuilt(loader, {"seed": self._seed, **self.loader_options})
-        prepared = build(self.accelerator, loader)
+        prepared = build(self.accelerator, loader, "next")
         if self.args.enable_jit_checkpoint:
             prepared.remember(self.args.gradient_accumulation_steps)
         return prepared

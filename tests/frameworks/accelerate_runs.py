@@ -65,6 +65,7 @@ def train(
     config: dict[str, Any] | None = None,
     accumulate: int = 1,
     per_epoch: int = data.BATCHES,
+    counts: str = "steps",
     **options: Any,
 ) -> None:
     """Train with one of `data.LOADERS`.
@@ -74,6 +75,8 @@ def train(
         resume: "state": load_state does all. "skip": skip_first_batches as well, as Accelerate's
             examples have it; ours is given no state then. "both": and ours is.
         per_epoch: batches of a rank in an epoch.
+        counts: "steps": the loop computes its epoch from them. "epochs": it goes on with the epoch
+            that it saved. "set_epoch": and gives the loader that epoch.
     """
     warnings.simplefilter("ignore")
     best = {"torch": {"use_seedable_sampler": True}, "torchdata": {"use_stateful_dataloader": True}}
@@ -85,9 +88,12 @@ def train(
     net, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
     made = data.loader(loader, dataset(kind), workers, **options_of(sampler), **options)
     ours = loader.startswith("ours") and not alone
-    batches: Any = prepare(accelerator, made) if ours else accelerator.prepare(made)
+    at_end: Any = {"steps": "next", "epochs": "stop", "set_epoch": None}[counts]
+    batches: Any = prepare(accelerator, made, at_end) if ours else accelerator.prepare(made)
     folder = run.folder / "checkpoint"
     epoch, skip = divmod(run.steps, per_epoch)
+    if counts != "steps" and run.steps and not skip:
+        epoch, skip = epoch - 1, per_epoch
     if run.resumes:
         if ours and resume == "skip":
             accelerator._load_model_state_pre_hook.clear()
@@ -98,6 +104,8 @@ def train(
             batches.set_epoch(epoch)
             if skip and loader != "torchdata":
                 active = accelerator.skip_first_batches(batches, skip)
+        elif counts == "set_epoch":
+            batches.set_epoch(epoch)
         skip = 0
         for batch in active:
             with accelerator.accumulate(net):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import weakref
 from collections.abc import Iterator
 from itertools import islice, product
@@ -16,7 +17,7 @@ from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
 from accelerate.utils import concatenate, slice_tensors
 from torch.utils.data import BatchSampler
 
-from picklable_loader import DataLoader
+from picklable_loader import DataLoader, progress
 from picklable_loader.errors import LoaderWarning, StateMismatch, UsageError
 from picklable_loader.integrations import accelerate as adapter
 from picklable_loader.integrations.accelerate_batches import BatchesOfRanks, SeekableBatchesOfRanks
@@ -63,6 +64,14 @@ _CASES: dict[str, Options] = {
     "gradient accumulation": {"checkpoint": [12, 20], "accumulate": 2},
     "`skip_first_batches` and no state": {**_MIDDLE_AND_END, "resume": "skip"},
     "`skip_first_batches` after `load_state`": {**_MIDDLE_AND_END, "resume": "both"},
+    "a loop over `range(saved_epoch, ...)`": {**_MIDDLE_AND_END, "counts": "epochs"},
+    "the same, iterable-style without length": {
+        **_MIDDLE_AND_END,
+        "kind": "stream",
+        "counts": "epochs",
+    },
+    "the same, with `set_epoch`": {**_MIDDLE_AND_END, "counts": "set_epoch"},
+    "the same, with `dispatch_batches=True`": {**_HALVES, **_dispatch(), "counts": "set_epoch"},
     "two processes": _TWO,
     "`split_batches=True`": {
         **_TWO,
@@ -290,6 +299,104 @@ def test_a_checkpoint_without_a_state_is_an_error(accelerator: Accelerator, tmp_
     adapter.prepare(accelerator, DataLoader(range(8), seed=0))
     with pytest.raises(UsageError, match="has no state of this loader"):
         accelerator.load_state(str(tmp_path))
+
+
+def _at_the_last_step(folder: Path, at_epoch_end: Any = None) -> tuple[Accelerator, Any]:
+    """A loader that goes on from a checkpoint of the last step of epoch 0."""
+    for resumes in (False, True):
+        accelerator = Accelerator(cpu=True)
+        loader = DataLoader(range(6), batch_size=2, shuffle=True, seed=0)
+        prepared = adapter.prepare(accelerator, loader, at_epoch_end)
+        if resumes:
+            accelerator.load_state(str(folder))
+        for step, _ in enumerate(prepared if not resumes else ()):
+            if step == 2:
+                accelerator.save_state(str(folder))
+    return accelerator, prepared
+
+
+def _epochs(count: int) -> list[list[list[int]]]:
+    loader = DataLoader(range(6), batch_size=2, shuffle=True, seed=0)
+    return [[batch.tolist() for batch in loader] for _ in range(count)]
+
+
+@pytest.mark.parametrize(("at_epoch_end", "first"), [("stop", 0), ("next", 1)])
+def test_the_program_says_what_follows_an_epochs_last_step(
+    tmp_path: Path, at_epoch_end: str, first: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    accelerator, prepared = _at_the_last_step(tmp_path, at_epoch_end)
+    expected = [[], *_epochs(3)[1:]][first:]
+    assert [[batch.tolist() for batch in prepared] for _ in expected] == expected
+    assert not [each for each in recwarn if issubclass(each.category, LoaderWarning)]
+
+
+def test_a_loop_that_does_not_say_so_is_warned(tmp_path: Path) -> None:
+    accelerator, prepared = _at_the_last_step(tmp_path)
+    with pytest.warns(LoaderWarning, match="last step of epoch 0, and this pass is epoch 1"):
+        assert [batch.tolist() for batch in prepared] == _epochs(2)[1]
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_set_epoch_says_so_as_well(
+    tmp_path: Path, epoch: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    accelerator, prepared = _at_the_last_step(tmp_path)
+    for each in range(epoch, 3):
+        prepared.set_epoch(each)
+        assert [batch.tolist() for batch in prepared] == ([] if not each else _epochs(3)[each])
+    assert not [each for each in recwarn if issubclass(each.category, LoaderWarning)]
+
+
+def test_a_checkpoint_that_is_saved_before_the_next_pass_is_of_the_last_step_as_well(
+    tmp_path: Path,
+) -> None:
+    accelerator, prepared = _at_the_last_step(tmp_path, "stop")
+    accelerator.save_state(str(tmp_path / "second"))
+    accelerator.load_state(str(tmp_path / "second"))
+    assert list(prepared) == []
+    accelerator.save_state(str(tmp_path / "third"))
+    accelerator.load_state(str(tmp_path / "third"))
+    assert [batch.tolist() for batch in prepared] == _epochs(2)[1]
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_progress_of_a_prepared_loader_ends_at_100_percent(
+    accelerator: Accelerator, tmp_path: Path, steps: int
+) -> None:
+    prepared = adapter.prepare(accelerator, DataLoader(range(6), batch_size=2, seed=0), "stop")
+    for step, _ in enumerate(prepared, 1):
+        if step == steps:
+            accelerator.save_state(str(tmp_path))
+    accelerator.load_state(str(tmp_path))
+    bar = progress(prepared, file=io.StringIO())
+    assert (bar.initial, bar.total) == (steps, 3)
+    assert len(list(bar)) == 3 - steps
+    assert bar.n == 3
+
+
+def test_a_loader_that_is_prepared_after_load_state_is_warned_of(tmp_path: Path) -> None:
+    def prepared(accelerator: Accelerator) -> Any:
+        return adapter.prepare(accelerator, DataLoader(range(8), seed=0))
+
+    saved, late = Accelerator(cpu=True), Accelerator(cpu=True)
+    loaders = [prepared(saved) for _ in range(2)]
+    next(iter(loaders[1]))
+    saved.save_state(str(tmp_path))
+    first = prepared(late)
+    with pytest.warns(LoaderWarning, match="states of more loaders than the 1 that are prepared"):
+        late.load_state(str(tmp_path))
+    with pytest.warns(LoaderWarning, match="prepared after load_state.*begins at epoch 0"):
+        prepared(late)
+    late.free_memory()
+    assert [prepared(late) for _ in range(1)] != [first]  # it begins anew, without a warning
+
+
+def test_a_checkpoint_that_is_overwritten_has_no_loaders_of_before(tmp_path: Path) -> None:
+    for count in (3, 1):
+        accelerator = Accelerator(cpu=True)
+        loaders = [adapter.prepare(accelerator, DataLoader([0], seed=0)) for _ in range(count)]
+        accelerator.save_state(str(tmp_path))
+    assert len(loaders) == len([*tmp_path.glob("picklable_loader_*")]) == 1
 
 
 def test_a_share_of_another_kind_is_an_error(accelerator: Accelerator, tmp_path: Path) -> None:

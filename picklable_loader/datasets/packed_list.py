@@ -10,6 +10,7 @@ import operator
 import pickle
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -19,6 +20,8 @@ _T = TypeVar("_T", covariant=True)
 
 #: Entries of a list that cost each worker about 50 MB or more.
 LARGE = 10**6
+#: Entries of a smaller one that are looked into: the splits of a dataset, or its parts.
+_NEAR = 64
 
 
 class PackedList(Sequence[_T]):
@@ -89,19 +92,25 @@ class PackedList(Sequence[_T]):
 
 
 def large_lists(data: Any, path: str = "dataset", depth: int = 3) -> Iterator[tuple[str, int]]:
-    """Lists, tuples and dicts from `LARGE` entries on, in a dataset and in datasets within it.
+    """Lists, tuples and dicts from `LARGE` entries on, in a dataset and in what it holds.
+
+    It looks into datasets, and into the first entries of smaller lists, tuples and dicts.
 
     Args:
-        data: the dataset, or an attribute of it.
+        data: the dataset, or something in it.
         path: what leads to it.
-        depth: how many more attributes may follow.
+        depth: how many more steps may follow.
 
     Yields:
         The path to each, and the number of its entries.
     """
     if isinstance(data, (list, tuple, dict)):
+        near = dict.items(data) if isinstance(data, dict) else enumerate(data)
         if len(data) >= LARGE:
             yield path, len(data)
+        elif depth:
+            for name, value in islice(near, _NEAR):
+                yield from large_lists(value, f"{path}[{name!r}]", depth - 1)
     elif depth and (path == "dataset" or isinstance(data, Dataset)):
         for name, value in getattr(data, "__dict__", {}).items():
             yield from large_lists(value, f"{path}.{name}", depth - 1)

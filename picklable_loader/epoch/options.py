@@ -107,8 +107,7 @@ class Options:
         if self.num_streams is not None:
             whole_number("num_streams", self.num_streams, 1)
         check_on_error(self.on_error)
-        if not callable(self.seed_dataset):
-            check_choice("seed_dataset", self.seed_dataset, ("auto", "off"))
+        check_seed_dataset(self.seed_dataset)
         check_codec(self.codec)
         every = self.snapshot_every_n_steps
         if every != "auto":
@@ -214,6 +213,15 @@ def check_on_error(on_error: Any) -> None:
         raise ValueError(
             'on_error should be "raise", "skip" or a callable that takes the exception and the '
             f"index, got on_error={on_error!r}"
+        )
+
+
+def check_seed_dataset(seed_dataset: Any) -> None:
+    """Raise ValueError unless it is "auto", "off", or can be called."""
+    if not callable(seed_dataset) and seed_dataset not in ("auto", "off"):
+        raise ValueError(
+            'seed_dataset should be "auto", "off" or a callable that takes the dataset of a '
+            f"process and a seed, got seed_dataset={seed_dataset!r}"
         )
 
 

@@ -10,7 +10,7 @@ import gc
 import pickle
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache, partial
@@ -299,10 +299,10 @@ def _inside(
         return [("[...]", each) for each in islice(thing.flat, _MOST_NEAR)]
     for sequence in (list, tuple):
         if issubclass(kind, sequence):
-            near = islice(sequence.__iter__(thing), _MOST_NEAR)
+            near = _near(sequence.__iter__(thing))
             found += [(f"[{n}]", e) for n, e in enumerate(near) if type(e) not in ATOMS]
     if issubclass(kind, dict):
-        for key, each in list(islice(dict.items(thing), _MOST_NEAR)):
+        for key, each in zip(dict.keys(thing), list(_near(dict.values(thing))), strict=False):
             if type(each) not in ATOMS:
                 found.append((f"[{key!r}]" if type(key) in ATOMS else "[...]", each))
     if issubclass(kind, _HOLDERS):
@@ -313,6 +313,15 @@ def _inside(
     for base in () if kind in _PARTS or kind in _PLAIN else kind.__mro__:
         found += _attributes(thing, of_class(base))
     return [*found, *_of_thread(thing, kind)]
+
+
+def _near(things: Iterable[Any]) -> Iterator[Any]:
+    """The first objects of a list; all, if those are generators: it may have one for each index."""
+    each, rest = None, iter(things)
+    for each in islice(rest, _MOST_NEAR):
+        yield each
+    if issubclass(type(each), GENERATORS):
+        yield from islice(rest, _MOST_HELD)
 
 
 def _of_thread(thing: Any, kind: type[Any]) -> Found:

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws.observe import lists
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from picklable_loader import DataLoader, PackedList
 from picklable_loader.datasets import packed_list
@@ -102,7 +102,7 @@ def test_a_forked_worker_copies_a_list_that_it_reads_and_no_packed_list() -> Non
 # --- the loader says when it sees a large list ---------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["list", "dict", "within"])
+@pytest.mark.parametrize("where", ["list", "dict", "within", "a split", "parts"])
 def test_a_large_list_is_named_before_workers_copy_it(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +111,10 @@ def test_a_large_list_is_named_before_workers_copy_it(
     path = "dataset.names"
     if where == "within":
         data, path = Subset(data, [0, 1]), "dataset.dataset.names"
+    if where == "a split":
+        data, path = Named({"a": ["name"] * 50}), r"dataset.names\['a'\]"
+    if where == "parts":
+        data, path = ConcatDataset([Named(["name"]), data]), r"dataset.datasets\[1\].names"
     loader = DataLoader(data, num_workers=1, multiprocessing_context="fork")
     with pytest.warns(LoaderWarning, match=f"{path} has 50 Python objects.*PackedList"):
         lists(loader)

@@ -97,7 +97,7 @@ REFUSED: list[tuple[str, list[Any], type[Exception], str]] = [
     ("seeding", ["epoch", None, 1], ValueError, "should be one of 'batch', 'sample', 'worker'"),
     ("schedule", ["random"], ValueError, "schedule should be one of"),
     ("seed_hooks", [[1]], TypeError, "seed_hooks should hold callables"),
-    ("seed_dataset", [None, "worker", 3], ValueError, "seed_dataset should be one of"),
+    ("seed_dataset", [None, "worker", 3], ValueError, "seed_dataset should be .* a callable"),
     ("transport", ["pigeon", None], ValueError, "transport should be one of 'auto', 'arena'"),
     ("prefetch_budget", [0, -3], ValueError, "prefetch_budget should be from 1"),
     ("prefetch_budget", ["many"], ValueError, 'prefetch_budget should be "auto"'),

@@ -89,6 +89,15 @@ class Lists(Dataset[Any]):
         return index, [rng.random() for rng in self.rngs]
 
 
+class ByName(Lists):
+    def __init__(self, *rngs: Any) -> None:
+        self.by_name = {f"sensor {number}": each for number, each in enumerate(rngs)}
+
+    @property
+    def rngs(self) -> Any:  # type: ignore[override]
+        return self.by_name.values()
+
+
 #: those with a loader inside cannot be seeded
 UNSEEDABLE: dict[str, Callable[[], dict[str, Any]]] = {
     "system's": lambda: {"dataset": Draws(random.SystemRandom())},
@@ -102,6 +111,8 @@ SEEDED: dict[str, Callable[[], dict[str, Any]]] = {
     "bits": lambda: {"dataset": OfBits()},
     "legacy": lambda: {"dataset": Draws(np.random.RandomState())},
     "several": lambda: {"dataset": Lists(random.Random(), np.random.default_rng(), Pipeline())},
+    "a hundred": lambda: {"dataset": Lists(*(random.Random() for _ in range(100)))},
+    "a hundred by name": lambda: {"dataset": ByName(*(random.Random() for _ in range(100)))},
 }
 
 

@@ -52,7 +52,8 @@ def assert_same(one: Any, other: Any) -> None:
         assert struct.pack(">d", one) == struct.pack(">d", other)
     elif isinstance(one, torch.Tensor):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
-        one_flat, other_flat = (each.resolve_conj().reshape(-1) for each in (one, other))
+        assert one.requires_grad == other.requires_grad
+        one_flat, other_flat = (each.detach().resolve_conj().reshape(-1) for each in (one, other))
         assert torch.equal(one_flat.view(torch.uint8), other_flat.view(torch.uint8))
     elif isinstance(one, np.ndarray):
         assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
@@ -99,6 +100,7 @@ ODD = [
     torch.tensor([math.nan, -0.0], dtype=torch.bfloat16),
     torch.tensor([1 + 2j]).conj(),
     torch.empty(0, 3),
+    torch.ones(2, requires_grad=True),
     np.float32(0.1),
     np.arange(4.0).reshape(2, 2),
     np.datetime64("2024-02-29", "ns"),

@@ -146,12 +146,13 @@ def _form_tensor(value: torch.Tensor) -> Any:
     except ValueError as error:
         advice = "Put its dense clone() there, or use torch.save"
         raise CannotSaveError("a tensor in the state", f"it is {error}", advice) from None
-    return {
+    form = {
         _TYPE: "Tensor",
         "dtype": str(value.dtype).removeprefix("torch."),
         "shape": list(value.shape),
         "base64": _base64(bytes_of(value)),
     }
+    return {**form, "requires_grad": True} if value.requires_grad else form
 
 
 def _base64(data: bytes) -> str:
@@ -308,6 +309,6 @@ _VALUES: dict[str, Callable[[_Reader, dict[str, Any], Path], Any]] = {
     "float": lambda reader, form, path: struct.unpack(">d", bytes.fromhex(form["bits"]))[0],
     "str": lambda reader, form, path: _bytes(form).decode("utf-8", "surrogatepass"),
     "bytes": lambda reader, form, path: _bytes(form),
-    "Tensor": lambda reader, form, path: _tensor(form),
+    "Tensor": lambda reader, form, path: _tensor(form).requires_grad_("requires_grad" in form),
     "plain": lambda reader, form, path: decode(reader.value(form["value"], path)),
 }

@@ -41,14 +41,14 @@ test: lint types
 LONGEST := tests/epoch/ tests/saving/ tests/laws/ tests/cpp/
 LONG := tests/fetching/ tests/faults/ tests/parity/ single-files
 FOLDERS := $(filter-out tests/frameworks/,$(sort $(dir $(wildcard tests/*/test_*.py))))
-PARTS := $(LONGEST) torture-of-today over-pipes $(LONG) $(filter-out $(LONGEST) $(LONG),$(FOLDERS))
+PARTS := $(LONGEST) over-pipes $(LONG) $(filter-out $(LONGEST) $(LONG),$(FOLDERS))
 
 # Hundreds of tests start a fresh Python: tests/startup makes that faster, and bytecode is written
 # for them even where the environment says otherwise.
-$(PARTS): export PYTHONDONTWRITEBYTECODE :=
-$(PARTS): export PYTHONPATH := $(CURDIR)/tests/startup
+$(PARTS) torture-of-today: export PYTHONDONTWRITEBYTECODE :=
+$(PARTS) torture-of-today: export PYTHONPATH := $(CURDIR)/tests/startup
 
-.PHONY: $(PARTS)
+.PHONY: $(PARTS) torture-of-today
 $(FOLDERS):
 	@echo $@; $(BIN)/python -m pytest -q $@
 
@@ -58,7 +58,8 @@ single-files:
 over-pipes:
 	@echo $@; $(BIN)/python -m pytest -q --portable $(ABOUT_WORKERS)
 
-torture-of-today:
+# Part of each submission, with a new seed each day.
+torture-of-today: $(READY)
 	@echo $@; PYTHONPATH=$$PYTHONPATH:tests $(BIN)/python -m torture --minutes 5 --seed today
 
 # Inside of Lightning, Accelerate and others, in an environment of its own; for example

@@ -161,6 +161,11 @@ class Schedule:
         return self._streams.awaited is not None and not self._streams.awaited
 
     @property
+    def fault(self) -> Exception | None:
+        """What the user's sampler has raised, and the consumer has not got yet."""
+        return self._fault
+
+    @property
     def budget(self) -> int:
         """How many tasks the window may hold."""
         return self._budget.tasks

@@ -178,7 +178,7 @@ class Run:
         if self.shared_seed is not None:
             order = {"shared_seed": self.shared_seed}
         elif self.order is not None:
-            order = saved_order(self.order, self.schedule.plan, self.spec.sampler, live)
+            order = saved_order(self.order, self.schedule, self.spec.sampler, live)
         untouched = order is None or self.spec.known
         return Cursor(
             epoch=self.epoch,

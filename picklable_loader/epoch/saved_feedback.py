@@ -11,8 +11,7 @@ from ..core.feedback import Feedback
 from ..core.order import Listener, Order
 from ..core.plan import Plan
 from ..core.schedule import Schedule
-from ..core.streams import StreamPlan
-from ..errors import SYMPTOMS, DamagedStateError
+from ..errors import SYMPTOMS, DamagedStateError, warn
 from ..orders.given import taker_of
 from ..orders.unknown import saved_indices
 from ..saving.states.notes import notes_as_plain, notes_from_plain
@@ -43,10 +42,18 @@ def saved_feedback(
 
 
 def saved_order(
-    order: Order, plan: Plan | StreamPlan, sampler: Any, live: bool
+    order: Order, schedule: Schedule, sampler: Any, live: bool
 ) -> dict[str, Any] | None:
     """The state of an order, with the tail that ``flush`` offers to a sampler with ``put_back``."""
-    state = order.state(live)
+    state, plan = order.state(live), schedule.plan
+    if schedule.fault is not None and state is not None:
+        # Only a replay raises it again: the sampler's own state is behind it.
+        if "iterator" in state or "log" not in state:
+            warn(
+                f"the sampler has raised {type(schedule.fault).__qualname__} while batches were "
+                "drawn ahead, and next() has not raised it yet: a resumed pass goes on behind it. "
+                "Save before that batch, or after next() has raised it"
+            )
     tail = plan.tail if isinstance(plan, Plan) else None
     if not tail or state is None or not isinstance(order, Listener) or "tail" in state:
         return state

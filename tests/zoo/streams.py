@@ -68,6 +68,32 @@ class Allotted(IterableDataset[Any]):
         return self.walk(self.mine)
 
 
+class DrawnWalk(SavedWalk):
+    """A walk over items in an order that was drawn, which is in its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"items": self.items, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.items, self.at = state["items"], state["at"]
+
+
+class Drawn(IterableDataset[torch.Tensor]):
+    """Draws an order in each ``iter``; its iterator pickles, and has no state."""
+
+    walk: type[Walk] = Walk
+
+    def __iter__(self) -> Walk:
+        items, noise = list(share()), torch.rand(LENGTH).tolist()
+        return self.walk(sorted(items, key=noise.__getitem__), sample)
+
+
+class DrawnWithState(Drawn):
+    """Draws an order in each ``iter``; its iterator has a state."""
+
+    walk = DrawnWalk
+
+
 class ByClass(IterableDataset[torch.Tensor]):
     """Its iterator is a class of the user's, which pickles and has no state_dict."""
 
@@ -290,6 +316,8 @@ class Kind:
 KINDS = [
     Kind(Generated, stateful=False),
     Kind(ByClass, stateful=False),
+    Kind(Drawn, stateful=False),
+    Kind(DrawnWithState),
     Kind(Noting, stateful=False),
     Kind(Keeping, stateful=False),
     Kind(Itself, stateful=False),

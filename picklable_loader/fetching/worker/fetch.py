@@ -25,8 +25,8 @@ NEVER = 2**62
 #: with such a dataset it matters whether its functions draw random numbers
 _HUGGING_FACE = "datasets.iterable_dataset"
 
-#: gives the iterator over an iterable-style dataset
-Open = Callable[[], Any]
+#: gives the iterator over an iterable-style dataset; its argument seeds as before ``iter``
+Open = Callable[[Callable[[], None]], Any]
 
 
 class StreamEnded(Exception):
@@ -244,8 +244,9 @@ class IterableFetcher:
         self.ended = False
         #: nothing was taken from the iterator yet
         self.fresh = True
-        seeder.before_stream(stream, 0)
-        self.iterator = opened()
+        seed = partial(seeder.before_stream, stream, 0)
+        seed()
+        self.iterator = opened(seed)
 
     def fetch(self, task: Task) -> Any:
         """The stream's next batch.
@@ -344,11 +345,11 @@ def make_fetcher(
     seeder = Seeder(mode, base_seed, hooks_of(job, found), job.rank, job.world)
     lenient = job.on_error != "raise"
     if job.iterable:
-        begun: Open = opened or partial(iter, job.dataset)
+        begun: Open = opened or (lambda seed: iter(job.dataset))
         of_stream = LenientIterableFetcher if lenient else IterableFetcher
         return of_stream(job, seeder, stream, begun, given)
     if opened is not None:
-        opened()
+        opened(lambda: None)
     return (LenientMapFetcher if lenient else MapFetcher)(job, seeder, found)
 
 

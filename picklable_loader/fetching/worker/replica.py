@@ -158,7 +158,7 @@ class Replica:
         whose = job, self._number, self._shared, self._origin
         self._saver = saver = StreamSaver(*whose, set_epoch, begin.announced)
         if position is None:
-            self._fetcher = make_fetcher(job, seed, self._number, partial(saver.open, None))
+            self._fetcher = make_fetcher(job, seed, self._number, partial(saver.open, None, False))
             return
         begun = position.ended or position.state_at > 0  # otherwise it is of the epoch before
         opened = partial(saver.open, position.state, begun)

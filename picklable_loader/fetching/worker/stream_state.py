@@ -86,11 +86,16 @@ class StreamSaver:
         #: it was opened at the end of the epoch before, and has begun the one at hand
         self.from_last_epoch = False
 
-    def open(self, state: StreamState, begun: bool = False) -> Any:
+    def open(self, state: StreamState, begun: bool, seed: Callable[[], None]) -> Any:
         """The dataset's iterator, as it was at the state; None for map-style data.
 
-        The state is of the epoch at hand (``begun``), or of the end of the one before; None begins.
-        CannotSaveError: it is none, but says why there is none.
+        Args:
+            state: None: the epoch begins.
+            begun: the state is of the epoch at hand; otherwise of the end of the one before.
+            seed: seeds the generators as they are seeded before ``iter``.
+
+        Raises:
+            CannotSaveError: the state is none, but says why there is none.
         """
         if isinstance(state, CannotSaveError):
             raise state
@@ -108,9 +113,10 @@ class StreamSaver:
             return None
         before = attributes_of(self._dataset)
         if "over" in entries and not begun:  # that was an epoch's end; this is the next one
-            self.from_last_epoch = True
-            self._finish(entries, before)
-            restore_all(rng)  # `iter` may draw
+            self.from_last_epoch, found = True, capture_all()
+            self._finish(entries, before)  # calls `iter`, which may draw
+            seed()
+            restore_all({**found, **rng})
             return self._open({})
         iterator = self._open(entries)
         self._unset(entries, before)

@@ -19,7 +19,7 @@ def spawned(value: Any) -> int | None:
 
 
 def _random_state(value: random.Random) -> list[Any]:
-    version, words, gauss = value.getstate()
+    version, words, gauss = random.Random.getstate(value)  # a subclass may add to its own
     return [version, list(words), gauss]
 
 
@@ -83,7 +83,9 @@ ATTRIBUTE_RNGS = {
     "random": _Rng(
         random.Random,
         save=_random_state,
-        restore=lambda rng, state: rng.setstate((state[0], tuple(state[1]), state[2])),
+        restore=lambda rng, state: random.Random.setstate(
+            rng, (state[0], tuple(state[1]), state[2])
+        ),
         make=lambda _: random.Random(),
     ),
     "RandomState": _Rng(

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import Dataset, Sampler
 
 from ..datasets.protocol import is_stateful
@@ -54,7 +56,7 @@ def freeze(sampler: Any, other: Any = None) -> Frozen:
     """
     frozen: Frozen = {"": ["object", type(sampler).__qualname__]}
     seen = {id(sampler), id(other), *map(id, GLOBAL.values())}  # those are the program's
-    visit = _Visit(frozen, seen, (sampler, other))
+    visit = _Visit(frozen, seen, (sampler, other), {})
     visit.parts(sampler, "")
     return frozen
 
@@ -69,6 +71,11 @@ def changed(before: Frozen, *others: Frozen) -> Frozen:
         for path, form in before.items()
         if form[0] not in OPAQUE
         and any(path not in other or not alike(form, other[path]) for other in others)
+    }
+    different |= {
+        path: form
+        for path, form in before.items()
+        if form[0] == "same" and any(f"{each}.".startswith(f"{form[1]}.") for each in different)
     }
     added = {path for other in others for path in other if path not in before}
     gone: Frozen = {path: ["absent", None] for path in sorted(added) if _may_lack(before, path)}
@@ -87,12 +94,14 @@ def small(frozen: Frozen) -> Frozen:
 def _may_lack(before: Frozen, path: str) -> bool:
     """A path is of an attribute, and not of an item; its owner was there."""
     owner, _, name = path.rpartition(".")
-    return name != _SEEDS and before.get(owner, [None])[0] == "object"
+    kind = before.get(owner, [None])[0]
+    return name != _SEEDS and (kind == "object" or kind in ATTRIBUTE_RNGS)
 
 
 def thaw(sampler: Any, frozen: Frozen) -> None:
     """Put attributes back as they were; ValueError if the frozen form is damaged."""
-    for path, entry in frozen.items():
+    # An object that several attributes refer to is there before they do.
+    for path, entry in sorted(frozen.items(), key=lambda each: each[1][:1] == ["same"]):
         try:
             kind, form = entry
             # An attribute that may not be set need not be.
@@ -196,23 +205,48 @@ def _built_again(sampler: Any, source: Source) -> Frozen:
 
 
 def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
-    target, name = sampler, path[-1]
-    for owner in path[:-1]:
-        target = _get(target, owner)
-        if not _is_container(target) and not _belongs_to(_package(sampler), target):
-            raise ValueError(f"{owner} is not the sampler's own")
-    if name.startswith("__"):
-        raise ValueError("Python's own attributes are no sampler's")
+    target, name = _owner(sampler, path), path[-1]
     if kind == "plain":
-        _set(target, name, decode(form))
+        _assign(sampler, path, decode(form))
+    elif kind == "same":
+        known = form.split(".")
+        _assign(sampler, path, _get(_owner(sampler, known), known[-1]))
     elif kind == "member":
-        _set(target, name, _member(_get(target, name), *form))
+        _assign(sampler, path, _member(_get(target, name), *form))
     elif kind == "absent":
         name = name.replace("\t", ".")
         if not _is_container(target) and hasattr(target, name):
             delattr(target, name)
     else:
         _put_rng(target, name, kind, form)
+
+
+def _owner(sampler: Any, path: list[str]) -> Any:
+    """Who has the attribute or item at a path; ValueError if it is none of the sampler's own."""
+    target = sampler
+    for name in path[:-1]:
+        target = _get(target, name)
+        if not _is_container(target) and not _belongs_to(_package(sampler), target):
+            raise ValueError(f"{name} is not the sampler's own")
+    if path[-1].startswith("__"):
+        raise ValueError("Python's own attributes are no sampler's")
+    return target
+
+
+def _assign(sampler: Any, path: list[str], value: Any) -> None:
+    """Set what is at a path.
+
+    An object that may not be changed, as one of a frozen dataclass, is replaced by another one.
+    """
+    target, name = _owner(sampler, path), path[-1]
+    try:
+        _set(target, name, value)
+    except AttributeError:
+        if target is not sampler:
+            target = copy.copy(target)
+        object.__setattr__(target, name.replace("\t", "."), value)
+        if target is not sampler:
+            _assign(sampler, path[:-1], target)
 
 
 def _put_rng(target: Any, name: str, kind: str, form: Any) -> None:
@@ -235,21 +269,27 @@ class _Visit:
     seen: set[int]
     #: the sampler, and the object that is none of its own
     ends: tuple[Any, Any]
+    #: by ``id``, the first path to an object
+    paths: dict[int, str]
 
     def parts(self, owner: Any, prefix: str) -> None:
         for name, value in _parts(owner):
             path = f"{prefix}{name}"
-            if id(value) in self.seen:
-                continue
             if isinstance(owner, Dataset) and not isinstance(value, Sampler):
                 continue  # all else in there is data: Lightning's has a list of all indices
+            if id(value) in self.seen:
+                if id(value) in self.paths:
+                    self.frozen[path] = ["same", self.paths[id(value)]]
+                continue
             form = _encode(value)
             if form is not None:
                 self.frozen[path] = form
-                if form[0] in ATTRIBUTE_RNGS and (seeds := spawned(value)) is not None:
-                    self.frozen[f"{path}.{_SEEDS}"] = ["unknown", seeds]
+                if form[0] in ATTRIBUTE_RNGS:
+                    self._of_rng(path, value)
+                elif isinstance(value, _MUTABLE):
+                    self._note(path, value)
             elif _is_container(value) or _belongs_to(_package(self.ends[0]), value):
-                self.seen.add(id(value))
+                self._note(path, value)
                 if _is_container(value):
                     self.frozen[path] = ["members", [id(item) for item in _items(value)]]
                 else:
@@ -258,6 +298,18 @@ class _Visit:
             else:
                 kind = "foreign" if is_programs(value) else "unknown"
                 self.frozen[path] = [kind, form_to_compare(value, *self.ends)]
+
+    def _note(self, path: str, value: Any) -> None:
+        """The next attribute that refers to the object says so."""
+        self.seen.add(id(value))
+        self.paths[id(value)] = path
+
+    def _of_rng(self, path: str, value: Any) -> None:
+        if (seeds := spawned(value)) is not None:
+            self.frozen[f"{path}.{_SEEDS}"] = ["unknown", seeds]
+        if id(value) not in self.paths and _belongs_to(_package(self.ends[0]), value):
+            self.paths[id(value)] = path  # of a class of the program's, which may have attributes
+            self.parts(value, f"{path}.")
 
 
 def _belongs_to(package: str, value: Any) -> bool:
@@ -334,6 +386,8 @@ def _set(owner: Any, name: str, value: Any) -> None:
         setattr(owner, name.replace("\t", "."), value)
 
 
+#: plain values that stay one object where several attributes refer to it
+_MUTABLE = (list, dict, set, deque, bytearray, np.ndarray, torch.Tensor)
 #: containers that C can write
 _BUILT_IN = (list, tuple, dict, set, frozenset)
 

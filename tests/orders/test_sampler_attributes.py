@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import dataclasses
 import enum
 import itertools
 import json
@@ -41,7 +42,7 @@ from zoo.samplers import (
     from_python,
 )
 
-from picklable_loader import DataLoader
+from picklable_loader import DataLoader, from_json, to_json
 from picklable_loader.errors import CannotSaveError, LoaderWarning, UsageError
 
 N = 6
@@ -91,6 +92,62 @@ class Changing(Sampler[int]):
         return 2
 
 
+class Twice(Changing):
+    """Has its value under two names."""
+
+    def __init__(
+        self, value: Any, turn: Callable[[Changing], Any], change: Callable[[Changing], Any]
+    ) -> None:
+        super().__init__(value, turn, change)
+        self.also = self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Replaced, and never changed."""
+
+    count: int = 0
+
+    def next(self) -> Stage:
+        return dataclasses.replace(self, count=self.count + 1)
+
+
+class Guarded(Changing):
+    """Lets nobody set its attributes."""
+
+    def __init__(self) -> None:
+        for name, value in {"value": 1, "_functions": (lambda s: s.value, self._go_on)}.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{name} is not to be set")
+
+    @staticmethod
+    def _go_on(sampler: Any) -> None:
+        object.__setattr__(sampler, "value", sampler.value + 1)
+
+
+class CountsDraws(random.Random):
+    """A generator with an attribute, on which the next number depends."""
+
+    count = 0
+
+    def random(self) -> float:
+        self.count += 1
+        return (super().random() + self.count / 10) % 1
+
+
+class SavesItsCount(CountsDraws):
+    """Its state has another form."""
+
+    def getstate(self) -> Any:
+        return super().getstate(), self.count
+
+    def setstate(self, state: Any) -> None:
+        super().setstate(state[0])
+        self.count = state[1]
+
+
 def _set(value: Any) -> Callable[[Any], None]:
     return lambda sampler: setattr(sampler, "value", value(sampler))
 
@@ -104,6 +161,15 @@ def _add_to(place: Any) -> Callable[[Any], None]:
 
 def _drop(sampler: Any) -> None:
     vars(sampler).pop("value", None)
+
+
+def _replace_array(sampler: Any) -> None:
+    sampler.value[0] += 1
+    sampler.value = sampler.also = sampler.value + 1
+
+
+def _replace_both(sampler: Any) -> None:
+    sampler.value = sampler.also = sampler.value.next()
 
 
 def _nothing(sampler: Any) -> None:
@@ -135,6 +201,23 @@ HELD: dict[str, Callable[[], Any]] = {
     ),
     "deleted": lambda: Changing(lambda: 3, lambda s: getattr(s, "value", 1), _drop),
     "added": lambda: Changing(None, lambda s: getattr(s, "value", 1), _set(lambda s: 2)),
+    "a list by two names": lambda: Twice(lambda: [1], lambda s: s.also[0], _add_to(0)),
+    "a dict by two names": lambda: Twice(lambda: {"at": 1}, lambda s: s.also["at"], _add_to("at")),
+    "an array by two names": lambda: Twice(lambda: np.array([1]), lambda s: s.also[0], _add_to(0)),
+    "an array that gets a second name": lambda: Twice(
+        lambda: np.array([1]), lambda s: s.also[0], _replace_array
+    ),
+    "a frozen helper": lambda: Changing(
+        Stage, lambda s: s.value.count, _set(lambda s: s.value.next())
+    ),
+    "a frozen helper by two names": lambda: Twice(Stage, lambda s: s.also.count, _replace_both),
+    "an attribute that is not to be set": Guarded,
+    "a generator that counts": lambda: Changing(
+        lambda: CountsDraws(3), lambda s: s.value.random() * N, _nothing
+    ),
+    "a generator that saves its count": lambda: Changing(
+        lambda: SavesItsCount(3), lambda s: s.value.random() * N, _nothing
+    ),
     "a name with a point": lambda: Changing(None, lambda s: vars(s).get("a.b", 0), _dotted),
 }
 
@@ -199,7 +282,7 @@ def _stand(kind: str, epoch: int, step: int) -> tuple[DataLoader[Any], Any]:
 def test_a_state_holds_a_change_or_is_refused(kind: str, again: str, epoch: int, step: int) -> None:
     loader, saved = _stand(kind, epoch, step)
     try:
-        state = json.loads(json.dumps(saved.state_dict()))
+        state = from_json(to_json(saved.state_dict()))
     except CannotSaveError as error:
         assert kind in REFUSED and "attribute value" in str(error)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,8 @@ class Prepared:
     _ended: tuple[int, AtEpochEnd | None] | None = None
     #: a pass goes on: the program has not got its StopIteration
     _passing = False
+    #: that pass; dead if nobody can go on with it
+    _pass: weakref.ref[Any] | None = None
     #: the batch of the epoch at which the next pass begins
     start_at: int | None = None
     #: epochs that the program counts less: it begins to count at 0 after a resume
@@ -68,7 +71,8 @@ class Prepared:
         if self.lead is None:
             self.lead = self.base_dataloader.epoch - epoch
         epoch, ended = epoch + self.lead, self._ended
-        self._goes_on()
+        if not (self._passing and self._pass is not None and self._pass() is not None):
+            self._goes_on()
         if ended is not None and ended[0] == epoch:
             self._ended = epoch, "stop"
         else:
@@ -196,6 +200,7 @@ class Pass(Iterator[Any]):
     """A pass over a prepared loader, in steps of the program; `progress` shows them."""
 
     def __init__(self, loader: Any) -> None:
+        loader._pass = weakref.ref(self)
         self.loader, self.step = loader, loader.first_step()
         self._batches = loader.batches()
 

@@ -359,6 +359,21 @@ def test_a_checkpoint_that_is_saved_before_the_next_pass_is_of_the_last_step_as_
     assert [batch.tolist() for batch in prepared] == _epochs(2)[1]
 
 
+def test_set_epoch_in_mid_epoch_leaves_the_position_as_it_is(accelerator: Accelerator) -> None:
+    prepared = adapter.prepare(accelerator, DataLoader(range(6), batch_size=2, seed=0))
+    batches = iter(prepared)
+    next(batches)
+    before = prepared.state_dict()
+    prepared.set_epoch(3)
+    assert (prepared.state_dict()["step"], before["step"]) == (1, 1)
+    assert len(list(batches)) == 2
+    del batches
+    for _ in prepared:
+        break
+    prepared.set_epoch(5)  # nobody can go on with the pass that was left
+    assert (prepared.state_dict()["epoch"], prepared.state_dict()["step"]) == (5, 0)
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 def test_progress_of_a_prepared_loader_ends_at_100_percent(
     accelerator: Accelerator, tmp_path: Path, steps: int

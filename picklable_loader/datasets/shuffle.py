@@ -7,7 +7,8 @@ from copy import deepcopy
 from typing import Any, Literal
 
 from ..core.checks import check_choice, whole_number
-from ..errors import SYMPTOMS, DamagedStateError, Difference, StateMismatch
+from ..errors import SYMPTOMS, DamagedStateError, Difference, StateMismatch, warn
+from ..rng.generators import capture_all
 from ..saving.states.arrays import NotPlain
 from ..saving.states.plain import decode, encode
 from .wrapper import (
@@ -27,6 +28,8 @@ from .wrapper import (
 
 #: states saved within a buffer's length; a resume reads up to the stretch between two in vain
 _STATES = 4
+#: if none of the first samples draws a random number, later ones draw none either
+_LOOKS = 64
 
 
 # Pickled loaders hold this name and its module: tests/golden/pickles.
@@ -220,12 +223,15 @@ class Rereader(ShuffleIterator):
     """
 
     mode = "rebuild"
+    #: samples after which it is still to look whether they draw random numbers
+    _looks = 0
 
     def __init__(self, dataset: Any, size: int, seed: int) -> None:
         super().__init__(dataset, size, seed)
         self._count = 0
         self._stretch = max(1, size // _STATES)
         self._states: deque[tuple[int, dict[str, Any]]] = deque()
+        self._looks = _LOOKS
 
     def __next__(self) -> Any:
         _, sample = super().__next__()
@@ -234,9 +240,23 @@ class Rereader(ShuffleIterator):
     def _read(self) -> tuple[int, Any]:
         if self._count % self._stretch == 0:
             self._save_state()
+        found = capture_all() if self._looks else None
         sample = next(self._inner)
         self._count += 1
+        if found is not None:
+            self._looks -= 1
+            if found != capture_all():
+                self._looks = 0
+                self._warn_of_draws()
         return self._count - 1, sample
+
+    def _warn_of_draws(self) -> None:
+        warn(
+            f"{name_of(self._dataset)} draws from the global random generators while it is read, "
+            'and ShuffleBuffer(state="rebuild") reads samples again after a resume, in another '
+            "batch: they get other random numbers. Augment after the buffer, in collate_fn, or use "
+            'state="samples"'
+        )
 
     def _save_state(self) -> None:
         if self._states and self._states[-1][0] == self._count:

@@ -85,8 +85,8 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "since": (list,),
     },
     "mark": {
-        "dataset": _FORM, "iterator": _FORM, "rng": (dict,), "over": (bool,), "announced": (int,),
-        "after": _FORM,
+        "dataset": _FORM, "iterator": _FORM, "rng": (dict,), "first_rng": (dict,), "over": (bool,),
+        "announced": (int,), "after": _FORM,
     },
     # The order's own state: one of these. That of a registered order is checked by its factory.
     "order of a sequence": {},
@@ -185,4 +185,5 @@ def _check_streams(streams: Any, name: str) -> None:
         check_fields(stream, "stream", f"{path}.")
         form = stream.get("mark") or {}
         check_fields(form, "mark", f"{path}.mark.")
-        check_fields(form.get("rng", {}), "generators", f"{path}.mark.rng.")
+        for name in ("rng", "first_rng"):
+            check_fields(form.get(name, {}), "generators", f"{path}.mark.{name}.")

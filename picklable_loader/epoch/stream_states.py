@@ -10,7 +10,8 @@ pickle of a dict with these entries:
   itself is the state);
 * ``"drift"``: names of the attributes that earlier epochs have changed;
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
-* ``"first_rng"``: these when the epoch began, with ``"pickled"``, if the worker is persistent;
+* ``"first_rng"``: these when the epoch began, if ``iter`` is to draw from them once more: with
+  ``"pickled"``, if the worker is persistent, and with an ``"iterator"`` of a dataset without state;
 * ``"over"``: the epoch has ended there, and the next one is to begin;
 * ``"after"``: then, the attributes of a dataset with a state that are flags or None;
 * ``"announced"``: then, the epoch that set_epoch had given the dataset, if that has a state.
@@ -38,7 +39,8 @@ from ..saving.states.plain import decode, encode_state
 _STATES = ("dataset", "iterator")
 #: entries that hold what people's code gives, and all that a loader's state may have
 _OF_PEOPLE = (*_STATES, "after")
-_SAVED = (*_OF_PEOPLE, "over", "announced", "rng")
+_SAVED = (*_OF_PEOPLE, "over", "announced", "rng", "first_rng")
+_OF_RNGS = ("rng", "first_rng")
 
 
 def savable(positions: Iterable[StreamPosition], live: bool) -> tuple[StreamPosition, ...]:
@@ -128,15 +130,15 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
     if entries.keys() & {"pickled", "begun"}:  # it holds only the generators of a replay
         over = "over" in entries
         rng = entries.get("rng" if over else "first_rng")
-        if rng is None:
+        if rng is None or not (over or "pickled" in entries):
             return position.copy(state=None, state_at=0)
         state_at = position.state_at if over else 0  # a stream that has ended is not replayed
         return position.copy(state={"over": True, "rng": states_to_text(rng)}, state_at=state_at)
     form = {name: entries[name] for name in _SAVED if name in entries}
     for name in filter(form.__contains__, _OF_PEOPLE):
         form[name] = encode_state(form[name], f"stream {stream}: state_dict() of the {name}")
-    if "rng" in form:
-        form["rng"] = states_to_text(form["rng"])
+    for name in filter(form.__contains__, _OF_RNGS):
+        form[name] = states_to_text(form[name])
     return position.copy(state=form)
 
 
@@ -161,8 +163,8 @@ def _read(state: Any, stream: int) -> bytes | None:
         entries = {name: state[name] for name in _SAVED if name in state}
         for name in filter(entries.__contains__, _OF_PEOPLE):
             entries[name] = decode(entries[name])
-        if "rng" in entries:
-            entries["rng"] = states_from_text(entries["rng"])
+        for name in filter(entries.__contains__, _OF_RNGS):
+            entries[name] = states_from_text(entries[name])
         return to_bytes(entries)
     except SYMPTOMS as error:
         raise DamagedStateError(field, "plain values", state) from error

@@ -29,6 +29,8 @@ from zoo.streams import (
     LENGTH,
     Both,
     ByClass,
+    DrawnWalk,
+    DrawnWithState,
     Generated,
     Keeping,
     Resumed,
@@ -39,7 +41,7 @@ from zoo.streams import (
 from zoo.streams import Walk as PlainWalk
 from zoo.streams import share
 
-from picklable_loader import DataLoader, Interleave, ShuffleBuffer
+from picklable_loader import DataLoader, Interleave, ShuffleBuffer, from_json, to_json
 from picklable_loader.errors import (
     CannotSaveError,
     LoaderWarning,
@@ -267,6 +269,49 @@ def test_an_iterator_whose_loader_is_given_a_state_still_delivers_what_was_left(
     with pytest.warns(LoaderWarning, match="does not go on from that state"):
         assert seen(iterator) == expected
     assert seen(iter(loader)) == expected
+
+
+class Accumulates(DrawnWithState):
+    """Shuffles in each ``iter`` what the one before has shuffled."""
+
+    def __init__(self) -> None:
+        self.items = list(range(9))
+
+    def __iter__(self) -> Any:
+        random.shuffle(self.items)
+        return DrawnWalk([10 * item + int(torch.randint(10, ())) for item in self.items])
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("seeding", ["batch", "worker"])
+@pytest.mark.parametrize("options", [{}, PERSISTENT, {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize(("passes", "taken"), [(0, 0), (0, 1), (1, 0), (1, 2), (2, 5)])
+@pytest.mark.filterwarnings("ignore:the state was taken after the last batch")
+def test_what_iter_draws_for_the_dataset_itself_is_drawn_again(
+    passes: int, taken: int, options: dict[str, Any], seeding: Any
+) -> None:
+    def make() -> Any:
+        return DataLoader(Accumulates(), 2, seed=1, seeding=seeding, **options)
+
+    loader = make()
+    for _ in range(passes):
+        list(loader)
+    iterator = iter(loader)
+    lists(next(iterator) for _ in range(taken))
+    pickled = pickle.dumps(iterator)
+    # Of later epochs a state lacks what those before have changed, and warns; and it is replayed.
+    state = iterator.state_dict() if not passes and seeding == "batch" else None
+    rest = [lists(iterator), *epochs(loader)]
+    again = pickle.loads(pickled)
+    assert [lists(again), *epochs(again.loader)] == rest
+    if state is not None:
+        other = make()
+        other.load_state_dict(from_json(to_json(state)))
+        assert epochs(other, 3) == rest
+
+
+def epochs(loader: DataLoader[Any], count: int = 2) -> list[list[Any]]:
+    return [lists(loader) for _ in range(count)]
 
 
 def test_straight_on_into_the_next_epoch_the_dataset_goes_along() -> None:

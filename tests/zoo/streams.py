@@ -316,8 +316,6 @@ class Kind:
 KINDS = [
     Kind(Generated, stateful=False),
     Kind(ByClass, stateful=False),
-    Kind(Drawn, stateful=False),
-    Kind(DrawnWithState),
     Kind(Noting, stateful=False),
     Kind(Keeping, stateful=False),
     Kind(Itself, stateful=False),
@@ -329,4 +327,6 @@ KINDS = [
     Kind(shuffled),
     Kind(shuffled_generator, stateful=False),
     Kind(mixed, stateful=False),
+    Kind(Drawn, stateful=False),
+    Kind(DrawnWithState),
 ]

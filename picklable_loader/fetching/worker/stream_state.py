@@ -119,6 +119,8 @@ class StreamSaver:
             restore_all({**found, **rng})
             return self._open({})
         iterator = self._open(entries)
+        if self.over and "begun" in entries:  # that is the end, which `iter` has changed
+            Baseline.put_back(self._dataset, entries)
         self._unset(entries, before)
         restore_all(rng)
         return iterator
@@ -147,7 +149,8 @@ class StreamSaver:
             # In the main process the next epoch has generators of its own.
             if self._with_rng and not (over and self._shared):
                 entries["rng"] = capture_all()
-            if "pickled" in entries and not over and self._first_rng:
+            again = "pickled" in entries or ("iterator" in entries and self._halved)
+            if again and not over and self._first_rng:
                 entries["first_rng"] = self._first_rng
             if over:
                 if entries.keys() & _PUT_BACK and self._announced is not None:
@@ -240,8 +243,9 @@ class StreamSaver:
         beginning = Baseline(self._dataset, self._by_value) if self._shared else None
         if beginning is not None:
             beginning.drift = self._reached.get("drift", [])
-        if self._with_rng and self._lives_on:
+        if self._with_rng and (self._lives_on or self._halved):
             self._first_rng = entries.get("first_rng") or capture_all()
+            restore_all(self._first_rng)  # `iter` may draw, and change the dataset by it
         iterator = iterate(self._dataset, entries)
         self._by_pickle = self.beginning = self._undone = None
         # Generators cannot be pickled; an iterator of Python's own over a list would take the list

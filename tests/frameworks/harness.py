@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Run:
         rank: the number of this process.
         world: the number of processes.
         steps: the number of steps so far, those before the checkpoint included.
+        outlives: what is not freed before the process ends.
     """
 
     phase: str
@@ -48,6 +49,7 @@ class Run:
     rank: int
     world: int
     steps: int = 0
+    outlives: list[Any] = field(default_factory=list)
 
     @property
     def resumes(self) -> bool:

@@ -58,7 +58,7 @@ def train(
     net = data.model(dropout=0.5)
     if ddp:
         net = DistributedDataParallel(net)
-        # If it is freed with the GIL held, it waits for a gloo thread that wants the GIL (torch 2.13).
+        # Freed with the GIL held, it waits for a gloo thread that wants the GIL (torch 2.13).
         run.outlives.append(net)
     else:
         for layer in net:

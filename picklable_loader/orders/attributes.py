@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -72,14 +72,22 @@ def changed(before: Frozen, *others: Frozen) -> Frozen:
         if form[0] not in OPAQUE
         and any(path not in other or not alike(form, other[path]) for other in others)
     }
-    different |= {
-        path: form
-        for path, form in before.items()
-        if form[0] == "same" and any(f"{each}.".startswith(f"{form[1]}.") for each in different)
-    }
+    again = [path for path, form in before.items() if form[0] == "same"]
+    touched = _with_owners(different) if again else set()
+    different |= {path: before[path] for path in again if before[path][1] in touched}
     added = {path for other in others for path in other if path not in before}
     gone: Frozen = {path: ["absent", None] for path in sorted(added) if _may_lack(before, path)}
     return {**different, **gone}
+
+
+def _with_owners(paths: Iterable[str]) -> set[str]:
+    """The paths, and those of the objects that have them."""
+    found: set[str] = set()
+    for path in paths:
+        while path and path not in found:
+            found.add(path)
+            path = path.rpartition(".")[0]
+    return found
 
 
 def small(frozen: Frozen) -> Frozen:

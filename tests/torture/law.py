@@ -220,8 +220,10 @@ class Training:
 
         Raises:
             Void: this thread changes the sampler between two steps, and a save may come before the
-                change of its step.
+                change of its step; or it changes the dataset, which a shallow copy shares.
         """
+        if codec.shares_loader and self.kind.promise == "honest":
+            raise Void("the training goes on in a dataset that it changes, and the copy shares it")
         if hasattr(getattr(iterator.loader, "sampler", None), "feedback"):
             raise Void("the training changes the sampler while another thread saves")
         saves: list[Any] = []

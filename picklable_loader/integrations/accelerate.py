@@ -46,10 +46,13 @@ def prepare(
         ``set_epoch``.
 
     Raises:
-        UsageError: Accelerate is too old or too new, or there is no such share.
+        UsageError: it is no loader of this package; Accelerate is too old or too new; or there is
+            no such share.
         ValueError: ``at_epoch_end`` is something else.
     """
     check_choice("at_epoch_end", at_epoch_end, ("stop", "next", None))
+    if isinstance(loader, Prepared):
+        return loader
     prepared = build(accelerator, loader, at_epoch_end)
     if accelerator.skip_first_batches is not skip_first_batches:  # it is the first loader
         accelerator.skip_first_batches = skip_first_batches
@@ -138,6 +141,11 @@ def build(
 ) -> Any:
     """The prepared loader, of which ``save_state`` does not know; see `prepare`."""
     _check_hooks()
+    if not isinstance(loader, DataLoader):
+        raise UsageError(
+            f"prepare expects a DataLoader of picklable_loader, got a {type(loader).__qualname__}: "
+            "use accelerator.prepare for anything else"
+        )
     if loader._pl.history.resume is not None:
         raise UsageError("prepare the loader first, and load the state into what prepare returns")
     shared = loader._pl.options.shard is not None

@@ -66,12 +66,17 @@ class Prepared:
         self._ahead, self._ended = 0, None
         self._passing = self.end_of_dataloader = False
 
+    @property
+    def _goes(self) -> bool:
+        """A pass is at hand, and its loop may ask for more: no `break` or `zip` has left it."""
+        return self._passing and self._pass is not None and self._pass() is not None
+
     def set_epoch(self, epoch: int) -> None:
         """See `DataLoader.set_epoch`; that of a checkpoint's last step has no more batches."""
         if self.lead is None:
             self.lead = self.base_dataloader.epoch - epoch
         epoch, ended = epoch + self.lead, self._ended
-        if not (self._passing and self._pass is not None and self._pass() is not None):
+        if not self._goes:
             self._goes_on()
         if ended is not None and ended[0] == epoch:
             self._ended = epoch, "stop"
@@ -87,7 +92,8 @@ class Prepared:
     def save(self, folder: str | Path, behind: int = 0) -> None:
         """Write this process's state into a checkpoint, as it was so many batches before."""
         state = self.state_dict(behind)
-        ended = self._ended is not None or (self._passing and self.end_of_dataloader)
+        at_end = self._goes and self.end_of_dataloader
+        ended = self._ended is not None or at_end
         text = {
             "layout": self.layout,
             "processes": self.processes,
@@ -163,6 +169,8 @@ class Prepared:
     def _is_empty(self) -> bool:
         """The pass that begins has no batches: its epoch's last one was trained on."""
         (epoch, follows), self._ended = self._ended or (0, "next"), None
+        if follows is None and self.start_at is not None:
+            follows = "stop" if self.start_at else "next"  # skip_first_batches has said it
         if follows == "stop":
             self.start_at = None
         if follows is None:
@@ -200,7 +208,7 @@ class Pass(Iterator[Any]):
     """A pass over a prepared loader, in steps of the program; `progress` shows them."""
 
     def __init__(self, loader: Any) -> None:
-        loader._pass = weakref.ref(self)
+        loader._pass, loader._passing = weakref.ref(self), False
         self.loader, self.step = loader, loader.first_step()
         self._batches = loader.batches()
 

@@ -359,6 +359,46 @@ def test_a_checkpoint_that_is_saved_before_the_next_pass_is_of_the_last_step_as_
     assert [batch.tolist() for batch in prepared] == _epochs(2)[1]
 
 
+@pytest.mark.parametrize("leaves", ["zip", "islice", "break", "not"])
+def test_a_pass_that_was_left_at_its_last_step_is_over(
+    accelerator: Accelerator, tmp_path: Path, leaves: str
+) -> None:
+    def make() -> Any:
+        return DataLoader(range(6), batch_size=2, shuffle=True, seed=0)
+
+    prepared, other = (adapter.prepare(accelerator, make(), "stop") for _ in range(2))
+    if leaves == "zip":
+        list(zip(other, prepared))
+    elif leaves == "islice":
+        list(islice(prepared, 3))
+    for step, _ in enumerate(prepared if leaves in ("break", "not") else ()):
+        if step == 2 and leaves == "break":
+            break
+    accelerator.save_state(str(tmp_path))
+    accelerator.load_state(str(tmp_path))
+    assert [batch.tolist() for batch in prepared] == _epochs(2)[1]
+
+
+@pytest.mark.parametrize(("skipped", "first"), [(0, 1), (3, 0)])
+def test_skip_first_batches_says_so_as_well(
+    tmp_path: Path, skipped: int, first: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    accelerator, prepared = _at_the_last_step(tmp_path)
+    expected = [[], *_epochs(3)[1:]][first:]
+    accelerator.skip_first_batches(prepared, skipped)
+    assert [[batch.tolist() for batch in prepared] for _ in expected] == expected
+    assert not [each for each in recwarn if issubclass(each.category, LoaderWarning)]
+
+
+def test_a_prepared_loader_is_prepared_once_and_others_are_refused(
+    accelerator: Accelerator,
+) -> None:
+    prepared = adapter.prepare(accelerator, DataLoader(range(8), seed=0))
+    assert adapter.prepare(accelerator, prepared) is prepared
+    with pytest.raises(UsageError, match="got a DataLoader: use accelerator.prepare"):
+        adapter.prepare(accelerator, torch.utils.data.DataLoader(range(8)))
+
+
 def test_set_epoch_in_mid_epoch_leaves_the_position_as_it_is(accelerator: Accelerator) -> None:
     prepared = adapter.prepare(accelerator, DataLoader(range(6), batch_size=2, seed=0))
     batches = iter(prepared)

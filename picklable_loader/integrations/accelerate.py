@@ -51,7 +51,7 @@ def prepare(
         ValueError: ``at_epoch_end`` is something else.
     """
     check_choice("at_epoch_end", at_epoch_end, ("stop", "next", None))
-    if isinstance(loader, Prepared):
+    if issubclass(type(loader), Prepared):
         return loader
     prepared = build(accelerator, loader, at_epoch_end)
     if accelerator.skip_first_batches is not skip_first_batches:  # it is the first loader

@@ -162,7 +162,7 @@ class Schedule:
 
     @property
     def fault(self) -> Exception | None:
-        """What the user's sampler has raised, and the consumer has not got yet."""
+        """An exception of the user's sampler that the consumer has not got yet."""
         return self._fault
 
     @property

@@ -28,7 +28,7 @@ from .wrapper import (
 
 #: states saved within a buffer's length; a resume reads up to the stretch between two in vain
 _STATES = 4
-#: if none of the first samples draws a random number, later ones draw none either
+#: so many first samples are looked at: do they draw random numbers? Later ones are like these
 _LOOKS = 64
 
 

@@ -46,14 +46,14 @@ def saved_order(
 ) -> dict[str, Any] | None:
     """The state of an order, with the tail that ``flush`` offers to a sampler with ``put_back``."""
     state, plan = order.state(live), schedule.plan
-    if schedule.fault is not None and state is not None:
-        # Only a replay raises it again: the sampler's own state is behind it.
-        if "iterator" in state or "log" not in state:
-            warn(
-                f"the sampler has raised {type(schedule.fault).__qualname__} while batches were "
-                "drawn ahead, and next() has not raised it yet: a resumed pass goes on behind it. "
-                "Save before that batch, or after next() has raised it"
-            )
+    # A replay raises it again. The sampler's own state, or its pickled iterator, is behind it.
+    replayed = state is None or ("log" in state and "iterator" not in state)
+    if schedule.fault is not None and not replayed:
+        warn(
+            f"the sampler has raised {type(schedule.fault).__qualname__} while batches were "
+            "drawn ahead, and next() has not raised it yet: a resumed pass goes on behind it. "
+            "Save before that batch, or after next() has raised it"
+        )
     tail = plan.tail if isinstance(plan, Plan) else None
     if not tail or state is None or not isinstance(order, Listener) or "tail" in state:
         return state

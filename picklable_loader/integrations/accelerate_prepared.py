@@ -38,9 +38,7 @@ class Prepared:
     after_last_step: AtEpochEnd | None
     #: the epoch whose last step the loaded checkpoint is of, and what follows; until the next pass
     _ended: tuple[int, AtEpochEnd | None] | None = None
-    #: a pass goes on: the program has not got its StopIteration
-    _passing = False
-    #: that pass; dead if nobody can go on with it
+    #: the pass at hand; dead if nobody can go on with it, None once it is over
     _pass: weakref.ref[Any] | None = None
     #: the batch of the epoch at which the next pass begins
     start_at: int | None = None
@@ -59,25 +57,24 @@ class Prepared:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Have the next pass go on from it; see `DataLoader.load_state_dict`."""
         self.base_dataloader.load_state_dict(state_dict, at_epoch_end="next")
-        self._goes_on()
+        self._forget_pass()
 
-    def _goes_on(self) -> None:
+    def _forget_pass(self) -> None:
         """The next pass is another one, whatever the last one has left."""
-        self._ahead, self._ended = 0, None
-        self._passing = self.end_of_dataloader = False
+        self._ahead, self._ended, self._pass, self.end_of_dataloader = 0, None, None, False
 
     @property
-    def _goes(self) -> bool:
-        """A pass is at hand, and its loop may ask for more: no `break` or `zip` has left it."""
-        return self._passing and self._pass is not None and self._pass() is not None
+    def _in_pass(self) -> bool:
+        """A loop may ask for more batches of a pass: no `break` or `zip` has left it."""
+        return self._pass is not None and self._pass() is not None
 
     def set_epoch(self, epoch: int) -> None:
         """See `DataLoader.set_epoch`; that of a checkpoint's last step has no more batches."""
         if self.lead is None:
             self.lead = self.base_dataloader.epoch - epoch
         epoch, ended = epoch + self.lead, self._ended
-        if not self._goes:
-            self._goes_on()
+        if not self._in_pass:
+            self._forget_pass()
         if ended is not None and ended[0] == epoch:
             self._ended = epoch, "stop"
         else:
@@ -92,8 +89,7 @@ class Prepared:
     def save(self, folder: str | Path, behind: int = 0) -> None:
         """Write this process's state into a checkpoint, as it was so many batches before."""
         state = self.state_dict(behind)
-        at_end = self._goes and self.end_of_dataloader
-        ended = self._ended is not None or at_end
+        ended = self._ended is not None or (self._in_pass and self.end_of_dataloader)
         text = {
             "layout": self.layout,
             "processes": self.processes,
@@ -208,16 +204,16 @@ class Pass(Iterator[Any]):
     """A pass over a prepared loader, in steps of the program; `progress` shows them."""
 
     def __init__(self, loader: Any) -> None:
-        loader._pass, loader._passing = weakref.ref(self), False
+        loader._pass = None
         self.loader, self.step = loader, loader.first_step()
         self._batches = loader.batches()
 
     def __next__(self) -> Any:
-        self.loader._passing = True
+        self.loader._pass = weakref.ref(self)
         try:
             batch = next(self._batches)
         except StopIteration:
-            self.loader._passing = False
+            self.loader._pass = None
             raise
         self.step += 1
         return batch
@@ -287,7 +283,7 @@ class PreparedDispatcher(Prepared, DataLoaderDispatcher):  # type: ignore[misc]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if _BEGINS in state_dict:
             self.base_dataloader.set_epoch(state_dict[_BEGINS])
-            self._goes_on()
+            self._forget_pass()
         else:
             super().load_state_dict(state_dict)
 

@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import combinations
@@ -25,6 +26,7 @@ import numpy as np
 import pytest
 import torch
 from time_limit import pytest_timeout_set_timer  # noqa: F401
+from zoo import cuda
 
 try:
     from hypothesis import settings
@@ -64,10 +66,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if config.getoption("--whole-matrix"):
         return
-    portable = config.getoption("--portable")
+    portable, pinned = config.getoption("--portable"), config.getoption("--pin-memory")
+    left_out = ["inline"] * portable + ["unpinned"] * pinned
     tests: dict[Any, list[Any]] = {}
     for item in items:
-        if not (portable and item.get_closest_marker("inline")):
+        if not any(item.get_closest_marker(mark) for mark in left_out):
             tests.setdefault((item.path, item.location[2].partition("[")[0]), []).append(item)
     needed = {item for cells in tests.values() for item in _covering(cells, portable)}
     config.hook.pytest_deselected(items=[item for item in items if item not in needed])
@@ -151,11 +154,28 @@ def the_transport_is_the_one_asked_for(request: pytest.FixtureRequest) -> Iterat
 
 @pytest.fixture(autouse=True, scope="session")
 def loaders_pin_if_asked_for(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With ``--pin-memory``, our loader's ``pin_memory`` is True by default."""
+    """With ``--pin-memory``, our loader's ``pin_memory`` is True by default.
+
+    Not in forked processes, which cannot use CUDA. Python warns of each fork while CUDA has
+    threads; tests count warnings.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if request.config.getoption("--pin-memory"):
             from picklable_loader import DataLoader
+            from picklable_loader.epoch import driver
 
+            fork = os.fork
+
+            def quiet_fork() -> int:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    child = fork()
+                if child == 0:
+                    driver.pin = lambda batch: batch  # type: ignore[attr-defined]
+                return child
+
+            patch.setattr(os, "fork", quiet_fork)
+            cuda.open_its_files()
             make: Any = DataLoader.__init__
             arguments = make.__code__.co_varnames[1 : make.__code__.co_argcount]
             defaults = list(make.__defaults__)

@@ -28,7 +28,7 @@ from ..core.events import (
 )
 from ..core.shard import StreamShare
 from ..errors import NoSampleError
-from ..fetching.engine.device import DeviceCopies
+from ..fetching.engine.device import DeviceCopies, pin
 from ..fetching.engine.engine import Engine
 from ..fetching.engine.stats import KEPT, BadSamples, Record, SkippedSample, Stats
 from ..fetching.transport.messages import Answer
@@ -152,12 +152,30 @@ class Driver:
             self._waited_ns += ended_ns - began_ns
             self._waits.append((began_ns, ended_ns))
 
-    def to_device(self, copies: DeviceCopies, batch: Any, step: int) -> Any:
-        """The batch on the device; those that have come and are not wanted yet are copied ahead."""
-        batch = copies.deliver(batch, step)
-        if self._engine is not None:
+    def moved(self, answer: Answer, batch: Any) -> Any:
+        """The batch of an answer, in pinned memory or on the device.
+
+        Raises:
+            Exception: that of the batch's own ``pin_memory`` or ``to``. The batch is lost, as in
+                torch; `settled` says so. Or a signal handler's, and then it is not.
+        """
+        answer.register()
+        try:
+            return self._moved(batch, answer.step)
+        except Exception:
+            try:  # nothing else tells one from the other
+                self._moved(batch, answer.step)
+            except Exception:
+                self.settled = True
+            raise
+
+    def _moved(self, batch: Any, step: int) -> Any:
+        if self.copies is None:
+            return pin(batch)
+        batch = self.copies.deliver(batch, step)
+        if self._engine is not None:  # those that have come and are not wanted yet
             self._engine.look()
-            copies.copy_ahead(self._engine.answers)
+            self.copies.copy_ahead(self._engine.answers)
         return batch
 
     def handle(self, event: Event) -> None:

@@ -28,7 +28,6 @@ from ..errors import (
     WorkerDied,
     warn,
 )
-from ..fetching.engine.device import pin
 from ..fetching.engine.stats import Stats
 from ..fetching.transport.messages import Answer
 from ..fetching.worker.fetch import NEVER
@@ -348,23 +347,11 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if promised is not None and spec.iterable and self.step > promised:
             warn(_longer(loader, promised, self.step), UserWarning)
         if loader.pin_memory or self._driver.copies is not None:
-            try:
-                payload = self._moved(payload, answer.step)
-            except (
-                Exception
-            ):  # of the batch's own pin_memory() or to(): that batch is lost, as in torch
-                self._driver.settled = True
-                raise
+            payload = self._driver.moved(answer, payload)
         if spec.options.with_state:
             with Isolated.turn:
                 return payload, state_here(loader, self._position)  # type: ignore[return-value]
         return payload  # type: ignore[no-any-return]
-
-    def _moved(self, batch: Any, step: int) -> Any:
-        """The batch in pinned memory, or on the device."""
-        if (copies := self._driver.copies) is None:
-            return pin(batch)
-        return self._driver.to_device(copies, batch, step)
 
     def _goes_to_next_epoch(self) -> bool:
         """If a resumed epoch had no batch to deliver, begin the next one (True), or warn."""

@@ -91,10 +91,12 @@ class TimeIsUp(TimeoutError):
     "seeding, workers", [("batch", 0), ("worker", 0), ("batch", 1), ("worker", 1)]
 )
 @pytest.mark.parametrize("dataset", [Numbers, Remembers, Stream])
+@pytest.mark.parametrize("device", [None, "cpu"])
 def test_what_a_signal_handler_raises_at_any_line_loses_no_batch(
-    seeding: Any, dataset: Any, workers: int
+    seeding: Any, dataset: Any, workers: int, device: Any
 ) -> None:
     options: dict[str, Any] = {"seed": 5, "seeding": seeding, "num_workers": workers}
+    options["to_device"] = device
     expected = lists(DataLoader(dataset(), 3, **options))
     at, interrupted = 1 + len(dataset.__name__) % 2, True
     while interrupted:

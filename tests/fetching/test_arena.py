@@ -161,6 +161,36 @@ def test_few_descriptors_are_needed_whatever_is_kept(pair: Pair) -> None:
     assert len(os.listdir("/proc/self/fd")) - before <= 12
 
 
+@pytest.mark.parametrize("size", [19_267_584, 3_000_000, 70_000])
+def test_a_locked_arena_fits_its_buffers_and_its_writer_makes_all_pages(size: int) -> None:
+    fd = new_memory(locked=True)
+    try:
+        arena = Arena(fd)
+        before = os.fstat(fd)
+        buffers = [arena.allocate(size) for _ in range(7)]
+        after = os.fstat(fd)
+        whole, more = -(-size // 4096) * 4096, after.st_size - before.st_size
+        assert more % whole == 0 and more <= 7 * whole + 2**24
+        assert after.st_blocks * 512 >= more
+        assert all(not buffer[::4096].any() for buffer in buffers)
+        arena.close()
+    finally:
+        os.close(fd)
+
+
+def test_a_reader_of_a_locked_arena_names_the_segments_of_what_it_has_opened() -> None:
+    fd = new_memory(locked=True)
+    writer, reader = Arena(fd), ArenaReader(fd, locked=True)
+    size = arenas._LOCKED_SEGMENT // 2
+    regions = [writer.give(bytes(size)) for _ in range(3)]
+    opened = [reader.open(region) for region in regions]
+    one, same, other = reader.opened_segments()
+    assert one is same is not other
+    assert not reader.opened_segments()
+    del opened
+    writer.close(), reader.close(), os.close(fd)
+
+
 def test_no_memory_is_an_error_that_says_so(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")

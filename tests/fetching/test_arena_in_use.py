@@ -557,6 +557,7 @@ def test_a_batch_may_take_a_gigabyte() -> None:
     assert batch[0] == batch[-1] == batch[2**27] == 1 and batch.sum() > 0
 
 
+@pytest.mark.unpinned
 def test_memory_that_was_kept_is_used_again_or_given_back() -> None:
     fed = loader(Filled(size=10 * SIZE), num_workers=1, persistent_workers=True)
     kept = list(fed)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,8 @@ from picklable_loader import DataLoader
 from picklable_loader.fetching.engine import device
 from picklable_loader.fetching.transport import page_lock
 from picklable_loader.fetching.transport.page_lock import Fence, registered_bytes
+
+from .on_gpu import OnGpu
 
 LARGE = 1 << 20
 CYCLES = 200_000_000  # of the GPU: about a tenth of a second
@@ -65,7 +70,7 @@ def test_batches_are_pinned_without_a_copy(start: str, monkeypatch: pytest.Monke
         came.append((batch.is_pinned(), batch.data_ptr() == made.data_ptr()))
         return made
 
-    monkeypatch.setattr("picklable_loader.loader.iterator.pin", noted)
+    monkeypatch.setattr("picklable_loader.epoch.driver.pin", noted)
     context: Any = {"num_workers": 2, "multiprocessing_context": start}
     for number, batch in enumerate(DataLoader(Numbered(8), 2, pin_memory=True, **context)):
         assert batch.is_pinned()
@@ -86,6 +91,18 @@ def test_memory_is_written_again_only_when_the_gpu_has_read_it() -> None:
     for was, copy in zip(copies[::2], copies[1::2]):
         assert torch.equal(copy[:, ::4096].cpu(), was)
         assert (copy == copy[:, :1]).all()
+
+
+def test_a_loader_in_a_forked_worker_says_why_it_cannot_pin() -> None:
+    torch.zeros(1, device="cuda")
+    with pytest.raises(RuntimeError, match="(?s)initialization error.*pin_memory=False"):
+        next(iter(DataLoader(Nests(), num_workers=1, multiprocessing_context="fork")))
+
+
+class Nests(Numbered):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        batch: torch.Tensor = next(iter(DataLoader(Numbered(3), pin_memory=True)))
+        return batch
 
 
 def test_registered_memory_is_given_back() -> None:
@@ -116,19 +133,13 @@ def test_without_the_drivers_interface_torch_pins_a_copy(monkeypatch: pytest.Mon
         assert batch.is_pinned() and batch[1, -1] == 2 * number + 1
 
 
-class _OnGpu(Dataset[Any]):
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.full((3,), float(index), device="cuda")
-
-
-@pytest.mark.parametrize("workers", [0])  # with workers, torch's own file of CUDA's IPC stays
-def test_tensors_on_the_gpu_come_from_processes_that_may_use_it(workers: int) -> None:
-    start = {"multiprocessing_context": "spawn"} if workers else {}
-    for number, batch in enumerate(DataLoader(_OnGpu(), num_workers=workers, **start)):
-        assert batch.device.type == "cuda" and batch.tolist() == [[number] * 3]
+@pytest.mark.parametrize("start", ["", "spawn", "forkserver"])
+def test_tensors_on_the_gpu_come_from_processes_that_may_use_it(start: str) -> None:
+    script = Path(__file__).with_name("on_gpu.py")  # a process: CUDA's file for others stays open
+    command = [sys.executable, str(script), start]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:4] == [f"cuda [[{n}.0, {n}.0, {n}.0]]" for n in range(4)]
 
 
 def test_a_forked_worker_that_uses_the_gpu_says_how_to_start_workers_instead() -> None:
@@ -136,4 +147,4 @@ def test_a_forked_worker_that_uses_the_gpu_says_how_to_start_workers_instead() -
     with pytest.raises(
         RuntimeError, match="(?s)re-initialize CUDA in forked.*multiprocessing_context"
     ):
-        next(iter(DataLoader(_OnGpu(), num_workers=1, multiprocessing_context="fork")))
+        next(iter(DataLoader(OnGpu(), num_workers=1, multiprocessing_context="fork")))

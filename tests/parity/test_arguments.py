@@ -235,6 +235,7 @@ def test_a_call_with_too_many_positional_arguments_is_a_type_error() -> None:
     assert_parity(lambda make: outcome(lambda: make(*[SIX] * 14))[0])
 
 
+@pytest.mark.unpinned
 def test_torchs_parameters_come_first_in_torchs_order_with_torchs_defaults() -> None:
     theirs, ours = (
         inspect.signature(loader.__init__).parameters.values() for loader in (TORCH, OURS)
@@ -247,6 +248,7 @@ def test_torchs_parameters_come_first_in_torchs_order_with_torchs_defaults() -> 
     assert all(p.kind is p.KEYWORD_ONLY for p in list(ours)[len(theirs) :])
 
 
+@pytest.mark.unpinned
 @pytest.mark.parametrize(
     "kwargs",
     [

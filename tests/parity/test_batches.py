@@ -36,6 +36,7 @@ from .identical import assert_identical
 from .sides import OURS, TORCH, Make, assert_parity, outcome, rng_states
 
 pytestmark = [
+    pytest.mark.unpinned,
     pytest.mark.filterwarnings("ignore:Sparse"),
     pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors"),
     pytest.mark.filterwarnings("ignore:ComplexHalf support"),

@@ -323,6 +323,7 @@ def test_a_sampler_is_asked_for_its_iterator_as_often_as_under_torch(
     assert_parity(observe)
 
 
+@pytest.mark.unpinned
 def test_a_profiler_finds_the_loaders_time_under_torchs_name() -> None:
     def observe(make: Make) -> Any:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -377,6 +378,7 @@ def test_a_loader_may_be_kept_in_any_container(factory: Callable[[Any], Any]) ->
     assert loader in factory([loader])
 
 
+@pytest.mark.unpinned
 def test_samples_may_be_loaders() -> None:
     class Loaders(Dataset[Any]):
         def __len__(self) -> int:

@@ -124,7 +124,7 @@ class DeviceCopies:
                 batch = self._copied(batch, step)
             except _Unknown:  # memory that nobody can name must not leave the consumer's stream
                 return self._converted(_moved(pin(batch), self._device), step)
-        consumer = torch.cuda.current_stream(self._device)
+        consumer = torch.cuda.current_stream(self._device.index)
         consumer.wait_event(batch.ready)
         for tensor in batch.tensors:
             tensor.record_stream(consumer)
@@ -134,7 +134,6 @@ class DeviceCopies:
         """Begin to copy what waits for delivery, the next steps first."""
         if not self._cuda:
             return
-        self._choose()
         free = self._ahead
         for step in sorted(answers):
             answer = answers[step]
@@ -143,6 +142,7 @@ class DeviceCopies:
             thinned = type(answer.payload) is Thinned
             batch = answer.payload.batch if thinned else answer.payload
             if type(batch) is not _Copy:
+                answer.register()
                 try:
                     batch = self._copied(batch, step)
                 except Exception:  # its delivery tries again, and raises
@@ -153,8 +153,8 @@ class DeviceCopies:
     def _copied(self, batch: Any, step: int) -> _Copy:
         list(_tensors_of(batch))  # nothing is begun for a batch that is not known
         stream = _stream_of(self._device)
-        with torch.cuda.device(self._device), torch.cuda.stream(stream):
-            moved = self._converted(_moved(pin(batch), self._device), step)
+        with torch.cuda.stream(stream):  # its device is the current one there, too
+            moved = self._converted(_moved(pin_memory(batch, "cuda"), self._device), step)
             tensors = list(_tensors_of(moved))
             ready = torch.cuda.Event()
             ready.record(stream)

@@ -22,6 +22,7 @@ from ...core.streams import StreamPosition
 from ...core.task import Task
 from .arena import Arena, ArenaFull, Region
 from .open_files import explained, lacks_descriptors
+from .page_lock import LockedMap
 from .tensors import INLINE_BYTES, dump, dumps
 
 
@@ -87,6 +88,14 @@ class Answer:
     ticket: int = 0
     #: paths to generators that the first batch of the worker's epoch has made
     made: tuple[str, ...] = ()
+    #: memory that the batch is in, to be registered with CUDA before a device reads it
+    segments: Sequence[LockedMap] = ()
+
+    def register(self) -> None:
+        """Have devices read the batch where it is, if they can."""
+        for segment in self.segments:
+            segment.register()
+        self.segments = ()
 
     def event(self) -> Answered | LastState:
         """The event for the schedule."""

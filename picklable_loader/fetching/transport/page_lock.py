@@ -150,21 +150,24 @@ class NotNow(Exception):
 
 
 class LockedMap(mmap.mmap):
-    """A mapping of a file that devices read without a copy, until nothing sees it.
+    """A mapping of a file that devices read without a copy, once it is registered.
 
     Where it cannot be registered it is an ordinary mapping, whose tensors torch pins by a copy.
     """
 
+    _tried = False
     _address = 0
     _owner = 0
 
-    def __new__(cls, fd: int, length: int, *, offset: int = 0) -> LockedMap:
-        made = super().__new__(cls, fd, length, offset=offset)
-        view: Any = np.frombuffer(made, np.uint8)
+    def register(self) -> None:
+        """Let devices read it without a copy, until nothing sees it; only the first call acts."""
+        if self._tried:
+            return
+        self._tried = True
+        view: Any = np.frombuffer(self, np.uint8)
         address: int = view.__array_interface__["data"][0]
-        if _registered.add(address, length):
-            made._address, made._owner = address, os.getpid()
-        return made
+        if _registered.add(address, len(self)):
+            self._address, self._owner = address, os.getpid()
 
     def __del__(self) -> None:
         # A forked child has no CUDA. At the end of the process the system does it, and this

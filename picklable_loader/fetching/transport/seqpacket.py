@@ -227,7 +227,10 @@ class PacketLines:
         return answers
 
     def read(self, worker: int, message: bytes) -> Answer:
-        return read_answer(message, self._readers[worker].open)
+        reader = self._readers[worker]
+        answer = read_answer(message, reader.open)
+        answer.segments = reader.opened_segments()
+        return answer
 
     def at_hand(self, worker: int, owed: Sequence[int]) -> int | None:
         return self._readers[worker].noted() or None

@@ -269,19 +269,23 @@ class Replica:
         return StreamError(self._number, type(self._job.dataset).__qualname__, reason)
 
 
-_CUDA_IN_A_FORK = (
+#: parts of torch's texts, where a forked process uses CUDA by itself or by pin_memory
+_IN_A_FORK = "re-initialize CUDA in forked", "CUDA error: initialization error"
+_INSTEAD = (
     'Pass multiprocessing_context="spawn" or "forkserver" to the DataLoader; or have the dataset '
-    'return tensors in main memory, and pass to_device="cuda"'
+    'return tensors in main memory, and pass to_device="cuda". A loader within the dataset needs '
+    "pin_memory=False"
 )
+_TORCHS = {RuntimeError, getattr(torch, "AcceleratorError", RuntimeError)}
 
 
 def _explain_cuda(error: BaseException) -> None:
     """Add the way out to torch's error of a forked process that uses CUDA."""
-    if type(error) is not RuntimeError:  # the text of any other may be people's code
+    if type(error) not in _TORCHS:  # the text of any other may be people's code
         return
     match error.args:
-        case (str(text),) if "re-initialize CUDA in forked" in text:
-            error.args = (f"{text}. {_CUDA_IN_A_FORK}",)
+        case (str(text), *rest) if any(part in text for part in _IN_A_FORK):
+            error.args = (f"{text}. {_INSTEAD}", *rest)
 
 
 def own_copy(job: Job) -> Job:

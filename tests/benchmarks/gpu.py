@@ -215,7 +215,7 @@ def sample_of(kind: str) -> torch.Tensor:
 
 
 def measure(side: str, row: Row, step: Step, sample: torch.Tensor) -> dict[str, float]:
-    """One pass: GB/s, idle share of the device, CPU ms a batch.
+    """One pass: time of a batch and a step, GB/s, idle share of the device, CPU ms a batch.
 
     *early* is the idle share of the first batches: memory is registered then.
     """
@@ -239,6 +239,7 @@ def measure(side: str, row: Row, step: Step, sample: torch.Tensor) -> dict[str, 
             torch.cuda.synchronize()
             wall_s, cpu_s = time.perf_counter() - began_s, cpu_seconds() - cpu_s
     return {
+        "ms a batch": 1e3 * wall_s / row.batches,
         "GB/s": (row.batches - 1) * nbytes / wall_s / 1e9,
         "idle %": _idle(spans[warm:]),
         "early idle %": _idle(spans[1:warm]),
@@ -297,6 +298,12 @@ def main() -> None:
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     for size in (32, 333):
         print(f"link, {size * _IMAGE * 4 / 1e6:.0f} MB: {link_gb_s(size * _IMAGE * 4):.1f} GB/s")
+    batch = sample_of("image").expand(32, -1).contiguous()
+    for side in SIDES:
+        rounds = [latency_ms(side, batch) for _ in range(asked.rounds)]
+        print(f"latency, 19 MB: {side}: {statistics.median(rounds):.2f} ms", flush=True)
+    for side in ("pin_memory", "to_device"):
+        soak(side, asked.soak)
     for row in ROWS:
         sample = sample_of(row.sample)
         step = Step(row.kind, row.step_ms, sample.expand(row.size, -1).cuda())
@@ -305,7 +312,9 @@ def main() -> None:
             for side in SIDES:
                 found[side].append(measure(side, row, step, sample))
         megabytes = row.size * sample.nbytes / 1e6
-        print(f"{megabytes:.2f} MB, {row.workers} workers, {row.kind} {row.step_ms} ms:")
+        print(
+            f"{megabytes:.2f} MB, {row.workers} workers, {row.kind} {row.step_ms} ms (x {step.repeats}):"
+        )
         if row.step_ms == 0:
             speeds = [workers_gb_s(row, sample) for _ in range(asked.rounds)]
             print(f"    workers alone: {statistics.median(speeds):.2f} GB/s")
@@ -313,12 +322,6 @@ def main() -> None:
             figures = {name: statistics.median(r[name] for r in rounds) for name in rounds[0]}
             text = ", ".join(f"{name} {value:.2f}" for name, value in figures.items())
             print(f"    {side}: {text}", flush=True)
-    batch = sample_of("image").expand(32, -1).contiguous()
-    for side in SIDES:
-        rounds = [latency_ms(side, batch) for _ in range(asked.rounds)]
-        print(f"latency, 19 MB: {side}: {statistics.median(rounds):.2f} ms", flush=True)
-    for side in ("pin_memory", "to_device"):
-        soak(side, asked.soak)
 
 
 if __name__ == "__main__":

@@ -312,9 +312,8 @@ def main() -> None:
             for side in SIDES:
                 found[side].append(measure(side, row, step, sample))
         megabytes = row.size * sample.nbytes / 1e6
-        print(
-            f"{megabytes:.2f} MB, {row.workers} workers, {row.kind} {row.step_ms} ms (x {step.repeats}):"
-        )
+        kind = f"{row.kind} {row.step_ms} ms (x {step.repeats})"
+        print(f"{megabytes:.2f} MB, {row.workers} workers, {kind}:")
         if row.step_ms == 0:
             speeds = [workers_gb_s(row, sample) for _ in range(asked.rounds)]
             print(f"    workers alone: {statistics.median(speeds):.2f} GB/s")

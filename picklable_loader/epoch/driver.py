@@ -72,6 +72,8 @@ class Driver:
         self.settled = False
         #: what the next epoch has from this one; None where there are no workers
         self.carryover: Carryover | None = None
+        #: epoch and step of the last batch that could be moved at the second try alone
+        self._unmoved: tuple[int | None, int] | None = None
         #: copies batches to the device of ``to_device=``; None without one
         self.copies: DeviceCopies | None = None
         #: that of the loader whose workers these are; None without workers
@@ -163,8 +165,10 @@ class Driver:
         try:
             return self._moved(batch, answer.step)
         except Exception:
-            try:  # nothing else tells one from the other
+            moment = None if self.run is None else self.run.epoch, answer.step
+            try:  # nothing else tells one from the other; one that only fails at first comes again
                 self._moved(batch, answer.step)
+                self.settled, self._unmoved = self._unmoved == moment, moment
             except Exception:
                 self.settled = True
             raise

@@ -144,9 +144,9 @@ class Position:
         return None if begun or self.start is None else self.start.cursor
 
     def unopened(self, spec: Spec) -> bool:
-        """It reads streams, and has not moved since it was unpickled in mid-epoch."""
-        cursor = self._unbegun
-        return spec.streamed and cursor is not None and cursor.base_seed is not None
+        """It has not moved since it was unpickled in mid-epoch, and moving workers shows later."""
+        cursor, shows = self._unbegun, spec.streamed or spec.has_worker_states
+        return shows and cursor is not None and cursor.base_seed is not None
 
     def waits_for_feedback(self, spec: Spec) -> bool:
         """It waits behind an epoch's last batch, about which the sampler is yet to hear."""

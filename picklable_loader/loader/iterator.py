@@ -213,7 +213,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if loaded is None and spec.lives_on:
             if (newest := history.position) and newest.unopened(spec) and not self._closed:
                 self._take(newest)
-                self.start()  # workers hand on what the streams of that pass have made of them
+                self.start()  # workers hand on what that pass has made of them
             start, carryover = history.after_unpickling(spec)
             self._driver.carryover = carryover or self._driver.carryover
         if inner.driver is not None:

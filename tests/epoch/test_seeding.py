@@ -700,6 +700,25 @@ def test_workers_that_live_on_have_their_random_numbers_in_every_state(
     assert_each_save_goes_on(make, [(0, 1), (4, 5), (0, 4)])
 
 
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("taken", [1, 4])
+@pytest.mark.parametrize("lives", [True, False], ids=["iterator", "loader alone"])
+def test_workers_that_live_on_hand_their_random_numbers_on_from_a_pass_that_is_left_unmoved(
+    num_workers: int, taken: int, lives: bool
+) -> None:
+    """A loop of so many steps an epoch, saved after the last of them, begins the next at once."""
+    options: dict[str, Any] = {"num_workers": num_workers, "schedule": "round_robin"}
+    loader = DataLoader(TorchsNoise(), None, persistent_workers=True, seeding="worker", **options)
+    iterator = iter(loader)
+    for _ in range(taken):
+        next(iterator)
+    copied = pickle.loads(pickle.dumps(iterator))
+    other = copied.loader
+    if not lives:
+        del copied
+    assert [lists(other), lists(other)] == [lists(loader), lists(loader)]
+
+
 def test_a_state_may_be_loaded_into_the_living_workers_that_it_was_taken_from() -> None:
     torch.manual_seed(0)
     options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}

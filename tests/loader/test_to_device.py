@@ -57,6 +57,38 @@ def test_a_device_that_is_not_here_is_named_by_the_error() -> None:
         next(iter(DataLoader(Noisy(), to_device="cuda")))
 
 
+class FailsAtFirst:
+    """Its ``to`` raises when it is called first, as where memory is short."""
+
+    def __init__(self, index: int) -> None:
+        self.index, self.failed = index, index != 2
+
+    def to(self, *arguments: Any, **options: Any) -> int:
+        if not self.failed:
+            self.failed = True
+            raise ValueError("no room")
+        return self.index
+
+
+def first(samples: list[int]) -> FailsAtFirst:
+    return FailsAtFirst(samples[0])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_can_only_be_moved_at_the_second_try_does_not_come_for_ever(
+    workers: int,
+) -> None:
+    data: Any = range(5)
+    loader = DataLoader(data, num_workers=workers, to_device="cpu", collate_fn=first)
+    iterator, found = iter(loader), []
+    for _ in range(7):
+        try:
+            found.append(next(iterator, "end"))
+        except ValueError:
+            found.append("error")
+    assert found == [0, 1, "error", "error", 3, 4, "end"]
+
+
 @pytest.mark.parametrize(
     "device, kind", [("cudda", ValueError), (True, TypeError), (0.5, TypeError)]
 )

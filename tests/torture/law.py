@@ -131,6 +131,8 @@ class Training:
             self._loader: Any = self.make(self.workers)
         except (ValueError, TypeError, RuntimeError) as error:
             raise Void(str(error)) from error
+        if self._loader.prefetch_bytes is not None and _listens(self._loader):
+            raise Void("how many draws the program's feedback comes behind depends on the workers")
         self._ahead = list(self.hops) if saves else []
         self._hops = hops
         self._opened: Any = None  # by a hop at an epoch's end
@@ -210,6 +212,8 @@ class Training:
             copied.loader.prefetch_factor = 2 if hop.workers else None
         self._loader = copied.loader
         if copied.epoch > iterator.epoch:
+            if self.tells_epoch:
+                raise Void("the copy's next epoch has begun, and was not told which one it is")
             self._opened = copied
         elif hop.racing is not None:
             batches = batches[: copied.step]
@@ -224,7 +228,7 @@ class Training:
         """
         if codec.shares_loader and self.kind.promise == "honest":
             raise Void("the training goes on in a dataset that it changes, and the copy shares it")
-        if hasattr(getattr(iterator.loader, "sampler", None), "feedback"):
+        if _listens(iterator.loader):
             raise Void("the training changes the sampler while another thread saves")
         saves: list[Any] = []
         errors: list[Exception] = []
@@ -249,6 +253,11 @@ class Training:
         if errors:
             raise errors[0]
         return saves
+
+
+def _listens(loader: Any) -> bool:
+    """The training changes its sampler."""
+    return hasattr(getattr(loader, "sampler", None), "feedback")
 
 
 def _first_number(batch: Any) -> int:

@@ -109,6 +109,10 @@ class DeviceCopies:
                 "False here: pass to_device=None, or a device that this machine has"
             )
         self._ahead, self._convert, self._seed_of = ahead, convert, seed_of
+        #: the first batch is on its way
+        self._begun = False
+        #: no batch was an object whose tensors cannot be found
+        self._all_known = True
 
     def deliver(self, batch: Any, step: int) -> Any:
         """The batch on the device; the consumer's stream waits until it is there.
@@ -121,8 +125,11 @@ class DeviceCopies:
         self._choose()
         if type(batch) is not _Copy:
             try:
-                batch = self._copied(batch, step)
+                if self._all_known:
+                    batch = self._copied(batch, step)
             except _Unknown:  # memory that nobody can name must not leave the consumer's stream
+                self._all_known = False
+            if not self._all_known:
                 return self._converted(_moved(pin(batch), self._device), step)
         consumer = torch.cuda.current_stream(self._device.index)
         consumer.wait_event(batch.ready)
@@ -132,7 +139,7 @@ class DeviceCopies:
 
     def copy_ahead(self, answers: Mapping[int, Answer]) -> None:
         """Begin to copy what waits for delivery, the next steps first."""
-        if not self._cuda:
+        if not self._cuda or not self._all_known:
             return
         free = self._ahead
         for step in sorted(answers):
@@ -145,14 +152,23 @@ class DeviceCopies:
                 answer.register()
                 try:
                     batch = self._copied(batch, step)
-                except Exception:  # its delivery tries again, and raises
+                except torch.OutOfMemoryError:  # there may be room when it is delivered
                     return
+                except Exception:
+                    try:
+                        self._copied(batch, step)
+                    except Exception:  # so will its delivery, which raises
+                        return
+                    raise  # a signal handler's
                 answer.payload = Thinned(batch, answer.payload.skipped) if thinned else batch
             free -= 1
 
     def _copied(self, batch: Any, step: int) -> _Copy:
         list(_tensors_of(batch))  # nothing is begun for a batch that is not known
         stream = _stream_of(self._device)
+        if not self._begun:  # `convert` may use tensors that the consumer's stream still makes
+            stream.wait_stream(torch.cuda.current_stream(self._device.index))
+            self._begun = True
         with torch.cuda.stream(stream):  # its device is the current one there, too
             moved = self._converted(_moved(pin_memory(batch, "cuda"), self._device), step)
             tensors = list(_tensors_of(moved))

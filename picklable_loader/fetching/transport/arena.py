@@ -30,7 +30,7 @@ import numpy as np
 
 from .allocator import PAGE, Blocks
 from .fork_safety import Forks
-from .page_lock import Fence, LockedMap, NotNow
+from .page_lock import Fence, LockedMap, NotNow, capturing
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -117,7 +117,7 @@ class Arena:
     @property
     def bytes(self) -> int:
         """Memory that it takes, at most."""
-        return self._blocks.warm
+        return self._end - _LEDGER if self._locked else self._blocks.warm
 
     def allocate(self, length: int) -> Bytes:
         """New memory, to be sent by `give`; freed when nothing sees it. Or ArenaFull."""
@@ -335,6 +335,8 @@ class ArenaReader:
 
     def _return_read(self) -> None:
         """Return what no device can be reading any more."""
+        if capturing():
+            return
         dropped, self._dropped = self._dropped, []
         if dropped:
             try:

@@ -28,8 +28,6 @@ import torch
 _PART = 4
 #: flags of the driver's interface: for all contexts; an event without a clock
 _PORTABLE, _NO_TIMING = 1, 2
-#: CUDA_ERROR_NOT_READY
-_NOT_READY = 600
 
 
 class _Context:
@@ -50,17 +48,21 @@ class _Context:
 
     def record(self) -> ctypes.c_void_p:
         """An event behind all work of the context."""
-        if not self._spare:
+        try:
+            event = self._spare.pop()  # another thread may record one at the same time
+        except IndexError:
             event = ctypes.c_void_p()
             with self:
                 _check(self._driver.cuEventCreate(ctypes.byref(event), _NO_TIMING))
+        code = self._driver.cuCtxRecordEvent(self._handle, event)
+        if code:
             self._spare.append(event)
-        _check(self._driver.cuCtxRecordEvent(self._handle, self._spare[-1]))
-        return self._spare.pop()
+        _check(code)
+        return event
 
     def passed(self, event: ctypes.c_void_p) -> bool:
         """All work before the event is done; it may be recorded again then."""
-        if self._driver.cuEventQuery(event) == _NOT_READY:
+        if self._driver.cuEventQuery(event):  # not ready, or refused
             return False
         self._spare.append(event)
         return True
@@ -116,8 +118,18 @@ def _active() -> list[_Context]:
 def _context_of(device: int) -> _Context:
     """The context of a device; it is made if there is none."""
     if device not in _contexts:
-        _contexts[device] = _Context(_library(), device)
+        _contexts.setdefault(device, _Context(_library(), device))
     return _contexts[device]
+
+
+def _any_context() -> _Context:
+    """A context in use, as another one would take memory of its device; else the current one."""
+    return next(iter(_active()), None) or _context_of(torch.cuda.current_device())
+
+
+def capturing() -> bool:
+    """This thread captures a CUDA graph, which may not be asked for other work."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 class Fence:
@@ -128,7 +140,7 @@ class Fence:
     """
 
     def __init__(self) -> None:
-        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        if capturing():
             raise NotNow
         try:
             self._events = [(context, context.record()) for context in _active()]
@@ -166,8 +178,10 @@ class LockedMap(mmap.mmap):
         self._tried = True
         view: Any = np.frombuffer(self, np.uint8)
         address: int = view.__array_interface__["data"][0]
-        if _registered.add(address, len(self)):
-            self._address, self._owner = address, os.getpid()
+        # first: Ctrl-C may come when the driver has registered it
+        self._address, self._owner = address, os.getpid()
+        if not _registered.add(address, len(self)):
+            self._address = 0
 
     def __del__(self) -> None:
         # A forked child has no CUDA. At the end of the process the system does it, and this
@@ -192,21 +206,24 @@ class _Registered:
         with self._lock:
             if self.bytes + length > most_bytes():
                 return False
+            self.bytes += length
             try:
-                with _context_of(torch.cuda.current_device()):
+                with _any_context():
                     _check(_library().cuMemHostRegister_v2(address, length, _PORTABLE))
             except (_Refused, RuntimeError):  # for example, in a forked child
+                self.bytes -= length
                 return False
-            self.bytes += length
             return True
 
     def remove(self, address: int, length: int) -> None:
         with self._lock:
-            for context in _active():
-                context.wait()  # for the last copies from it
-            with _context_of(torch.cuda.current_device()):
-                _library().cuMemHostUnregister(address)
-            self.bytes -= length
+            try:
+                for context in _active():
+                    context.wait()  # for the last copies from it
+            finally:  # after Ctrl-C, too: other memory may get this address
+                self.bytes -= length
+                with _any_context():
+                    _library().cuMemHostUnregister(address)
 
     def _end(self) -> None:
         self.ended = True

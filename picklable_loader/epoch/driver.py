@@ -72,7 +72,7 @@ class Driver:
         self.settled = False
         #: what the next epoch has from this one; None where there are no workers
         self.carryover: Carryover | None = None
-        #: epoch and step of the last batch that could be moved at the second try alone
+        #: epoch and step of the last batch that was moved at the second try, and is fetched again
         self._unmoved: tuple[int | None, int] | None = None
         #: copies batches to the device of ``to_device=``; None without one
         self.copies: DeviceCopies | None = None
@@ -166,8 +166,9 @@ class Driver:
             return self._moved(batch, answer.step)
         except Exception:
             moment = None if self.run is None else self.run.epoch, answer.step
-            try:  # nothing else tells one from the other; one that only fails at first comes again
+            try:  # a batch's own error comes again, a handler's does not
                 self._moved(batch, answer.step)
+                # a batch whose first try fails each time would come for ever
                 self.settled, self._unmoved = self._unmoved == moment, moment
             except Exception:
                 self.settled = True

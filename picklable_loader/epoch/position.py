@@ -144,7 +144,7 @@ class Position:
         return None if begun or self.start is None else self.start.cursor
 
     def unopened(self, spec: Spec) -> bool:
-        """It has not moved since it was unpickled in mid-epoch, and moving workers shows later."""
+        """It was unpickled in mid-epoch and not moved, and its workers change the next epoch."""
         cursor, shows = self._unbegun, spec.streamed or spec.has_worker_states
         return shows and cursor is not None and cursor.base_seed is not None
 

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from laws.observe import lists, random_states, seed_everything, seen
+from laws.observe import (
+    assert_a_copy_may_be_left_unmoved,
+    lists,
+    random_states,
+    seed_everything,
+    seen,
+)
 from torch.utils.data import (
     Dataset,
     IterableDataset,
@@ -709,14 +715,7 @@ def test_workers_that_live_on_hand_their_random_numbers_on_from_a_pass_that_is_l
     """A loop of so many steps an epoch, saved after the last of them, begins the next at once."""
     options: dict[str, Any] = {"num_workers": num_workers, "schedule": "round_robin"}
     loader = DataLoader(TorchsNoise(), None, persistent_workers=True, seeding="worker", **options)
-    iterator = iter(loader)
-    for _ in range(taken):
-        next(iterator)
-    copied = pickle.loads(pickle.dumps(iterator))
-    other = copied.loader
-    if not lives:
-        del copied
-    assert [lists(other), lists(other)] == [lists(loader), lists(loader)]
+    assert_a_copy_may_be_left_unmoved(loader, taken, lives)
 
 
 def test_a_state_may_be_loaded_into_the_living_workers_that_it_was_taken_from() -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from laws.codecs import by_weights_only
-from laws.observe import expected_warnings, lists, seen
+from laws.observe import assert_a_copy_may_be_left_unmoved, expected_warnings, lists, seen
 from torch.utils.data import IterableDataset
 from zoo.datasets import CountedNumbers
 from zoo.streams import KINDS as STREAMS
@@ -228,14 +228,7 @@ def test_a_resumed_pass_that_is_left_before_its_first_batch_was_a_pass_all_the_s
     loader = DataLoader(CountsPasses(walk), 2, seed=1, codec="cloudpickle", **options)
     for _ in range(passes):
         list(loader)
-    iterator = iter(loader)
-    for _ in range(taken):
-        next(iterator)
-    copied = pickle.loads(pickle.dumps(iterator))
-    other = copied.loader
-    if not lives:
-        del copied
-    assert [lists(other), lists(other)] == [lists(loader), lists(loader)]
+    assert_a_copy_may_be_left_unmoved(loader, taken, lives)
 
 
 def test_a_pass_that_is_left_draws_no_other_order_than_under_torch() -> None:

@@ -105,3 +105,18 @@ def expected_warnings() -> Iterator[None]:
         warnings.simplefilter("ignore", EmptyEpochWarning)
         warnings.simplefilter("ignore", ReplayWarning)
         yield
+
+
+def assert_a_copy_may_be_left_unmoved(loader: DataLoader[Any], taken: int, lives: bool) -> None:
+    """The epochs after a pass that was pickled after ``taken`` batches, and is left there.
+
+    ``lives``: the copy is still there when the next epoch begins.
+    """
+    iterator = iter(loader)
+    for _ in range(taken):
+        next(iterator)
+    copied = pickle.loads(pickle.dumps(iterator))
+    other = copied.loader
+    if not lives:
+        del copied
+    assert [lists(other), lists(other)] == [lists(loader), lists(loader)]

@@ -109,9 +109,9 @@ class DeviceCopies:
                 "False here: pass to_device=None, or a device that this machine has"
             )
         self._ahead, self._convert, self._seed_of = ahead, convert, seed_of
-        #: the first batch is on its way
+        #: the stream of the copies has waited for the consumer's, once
         self._begun = False
-        #: no batch was an object whose tensors cannot be found
+        #: False: a batch was an object whose tensors cannot be found; none is copied ahead any more
         self._all_known = True
 
     def deliver(self, batch: Any, step: int) -> Any:
@@ -123,14 +123,13 @@ class DeviceCopies:
         if not self._cuda:
             return self._converted(_moved(batch, self._device), step)
         self._choose()
-        if type(batch) is not _Copy:
+        if type(batch) is not _Copy and self._all_known:
             try:
-                if self._all_known:
-                    batch = self._copied(batch, step)
-            except _Unknown:  # memory that nobody can name must not leave the consumer's stream
+                batch = self._copied(batch, step)
+            except _Unknown:
                 self._all_known = False
-            if not self._all_known:
-                return self._converted(_moved(pin(batch), self._device), step)
+        if type(batch) is not _Copy:  # unknown memory must not leave the consumer's stream
+            return self._converted(_moved(pin(batch), self._device), step)
         consumer = torch.cuda.current_stream(self._device.index)
         consumer.wait_event(batch.ready)
         for tensor in batch.tensors:

@@ -221,7 +221,7 @@ class Arena:
     def _grow(self, length: int) -> None:
         whole, used = -(-length // PAGE) * PAGE, self._end - _LEDGER
         more = max(whole, _SEGMENT, used)
-        if self._locked:  # room for several buffers of this size, and nothing above that
+        if self._locked:  # as many whole buffers of this size as fit
             more = max(_LOCKED_SEGMENT, used // 4) // whole * whole or whole
         try:
             self._extend(more)

@@ -271,21 +271,22 @@ class Replica:
 
 #: parts of torch's texts, where a forked process uses CUDA by itself or by pin_memory
 _IN_A_FORK = "re-initialize CUDA in forked", "CUDA error: initialization error"
-_INSTEAD = (
+_WAY_OUT = (
     'Pass multiprocessing_context="spawn" or "forkserver" to the DataLoader; or have the dataset '
     'return tensors in main memory, and pass to_device="cuda". A loader within the dataset needs '
     "pin_memory=False"
 )
-_TORCHS = {RuntimeError, getattr(torch, "AcceleratorError", RuntimeError)}
+#: what torch raises then; AcceleratorError is new in torch 2.8
+_CUDA_ERRORS = {RuntimeError, getattr(torch, "AcceleratorError", RuntimeError)}
 
 
 def _explain_cuda(error: BaseException) -> None:
     """Add the way out to torch's error of a forked process that uses CUDA."""
-    if type(error) not in _TORCHS:  # the text of any other may be people's code
+    if type(error) not in _CUDA_ERRORS:  # the text of any other may be people's code
         return
     match error.args:
         case (str(text), *rest) if any(part in text for part in _IN_A_FORK):
-            error.args = (f"{text}. {_INSTEAD}", *rest)
+            error.args = (f"{text}. {_WAY_OUT}", *rest)
 
 
 def own_copy(job: Job) -> Job:

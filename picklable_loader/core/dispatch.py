@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .budget import Budget
 from .events import Instruction, Send
 from .placement import Placement
 from .plan import Plan
@@ -35,11 +36,18 @@ class Dispatch:
                 return task
         raise StopIteration
 
-    def hand_out(self, out: list[Instruction]) -> None:
-        """Send the tasks that are held, as far as their workers have room."""
+    def hand_out(self, out: list[Instruction], budget: Budget) -> None:
+        """Send the tasks that are held, as far as their workers and the budget in bytes have room.
+
+        The first task of the window is always sent: the consumer needs it.
+        """
+        window = self._window
         if self._streams.awaited is not None:
             return
-        for entry in self._window.held_back():
+        first = next(iter(window.entries.values()), None)
+        for entry in window.held_back():
+            if entry is not first and not budget.has_room(window.bytes, window.under_way):
+                return
             stream = entry.task.stream
             if stream is None:
                 self._send(entry, out)

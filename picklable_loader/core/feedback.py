@@ -119,9 +119,7 @@ class Feedback:
 
 
 def _check(policy: Policy, ranks: int) -> None:
-    if policy.bytes is not None:
-        wrong, why = "prefetch_bytes=", "the time at which batches arrive"
-    elif not policy.in_order:
+    if not policy.in_order:
         wrong, why = "in_order=False", "the order in which workers finish"
     elif ranks > 1:
         wrong, why = "shard=", "the feedback of one rank, which the other ranks do not have"

@@ -103,8 +103,8 @@ class Schedule:
         remember = type(plan) is Plan
         self._streams = StreamPositions(positions, self._placement, self._window, remember)
         self._dispatch = Dispatch(self._window, self._placement, self._streams)
-        #: no task is ever held: no stream may move, and no worker has died
-        self._sends_at_once = not self._placement.moving
+        #: no task is ever held: no stream may move, no bytes are counted, and no worker has died
+        self._sends_at_once = not self._placement.moving and policy.bytes is None
         #: tasks are drawn in order of their steps; otherwise each for the worker with fewest
         self._in_turn = policy.in_order or not plan.draws_ahead
         self._wanting = False  # the consumer waits for a batch
@@ -229,7 +229,7 @@ class Schedule:
             self._exhausted = False  # there may be a stream to read again
         if forgotten:
             out.append(Drop(event.step))
-        more = type(event) is Ended or self.policy.bytes is not None or not self._in_turn
+        more = type(event) is Ended or not self._in_turn
         more |= forgotten
         if type(event) is Arrived:
             if event.bytes > self._budget.largest:
@@ -238,14 +238,14 @@ class Schedule:
         if more:  # than before the answer may be drawn now
             self._refill(out)
         elif self._window.held:
-            self._dispatch.hand_out(out)
+            self._dispatch.hand_out(out, self._budget)
         self._serve(out)
 
     def _died(self, event: Died, out: list[Instruction]) -> None:
         self._sends_at_once = False
         self._window.lose(event, self.policy.most_deaths)
         self._streams.died(event.worker)
-        self._dispatch.hand_out(out)
+        self._dispatch.hand_out(out, self._budget)
         if self._wanting:  # steps that it had and were given up may be drawn again
             self._refill(out)
         self._serve(out)
@@ -268,6 +268,7 @@ class Schedule:
         policy = replace(self.policy, budget=event.tasks, most=event.most, bytes=event.bytes)
         self.policy = replace(policy, on_demand=event.tasks == 1 and self.plan.custom)
         self._budget = Budget(self.policy, self._budget.largest)
+        self._sends_at_once = self._sends_at_once and event.bytes is None
         self._refill(out)
 
     def _skipped(self, event: Skipped, out: list[Instruction]) -> None:
@@ -341,7 +342,11 @@ class Schedule:
         elif head.phase is Phase.LETHAL and (in_order or not window.under_way):
             self._wanting = False
             out.append(Condemn(head.task))
-        elif window.under_way < self.policy.workers and len(window.entries) >= self.budget:
+        elif (
+            window.under_way < self.policy.workers
+            and len(window.entries) >= self.budget
+            and (self.policy.bytes is None or not window.held)  # other tasks would be held, too
+        ):
             if self._budget.grow_behind_a_head():  # workers idle, and the head is slow
                 self._refill(out)
 
@@ -391,20 +396,15 @@ class Schedule:
                     worker = None if stream is None else self._placement.of(stream)
                     out.append(Send(worker, task))
         if window.held:
-            dispatch.hand_out(out)
+            dispatch.hand_out(out, budget)
 
     def _may_draw(self) -> bool:
-        """There may be more tasks, and the bound in bytes leaves room for one."""
+        """There may be more tasks."""
         over = self._exhausted or self._fault or self._streams.awaited is not None
         if over or (self._window.given_up and self._window.redraws):
             return False
         limit, drawn = self.plan.limit, len(self._window.entries)
-        if limit is not None and self.delivered + drawn >= limit:
-            return False
-        if self.policy.bytes is None or not drawn:
-            return True
-        fetched = self._window.under_way + self._window.held
-        return self._budget.has_room(self._window.bytes, fetched)
+        return limit is None or self.delivered + drawn < limit
 
     def validate(self) -> None:
         """Raise AssertionError unless every invariant in the fields' comments holds."""

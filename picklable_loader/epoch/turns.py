@@ -105,9 +105,10 @@ class Still:
 
     def __init__(self, turn: Turn, wait: bool = True) -> None:
         self._turn, self._wait = turn, wait
+        #: the locks that no outer context of this thread holds
+        self._held: list[Any] = []
 
     def __enter__(self) -> None:
-        lock, generators = self._turn.lock, Isolated.turn
         phase = self._turn.phase_here()
         if phase == MOVING:
             raise CannotSaveError(
@@ -116,25 +117,47 @@ class Still:
                 "and not counted (a signal handler, or the sampler, has asked for the save)",
                 "Save after next(); a signal handler can set a flag for the training loop",
             )
+        try:
+            self._hold(self._turn.lock, Isolated.turn)
+        except BaseException:  # a signal handler's, too
+            self._let_go()
+            raise
+        self._turn.phase = phase
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._let_go()
+        except BaseException:  # a signal handler's
+            self._let_go()
+            raise
+
+    def _hold(self, lock: Any, generators: Any) -> None:
         # A thread that makes a batch has the generators, and whoever has the loader may want them.
-        wait = self._wait and not generators._is_owned()  # type: ignore[attr-defined]
+        wait = self._wait and not generators._is_owned()
         while True:
-            if not lock.acquire(blocking=wait):
+            if not self._holds(lock, wait):
                 raise _in_another_thread()
-            if generators.acquire(blocking=False):
-                break
-            # Never waited for while the loader is held: who has the generators may want it.
-            lock.release()
+            if self._holds(generators, False):
+                return
+            # Never waited for while the loader is held: the thread that has them may want it.
+            self._let_go()
             if not self._wait:
                 raise _in_another_thread()
             with generators:
                 pass
-        self._lock, self._generators = lock, generators
-        self._turn.phase = phase
 
-    def __exit__(self, *error: object) -> None:
-        self._generators.release()
-        self._lock.release()
+    def _holds(self, lock: Any, wait: bool) -> bool:
+        """This thread has a lock, now or before."""
+        if lock._is_owned():
+            return True
+        self._held.append(lock)  # first: a signal handler may raise when it is locked
+        return bool(lock.acquire(blocking=wait))
+
+    def _let_go(self) -> None:
+        for lock in reversed(self._held):
+            if lock._is_owned():
+                lock.release()
+        self._held.clear()
 
 
 def _in_another_thread() -> CannotSaveError:

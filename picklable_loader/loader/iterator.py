@@ -28,6 +28,7 @@ from ..errors import (
     WorkerDied,
     warn,
 )
+from ..fetching.engine.pool_engine import HalfReadError
 from ..fetching.engine.stats import Stats
 from ..fetching.transport.messages import Answer
 from ..fetching.worker.fetch import NEVER
@@ -98,7 +99,9 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 if not (isinstance(error, StopIteration) or self._driver.settled):
                     with turn.lock:
                         self._come_to_rest(error)
-            raise
+            if type(error) is not HalfReadError:
+                raise
+        return self.__next__()
 
     def skip(self, count: int) -> int:
         """Pass over the next batches without fetching them.

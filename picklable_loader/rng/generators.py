@@ -191,6 +191,11 @@ class Isolated:
             self._held.release()
 
     @classmethod
+    def run(cls, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Call that inside the context; afterwards the program's own are back in any case."""
+        return _run_in(cls(), act, *arguments)
+
+    @classmethod
     @contextmanager
     def undone(cls) -> Iterator[None]:
         """The program's own states, for a moment; within the contexts of batches as well."""
@@ -198,10 +203,14 @@ class Isolated:
             if not cls._entered:
                 yield
                 return
-            outermost = cls._entered[0]
-            with Isolated():  # sets those at hand aside
-                outermost._put_back()
-                yield
+            outermost, inner = cls._entered[0], cls()
+            try:
+                with inner:  # sets those at hand aside
+                    outermost._put_back()
+                    yield
+            except BaseException:
+                inner.__exit__()
+                raise
 
     def _put_back(self) -> None:
         assert self._program is not None
@@ -210,6 +219,20 @@ class Isolated:
         torch.default_generator.set_state(torch_state)
         _set_bits(bits)
         _write_gauss(gauss)  # the exchange has cleared it
+
+
+def _captured(seed: int) -> dict[str, Any]:
+    seed_all(seed)
+    return capture_all()
+
+
+def _run_in(context: Isolated | Inside, act: Callable[..., _T], *arguments: Any) -> _T:
+    try:
+        with context:
+            return act(*arguments)
+    except BaseException:
+        context.__exit__()  # once more: a signal may have come within one of its methods
+        raise
 
 
 def _new_turn() -> None:
@@ -240,9 +263,7 @@ class GeneratorStates:
     @classmethod
     def seeded(cls, seed: int) -> GeneratorStates:
         """All three generators, seeded from one number."""
-        with Isolated():
-            seed_all(seed)
-            return cls(capture_all())
+        return cls(Isolated.run(_captured, seed))
 
     @property
     def entered(self) -> bool:
@@ -257,13 +278,7 @@ class GeneratorStates:
 
     def run(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Call that inside the context; afterwards the program's own are back in any case."""
-        inside = Inside(self)
-        try:
-            with inside:
-                return act(*arguments)
-        except BaseException:
-            inside.__exit__()  # once more: a signal may have come within one of its methods
-            raise
+        return _run_in(Inside(self), act, *arguments)
 
 
 class Inside:

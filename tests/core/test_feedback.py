@@ -555,7 +555,6 @@ def test_a_larger_budget_from_the_program_counts_from_the_next_batch() -> None:
 @pytest.mark.parametrize(
     "policy, shard, named",
     [
-        (Policy(bytes=100), Shard(), "prefetch_bytes="),
         (Policy(in_order=False), Shard(), "in_order=False"),
         (Policy(), Shard(0, 2), "shard="),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 from collections.abc import Set
 from typing import Any
 
@@ -345,7 +346,7 @@ def test_the_window_does_not_grow_while_a_bound_in_bytes_holds_tasks_back() -> N
     schedule.handle(Started())
     schedule.handle(Arrived(1, bytes=1))
     assert schedule.handle(Wanted()) == []
-    assert (len(schedule.window()), schedule.budget) == (2, 4)
+    assert (len(schedule.window()), schedule.under_way, schedule.budget) == (4, 1, 4)
 
 
 def test_a_window_that_has_grown_behind_a_slow_head_falls_back_when_batches_become_large() -> None:
@@ -423,6 +424,47 @@ def test_a_budget_of_one_that_is_set_draws_from_a_custom_sampler_when_the_progra
     assert delivered_by(schedule, [Send(None, Task(step, step, step)) for step in (0, 1)], 2)
     ahead = 0 if tasks == 1 and not seekable else tasks
     assert len(schedule.window()) == ahead
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 7),
+    st.integers(0, 60),
+    st.lists(st.integers(0, 30), min_size=1, max_size=20),
+    st.randoms(use_true_random=False),
+)
+def test_a_bound_in_bytes_does_not_change_how_far_ahead_indices_are_drawn(
+    workers: int, budget: int, bound: int, sizes: list[int], chance: random.Random
+) -> None:
+    """A sampler with a generator that others use would give other indices."""
+    free = draws(Policy(workers=workers, budget=budget), sizes, random.Random(0))
+    policy = Policy(workers=workers, budget=budget, bytes=bound)
+    assert draws(policy, sizes, chance) == free
+
+
+def draws(policy: Policy, sizes: list[int], chance: random.Random) -> list[int]:
+    """For each index, the batches that the consumer has asked for before it is drawn."""
+    asked, found = 0, []
+
+    class Noted(Walked):
+        def take(self, count: int) -> Any:
+            found.extend([asked] * count)
+            return super().take(count)
+
+    plan = Plan(Noted(range(len(sizes))), Grouping(Unit.SAMPLE))
+    world = World(Schedule(plan, policy))
+    for asked in range(1, len(sizes) + 1):
+        world.tell(Wanted())
+        while len(world.delivered) < asked:
+            step = chance.choice(sorted(world.under_way))
+            world.under_way.remove(step)
+            world.tell(Arrived(step, bytes=sizes[step]))
+        if world.under_way and chance.random() < 0.5:
+            step = chance.choice(sorted(world.under_way))
+            world.under_way.remove(step)
+            world.tell(Arrived(step, bytes=sizes[step]))
+    return found
 
 
 #: sizes of batches of which none is more than four times as large as another

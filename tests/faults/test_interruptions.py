@@ -161,6 +161,68 @@ def test_what_a_signal_handler_raises_while_a_task_is_sent_loses_no_batch(transp
     assert at > 20
 
 
+class AtCalls:
+    """Raises where a signal's handler can: as a function begins, or right after one of C's."""
+
+    def __init__(self, at: int, kind: type[BaseException]) -> None:
+        self.left, self.kind = at, kind
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        if event not in ("call", "c_return") or not frame.f_code.co_filename.startswith(OURS):
+            return
+        self.left -= 1
+        if self.left == 0:
+            raise self.kind
+
+
+def drawn(batch: torch.Tensor) -> torch.Tensor:
+    return batch + torch.rand(())
+
+
+ACTS: dict[str, Any] = {
+    "next": next,
+    "state_dict": lambda iterator: iterator.state_dict(),
+    "pickle": pickle.dumps,
+    "stats": lambda iterator: iterator.stats(),
+}
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("convert", [None, drawn])
+@pytest.mark.parametrize("act", ACTS)
+def test_after_what_a_signal_handler_raises_any_thread_can_go_on(
+    act: str, convert: Any, workers: int
+) -> None:
+    options: dict[str, Any] = {"seed": 5, "num_workers": workers, "prefetch_budget": 4}
+    if convert is not None:
+        options |= {"to_device": "cpu", "device_convert": convert}
+    expected = lists(DataLoader(Numbers(), 3, **options))
+    at, interrupted = 1, True
+    while interrupted:
+        iterator = iter(DataLoader(Numbers(), 3, **options))
+        found = lists(next(iterator) for _ in range(2))
+        if workers and convert is None:  # something is there to be read
+            assert iterator._driver._engine._lines._poll.poll(5000)
+        # Without workers, what is no KeyboardInterrupt may be the batch's own.
+        kind = KeyboardInterrupt if at % 2 or not workers else TimeIsUp
+        before, program = sys.getprofile(), torch.get_rng_state()
+        sys.setprofile(AtCalls(at, kind))
+        try:
+            done = ACTS[act](iterator)
+            interrupted = False
+            found += [done.tolist()] if act == "next" else []
+        except (kind, pickle.PicklingError):  # the latter: in the look-up of a class
+            pass
+        finally:
+            sys.setprofile(before)
+        assert torch.equal(torch.get_rng_state(), program), f"call {at}"
+        with ThreadPoolExecutor(1) as another:
+            assert found + another.submit(lists, iterator).result(30) == expected, f"call {at}"
+        at += 5 if workers and act in ("next", "pickle") else 1
+    assert at > 5
+
+
 @pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("transport", ["arena", "portable"])

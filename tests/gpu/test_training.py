@@ -19,7 +19,7 @@ def losses(*arguments: object, code: int = 0) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("model", ["cnn", "transformer", "transformer+compile"])
+@pytest.mark.parametrize("model", ["cnn", "cnn+compile", "transformer", "transformer+compile"])
 def test_losses_of_a_killed_run_are_those_of_a_whole_one_to_the_bit(
     model: str, tmp_path: Path
 ) -> None:

@@ -956,7 +956,6 @@ def test_a_tensor_comes_back_with_its_gradient_required_or_not(by: Any, wants_gr
 @pytest.mark.parametrize(
     "options, named",
     [
-        ({"prefetch_bytes": "1 MB"}, "prefetch_bytes="),
         ({"in_order": False}, "in_order=False"),
         ({"shard": (0, 2)}, "shard="),
     ],

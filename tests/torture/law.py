@@ -131,8 +131,6 @@ class Training:
             self._loader: Any = self.make(self.workers)
         except (ValueError, TypeError, RuntimeError) as error:
             raise Void(str(error)) from error
-        if self._loader.prefetch_bytes is not None and _listens(self._loader):
-            raise Void("how many draws the program's feedback comes behind depends on the workers")
         self._ahead = list(self.hops) if saves else []
         self._hops = hops
         self._opened: Any = None  # by a hop at an epoch's end

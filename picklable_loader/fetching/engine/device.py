@@ -181,20 +181,24 @@ class DeviceCopies:
             self._device = torch.device("cuda", torch.cuda.current_device())
 
     def _converted(self, batch: Any, step: int) -> Any:
-        if self._convert is None:
+        convert = self._convert
+        if convert is None:
             return batch
         seed = self._seed_of(step)
         own = [torch.cuda.default_generators[self._device.index]] if self._cuda else []
-        with Isolated():  # when a batch is converted depends on the workers' speed
-            before = [generator.get_state() for generator in own]
-            try:
-                seed_all(seed)
-                for generator in own:
-                    generator.manual_seed(seed)
-                return self._convert(batch)
-            finally:
-                for generator, state in zip(own, before):
-                    generator.set_state(state)
+
+        def converted() -> Any:
+            seed_all(seed)
+            for generator in own:
+                generator.manual_seed(seed)
+            return convert(batch)
+
+        before = [generator.get_state() for generator in own]
+        try:  # when a batch is converted depends on the workers' speed
+            return Isolated.run(converted)
+        finally:
+            for generator, state in zip(own, before):
+                generator.set_state(state)
 
 
 @cache

@@ -80,6 +80,8 @@ class PoolEngine:
         #: by worker, deaths among them: what is sent before the schedule hears of one is lost, too
         self._pending_deaths: dict[int, Died] = {}
         self.clocks = Clocks(len(configs))
+        #: `look` has begun: a signal handler that raises in it may lose answers
+        self._half_read = False
         #: locked by the thread that reads answers: another one may ask for figures
         self._reading = threading.Lock()
 
@@ -153,6 +155,8 @@ class PoolEngine:
             )
         while True:
             with self._reading:  # whoever asked for figures may have read what is waited for
+                if self._half_read:
+                    raise HalfReadError
                 if self._events:
                     break
                 answers = self._lines.wait(self._fault_policy.timeout_s or None)
@@ -170,14 +174,14 @@ class PoolEngine:
         return event
 
     def look(self) -> Sequence[Answered]:
-        if self._reading.acquire(blocking=False):
-            try:
+        # Not acquire(blocking=False): a signal handler that raises right after it would leave the
+        # lock locked for ever.
+        if os.getpid() == self._owner and not self._reading.locked():
+            with self._reading:
+                self._half_read = True
                 while not self._closed and (answers := self._lines.wait(0.0)):
                     self._read(answers)
-            except OSError:
-                pass  # a forked copy of the program, whose lines are closed
-            finally:
-                self._reading.release()
+                self._half_read = False
         return [e for e in tuple(self._events) if isinstance(e, Answered)]
 
     def workers(self) -> tuple[WorkerStats, ...]:
@@ -294,6 +298,13 @@ class PoolEngine:
         self._events.append(answer.event())
         if not ended:
             self.answers[answer.step] = answer
+
+
+class HalfReadError(RuntimeError):
+    """A signal handler has raised while answers were read: some may be lost."""
+
+    def __init__(self) -> None:
+        super().__init__("a signal handler has raised while batches were received: call next again")
 
 
 class _NotEncoded(Exception):

@@ -47,8 +47,8 @@ class _Children:
         if self._ours < 0:
             return True
         if self.open:
-            os.close(self._theirs)
-            self._theirs = -1
+            end, self._theirs = self._theirs, -1
+            os.close(end)
         line = select.poll()
         line.register(self._ours, select.POLLIN)
         return not line.poll(0)
@@ -99,8 +99,8 @@ class Forks:
 _all: weakref.WeakSet[Forks] = weakref.WeakSet()
 #: those that the next child will belong to
 _newest: weakref.ref[_Children] | None = None
-#: between the noting and the child's birth
-_forking = False
+#: not empty between the noting and the child's birth
+_forking: list[bool] = []
 
 
 def _next_children() -> _Children:
@@ -113,26 +113,30 @@ def _next_children() -> _Children:
 
 
 def _before() -> None:
-    global _forking
-    guard.acquire()
+    _forking.append(True)
+    try:
+        _note()
+    except BaseException:  # a signal handler's: Python prints it, and forks all the same
+        _note()
+        raise
+
+
+def _note() -> None:
     for forks in list(_all):
         forks.note()
-    _forking = True
-
-
-def _in_parent() -> None:
-    global _forking
-    _forking = False
-    guard.release()
 
 
 def _in_child() -> None:
-    global _forking, _newest
-    _forking, _newest = False, None
+    global _newest
+    _newest = None
+    _forking.clear()
     guard._at_fork_reinit()  # as Python's own modules do it
     for end in list(loaders_ends):
         end.close()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(before=_before, after_in_parent=_forking.clear, after_in_child=_in_child)
+    # These run first before a fork, and last after it. They are C's: a signal handler of the
+    # program that raised in a function would leave the guard locked for all other threads.
+    os.register_at_fork(before=guard.acquire, after_in_parent=guard.release)

@@ -190,22 +190,20 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
             is gone, perhaps.
     """
     run, step, worker, kind, aside, count, *figures, ticket = _HEADER.unpack_from(message)
-    rest: Any = memoryview(message)[_HEADER.size :]
+    body = memoryview(message)[_HEADER.size :]
     try:
-        buffers = []
-        if open_region is not None:
-            if aside:
-                rest = memoryview(open_region(Region(*_REGION.unpack(rest))))
-            for at in range(0, count * _REGION.size, _REGION.size):
-                buffers.append(open_region(Region(*_REGION.unpack_from(rest, at))))
-        payload, states, stream_state, made, *notes = pickle.loads(
-            rest[count * _REGION.size :], buffers=buffers
-        )
+        payload, states, stream_state, made, *notes = _decode(body, aside, count, open_region)
         if isinstance(stream_state, memoryview):  # it lives for long, and its region should not
             stream_state = bytes(stream_state)
     except (ConnectionError, FileNotFoundError, EOFError):
         raise
     except Exception as error:
+        try:
+            _decode(body, aside, count, open_region)
+        except Exception:
+            pass
+        else:
+            raise  # a signal handler's: it is no matter of the batch
         failure: Any = ExceptionWrapper(where="while unpickling what a DataLoader worker had sent")
         if isinstance(error, OSError) and lacks_descriptors(error):
             failure = explained(error, f"the batch of step {step} is here and cannot be opened")
@@ -228,6 +226,19 @@ def pack_region(region: Region) -> bytes:
 
 def unpack_region(data: bytes | memoryview) -> Region:
     return Region(*_REGION.unpack(data))
+
+
+def _decode(
+    body: memoryview, aside: bool, count: int, open_region: Callable[[Region], Any] | None
+) -> Any:
+    """The content of `_encode`'s bytes, which may be in a region."""
+    buffers = []
+    if open_region is not None:
+        if aside:
+            body = memoryview(open_region(Region(*_REGION.unpack(body))))
+        for at in range(0, count * _REGION.size, _REGION.size):
+            buffers.append(open_region(Region(*_REGION.unpack_from(body, at))))
+    return pickle.loads(body[count * _REGION.size :], buffers=buffers)
 
 
 def _encode(content: Any, arena: Arena | None) -> tuple[bool, int, int, bytes]:

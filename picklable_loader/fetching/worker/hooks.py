@@ -52,10 +52,13 @@ def argument(make: Callable[[WorkerStart], Any], start: WorkerStart) -> Any:
 
     Workers may start at any time, so the program's generators must not notice what this draws.
     """
+
+    def seeded() -> Any:
+        seed_all(start.base_seed + start.worker_id)
+        return make(start)
+
     try:
-        with Isolated():
-            seed_all(start.base_seed + start.worker_id)
-            return make(start)
+        return Isolated.run(seeded)
     except Exception as error:
         raise UsageError(
             f"worker_init_fn_arg has raised {type(error).__name__}: {error}, in the main process, "

@@ -19,6 +19,7 @@ import pytest
 import torch
 from laws.observe import lists
 from torch.utils.data import Dataset, IterableDataset, Sampler
+from zoo import cuda
 
 import picklable_loader
 from picklable_loader import DataLoader
@@ -188,21 +189,26 @@ ACTS: dict[str, Any] = {
 
 
 @pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument:UserWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("convert", [None, drawn])
+@pytest.mark.parametrize("way", ["plain", "locked", "converted"])
 @pytest.mark.parametrize("act", ACTS)
 def test_after_what_a_signal_handler_raises_any_thread_can_go_on(
-    act: str, convert: Any, workers: int
+    act: str, way: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: dict[str, Any] = {"seed": 5, "num_workers": workers, "prefetch_budget": 4}
-    if convert is not None:
-        options |= {"to_device": "cpu", "device_convert": convert}
+    if way == "locked":  # memory that a GPU would read
+        cuda.pretend(monkeypatch)
+        options["pin_memory"] = True
+    if way == "converted":
+        options |= {"to_device": "cpu", "device_convert": drawn}
     expected = lists(DataLoader(Numbers(), 3, **options))
     at, interrupted = 1, True
     while interrupted:
         iterator = iter(DataLoader(Numbers(), 3, **options))
         found = lists(next(iterator) for _ in range(2))
-        if workers and convert is None:  # something is there to be read
+        if workers and way == "plain":  # something is there to be read
             assert iterator._driver._engine._lines._poll.poll(5000)
         # Without workers, what is no KeyboardInterrupt may be the batch's own.
         kind = KeyboardInterrupt if at % 2 or not workers else TimeIsUp

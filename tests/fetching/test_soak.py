@@ -45,7 +45,9 @@ def memory_kb(pids: list[int]) -> int:
 
 
 @pytest.mark.parametrize("transport", ["arena", "portable"])
-def test_memory_and_descriptors_are_flat_while_a_random_window_is_kept(transport: Any) -> None:
+def test_memory_and_descriptors_are_flat_while_a_random_window_is_kept(
+    transport: Any, pytestconfig: pytest.Config
+) -> None:
     chance = random.Random(0)
     kept: dict[int, Any] = {}
     loader = DataLoader(Sizes(), batch_size=None, num_workers=2, transport=transport)
@@ -66,4 +68,6 @@ def test_memory_and_descriptors_are_flat_while_a_random_window_is_kept(transport
     most = max(memory for memory, _ in early)
     assert max(memory for memory, _ in late) <= 1.1 * most + 4096, seen
     if transport == "arena":  # torch's way has a descriptor for each large tensor that is kept
-        assert max(count for _, count in late) <= max(count for _, count in early), seen
+        # While a GPU is late, each worker may need another segment of locked memory.
+        more = 2 * 2 if pytestconfig.getoption("--pin-memory") else 0
+        assert max(count for _, count in late) <= max(count for _, count in early) + more, seen

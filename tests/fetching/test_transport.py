@@ -192,6 +192,48 @@ def test_a_batch_that_cannot_be_unpickled_becomes_a_failure_of_its_step(
         again.payload.reraise()
 
 
+class Reluctant:
+    """Unpickling raises, the first few times."""
+
+    times = 0
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self.data = data
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state)
+        if Reluctant.times > 0:
+            Reluctant.times -= 1
+            raise ValueError("not now")
+
+
+@pytest.mark.parametrize("times", [1, 10])
+def test_a_signal_handlers_exception_while_a_batch_is_unpickled_is_not_the_batchs(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not come again; and in either case the memory is returned, once."""
+    fd = new_memory()
+    arena, reader = Arena(fd), ArenaReader(fd)
+    returned: list[int] = []
+    give_back = reader._return
+
+    def counted(slot: int) -> None:
+        returned.append(slot)
+        give_back(slot)
+
+    monkeypatch.setattr(reader, "_return", counted)
+    frame = encode_answer(Answer(4, 5, 6, Arrived, Reluctant(torch.zeros(LARGE))), arena)
+    Reluctant.times = times
+    if times == 1:
+        with pytest.raises(ValueError, match="not now"):
+            read_answer(frame, reader.open)
+    else:
+        assert read_answer(frame, reader.open).kind is Failed
+    gc.collect()
+    assert len(returned) == 1
+    os.close(fd)
+
+
 @pytest.mark.parametrize("error", [ConnectionResetError, FileNotFoundError, EOFError])
 def test_shared_memory_that_is_gone_with_its_worker_is_no_failure_of_the_batch(
     error: type[Exception],

@@ -337,16 +337,22 @@ class ArenaReader:
         """Return what no device can be reading any more."""
         if capturing():
             return
-        dropped, self._dropped = self._dropped, []
-        if dropped:
+        fences, ledger = self._fences, self._ledger
+        assert ledger is not None
+        # A signal handler may raise right after a call. Slots must not be lost, or returned twice.
+        if self._dropped:
             try:
-                self._fences.append((Fence(), dropped))
+                fence = Fence()
+                dropped, self._dropped = self._dropped, []
+                fences.append((fence, dropped))
             except NotNow:
-                self._dropped += dropped
-        while self._fences and self._fences[0][0].passed():
-            for slot in self._fences.popleft()[1]:
-                assert self._ledger is not None
-                self._ledger[slot] = _RETURNED
+                pass
+        while fences and fences[0][0].passed():
+            slots = fences[0][1]
+            while slots:
+                ledger[slots[-1]] = _RETURNED
+                del slots[-1]
+            fences.popleft()
 
 
 #: becomes None when the interpreter ends

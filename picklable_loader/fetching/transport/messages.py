@@ -198,7 +198,7 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
     except (ConnectionError, FileNotFoundError, EOFError):
         raise
     except Exception as error:
-        try:
+        try:  # the error still has the first arrays, so that no region is returned twice
             _decode(body, aside, count, open_region)
         except Exception:
             pass

@@ -349,6 +349,15 @@ def test_the_window_does_not_grow_while_a_bound_in_bytes_holds_tasks_back() -> N
     assert (len(schedule.window()), schedule.under_way, schedule.budget) == (4, 1, 4)
 
 
+def test_the_window_grows_behind_a_slow_head_while_a_bound_in_bytes_is_far_away() -> None:
+    schedule = Schedule(plan_of(20), Policy(workers=2, budget=4, most=8, bytes=2**20))
+    schedule.handle(Started())
+    for step in (1, 2, 3):
+        schedule.handle(Arrived(step, bytes=1))
+    assert len(schedule.handle(Wanted())) == 2
+    assert (len(schedule.window()), schedule.budget) == (6, 6)
+
+
 def test_a_window_that_has_grown_behind_a_slow_head_falls_back_when_batches_become_large() -> None:
     schedule = Schedule(plan_of(40), Policy(workers=2, budget=4, most=16))
     schedule.handle(Started())
@@ -410,6 +419,14 @@ def test_a_new_budget_takes_effect_at_once_and_ends_the_growing() -> None:
     schedule.handle(Wanted())
     assert schedule.handle(Arrived(0)) == [Deliver(0)]
     assert (len(schedule.window()), schedule.budget) == (2, 1)
+
+
+def test_a_bound_in_bytes_that_is_set_during_an_epoch_holds_tasks_back_at_once() -> None:
+    schedule = Schedule(plan_of(20), Policy(workers=1, budget=1))
+    schedule.handle(Started())
+    assert schedule.handle(Budgeted(4, bytes=0)) == []
+    assert (len(schedule.window()), schedule.under_way) == (4, 1)
+    assert len(schedule.handle(Budgeted(4))) == 3
 
 
 @pytest.mark.parametrize("seekable", [True, False])

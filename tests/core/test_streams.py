@@ -375,6 +375,16 @@ def test_a_schedule_checks_its_window_and_the_positions_of_its_streams() -> None
         schedule.validate()
 
 
+def test_out_of_turn_an_answer_makes_room_for_another_task_of_its_worker() -> None:
+    """It need not be delivered: each worker has its share of what is under way."""
+    positions = [StreamPosition(), StreamPosition()]
+    policy = Policy(workers=2, budget=3, in_order=False)
+    schedule = Schedule(StreamPlan(positions, None), policy, 0, positions)
+    assert [each.task.step for each in schedule.handle(Started())] == [0, 1]
+    assert [each.task.step for each in schedule.handle(Arrived(1))] == [3]
+    assert schedule.handle(Arrived(3)) == []
+
+
 def test_a_stream_that_had_ended_is_opened_at_its_end_when_its_worker_dies() -> None:
     positions = [StreamPosition(), StreamPosition()]
     schedule = Schedule(StreamPlan(positions, None), Policy(workers=2, budget=4), 0, positions)

@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import CannotSaveError, UsageError
 from ..rng.generators import Isolated
 
-__all__ = ["AT_REST", "MOVING", "SAVABLE", "Batch", "Still", "Turn"]
+__all__ = ["AT_REST", "MOVING", "SAVABLE", "Batch", "still", "Turn"]
 
 #: nobody is in ``next``
 AT_REST = 0
@@ -94,70 +94,58 @@ class Turn:
             yield
 
 
-class Still:
-    """A context that holds a loader's turn, and the global generators: the loader can be saved.
+@contextmanager
+def still(turn: Turn, wait: bool = True) -> Iterator[None]:
+    """Hold a loader's turn, and the global generators: the loader can be saved.
 
-    ``wait``: for another thread that is in ``next``.
+    A generator, as its ``with`` and ``finally`` are C's: a signal handler that raises as a function
+    begins, or right after a call, leaves no lock behind.
+
+    Args:
+        wait: for another thread that is in ``next``.
 
     Raises:
         CannotSaveError: the position is not whole, or another thread does not let go.
     """
-
-    def __init__(self, turn: Turn, wait: bool = True) -> None:
-        self._turn, self._wait = turn, wait
-        #: the locks that no outer context of this thread holds
-        self._held: list[Any] = []
-
-    def __enter__(self) -> None:
-        phase = self._turn.phase_here()
-        if phase == MOVING:
-            raise CannotSaveError(
-                "the iterator",
-                "its next() is at work in this very thread, at a point where an index may be drawn "
-                "and not counted (a signal handler, or the sampler, has asked for the save)",
-                "Save after next(); a signal handler can set a flag for the training loop",
-            )
+    phase = turn.phase_here()
+    if phase == MOVING:
+        raise CannotSaveError(
+            "the iterator",
+            "its next() is at work in this very thread, at a point where an index may be drawn "
+            "and not counted (a signal handler, or the sampler, has asked for the save)",
+            "Save after next(); a signal handler can set a flag for the training loop",
+        )
+    lock, generators = turn.lock, Isolated.turn
+    # A thread that makes a batch has the generators, and whoever has the loader may want them.
+    patient = wait and not generators._is_owned()  # type: ignore[attr-defined]
+    while True:
+        if not _taken(lock, patient):
+            raise _in_another_thread()
         try:
-            self._hold(self._turn.lock, Isolated.turn)
-        except BaseException:  # a signal handler's, too
-            self._let_go()
-            raise
-        self._turn.phase = phase
+            if _taken(generators, False):
+                try:
+                    turn.phase = phase
+                    yield
+                    return
+                finally:
+                    generators.release()
+        finally:
+            lock.release()
+        # Never waited for while the loader is held: the thread that has them may want it.
+        if not wait:
+            raise _in_another_thread()
+        with generators:
+            pass
 
-    def __exit__(self, *error: object) -> None:
-        try:
-            self._let_go()
-        except BaseException:  # a signal handler's
-            self._let_go()
-            raise
 
-    def _hold(self, lock: Any, generators: Any) -> None:
-        # A thread that makes a batch has the generators, and whoever has the loader may want them.
-        wait = self._wait and not generators._is_owned()
-        while True:
-            if not self._holds(lock, wait):
-                raise _in_another_thread()
-            if self._holds(generators, False):
-                return
-            # Never waited for while the loader is held: the thread that has them may want it.
-            self._let_go()
-            if not self._wait:
-                raise _in_another_thread()
-            with generators:
-                pass
-
-    def _holds(self, lock: Any, wait: bool) -> bool:
-        """This thread has a lock, now or before."""
-        if lock._is_owned():
-            return True
-        self._held.append(lock)  # first: a signal handler may raise when it is locked
+def _taken(lock: Any, wait: bool) -> bool:
+    """Lock it, and say whether it was free; not locked, if a signal handler raises then."""
+    try:
         return bool(lock.acquire(blocking=wait))
-
-    def _let_go(self) -> None:
-        for lock in reversed(self._held):
-            if lock._is_owned():
-                lock.release()
-        self._held.clear()
+    except BaseException:
+        if lock._is_owned():
+            lock.release()
+        raise
 
 
 def _in_another_thread() -> CannotSaveError:

@@ -21,7 +21,7 @@ from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
 from ..epoch.ranks import check_pickled
 from ..epoch.spec import Spec
-from ..epoch.turns import Still
+from ..epoch.turns import still
 from ..epoch.unsaved import (
     MOST_PARTS,
     warn_of_another_pass,
@@ -176,7 +176,7 @@ class Picklable(Owner[_T]):
         if type(self).__reduce__ is not object.__reduce__:
             return super().__reduce_ex__(protocol)
         check_pickled(self._pl.options.shard)
-        with Still(self._pl.turn):
+        with still(self._pl.turn):
             me: Picklable[_T] = apart(self) if self._pl.turn.foreign else self
             inner = me._pl
             kind = class_of(type(me), inner.options.codec)
@@ -188,7 +188,7 @@ class Picklable(Owner[_T]):
 
     def __deepcopy__(self, memo: dict[int, Any] | None) -> Picklable[_T]:
         other = type(self).__new__(type(self))
-        with Still(self._pl.turn):
+        with still(self._pl.turn):
             state, sealed = self.__getstate__(), self._pl.sealed
             if memo is None:
                 sealed = sealed and sealed.beside_others({id(self): other})
@@ -246,7 +246,7 @@ def state_of(loader: Owner[Any], iterator: Any, behind: int, save_rng: bool) -> 
             "dcp_to_torch_save in docs/distributed.md"
         )
     whole_number("behind", behind, 0)
-    with Still(loader._pl.turn):  # until here, another thread may begin a pass
+    with still(loader._pl.turn):  # until here, another thread may begin a pass
         position = loader._pl.history.position if iterator is None else iterator._position
         return state_here(loader, position, behind, save_rng)
 

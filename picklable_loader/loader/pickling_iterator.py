@@ -18,7 +18,7 @@ from ..epoch.history import History
 from ..epoch.options import AtEpochEnd
 from ..epoch.position import Position
 from ..epoch.spec import Spec
-from ..epoch.turns import Still
+from ..epoch.turns import still
 from ..epoch.unsaved import warn_of_another_pass
 from ..errors import LoaderWarning, warn
 from ..saving.pickles.codecs import bare
@@ -124,7 +124,7 @@ class PicklableIterator(Generic[_T]):
         if run is None or waits is not None:
             return weigh(*parts, waits and to_plain(*waits))
         if run.spec.known:
-            with Still(self._turn, wait=False):  # whoever looks for a fault must not wait
+            with still(self._turn, wait=False):  # whoever looks for a fault must not wait
                 return weigh(*parts, to_plain(*run.saved(live=True)))
         weight, name = weigh(*parts), type(run.spec.sampler).__qualname__
         return replace(weight, left_out=tuple(dict.fromkeys([*weight.left_out, name])))
@@ -201,7 +201,7 @@ class PicklableIterator(Generic[_T]):
 
     def _saved(self, behind: int = 0) -> dict[str, Any]:
         """The content of a pickle of the iterator, or of one that is behind it."""
-        with Still(self._turn):
+        with still(self._turn):
             position, history = self._position, self.loader._pl.history
             spec = spec_of(self.loader) if position.run is None else position.run.spec
             state = history.snapshot(spec, position, True, behind)
@@ -231,7 +231,7 @@ class PicklableIterator(Generic[_T]):
             )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        with Still(self._turn):
+        with still(self._turn):
             saved = apart(self) if self._turn.foreign else self.__getstate__()
             order = saved["state"]["order"]
             if order and "iterator" in order:
@@ -279,7 +279,7 @@ class PicklableIterator(Generic[_T]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PicklableIterator[_T]:
         other = memo[id(self)] = type(self).__new__(type(self))
-        with Still(self._turn):
+        with still(self._turn):
             with named_copy():
                 saved, sealed = copy.deepcopy((self.__getstate__(), self._sealed), memo)
         other.__setstate__(saved)
@@ -290,7 +290,7 @@ class PicklableIterator(Generic[_T]):
         return self._copied()
 
     def _copied(self, behind: int = 0) -> PicklableIterator[_T]:
-        with Still(self._turn):
+        with still(self._turn):
             with named_copy():
                 saved = alone(self, behind)
         saved["newest"] = True

@@ -192,7 +192,7 @@ ACTS: dict[str, Any] = {
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument:UserWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("way", ["plain", "locked", "converted"])
+@pytest.mark.parametrize("way", ["plain", "locked", "converted", "portable"])
 @pytest.mark.parametrize("act", ACTS)
 def test_after_what_a_signal_handler_raises_any_thread_can_go_on(
     act: str, way: str, workers: int, monkeypatch: pytest.MonkeyPatch
@@ -201,6 +201,8 @@ def test_after_what_a_signal_handler_raises_any_thread_can_go_on(
     if way == "locked":  # memory that a GPU would read
         cuda.pretend(monkeypatch)
         options["pin_memory"] = True
+    if way == "portable":
+        options["transport"] = "portable"
     if way == "converted":
         options |= {"to_device": "cpu", "device_convert": drawn}
     expected = lists(DataLoader(Numbers(), 3, **options))
@@ -223,10 +225,55 @@ def test_after_what_a_signal_handler_raises_any_thread_can_go_on(
         finally:
             sys.setprofile(before)
         assert torch.equal(torch.get_rng_state(), program), f"call {at}"
+        iterator.stats()
         with ThreadPoolExecutor(1) as another:
             assert found + another.submit(lists, iterator).result(30) == expected, f"call {at}"
         at += 5 if workers and act in ("next", "pickle") else 1
     assert at > 5
+
+
+class Large(Numbers):
+    """Samples that come in shared memory, where there is no arena."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((9000,), index)
+
+
+class WhileConnecting:
+    """Raises, as a signal's handler may, when a worker has accepted a connection for a tensor."""
+
+    #: the descriptor that is lost with it
+    lost = -1
+
+    def __call__(self, frame: FrameType, event: str, called: Any) -> None:
+        back = frame.f_back
+        if (
+            back is None
+            or back.f_code.co_name != "SocketClient"
+            or frame.f_code.co_name != "detach"
+        ):
+            return
+        if event == "c_call" and self.lost < 0:
+            self.lost = frame.f_locals["self"].fileno()
+        if event == "c_return":
+            raise TimeIsUp
+
+
+def test_after_a_connection_that_a_signal_handler_has_cut_the_next_tensors_still_come() -> None:
+    """The worker waits on that connection, which nobody closes, and answers no other."""
+    loader = DataLoader(Large(), 3, num_workers=1, seed=5, transport="portable")
+    expected = lists(loader)
+    iterator, cut = iter(loader), WhileConnecting()
+    found = lists(next(iterator) for _ in range(2))
+    before = sys.getprofile()
+    sys.setprofile(cut)
+    try:
+        with pytest.raises(TimeIsUp):
+            next(iterator)
+    finally:
+        sys.setprofile(before)
+    assert found + lists(iterator) == expected
+    os.close(cut.lost)
 
 
 @pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")

@@ -176,7 +176,7 @@ class PoolEngine:
     def look(self) -> Sequence[Answered]:
         # Not acquire(blocking=False): a signal handler that raises right after it would leave the
         # lock locked for ever.
-        if os.getpid() == self._owner and not self._reading.locked():
+        if os.getpid() == self._owner and not self._half_read and not self._reading.locked():
             with self._reading:
                 self._half_read = True
                 while not self._closed and (answers := self._lines.wait(0.0)):

@@ -12,6 +12,8 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from traceback import walk_tb
+from types import TracebackType
 from typing import Any, NamedTuple, NoReturn
 
 from torch._utils import ExceptionWrapper
@@ -198,15 +200,14 @@ def read_answer(message: bytes, open_region: Callable[[Region], Any] | None = No
     except (ConnectionError, FileNotFoundError, EOFError):
         raise
     except Exception as error:
-        try:  # the error still has the first arrays, so that no region is returned twice
-            _decode(body, aside, count, open_region)
-        except Exception:
-            pass
-        else:
+        lacking = error if isinstance(error, OSError) and lacks_descriptors(error) else None
+        if lacking is None and _while_receiving(error.__traceback__):
+            raise
+        if _can_decode(body, aside, count, open_region):
             raise  # a signal handler's: it is no matter of the batch
         failure: Any = ExceptionWrapper(where="while unpickling what a DataLoader worker had sent")
-        if isinstance(error, OSError) and lacks_descriptors(error):
-            failure = explained(error, f"the batch of step {step} is here and cannot be opened")
+        if lacking is not None:
+            failure = explained(lacking, f"the batch of step {step} is here and cannot be opened")
         more = None, None, *figures, (), ticket
         return Answer(run, step, worker, Failed, failure, *more)
     kind = _KINDS[kind]
@@ -239,6 +240,32 @@ def _decode(
         for at in range(0, count * _REGION.size, _REGION.size):
             buffers.append(open_region(Region(*_REGION.unpack_from(body, at))))
     return pickle.loads(body[count * _REGION.size :], buffers=buffers)
+
+
+#: modules by which a worker's descriptors are received
+_RECEIVING = "multiprocessing.connection", "multiprocessing.reduction"
+
+
+def _while_receiving(trace: TracebackType | None) -> bool:
+    """Descriptors were being received: the error is a signal handler's.
+
+    The worker may then wait for an answer that never comes, and gives no descriptor any more.
+    """
+    names = (frame.f_globals.get("__name__") for frame, _ in walk_tb(trace))
+    return not set(_RECEIVING).isdisjoint(names)
+
+
+def _can_decode(*message: Any) -> bool:
+    """Whether it succeeds now, while the error of the first try is at hand.
+
+    That error still has the first arrays, so that no region is returned twice. A tensor in torch's
+    shared memory comes only once: a batch that had received one cannot be decoded again.
+    """
+    try:
+        _decode(*message)
+        return True
+    except Exception:
+        return False
 
 
 def _encode(content: Any, arena: Arena | None) -> tuple[bool, int, int, bytes]:

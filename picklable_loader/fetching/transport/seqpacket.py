@@ -43,6 +43,8 @@ def packets_work_here() -> bool:
         with one, other:
             one.send(bytes(_LONGEST), socket.MSG_DONTWAIT)
             return len(other.recv(_LONGEST)) == _LONGEST
+    except TimeoutError:
+        raise  # a signal handler's: these sockets have no timeout
     except OSError:
         return False
 
@@ -277,7 +279,7 @@ def _sent(line: socket.socket, packet: bytes) -> bool:
     except BlockingIOError:
         return False
     except TimeoutError:
-        raise  # a signal handler's: these sockets have no timeout
+        raise  # as above
     except OSError:
         pass  # noticed by those who wait
     return True

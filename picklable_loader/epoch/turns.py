@@ -98,8 +98,8 @@ class Turn:
 def still(turn: Turn, wait: bool = True) -> Iterator[None]:
     """Hold a loader's turn, and the global generators: the loader can be saved.
 
-    A generator, as its ``with`` and ``finally`` are C's: a signal handler that raises as a function
-    begins, or right after a call, leaves no lock behind.
+    A signal handler can raise as a function begins, and right after a call. This is a generator, as
+    nothing of that kind comes between its ``finally`` and the release of a lock.
 
     Args:
         wait: for another thread that is in ``next``.

@@ -226,7 +226,7 @@ class Training:
         """
         if codec.shares_loader and self.kind.promise == "honest":
             raise Void("the training goes on in a dataset that it changes, and the copy shares it")
-        if _listens(iterator.loader):
+        if hasattr(getattr(iterator.loader, "sampler", None), "feedback"):
             raise Void("the training changes the sampler while another thread saves")
         saves: list[Any] = []
         errors: list[Exception] = []
@@ -251,11 +251,6 @@ class Training:
         if errors:
             raise errors[0]
         return saves
-
-
-def _listens(loader: Any) -> bool:
-    """The training changes its sampler."""
-    return hasattr(getattr(loader, "sampler", None), "feedback")
 
 
 def _first_number(batch: Any) -> int:

@@ -28,15 +28,15 @@ demo: $(READY)
 demo-ranks: $(READY)
 	$(BIN)/python docs/elastic/demo.py
 
-# Five folders at a time, each in a pytest of its own, the longest first. Most tests wait for
-# processes, so five fit two cores. One pytest of all tests would take 450 MB, whose page tables each
-# fork copies: 170 MB of a folder's make a fork twice as fast. `make` prints a folder's output when
-# the folder is done.
+# The checks of the source, then five folders at a time, each in a pytest of its own, the longest
+# first. Most tests wait for processes, so five fit two cores. One pytest of all tests would take
+# 450 MB, whose page tables each fork copies: 170 MB of a folder's make a fork twice as fast. `make`
+# prints a folder's output when the folder is done.
 #
 # Of a test with many parameters, those cells are run in which every two values meet
 # (tests/conftest.py); every cell: `.venv/bin/python -m pytest -n 3 --whole-matrix tests/laws`
-test: lint types
-	@$(MAKE) --no-print-directory --keep-going --jobs 5 --output-sync=target $(PARTS)
+test: $(READY)
+	@$(MAKE) --no-print-directory --keep-going --jobs 5 --output-sync=target lint types $(PARTS)
 
 LONGEST := tests/epoch/ tests/saving/ tests/laws/ tests/cpp/
 LONG := tests/fetching/ tests/faults/ tests/parity/ single-files

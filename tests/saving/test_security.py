@@ -267,6 +267,9 @@ def test_a_look_into_a_file_that_was_damaged_anywhere_ends_well(
 
 
 def refused(make_loader: Callable[[], DataLoader[Any]], state: Any) -> StateError:
+    """The error of a state whose author has left out the checksum: it would notice any change."""
+    if type(state.get("checksum")) is str:
+        del state["checksum"]
     loader = make_loader()
     before = repr(loader.state_dict())
     with bounded(), pytest.raises(StateError) as raised:

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from picklable_loader.tools.demo.picture import FRAME, INK, PALE, RESUMED, SEEN, STYLE
 
 from .summary import OURS, THEIRS, Row
+from .table import number
 
 __all__ = ["draw"]
 
@@ -21,7 +22,7 @@ _LOOK = {
     "torchdata": SEEN["missed"],
     OURS: RESUMED["picklable_loader"],
 }
-_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+_TICKS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 
 #: units of figures that are multiples of something even where torch has none
@@ -50,13 +51,14 @@ def draw(rows: list[Row], rounds: int, path: Path) -> None:
         for place, row in enumerate(shown):
             _row(axes, place, row)
         _scale(axes, shown)
-        _legend(axes)
-        axes.set_title(
-            f"How many times better than torch's DataLoader, medians of {rounds}",
-            loc="left",
+        _legend(picture, axes)
+        # Of the whole picture: the rows' names leave no room beside the axes.
+        picture.suptitle(
+            f"How many times better than torch's DataLoader, medians of {rounds} rounds",
+            x=0.012,
+            ha="left",
             fontsize=15,
             fontweight="bold",
-            pad=34,
         )
         picture.savefig(path, dpi=100, pil_kwargs={"optimize": True})
 
@@ -74,7 +76,7 @@ def _row(axes: Any, place: int, row: Row) -> None:
     axes.plot([target] * 2, [place - 0.36, place + 0.36], color=INK, lw=1.6)
     missed = row.reached() is False
     axes.annotate(
-        f"{ours:.3g} ×" + (", target missed" if missed else ""),
+        f"{number(ours)} ×" + (", target missed" if missed else ""),
         (max(filter(None, (1.0, target, *_values(row)))), place),
         (9, 0),
         textcoords="offset points",
@@ -117,10 +119,9 @@ def _scale(axes: Any, rows: list[Row]) -> None:
     axes.spines["bottom"].set_color(FRAME)
 
 
-def _legend(axes: Any) -> None:
+def _legend(picture: Picture, axes: Any) -> None:
     axes.plot([], [], "-o", color=_LOOK[OURS], ms=7, label="picklable_loader, worst to best")
     axes.plot([], [], "-o", color=_LOOK["torchdata"], ms=5, label="torchdata, worst to best")
     axes.plot([], [], color=_LOOK[THEIRS], lw=1.4, label="torch (or no state saved)")
     axes.plot([], [], "|", color=INK, ms=11, mew=1.6, label="target")
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 1.0), "borderaxespad": 0.4}
-    axes.legend(frameon=False, ncols=4, columnspacing=1.6, **place)
+    picture.legend(loc="outside lower center", frameon=False, ncols=4, columnspacing=1.6)

@@ -23,8 +23,8 @@ if not hasattr(gc, "usual_threshold"):
 
 
 @contextmanager
-def rare(process: BaseProcess, method: str) -> Iterator[None]:
-    """Within it a process that is started by that method collects rarely, until it calls `usual`.
+def collect_rarely(process: BaseProcess, method: str) -> Iterator[None]:
+    """Let a process that is started meanwhile collect rarely, until it calls `collect_as_usual`.
 
     A new process unpickles its name before all else, so the name carries `_EARLY`. It starts in
     756 ms in place of 836: collections visit what torch has imported so far, again and again.
@@ -41,7 +41,7 @@ def rare(process: BaseProcess, method: str) -> Iterator[None]:
         process.name = name
 
 
-def usual() -> None:
+def collect_as_usual() -> None:
     """Collect as the program has set it, and leave out the objects that are there already.
 
     These are what was imported, and what a fork has copied. A full collection would visit, and so

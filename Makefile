@@ -68,13 +68,18 @@ FRAMEWORK_TESTS ?= tests/frameworks
 test-frameworks: $(FRAMEWORKS)/ready
 	$(FRAMEWORKS)/bin/python -m pytest -q -n 2 --dist loadfile $(FRAMEWORK_TESTS)
 
-# On a machine with a CUDA GPU, with the Python whose torch can use it; for example GPU_PYTHON=python3
+# On a machine with a CUDA GPU, with the Python whose torch can use it; for example GPU_PYTHON=python3.
+# GPU_OPTIONS="-n 14" spreads the tests over 14 processes. The loader's tests run with pin_memory=True.
 GPU_PYTHON ?= $(BIN)/python
+GPU_OPTIONS ?=
+GPU_PATH := $(CURDIR):$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}
+PINNED := $(addprefix tests/,loader fetching epoch faults parity laws)
 test-gpu:
-	PYTHONPATH=. $(GPU_PYTHON) -m pytest -q tests/gpu
+	PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) -m pytest -q $(GPU_OPTIONS) tests/gpu
+	PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) -m pytest -q $(GPU_OPTIONS) --pin-memory $(PINNED)
 
 bench-gpu:
-	PYTHONPATH=.:tests $(GPU_PYTHON) -m benchmarks.gpu
+	PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) -m benchmarks.gpu
 
 # For the loop at the desk: the pure core, the structure, golden states and options; half a minute.
 quick: lint types

@@ -58,6 +58,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole-matrix", action="store_true", help="every cell of every law")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--pin-memory") and not torch.cuda.is_available():
+        raise pytest.UsageError("--pin-memory needs a CUDA device: nothing is pinned without one")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test with many parameters, run cells in which every two values meet.
 

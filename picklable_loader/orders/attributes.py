@@ -222,9 +222,9 @@ def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
     elif kind == "member":
         _assign(sampler, path, _member(_get(target, name), *form))
     elif kind == "absent":
-        name = name.replace("\t", ".")
-        if not _is_container(target) and hasattr(target, name):
-            delattr(target, name)
+        # `hasattr` is true for a default of the class, too, which cannot be deleted
+        if not _is_container(target) and name in dict(_parts(target)):
+            delattr(target, name.replace("\t", "."))
     else:
         _put_rng(target, name, kind, form)
 

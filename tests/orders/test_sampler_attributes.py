@@ -350,6 +350,44 @@ def _gives(indices: Iterable[int]) -> Iterator[int]:
 ITERATORS = {"generator": _gives, "list iterator": iter, "cycle": itertools.cycle}
 
 
+class CountsFromADefault(Sampler[int]):
+    """`epoch` is an attribute of the object from the first pass on."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        order = list(range(N))
+        random.Random(self.epoch).shuffle(order)
+        yield from order
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("ways", [*itertools.product(["pickle", "state"], repeat=2)])
+def test_a_new_sampler_whose_class_has_a_default_takes_any_state(
+    ways: tuple[str, str], epoch: int
+) -> None:
+    def loader_in(epochs: int) -> Any:
+        loader = DataLoader(list(range(N)), sampler=CountsFromADefault())
+        for _ in range(epochs):
+            list(loader)
+        return loader
+
+    expected = [batch.item() for batch in loader_in(epoch)]
+    next(iterator := iter(loader_in(epoch)))
+    for way in ways:  # nothing is taken in between
+        if way == "pickle":
+            iterator = pickle.loads(pickle.dumps(iterator))
+        else:
+            new = loader_in(0)
+            new.load_state_dict(iterator.state_dict())
+            iterator = iter(new)
+    assert [batch.item() for batch in iterator] == expected[1:]
+
+
 class HalfAPass(Sampler[int]):
     """Each epoch goes on in an iterator where the epoch before has ended."""
 

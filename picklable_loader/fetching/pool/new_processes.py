@@ -60,7 +60,7 @@ def _is_guarded(path: str) -> bool:
 # It imports torch first. That takes more than a second, which each worker would spend anew.
 
 #: imports torch, numpy and whatever a worker needs of us
-_WORKER = "picklable_loader.fetching.worker.process"
+_WORKER = "picklable_loader.fetching.worker.preloaded"
 
 
 def preload(context: BaseContext) -> None:

@@ -16,7 +16,6 @@ from ..transport.channels import Lines
 from ..transport.fork_safety import guard
 from ..transport.open_files import explained, lacks_descriptors
 from ..transport.payload import Payload
-from ..worker.collector import collect_rarely
 from ..worker.fetch import Job
 from ..worker.hooks import check_arguments
 from ..worker.process import without_ctrl_c, work
@@ -136,8 +135,7 @@ class Pool:
                 target=work, args=(end, self._job, config, self._lifeline.end, stack), daemon=True
             )
             try:
-                with collect_rarely(process, self._context.get_start_method()):
-                    process.start()
+                process.start()
             except (TypeError, AttributeError, pickle.PicklingError):
                 check_arguments(config.init_args or {}, self._context.get_start_method())
                 raise

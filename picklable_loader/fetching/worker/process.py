@@ -21,7 +21,6 @@ from torch._C import _set_worker_signal_handlers
 from ...errors import CannotLoadError
 from ..transport.channels import WorkersEnd
 from ..transport.payload import Payload
-from .collector import collect_as_usual
 from .fetch import Job
 from .hooks import end
 from .loop import serve
@@ -41,7 +40,6 @@ def work(line: WorkersEnd, job: Job | Payload, config: WorkerConfig, life: Any, 
 
     A payload holds the job and worker_init_fn. ``stack`` is the pipe to dump stacks to, on signal.
     """
-    collect_as_usual()
     die_with(life)
     leave_ctrl_c_to_the_loader()
     if stack is not None and STACK_SIGNAL is not None and hasattr(faulthandler, "register"):

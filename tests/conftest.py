@@ -45,6 +45,18 @@ _GRACE_S = 10.0
 if sys.version_info >= (3, 14):
     multiprocessing.set_start_method("fork")
 
+# From Python 3.12 on, a fork in a process with threads warns, and torch has threads. Tests count
+# warnings.
+if sys.version_info >= (3, 12):
+    _fork = os.fork
+
+    def _quiet_fork() -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return _fork()
+
+    os.fork = _quiet_fork
+
 # Python starts these once a process and keeps them to its end. Workers of "forkserver" find torch
 # imported: that takes 2 seconds, which each worker of "spawn" still takes.
 multiprocessing.set_forkserver_preload(["torch", "picklable_loader"])
@@ -161,25 +173,17 @@ def the_transport_is_the_one_asked_for(request: pytest.FixtureRequest) -> Iterat
 def loaders_pin_if_asked_for(request: pytest.FixtureRequest) -> Iterator[None]:
     """With ``--pin-memory``, our loader's ``pin_memory`` is True by default.
 
-    Not in forked processes, which cannot use CUDA. Python warns of each fork while CUDA has
-    threads; tests count warnings.
+    Not in forked processes, which cannot use CUDA.
     """
     with pytest.MonkeyPatch.context() as patch:
         if request.config.getoption("--pin-memory"):
             from picklable_loader import DataLoader
             from picklable_loader.epoch import driver
 
-            fork = os.fork
+            def pin_nothing() -> None:
+                driver.pin = lambda batch: batch  # type: ignore[attr-defined]
 
-            def quiet_fork() -> int:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    child = fork()
-                if child == 0:
-                    driver.pin = lambda batch: batch  # type: ignore[attr-defined]
-                return child
-
-            patch.setattr(os, "fork", quiet_fork)
+            os.register_at_fork(after_in_child=pin_nothing)
             cuda.open_its_files()
             make: Any = DataLoader.__init__
             arguments = make.__code__.co_varnames[1 : make.__code__.co_argcount]

@@ -69,7 +69,7 @@ def test_a_default_is_the_same_wherever_it_is_said(name: str) -> None:
 
 
 def test_each_option_is_described_in_the_order_of_the_signature() -> None:
-    described = re.findall(r"^        (\w+): ", DataLoader.__doc__ or "", re.MULTILINE)
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(DataLoader) or "", re.MULTILINE)
     assert [name for name in described if name in NAMES] == NAMES
 
 

@@ -172,7 +172,7 @@ def test_idle_workers_that_are_killed_from_outside_are_replaced(dataset: Any, vi
         worker.join()
     with pytest.warns(RestartWarning, match="SIGKILL") as caught:
         assert found + lists(iterator) == expected
-    assert len(told(caught.list)) == victims
+    assert len(caught) == victims
 
 
 def test_what_is_pickled_after_a_death_goes_on_as_well(tmp_path: Path) -> None:

@@ -113,7 +113,6 @@ def test_a_hundred_deaths_leave_no_more_than_one(transport: Any, tmp_path: Path)
             assert sample == index
             if index % 100 == 50:
                 seen.append((memory_kb(), descriptors()))
-    # Python 3.12 and later also warn of a fork in a process with threads
-    assert sum(each.category is RestartWarning for each in caught) == 100
+    assert len(caught) == 100
     assert len({count for _, count in seen}) == 1, seen
     assert min(memory for memory, _ in seen[5:]) <= seen[0][0] + 4096, seen

@@ -26,13 +26,7 @@ from zoo.streams import SavedWalk, Walk, share
 
 from picklable_loader import DataLoader, ShuffleBuffer
 from picklable_loader.epoch import driver
-from picklable_loader.errors import (
-    EmptyEpochWarning,
-    LoaderWarning,
-    NoSampleError,
-    SkippedWarning,
-    UsageError,
-)
+from picklable_loader.errors import EmptyEpochWarning, NoSampleError, SkippedWarning, UsageError
 from picklable_loader.fetching.engine.stats import SkippedSample
 from picklable_loader.fetching.worker.fetch import MapFetcher, make_fetcher
 from picklable_loader.loader.setup import job_of, spec_of
@@ -576,7 +570,7 @@ def test_a_resumed_iterator_stands_behind_what_it_has_passed_over_in_vain(
 
 def told(act: Callable[[], object]) -> list[warnings.WarningMessage]:
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", LoaderWarning)
+        warnings.simplefilter("always")
         act()
     return caught
 

@@ -29,7 +29,7 @@ from zoo.listeners import (
 )
 
 from picklable_loader import DataLoader, from_json, to_json
-from picklable_loader.errors import LoaderWarning, RestartWarning
+from picklable_loader.errors import RestartWarning
 
 from .observe import expected_warnings
 
@@ -165,7 +165,7 @@ def test_the_death_of_a_worker_changes_nothing(kind: Any, number: int, tmp_path:
     deadly = int(whole(kind, 3)[4][1][number][0])
     loader = loader_of(kind, 2, 3, dataset=Sending(deadly, str(flag)))
     with warnings.catch_warnings(record=True) as given:
-        warnings.simplefilter("always", LoaderWarning)
+        warnings.simplefilter("always")
         assert train(iter(loader)) == whole(kind, 3)
     assert {each.category for each in given} <= {RestartWarning} and (given or number == 1)
     assert not flag.exists(), "a worker has died"

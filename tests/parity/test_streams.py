@@ -169,7 +169,7 @@ def warned(make: Make, num_workers: int, batch_size: int | None, sizes: Any, len
     """Read a whole stream whose length was asked for; return batches and warnings."""
     loader = make(SizedStream(sizes, length), batch_size, num_workers=num_workers)
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)  # not those of forks, from Python 3.12 on
+        warnings.simplefilter("always")
         batches = list(loader)
         asked = len(loader)
         batches += list(loader)

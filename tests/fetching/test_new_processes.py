@@ -135,44 +135,6 @@ def test_a_worker_never_collects_what_its_fork_server_has_imported() -> None:
     assert run(["-c", program]).split() == ["True", "0"]
 
 
-_WRITER = textwrap.dedent("""
-    import multiprocessing, sys
-    from {package} import DataLoader
-
-    if __name__ != "__main__":
-        log = open(sys.argv[1], "w")
-
-    class Writes:
-        def __len__(self):
-            return 3
-
-        def __getitem__(self, index):
-            print("read", index, file=log)
-            return index
-
-    if __name__ == "__main__":
-        loader = DataLoader(Writes(), None, num_workers=1, multiprocessing_context="spawn")
-        list(iterator := iter(loader))
-        (worker,) = multiprocessing.active_children() or [None]
-        del iterator, loader
-        if worker is not None:
-            worker.join()
-""")
-
-
-def test_what_a_spawned_worker_has_written_to_an_open_file_is_there_at_its_end_as_under_torch(
-    tmp_path: Path,
-) -> None:
-    logs = []
-    for package in ("torch.utils.data", "picklable_loader"):
-        program, log = tmp_path / "program.py", tmp_path / "log"
-        program.write_text(_WRITER.format(package=package))
-        run([str(program), str(log)])
-        logs.append(log.read_text())
-    # Python 3.13 itself loses it
-    assert logs[1] == logs[0] and (logs[0] or sys.version_info >= (3, 12))
-
-
 class Counted(Dataset[Any]):
     """Tells how often it was pickled; its samples say where it is read."""
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch.multiprocessing
 from torch._C import _set_worker_signal_handlers
-from torch.utils.data._utils import worker as torch_worker
 
 from ...errors import CannotLoadError
 from ..transport.channels import WorkersEnd
@@ -70,10 +69,6 @@ def work(line: WorkersEnd, job: Job | Payload, config: WorkerConfig, life: Any, 
             end(todo.exit_fn, config.worker)
     except (EOFError, KeyboardInterrupt):
         pass  # nobody listens any more; and a dataset may raise that itself, as under torch
-    finally:
-        # Torch's module refers to the dataset, and so to the program's module. A spawned process
-        # frees that one at its end, which writes out its open files, unless something refers to it.
-        torch_worker._worker_info = None
 
 
 def die_with(end: Any) -> None:

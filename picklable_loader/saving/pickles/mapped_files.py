@@ -23,8 +23,6 @@ _MAPS = "/proc/self/smaps"
 #: memory that has a name, and ends with its processes
 _PASSING = ("/dev/shm/", "/memfd:")
 
-_byte_bounds: Any = getattr(np.lib, "array_utils", np).byte_bounds  # numpy 1 has it elsewhere
-
 
 class MappedFiles:
     """The files that this process has mapped; UsageError if this system does not say."""
@@ -72,7 +70,7 @@ class MappedFiles:
         return None
 
     def _array(self, array: np.ndarray[Any, Any]) -> tuple[Any, ...] | None:
-        low, high = _byte_bounds(array)
+        low, high = np.lib.array_utils.byte_bounds(array)
         span = self._span(low, high - low)
         if span is None:
             return None

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 # --- versions ------------------------------------------------------------------------------------
 
-_NEEDED = {"torch": (2, 6), "numpy": (1, 24), "cloudpickle": (2, 2), "dill": (0, 3)}
+_NEEDED = {"torch": (2, 6), "numpy": (2, 0), "cloudpickle": (2, 2), "dill": (0, 3)}
 _OPTIONAL = {
     "rich": "colours in these commands",
     "matplotlib": "pictures",

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -514,6 +515,13 @@ def test_without_a_loader_there_is_nothing_to_verify(name: str, loaders: str, sa
 
 
 # --- doctor --------------------------------------------------------------------------------------
+
+
+def test_doctor_asks_for_the_versions_that_the_package_needs() -> None:
+    setup = ConfigParser()
+    setup.read(Path(__file__).parents[2] / "setup.cfg")
+    needed = dict(line.split(">=") for line in setup["options"]["install_requires"].split())
+    assert {name: doctor._numbers(least) for name, least in needed.items()} == doctor._NEEDED
 
 
 def test_the_machine_is_described(say: Say) -> None:

@@ -148,8 +148,9 @@ class Training:
         batches: list[Any] = []
         while True:
             self._beside(epoch, len(batches))
-            hop = self._hop(epoch, len(batches))
-            if hop is not None:
+            hop = None
+            while self._opened is None and (found := self._hop(epoch, len(batches))):
+                hop = found
                 iterator, batches = self._pass_hop(hop, iterator, batches)
             if self.skip is not None and self.skip[:2] == (epoch, len(batches)):
                 with suppress(Boom):

@@ -207,17 +207,19 @@ def _hops(chance: Random, trial: Trial, kind: Kind) -> tuple[Hop, ...]:
         ways.remove("the loader's state_dict")  # that of the newest pass, the look
     if "Counting" in trial.options.get("dataset", ""):
         ways.remove(COPY.name)  # which has the dataset in common with the original
-    hops = {}
+    hops: list[Hop] = []
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         epoch = chance.randrange(trial.epochs)
         step = -1 if may_end and chance.random() < 0.1 else chance.randrange(6)
+        if hops and chance.random() < 0.3:  # nothing is taken in between
+            epoch, step = hops[-1].epoch, hops[-1].step
         racing = chance.randrange(6) if races and step >= 0 and chance.random() < 0.1 else None
         workers = chance.choice((0, 1, 2, 3)) if _any_workers(trial, kind) else trial.workers
-        hops[epoch, step] = Hop(epoch, step, chance.choice(ways), workers, racing)
+        hops.append(Hop(epoch, step, chance.choice(ways), workers, racing))
     workers, found = trial.workers, []
-    for at in sorted(hops, key=lambda at: (at[0], at[1] % 100)):
-        workers = workers if hops[at].way == COPY.name else hops[at].workers  # it has that loader
-        found.append(replace(hops[at], workers=workers))
+    for hop in sorted(hops, key=lambda hop: (hop.epoch, hop.step % 100)):
+        workers = workers if hop.way == COPY.name else hop.workers  # it has that loader
+        found.append(replace(hop, workers=workers))
     return tuple(found)
 
 

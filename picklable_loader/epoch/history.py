@@ -132,7 +132,10 @@ class History:
         For ``live`` and ``behind`` see `Run.cursor`.
         """
         waits, run = position.waits, position.run
-        if waits is not None and (run is None or "iterator" not in (waits.cursor.order or ())):
+        # A pickle holds sampler and dataset as `iter` has moved them. So do the parts of a cursor
+        # that has come in one.
+        lives = waits is not None and (live or "iterator" in (waits.cursor.order or ()))
+        if waits is not None and (run is None or not lives):
             if behind:
                 raise too_far_behind(behind, 0)
             state = position.unmoved(self.source, live)

@@ -137,13 +137,15 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         return self._skip_tasks(count)
 
     def _skip_tasks(self, count: int) -> int:
+        if self._position.over:  # the next epoch begins with what this one has left
+            return 0
         before = self.step
         if self._driver.run is not None:
             self._driver.handle(Skipped(count))
         else:  # workers never see what may have killed those before them
             self.start(skip=count)
         position, run = self._position, self._position.run
-        if position.over or self._closed or run is None:
+        if self._closed or run is None:
             return 0
         passed = run.step - before
         if passed:

@@ -335,6 +335,25 @@ def test_skip_says_how_many_there_were(name: str, num_workers: int) -> None:
     assert iterator.skip(1) == 0
 
 
+@pytest.mark.parametrize("seeding", ["batch", "worker"])
+@pytest.mark.parametrize("over", [0, 1, 9])
+def test_after_a_skip_over_the_end_the_next_epoch_is_saved_as_after_a_walk(
+    over: int, seeding: Any
+) -> None:
+    """What persistent workers have left is a part of its state."""
+
+    def made() -> Any:
+        options: Any = {"seeding": seeding, "persistent_workers": True, "shuffle": True}
+        return DataLoader(Noisy(N), 3, num_workers=1, **options)
+
+    seed_everything(1)
+    next(iterator := iter(loader := made()))
+    assert iterator.skip(3 + over) == 3 and next(iterator, None) is None
+    following, resumed = iter(loader), made()
+    resumed.load_state_dict(following.state_dict())
+    assert seen(iter(resumed)) == seen(following)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("name", ["shuffle", "torch as it goes", "numpy at once", "by worker"])
 def test_a_state_after_skip_is_that_of_the_place(name: str, num_workers: int) -> None:

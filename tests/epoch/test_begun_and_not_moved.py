@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from laws.observe import expected_warnings, seed_everything
+from laws.cases import CUSTOM, Case
+from laws.observe import expected_warnings, seed_everything, seen
 from zoo.datasets import N, Noisy, NoisyStream
+from zoo.inexact import CountsPasses
 from zoo.samplers import (
     DrawsAsItGoes,
     OwnPythonGenerator,
@@ -154,3 +156,23 @@ def test_one_that_goes_on_with_the_next_epoch_does_so_after_a_pickle_and_a_skip(
     passed = iterator.skip(2) if "skip" in after else 0
     assert passed == (2 if "skip" in after else 0)
     assert lists(iterator) == whole[passed:]
+
+
+STREAM = Case("counts passes", dict, CountsPasses)
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("step", [0, 1, 3])
+@pytest.mark.parametrize("case", [*CUSTOM, STREAM], ids=str)
+def test_a_pickle_goes_on_though_iter_has_moved_its_dataset_or_sampler(
+    case: Case, step: int, workers: int
+) -> None:
+    """`iter` has counted a pass, and drawn ahead for the workers, before anything is delivered."""
+    seed_everything(1)
+    original = iter(case.make(workers))
+    seen(original, step)
+    loader = case.make(workers)
+    loader.load_state_dict(original.state_dict())
+    again = pickle.loads(pickle.dumps(iter(loader)))
+    assert seen(again, case.limit) == seen(original, case.limit)

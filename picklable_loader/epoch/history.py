@@ -132,10 +132,10 @@ class History:
         For ``live`` and ``behind`` see `Run.cursor`.
         """
         waits, run = position.waits, position.run
-        # A pickle holds sampler and dataset as `iter` has moved them. So do the parts of a cursor
-        # that has come in one.
-        lives = waits is not None and (live or "iterator" in (waits.cursor.order or ()))
-        if waits is not None and (run is None or not lives):
+        # Once `iter` was called, the loaded cursor does not fit the objects that it has moved: the
+        # sampler and dataset that a pickle holds, and a sampler's iterator that came in a pickle.
+        has_objects = waits is not None and (live or "iterator" in (waits.cursor.order or ()))
+        if waits is not None and (run is None or not has_objects):
             if behind:
                 raise too_far_behind(behind, 0)
             state = position.unmoved(self.source, live)

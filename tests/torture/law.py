@@ -148,15 +148,15 @@ class Training:
         batches: list[Any] = []
         while True:
             self._beside(epoch, len(batches))
-            hop = None
-            while self._opened is None and (found := self._hop(epoch, len(batches))):
-                hop = found
+            ways = set()
+            while self._opened is None and (hop := self._hop(epoch, len(batches))):
+                ways.add(hop.way)
                 iterator, batches = self._pass_hop(hop, iterator, batches)
             if self.skip is not None and self.skip[:2] == (epoch, len(batches)):
                 with suppress(Boom):
                     iterator.skip(self.skip[2])
             if self.leave == (epoch, len(batches)) or len(batches) == self.kind.limit:
-                if self._hops and hop is not None and hop.way == "into an iterator":
+                if self._hops and "into an iterator" in ways:  # a pickle holds that as well
                     raise Void("what an iterator has loaded is what the next iter goes on from")
                 return batches
             if self._opened is not None or not self._take(iterator, batches):

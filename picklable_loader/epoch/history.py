@@ -63,6 +63,8 @@ class History:
             cursor, fits = self.resume
             resume = to_plain(cursor._replace(rng=self.source.as_now(cursor.rng)), fits)
             choice = self.position.at_epoch_end
+        elif carryover is None and self.position is not None:
+            carryover = self.position.unpickled_carryover
         return {
             "next_epoch": self.next_epoch,
             **self.choice.saved(),
@@ -92,6 +94,15 @@ class History:
         if saved["resume"] is not None:
             start, choice = from_plain(saved["resume"], live=True), saved["resume_at_end"]
             self.position = Position(start, at_epoch_end=choice, pending=True)
+
+    def restore_sampler(self) -> None:
+        """Have a pickle hold the sampler as the next epoch finds it, if a pass has begun.
+
+        A pass that was loaded restores it with its first batch, and may be left before that.
+        """
+        position = self.position
+        if position is not None and position.run is not None and position.waits is not None:
+            position.run.restore_sampler()
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -141,6 +152,8 @@ class History:
             state = position.unmoved(self.source, live)
         else:
             assert run is not None
+            if waits is not None:
+                run.restore_sampler()
             if behind and run.finished:
                 self._check_newest(spec, position)
             if names := changed_settings(run.spec.sampler, run.settings):
@@ -188,7 +201,9 @@ class History:
 
     def _beginning(self, spec: Spec, epoch: int, live: bool) -> Saved:
         self.source.generators = spec.generators
-        rng = self.source.state(spec.draws_from)
+        # A seed gives the dataset generators of its own (`Spec.moves` has those of the program).
+        draws_from = spec.moves if self.source.seed is None else spec.draws_from
+        rng = self.source.state(draws_from)
         sampler = spec.unstarted(self.source, self.iterated, live)
         if live:
             return self._start_of(spec, epoch, rng, sampler, None, {})
@@ -257,15 +272,14 @@ class History:
             position.pending or position.over or position.orphaned
         )
         if position is not None and self.resume is not None:
-            cursor, fits = self.resume
+            cursor = self.resume.cursor
             if cursor.epoch == epoch or begins(cursor):
-                cursor = cursor._replace(epoch=epoch, announced=epoch, next_epoch=None)
-                position.start = Saved(cursor, fits)
-                if not begins(cursor):
-                    position.at_epoch_end = "stop"  # the program has said which epoch it is in
+                persistent = self._drawing(spec) == "persistent_workers"
+                position.is_of(epoch, persistent, seeded=self.source.seed is not None)
             else:
                 self.position = None
-                dropped = cursor.epoch if cursor.step and spec.remaining(cursor) != 0 else None
+                remembers = cursor.step or spec.streamed or not spec.known
+                dropped = cursor.epoch if remembers and spec.remaining(cursor) != 0 else None
         elif position is not None and not position.over and position.orphaned:
             self.carryover, self.position = position.carryover(), None
         self.next_epoch = epoch
@@ -281,8 +295,8 @@ class History:
         left = None if position is None else position.run
         if position is not None and position.waits_for_feedback(spec):
             left = self.resumed_run(spec, position, carryover)
-        if left is not None and left.order is not None and not spec.known:
-            left.order.take(0)  # it may be yet to restore the sampler
+        if left is not None:
+            left.restore_sampler()
             left.hear_the_end()
         self.choice.give_what_is_due(spec, self.origin_known)
         if spec.options.seed is not None:
@@ -300,13 +314,12 @@ class History:
         Persistent workers would have gone on with what the epoch has left them, for example its
         base seed; new ones begin with that. The epoch of a later set_epoch counts.
         """
-        position, carryover = self.position, None
+        position = self.position
         if position is None:
             return None, self.carryover
         if position.waits is None:
             return None, None
-        if position.run is None and position.waits.cursor.base_seed is not None:
-            carryover = position.carryover()
+        carryover = position.unpickled_carryover
         if not position.over or self.next_epoch != position.epoch + 1:
             return None, carryover
         self.refit(spec)

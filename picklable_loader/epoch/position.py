@@ -129,6 +129,27 @@ class Position:
             cursor, fits = self.start
             self.start = Saved(cursor._replace(next_epoch=epoch), fits)
 
+    def is_of(self, epoch: int, persistent: bool, seeded: bool) -> None:
+        """The program has chosen the epoch of a state, which may be the start of another one.
+
+        Args:
+            epoch: the one that was chosen.
+            persistent: the workers are.
+            seeded: the loader has a ``seed=``. Else persistent workers have the base seed of their
+                next epoch between two, whichever that is.
+        """
+        assert self.start is not None
+        cursor, fits = self.start
+        if cursor.epoch != epoch and cursor.base_seed is not None and (seeded or not persistent):
+            # A pass has begun there, with its epoch's seed, and has delivered nothing.
+            started = cursor.base_seed if cursor.worker_seed is None else cursor.worker_seed
+            worker_seed = started if persistent else None
+            cursor = cursor._replace(base_seed=None, worker_seed=worker_seed)
+        cursor = cursor._replace(epoch=epoch, announced=epoch, next_epoch=None)
+        self.start = Saved(cursor, fits)
+        if not begins(cursor):
+            self.at_epoch_end = "stop"  # the program has said which epoch it is in
+
     @property
     def midway(self) -> bool:
         """It reads a stream of the program's own dataset, which a pickle has as it is then."""
@@ -194,6 +215,12 @@ class Position:
         seed = cursor.base_seed or 0
         worker_seed = seed if cursor.worker_seed is None else cursor.worker_seed
         return Carryover(seed, worker_seed, None, worker_states(cursor.workers))
+
+    @property
+    def unpickled_carryover(self) -> Carryover | None:
+        """That of a pass that has not moved since it was unpickled; None: it has, or has none."""
+        waits = self.waits if self.run is None else None
+        return None if waits is None or waits.cursor.base_seed is None else self.carryover()
 
     def budget(self, spec: Spec, carryover: Carryover | None) -> int:
         """The prefetch budget that its run will begin with; ``carryover``: of its workers."""

@@ -299,6 +299,15 @@ class Run:
         if self.goes_on and self._source.private is not None:
             rejoin(self._source)
 
+    def restore_sampler(self) -> None:
+        """Bring a custom sampler to its state in this pass, which else waits for the first batch.
+
+        Raises:
+            Exception: the sampler's; or an `OrderMismatch`.
+        """
+        if self.order is not None and not self.spec.known:
+            self.order.take(0)
+
     def draws_for(self, step: int) -> None:
         """People's code is going to draw for a batch, from the generators at hand.
 

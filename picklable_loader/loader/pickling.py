@@ -146,6 +146,7 @@ class Picklable(Owner[_T]):
     _packs = True
 
     def __getstate__(self) -> dict[str, Any]:
+        self._pl.history.restore_sampler()
         state = {**self.__dict__, **_in_slots(self)}
         context = state.pop(_CONTEXT, None)
         state["_iterator"] = None
@@ -169,6 +170,8 @@ class Picklable(Owner[_T]):
         self._pl.history.restore(saved)
         if is_absent(self.dataset):
             self._pl.sealed = opened
+        else:
+            self._pl.history.source.unpickled = spec_of(self).attributes()
         for iterator, its_state in waiting:
             iterator.__setstate__(its_state)
 
@@ -351,5 +354,6 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
     if saved is not None:
         history.restore_position(saved)
     history.source.dataset = dataset
+    history.source.unpickled = spec_of(loader).attributes()
     if history.choice.announced is not None:
         set_epoch_of(dataset, history.choice.announced)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from zoo.samplers import (
 )
 
 from picklable_loader import DataLoader
+from picklable_loader.errors import LoaderWarning
 
 
 def _generator() -> torch.Generator:
@@ -111,22 +113,78 @@ def test_it_goes_on_from_a_state_that_its_loader_is_given_later(
         assert [batches + lists(begun), lists(loader)] == whole
 
 
+#: what becomes of a begun pass's loader before the pass is left
+COPIED: dict[str, Callable[[Any], Any]] = {
+    "nothing": lambda iterator: iterator.loader,
+    "its pickle": lambda iterator: pickle.loads(pickle.dumps(iterator)).loader,
+    "its copy": lambda iterator: copy.deepcopy(iterator).loader,
+    "two pickles": lambda iterator: pickle.loads(pickle.dumps(COPIED["its pickle"](iterator))),
+    "the loader's pickle": lambda iterator: pickle.loads(pickle.dumps(iterator.loader)),
+}
+
+
+@pytest.mark.parametrize("copied", COPIED)
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_if_it_is_left_the_next_epoch_is_that_after_an_original_that_is_left(kind: str) -> None:
-    """A sampler that is restored at the first batch was not restored at all."""
+def test_if_it_is_left_the_next_epoch_is_that_after_an_original_that_is_left(
+    kind: str, workers: int, copied: str
+) -> None:
+    """A sampler that is restored at the first batch was not restored at all; nor in a pickle."""
     seed_everything(1)
-    loader = make(kind, 0)
+    loader = make(kind, workers)
     iterator = iter(loader)
     next(iterator), next(iterator)
     state = iterator.state_dict()
-    rng = torch.get_rng_state()
+    torchs, pythons = torch.get_rng_state(), random.getstate()
     whole = lists(loader)
 
-    loader = make(kind, 0)
-    torch.set_rng_state(rng)
+    loader = make(kind, workers)
+    torch.set_rng_state(torchs)
+    random.setstate(pythons)  # no pickle of a loader alone has the program's generators
     loader.load_state_dict(state)
-    iter(loader)
+    loader = COPIED[copied](iter(loader))
     assert lists(loader) == whole
+
+
+#: torch's seeding of persistent workers is no function of the epoch: their generators run on
+SEEDINGS = [(0, False, "batch"), (0, False, "worker"), (2, False, "worker"), (2, True, "batch")]
+
+
+@pytest.mark.parametrize(("workers", "persistent", "seeding"), SEEDINGS)
+@pytest.mark.parametrize("kind", ["in order", "shuffle", "stream"])
+def test_with_a_seed_its_state_and_another_epoch_are_that_epoch(
+    kind: str, workers: int, persistent: bool, seeding: Any
+) -> None:
+    """Epoch 7 had the augmentation of the epoch that had begun when the state was taken."""
+
+    def made() -> DataLoader[Any]:
+        dataset = NoisyStream() if kind == "stream" else Noisy(N)
+        living = {"num_workers": workers, "persistent_workers": persistent}
+        shuffle = True if kind == "shuffle" else None
+        return DataLoader(dataset, 3, shuffle=shuffle, seed=3, seeding=seeding, **living)
+
+    loader = made()
+    loader.set_epoch(7)
+    whole = lists(loader)
+
+    loader = made()
+    begun = iter(loader)
+    state = begun.state_dict()
+    again = made()
+    again.load_state_dict(state)
+    again.set_epoch(7)
+    assert lists(again) == whole
+
+
+def test_its_state_is_dropped_with_a_warning_if_the_sampler_remembers_earlier_epochs() -> None:
+    """There is no batch to lose, but what the sampler has drawn before."""
+    loader = make("own random.Random", 2)
+    begun = iter(loader)
+    state = begun.state_dict()
+    loader = make("own random.Random", 2)
+    loader.load_state_dict(state)
+    with pytest.warns(LoaderWarning, match="drops the loaded state of epoch 0"):
+        loader.set_epoch(1)
 
 
 @pytest.mark.parametrize("after", ["pickle", "copy", "skip", "pickle, skip"])

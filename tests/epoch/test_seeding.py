@@ -863,3 +863,34 @@ def test_a_replay_of_numbers_from_generators_that_others_draw_from_is_warned_of(
         resumed.load_state_dict(state)
         with pytest.warns(ReplayWarning):
             assert lists(resumed) == rest
+
+
+@pytest.mark.parametrize("generator", [False, True])
+def test_in_this_process_torchs_seeding_saves_what_the_first_epoch_draws_from(
+    generator: bool,
+) -> None:
+    """A state from before the first `iter` had none of Python's and numpy's generators."""
+
+    def made(seed: int) -> DataLoader[Any]:
+        seed_everything(seed)
+        own = torch.Generator().manual_seed(3) if generator else None
+        return DataLoader(Noisy(N), 3, shuffle=True, seeding="worker", generator=own)
+
+    loader = made(1)
+    state = loader.state_dict()
+    whole = [lists(loader), lists(loader)]
+    loader = made(2)
+    loader.load_state_dict(state)
+    assert [lists(loader), lists(loader)] == whole
+
+
+@pytest.mark.parametrize("by_loader", [False, True])
+def test_a_pickle_of_a_pickle_has_what_persistent_workers_draw_from(by_loader: bool) -> None:
+    """The loader of an unpickled iterator left it to that iterator alone."""
+    workers: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+    loader = DataLoader(Noisy(N), 3, shuffle=True, seed=5, seeding="worker", **workers)
+    iterator = iter(loader)
+    list(iterator)
+    again = pickle.loads(pickle.dumps(iterator))
+    again = pickle.loads(pickle.dumps(again.loader)) if by_loader else again.loader
+    assert lists(again) == lists(loader)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.random.bit_generator import SeedlessSeedSequence
 
 from ..rng.generators import generator_to_text, set_generator
 
@@ -63,6 +64,13 @@ _BITS: dict[str, Any] = {
 }
 
 
+def _bits(state: Any) -> Any:
+    """New ones for a saved state, which does not say the seeds: they refuse to spawn."""
+    bits = _BITS[state["bit_generator"]]()
+    bits.__setstate__((bits.state, SeedlessSeedSequence()))
+    return bits
+
+
 class _Rng(NamedTuple):
     """How random number generators of a kind are saved."""
 
@@ -98,12 +106,12 @@ ATTRIBUTE_RNGS = {
         np.random.BitGenerator,
         save=lambda bits: _numbers(bits.state),
         restore=_set_bits,
-        make=lambda state: _BITS[state["bit_generator"]](),
+        make=_bits,
     ),
     "Generator": _Rng(
         np.random.Generator,
         save=lambda rng: _numbers(rng.bit_generator.state),
         restore=lambda rng, state: _set_bits(rng.bit_generator, state),
-        make=lambda state: np.random.Generator(_BITS[state["bit_generator"]]()),
+        make=lambda state: np.random.Generator(_bits(state)),
     ),
 }

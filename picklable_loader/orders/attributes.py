@@ -32,6 +32,7 @@ from .unknown import (
     CODE,
     OPAQUE,
     OTHERS,
+    SEEDS,
     check_known,
     form_to_compare,
     is_programs,
@@ -42,9 +43,6 @@ from .unknown import (
 
 #: an attribute's path from the sampler, which has the path "" -> [kind, plain value]
 Frozen = dict[str, list[Any]]
-
-#: below a numpy generator: how many seeds were spawned from it
-_SEEDS = "seed_seq"
 
 
 def freeze(sampler: Any, other: Any = None) -> Frozen:
@@ -103,7 +101,7 @@ def _may_lack(before: Frozen, path: str) -> bool:
     """A path is of an attribute, and not of an item; its owner was there."""
     owner, _, name = path.rpartition(".")
     kind = before.get(owner, [None])[0]
-    return name != _SEEDS and (kind == "object" or kind in ATTRIBUTE_RNGS)
+    return name != SEEDS and (kind == "object" or kind in ATTRIBUTE_RNGS)
 
 
 def thaw(sampler: Any, frozen: Frozen) -> None:
@@ -176,8 +174,8 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
     """
     attributes = saved.get("attributes", {})
     built = source.origin
-    if started and built and not is_stateful(sampler):
-        built = _built_again(sampler, source)
+    if started and (built or source.unpickled) and not is_stateful(sampler):
+        built = _built_again(sampler, built or source.unpickled, source.dataset)
     before: Frozen = {}
     for path in (*built, *attributes):
         found = look(sampler, path)
@@ -199,9 +197,9 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
         raise DamagedStateError("sampler", "what this sampler saves", error) from error
 
 
-def _built_again(sampler: Any, source: Source) -> Frozen:
-    """The attributes that make a sampler again what the program has built."""
-    origin, now = source.origin, freeze(sampler, source.dataset)
+def _built_again(sampler: Any, origin: Frozen, dataset: Any) -> Frozen:
+    """The attributes that make a sampler again what the program has built, or unpickled."""
+    now = freeze(sampler, dataset)
     for path, kind in lost(origin, now):
         if kind not in ("iterator", "foreign"):
             raise UsageError(
@@ -222,9 +220,12 @@ def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
     elif kind == "member":
         _assign(sampler, path, _member(_get(target, name), *form))
     elif kind == "absent":
-        # `hasattr` is true for a default of the class, too, which cannot be deleted
-        if not _is_container(target) and name in dict(_parts(target)):
-            delattr(target, name.replace("\t", "."))
+        # The class may have that name as well: a default, or a descriptor that cannot be deleted.
+        own, attribute = getattr(target, "__dict__", {}), name.replace("\t", ".")
+        if attribute in own:
+            del own[attribute]
+        elif not _is_container(target) and name in dict(_parts(target)):
+            delattr(target, attribute)
     else:
         _put_rng(target, name, kind, form)
 
@@ -314,7 +315,7 @@ class _Visit:
 
     def _of_rng(self, path: str, value: Any) -> None:
         if (seeds := spawned(value)) is not None:
-            self.frozen[f"{path}.{_SEEDS}"] = ["unknown", seeds]
+            self.frozen[f"{path}.{SEEDS}"] = ["unknown", seeds]
         if id(value) not in self.paths and _belongs_to(_package(self.ends[0]), value):
             self.paths[id(value)] = path  # of a class of the program's, which may have attributes
             self.parts(value, f"{path}.")

@@ -96,6 +96,9 @@ class _Identity:
     __hash__ = None  # type: ignore[assignment]
 
 
+#: below a numpy generator: how many seeds were spawned from it
+SEEDS = "seed_seq"
+
 #: kinds that can be compared and not be put back, and what is wrong where they are different
 OPAQUE = {
     "iterator": "is an iterator, and how far it has come is unknown",
@@ -146,6 +149,8 @@ def lost(before: dict[str, list[Any]], now: dict[str, list[Any]]) -> Iterator[tu
     """Paths and kinds of what cannot be put back, and has changed or may have."""
     for path, form in before.items():
         kind, found = form[0], now.get(path)
+        if found is None and path.endswith(f".{SEEDS}") and form[1] == 0:
+            continue  # the sampler has made its generator itself, and has spawned none from it
         same = found is not None and alike(form, found)
         # Only the present value of a member's class is known.
         if kind == "member" and not (found and found[0] == kind and found[1][0] == form[1][0]):

@@ -730,3 +730,127 @@ def test_a_sampler_below_a_distributed_one_goes_on_from_its_own_generator(step: 
     for _ in range(2):
         assert [[*map(int, b)] for b in resumed] == [[*map(int, b)] for b in iterator]
         iterator = iter(original)
+
+
+class ClassDefault(Sampler[int]):
+    """Its counter is an attribute of the class until the first epoch."""
+
+    epoch = 0
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        yield from random.Random(self.epoch).sample(range(N), N)
+
+
+class Checked:
+    """A descriptor that stores under its own name, as Python's guide has it."""
+
+    def __set_name__(self, owner: type[Any], name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return vars(owner).get(self.name, 0)
+
+    def __set__(self, owner: Any, value: int) -> None:
+        vars(owner)[self.name] = int(value)
+
+
+class Described(ClassDefault):
+    epoch: Any = Checked()
+
+
+class CountsInAnother(ClassDefault):
+    def __init__(self) -> None:
+        self.counts = Counts()
+
+    def __iter__(self) -> Iterator[int]:
+        self.counts.epoch += 1
+        yield from random.Random(self.counts.epoch).sample(range(N), N)
+
+
+class Counts:
+    epoch = 0
+
+
+class MakesItsGenerator(ClassDefault):
+    """In its first epoch."""
+
+    rng: Any = None
+
+    def make(self) -> Any:
+        return random.Random(5)
+
+    def __iter__(self) -> Iterator[int]:
+        if self.rng is None:
+            self.rng = self.make()
+        yield from self.drawn()
+
+    def drawn(self) -> list[int]:
+        return list(self.rng.sample(range(N), N))
+
+
+class MakesNumpys(MakesItsGenerator):
+    def make(self) -> Any:
+        return np.random.default_rng(5)
+
+    def drawn(self) -> list[int]:
+        return list(self.rng.permutation(N).tolist())
+
+
+class MakesNumpysBits(MakesItsGenerator):
+    def make(self) -> Any:
+        return np.random.PCG64(5)
+
+    def drawn(self) -> list[int]:
+        return [int(self.rng.random_raw() % N) for _ in range(N)]
+
+
+LATE = [
+    ClassDefault,
+    Described,
+    CountsInAnother,
+    MakesItsGenerator,
+    MakesNumpys,
+    MakesNumpysBits,
+]
+
+
+@PLACES
+@pytest.mark.parametrize("unpickled", [False, True])
+@pytest.mark.parametrize("again", ["new", "same"])
+@pytest.mark.parametrize("kind", LATE)
+@pytest.mark.filterwarnings("ignore:the state was taken after the last batch")
+def test_an_attribute_that_the_first_epoch_makes_is_gone_where_a_state_lacks_it(
+    kind: Any, again: str, unpickled: bool, epoch: int, step: int
+) -> None:
+    """Loaded in place, a state of an unpickled loader left it as it was."""
+    loader = DataLoader(range(N), 2, sampler=kind(), seed=1)
+    for _ in range(epoch):
+        list(loader)
+    iterator = iter(loader) if step else None
+    if unpickled:
+        loader, iterator = pickle.loads(pickle.dumps((loader, iterator)))
+    saved: Any = loader if iterator is None else iterator
+    for _ in range(step):
+        next(saved)
+    state = from_json(to_json(saved.state_dict()))
+    rest = [_flat(saved), _flat(loader), _flat(loader)]
+    if again == "new":
+        loader = DataLoader(range(N), 2, sampler=kind(), seed=1)
+    loader.load_state_dict(state)
+    assert [_flat(loader), _flat(loader), _flat(loader)] == rest
+
+
+def test_a_numpy_generator_that_a_state_has_made_spawns_none() -> None:
+    """No state has the seeds that it was built from: others would come without a word."""
+    loader = DataLoader(range(N), 2, sampler=MakesNumpys(), seed=1)
+    list(loader)
+    state = loader.state_dict()
+    sampler = MakesNumpys()
+    loader = DataLoader(range(N), 2, sampler=sampler, seed=1)
+    loader.load_state_dict(state)
+    with pytest.raises(NotImplementedError, match="seedless"):
+        sampler.rng.spawn(1)

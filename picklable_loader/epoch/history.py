@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.checks import check_choice
@@ -48,6 +48,8 @@ class History:
         #: it was pickled at a `Position.midway`: workers carry their copies to the next epoch
         self.midway = False
         # No pickle holds the rest.
+        #: attributes of the dataset that epochs had changed before it was pickled
+        self.drift: Sequence[str] = ()
         #: the sampler was iterated since the program has built it
         self.iterated = False
         #: see `origin`; None before the first epoch
@@ -81,6 +83,7 @@ class History:
         self.next_epoch, self.carried = saved["next_epoch"], saved["carried"]
         self.choice.restore(saved)
         self.draws_as, self.midway = saved.get("draws_as", ""), saved.get("midway", False)
+        self.drift = saved.get("drift", ())
         carryover = saved.get("carryover")  # golden pickles have none
         self.carryover = carryover and Carryover.from_plain(carryover)
         self.restore_position(saved)
@@ -122,8 +125,14 @@ class History:
     def origin(self, spec: Spec) -> FirstBaseline | None:
         """An iterable-style dataset as it was before the loader's first epoch in this process."""
         if self.origin_known is None and spec.iterable and not spec.stateful:
-            self.origin_known = FirstBaseline(spec.dataset, spec.options.codec == "cloudpickle")
+            by_value = spec.options.codec == "cloudpickle"
+            self.origin_known = FirstBaseline(spec.dataset, by_value, self.drift)
         return self.origin_known
+
+    def drifted(self) -> Sequence[str]:
+        """Attributes of the program's own dataset that epochs have changed, and no state holds."""
+        known = self.origin_known
+        return self.drift if known is None else known.reached().get("drift", ())
 
     def state(self, spec: Spec, position: Position | None, behind: int = 0) -> dict[str, Any]:
         """The state to go on from: of a pass, or of the next one if that is over."""
@@ -149,6 +158,8 @@ class History:
         if waits is not None and (run is None or not has_objects):
             if behind:
                 raise too_far_behind(behind, 0)
+            if not live:
+                warn_of_drift(spec.dataset, waits.cursor.streams)
             state = position.unmoved(self.source, live)
         else:
             assert run is not None
@@ -244,10 +255,7 @@ class History:
         """Fields of the start of an epoch: the states in which it finds the streams."""
         positions = positions_left(spec, self.carried)
         if not live:
-            known = self.origin_known if not spec.workers else None
-            warn_of_drift(
-                spec.dataset, positions, known.reached().get("drift", ()) if known else ()
-            )
+            warn_of_drift(spec.dataset, positions, () if spec.workers else self.drifted())
         apart = positions and spec.streams.shard.world > 1
         return {
             "streams": savable(positions, live),
@@ -340,7 +348,7 @@ class History:
             self.draws_as = "" if cursor.draws_as == spec.draws_as else cursor.draws_as
         self.source.restore(cursor.rng)
         if cursor.announced != self.choice.dataset_has:
-            self.choice.put_back(spec, cursor.announced)
+            self.choice.put_back(spec, self.origin_known, cursor.announced)
         if cursor.streams and (spec.lives_on or self.midway):
             # the pass may be left, and begun anew
             self.carried = brought(read(cursor.streams)) or self.carried
@@ -428,7 +436,7 @@ class History:
         self.source.generators = spec.generators
         self.source.put_back(cursor.rng)
         self.source.load(cursor.rng, fits)
-        self.choice.put_back(spec, cursor.announced)
+        self.choice.put_back(spec, self.origin_known, cursor.announced)
         self.choice.announced = cursor.announced
         position = Position(start, given, at_epoch_end=choice, pending=True)
         if of is None or of is self.position:

@@ -84,8 +84,7 @@ class EpochChoice:
         else:
             origin.set_epoch(epoch)
 
-    def put_back(self, spec: Spec, epoch: int | None) -> None:
+    def put_back(self, spec: Spec, origin: FirstBaseline | None, epoch: int | None) -> None:
         """Give the dataset the epoch of a state's pass; None: the state has none."""
         if epoch is not None:
-            self.dataset_has = epoch
-            set_epoch_of(spec.dataset, epoch)
+            self._give_dataset(spec, origin, epoch)

@@ -61,7 +61,7 @@ def warn_of_drift(
     for state in (position.state for position in positions):
         if isinstance(state, Baseline):
             names.update(state.drift)
-        elif type(state) is bytes and (known or b"drift" in state):
+        elif isinstance(state, bytes) and (known or b"drift" in state):
             entries = pickle.loads(state)
             names.update(entries.get("drift", ()))
             if entries.keys() & set(_STATES):
@@ -104,8 +104,12 @@ def settle(dataset: Any, states: Iterable[Any]) -> None:
 def brought(positions: Iterable[StreamPosition]) -> dict[int, Any]:
     """By stream, the state that the epoch before has left; none where the epoch has begun."""
     states = {at: each.state for at, each in enumerate(positions) if not each.given}
-    known = all(state is None or "over" in pickle.loads(state) for state in states.values())
+    known = all(state is None or _may_carry(pickle.loads(state)) for state in states.values())
     return states if known and len(states) == len(list(positions)) else {}
+
+
+def _may_carry(entries: dict[str, Any]) -> bool:
+    return "over" in entries or not entries.keys() - {"drift"}
 
 
 def remembers(states: Iterable[Any]) -> bool:

@@ -146,12 +146,15 @@ class Picklable(Owner[_T]):
     _packs = True
 
     def __getstate__(self) -> dict[str, Any]:
-        self._pl.history.restore_sampler()
+        history = self._pl.history
+        history.restore_sampler()
+        drift = history.drifted()  # not in `saved`: a repr asks for that, and runs nobody's code
         state = {**self.__dict__, **_in_slots(self)}
         context = state.pop(_CONTEXT, None)
         state["_iterator"] = None
         state["_pl"] = {
             **self._pl.saved(),
+            **({"drift": list(drift)} if drift else {}),
             "start_method": None if context is None else context.get_start_method(),
         }
         return state
@@ -353,7 +356,7 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
     inner.sealed, inner.options, inner.looked = None, options, set()
     if saved is not None:
         history.restore_position(saved)
-    history.source.dataset = dataset
+    history.source.dataset, history.drift = dataset, ()
     history.source.unpickled = spec_of(loader).attributes()
     if history.choice.announced is not None:
         set_epoch_of(dataset, history.choice.announced)

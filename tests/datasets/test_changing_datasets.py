@@ -18,7 +18,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from zoo.streams import Walk
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
-from picklable_loader.errors import LoaderWarning
+from picklable_loader.errors import LoaderWarning, ReplayWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
 
@@ -264,6 +264,48 @@ def test_a_dataset_that_changes_itself_is_resumed_exactly_or_warned_of(
         assert lists(again) == epochs[epoch + 1]
 
 
+@pytest.mark.parametrize("by_loader", [False, True])
+@pytest.mark.parametrize("epochs, step", [(0, 0), (0, 1), (1, 0), (1, 1), (1, 9)])
+@pytest.mark.parametrize("num_workers, persistent", WORKERS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+def test_states_of_an_unpickled_loader_are_warned_of_as_those_of_the_original(
+    kind: Any, num_workers: int, persistent: bool, epochs: int, step: int, by_loader: bool
+) -> None:
+    """What earlier epochs had changed was not known any more in the program that went on."""
+    loader = DataLoader(kind(), 4, seed=1, num_workers=num_workers, persistent_workers=persistent)
+    for _ in range(epochs):
+        list(loader)
+    iterator = iter(loader)
+    for _ in zip(range(step), iterator):
+        pass
+    if by_loader:
+        list(iterator)
+    found = [], []
+    again = pickle.loads(pickle.dumps(loader if by_loader else iterator))
+    copied = again if by_loader else again.loader
+    pairs = (iter(loader), iter(copied)) if by_loader else (iterator, again)
+    for where, owner, its in zip(found, (loader, copied), pairs, strict=True):
+        where.append(drift_of(its))
+        next(its, None)
+        where.append(drift_of(its))
+        list(its)
+        where.append(drift_of(owner))
+        later = iter(owner)
+        where.append(drift_of(later))
+        next(later)
+        where.append(drift_of(later))
+    assert found[0] == found[1]
+
+
+def drift_of(owner: Any) -> bool:
+    """Its state is warned of. An unpickled loader may name more: all that it was pickled with."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always", LoaderWarning)
+        owner.state_dict()
+    return any("have changed its attributes" in str(each.message) for each in given)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pass_that_was_left_has_changed_the_dataset_as_well(kind: Any) -> None:
     loader = DataLoader(kind(), 4, num_workers=2, persistent_workers=True, seed=1)
@@ -378,4 +420,21 @@ def test_an_epoch_that_was_told_does_not_hide_what_the_dataset_has_counted(
             list(iterator)
     next(iterator)
     with pytest.warns(LoaderWarning, match="its epochs have changed its attributes"):
+        iterator.state_dict()
+
+
+def test_an_epoch_that_a_state_gives_the_dataset_is_no_change_by_its_epochs() -> None:
+    """Loaded into an iterator, the state called set_epoch of the dataset, and was not heard."""
+    loader = DataLoader(Told(), 4, seed=1)
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        iterator = iter(loader)
+        state = [iterator.state_dict() for _ in iterator][0]
+    iterator = iter(DataLoader(Told(), 4, seed=1))
+    iterator.load_state_dict(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReplayWarning)
+        next(iterator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LoaderWarning)
         iterator.state_dict()

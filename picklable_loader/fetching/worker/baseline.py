@@ -9,7 +9,7 @@ worker has a copy that earlier epochs have changed, but a replay begins with the
 from __future__ import annotations
 
 import pickle
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from hashlib import blake2b
 from typing import Any
 
@@ -47,7 +47,17 @@ class Baseline:
         self._together = self._small(known, len(known) * _MOST_BYTES)
 
     def changes(self) -> bytes | None:
-        """A state with the changes to undo before a replay; without any, what `state` is."""
+        """A state with the changes to undo before a replay, and the drift; else what `state` is."""
+        begun = self._to_undo()
+        drift = {"drift": self.drift} if self.drift else {}
+        if begun is None and not drift:
+            return self.state
+        entries = {} if self.state is None else pickle.loads(self.state)
+        changes = {} if begun is None else {"begun": begun}
+        return pickle.dumps({**entries, **changes, **drift}, pickle.HIGHEST_PROTOCOL)
+
+    def _to_undo(self) -> tuple[list[str], bytes] | None:
+        """New attributes, and a pickle of those that have changed; None if there are none."""
         now = attributes_of(self._dataset)
         new = sorted(now.keys() - self._names)
         changed = {
@@ -56,14 +66,12 @@ class Baseline:
             if form is not None and (name not in now or self._form(now[name]) != form)
         }
         if not new and not changed:
-            return self.state
+            return None
         try:
             known = loads(self._together or b"", self._dataset) if changed else {}
-            entry = new, self._written(known, changed)
+            return new, self._written(known, changed)
         except Exception:  # what cannot be read again cannot be put back: nor can the dataset
-            return self.state
-        entries = {} if self.state is None else pickle.loads(self.state)
-        return pickle.dumps({**entries, "begun": entry}, pickle.HIGHEST_PROTOCOL)
+            return None
 
     def _written(self, known: dict[str, Any], changed: Set[str]) -> bytes:
         """A pickle of the values that have changed; what the others have is referred to."""
@@ -95,10 +103,14 @@ class Baseline:
 
 
 class FirstBaseline(Baseline):
-    """The attributes of a dataset before its first epoch; later epochs use the same object."""
+    """The attributes of a dataset before its first epoch; later epochs use the same object.
 
-    def __init__(self, dataset: Any, by_value: bool = False) -> None:
+    ``drifted`` are attributes that epochs had changed before the dataset was pickled.
+    """
+
+    def __init__(self, dataset: Any, by_value: bool = False, drifted: Iterable[str] = ()) -> None:
         super().__init__(dataset, by_value)
+        self._drifted = frozenset(drifted)
         #: below the attributes as well
         self._first = self._paths()
         #: paths to what set_epoch changes: a resume calls it again
@@ -143,7 +155,7 @@ class FirstBaseline(Baseline):
             if form is not None and form != self._each.get(name)
         }
         if not gone and not changed:
-            return {}
+            return {"drift": sorted(self._drifted)} if self._drifted else {}
         known = {name: value for name, value in now.items() if forms[name] is not None}
         try:
             entry = gone, self._written(known, changed.keys())
@@ -155,7 +167,7 @@ class FirstBaseline(Baseline):
         built = self._names.union(*(changed.keys() & vars(kind).keys() for kind in kinds))
         as_in_class = {name for name in changed if self._first.get((name,)) == forms[name]}
         drift = {*gone, *changed} & built - self._only_set_by_epoch() - as_in_class
-        return {"begun": entry, "drift": sorted(drift)}
+        return {"begun": entry, "drift": sorted(drift | self._drifted)}
 
     def _only_set_by_epoch(self) -> set[str]:
         """Attributes in which set_epoch has changed something, and nothing else has."""

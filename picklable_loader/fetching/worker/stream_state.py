@@ -186,6 +186,15 @@ class StreamSaver:
         """The dataset's changes by now, as entries of a state."""
         return {} if self._origin is None else self._origin.reached()
 
+    def _changes_before(self, entries: dict[str, Any]) -> dict[str, Any]:
+        """Those by epochs before the one at hand, which begins, or goes on from these entries."""
+        changes = self._changes()
+        if self._shared and entries.keys() & {"begun", "drift", "pickled"}:
+            # It was pickled in mid-epoch: this very epoch may have changed it before that.
+            changes.pop("drift", None)
+            changes |= {name: entries[name] for name in entries.keys() & {"drift"}}
+        return changes
+
     def _of_dataset(self, entries: dict[str, Any], over: bool, fresh: bool) -> dict[str, Any]:
         """Changes that epochs have made to the dataset, as further entries of a state."""
         if entries.keys() & {"dataset", "iterator"}:
@@ -239,7 +248,7 @@ class StreamSaver:
         if "begun" in entries:
             Baseline.put_back(self._dataset, entries)
             self._set_epoch(self._announced)
-        self._reached = self._changes()
+        self._reached = self._changes_before(entries)
         beginning = Baseline(self._dataset, self._by_value) if self._shared else None
         if beginning is not None:
             beginning.drift = self._reached.get("drift", [])

@@ -264,6 +264,29 @@ def test_a_dataset_that_changes_itself_is_resumed_exactly_or_warned_of(
         assert lists(again) == epochs[epoch + 1]
 
 
+@pytest.mark.parametrize("step", [0, 2])
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize("num_workers, persistent", WORKERS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+def test_an_unpickled_pass_that_has_begun_and_not_moved_is_pickled_again(
+    kind: Any, num_workers: int, persistent: bool, epochs: int, step: int
+) -> None:
+    """With a pickled iterator the dataset has changed, and this was taken for its beginning."""
+    options: Any = {"num_workers": num_workers, "persistent_workers": persistent}
+    loader = DataLoader(kind(), 4, seed=1, **options)
+    for _ in range(epochs):
+        list(loader)
+    iterator = iter(loader)
+    for _ in range(step):
+        next(iterator)
+    again = iterator
+    for _ in range(2):
+        again = pickle.loads(pickle.dumps(again))
+        again.skip(0)
+    assert (lists(again), lists(again.loader)) == (lists(iterator), lists(loader))
+
+
 @pytest.mark.parametrize("by_loader", [False, True])
 @pytest.mark.parametrize("epochs, step", [(0, 0), (0, 1), (1, 0), (1, 1), (1, 9)])
 @pytest.mark.parametrize("num_workers, persistent", WORKERS)

@@ -249,7 +249,9 @@ class StreamSaver:
             Baseline.put_back(self._dataset, entries)
             self._set_epoch(self._announced)
         self._reached = self._changes_before(entries)
-        beginning = Baseline(self._dataset, self._by_value) if self._shared else None
+        # With its pickled iterator the dataset has come as the epoch had changed it by then.
+        begins = self._shared and "pickled" not in entries
+        beginning = Baseline(self._dataset, self._by_value) if begins else None
         if beginning is not None:
             beginning.drift = self._reached.get("drift", [])
         if self._with_rng and (self._lives_on or self._halved):

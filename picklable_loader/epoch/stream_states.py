@@ -134,7 +134,7 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
     if entries.keys() & {"pickled", "begun"}:  # it holds only the generators of a replay
         over = "over" in entries
         rng = entries.get("rng" if over else "first_rng")
-        if rng is None or not (over or "pickled" in entries):
+        if rng is None:
             return position.copy(state=None, state_at=0)
         state_at = position.state_at if over else 0  # a stream that has ended is not replayed
         return position.copy(state={"over": True, "rng": states_to_text(rng)}, state_at=state_at)

@@ -321,6 +321,53 @@ def test_torchs_seeding_draws_again_what_is_fetched_again(every: int) -> None:
         assert seen(pickle.loads(pickle.dumps(iterator))) == seen(iterator)
 
 
+class NoisyByPickle(ByPickle):
+    """Each sample has a random number as well."""
+
+    def sample(self, index: int) -> Any:
+        return super().sample(index), torch.rand(())
+
+
+class NoisyByItsIterator(NoisyByPickle, ByItsIterator):
+    pass
+
+
+class NoisilyGenerated(NoisyByPickle):
+    def __iter__(self) -> Iterator[Any]:
+        yield from map(self.sample, range(6))
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("taken", [0, 1, 2])
+@pytest.mark.parametrize("kind", [NoisyByPickle, NoisyByItsIterator, NoisilyGenerated])
+@OF_DOORS
+def test_torchs_seeding_of_living_workers_goes_on_in_an_epoch_that_was_set(
+    by_pickle: bool, kind: Any, taken: int, seed: int | None
+) -> None:
+    """The state of an iterator lost what its worker drew from, if set_epoch had set an attribute."""
+
+    def made() -> DataLoader[Any]:
+        return make(kind(), 1, seeding="worker", seed=seed)
+
+    loader = made()
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        iterator = iter(loader)
+        if not epoch:
+            list(iterator)
+    for _ in range(taken):
+        next(iterator)
+    if by_pickle:
+        copied = pickle.loads(pickle.dumps(iterator))
+    else:
+        again = made()
+        again.load_state_dict(iterator.state_dict())
+        copied = iter(again)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LoaderWarning)  # that it is a replay
+        assert [seen(copied), seen(iter(copied.loader))] == [seen(iterator), seen(iter(loader))]
+
+
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_a_loader_pickled_between_epochs_has_the_seeds_of_its_living_workers(

@@ -344,7 +344,7 @@ class NoisilyGenerated(NoisyByPickle):
 def test_torchs_seeding_of_living_workers_goes_on_in_an_epoch_that_was_set(
     by_pickle: bool, kind: Any, taken: int, seed: int | None
 ) -> None:
-    """The state of an iterator lost what its worker drew from, if set_epoch had set an attribute."""
+    """A state of an iterator lost what its worker drew from, if set_epoch changed the data."""
 
     def made() -> DataLoader[Any]:
         return make(kind(), 1, seeding="worker", seed=seed)

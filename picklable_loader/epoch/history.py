@@ -212,9 +212,8 @@ class History:
 
     def _beginning(self, spec: Spec, epoch: int, live: bool) -> Saved:
         self.source.generators = spec.generators
-        # A seed gives the dataset generators of its own (`Spec.moves` has those of the program).
-        draws_from = spec.moves if self.source.seed is None else spec.draws_from
-        rng = self.source.state(draws_from)
+        # With a seed the dataset has generators of its own.
+        rng = self.source.state(spec.moves if self.source.seed is None else spec.draws_from)
         sampler = spec.unstarted(self.source, self.iterated, live)
         if live:
             return self._start_of(spec, epoch, rng, sampler, None, {})
@@ -270,7 +269,7 @@ class History:
         """``set_epoch``: the next pass is of this epoch; samplers and dataset are given it.
 
         If a pass goes on, they are given it after that pass. A state that was loaded is dropped,
-        unless it is of this epoch, or of a moment between two.
+        unless it is of this epoch, of a moment between two, or of another epoch's end.
 
         Returns:
             The epoch of a state that was dropped, and from which batches were to come.
@@ -280,22 +279,28 @@ class History:
             position.pending or position.over or position.orphaned
         )
         if position is not None and self.resume is not None:
-            cursor = self.resume.cursor
-            if cursor.epoch == epoch or begins(cursor):
-                persistent = self._drawing(spec) == "persistent_workers"
-                position.is_of(epoch, persistent, seeded=self.source.seed is not None)
-            else:
-                self.position = None
-                remembers = cursor.step or spec.streamed or not spec.known
-                dropped = cursor.epoch if remembers and spec.remaining(cursor) != 0 else None
+            goes_on, dropped = self._for_loaded(spec, position, epoch)
         elif position is not None and not position.over and position.orphaned:
             self.carryover, self.position = position.carryover(), None
         self.next_epoch = epoch
-        follows = self.position is not None and self.resume is None
+        follows = self.position is not None and (goes_on or self.resume is None)
         if follows and position is not None and position.over:
             position.leads_to(epoch)
         self.choice.choose(spec, self.origin_known, epoch, follows, goes_on)
         return dropped
+
+    def _for_loaded(self, spec: Spec, position: Position, epoch: int) -> tuple[bool, int | None]:
+        """Whether the state's pass goes on until the chosen epoch; the epoch if it is dropped."""
+        assert position.start is not None
+        cursor, seeded = position.start.cursor, self.source.seed is not None
+        if cursor.epoch == epoch or begins(cursor):
+            position.is_of(epoch, self._drawing(spec) == "persistent_workers", seeded)
+            return False, None
+        if position.ends_before(spec, epoch, seeded):
+            return True, None
+        self.position = None
+        remembers = cursor.step or spec.streamed or not spec.known
+        return False, cursor.epoch if remembers and spec.remaining(cursor) != 0 else None
 
     def fresh_run(self, spec: Spec, carryover: Carryover | None) -> Run:
         """The next epoch, begun; with ``seed=`` the sampler follows."""

@@ -385,10 +385,13 @@ class Spec:
         shard = replace(self.shard, rank=0)  # which has the most
         return replace(self, shard=shard).remaining(cursor) == 0
 
+    def at_the_end(self, cursor: Cursor) -> bool:
+        """All batches of an epoch were delivered."""
+        # a rank whose streams have given nothing is at the end, too, if all ranks are
+        return (cursor.step > 0 or cursor.batches == 0) and self.is_over(cursor)
+
     def position(self, cursor: Cursor, at_epoch_end: str) -> tuple[int, int]:
         """Epoch and step at which the loader goes on from a saved position."""
-        # a rank whose streams have given nothing is at the end, too, if all ranks are
-        begun = cursor.step or cursor.batches == 0
-        if at_epoch_end == "next" and begun and self.is_over(cursor):
+        if at_epoch_end == "next" and self.at_the_end(cursor):
             return (cursor.epoch + 1 if cursor.next_epoch is None else cursor.next_epoch), 0
         return cursor.epoch, cursor.step

@@ -48,8 +48,8 @@ class History:
         #: it was pickled at a `Position.midway`: workers carry their copies to the next epoch
         self.midway = False
         # No pickle holds the rest.
-        #: attributes of the dataset that epochs had changed before it was pickled
-        self.drift: Sequence[str] = ()
+        #: see `FirstBaseline.past`: of the dataset, before it was pickled
+        self.past: Mapping[str, Sequence[str]] = {}
         #: the sampler was iterated since the program has built it
         self.iterated = False
         #: see `origin`; None before the first epoch
@@ -83,7 +83,7 @@ class History:
         self.next_epoch, self.carried = saved["next_epoch"], saved["carried"]
         self.choice.restore(saved)
         self.draws_as, self.midway = saved.get("draws_as", ""), saved.get("midway", False)
-        self.drift = saved.get("drift", ())
+        self.past = saved.get("past", {})
         carryover = saved.get("carryover")  # golden pickles have none
         self.carryover = carryover and Carryover.from_plain(carryover)
         self.restore_position(saved)
@@ -126,13 +126,12 @@ class History:
         """An iterable-style dataset as it was before the loader's first epoch in this process."""
         if self.origin_known is None and spec.iterable and not spec.stateful:
             by_value = spec.options.codec == "cloudpickle"
-            self.origin_known = FirstBaseline(spec.dataset, by_value, self.drift)
+            self.origin_known = FirstBaseline(spec.dataset, by_value, self.past)
         return self.origin_known
 
-    def drifted(self) -> Sequence[str]:
-        """Attributes of the program's own dataset that epochs have changed, and no state holds."""
-        known = self.origin_known
-        return self.drift if known is None else known.reached().get("drift", ())
+    def past_by_now(self) -> Mapping[str, Sequence[str]]:
+        """See `FirstBaseline.past`: of the program's own dataset."""
+        return self.past if self.origin_known is None else self.origin_known.past()
 
     def state(self, spec: Spec, position: Position | None, behind: int = 0) -> dict[str, Any]:
         """The state to go on from: of a pass, or of the next one if that is over."""
@@ -254,7 +253,8 @@ class History:
         """Fields of the start of an epoch: the states in which it finds the streams."""
         positions = positions_left(spec, self.carried)
         if not live:
-            warn_of_drift(spec.dataset, positions, () if spec.workers else self.drifted())
+            drift = () if spec.workers else self.past_by_now().get("changed", ())
+            warn_of_drift(spec.dataset, positions, drift)
         apart = positions and spec.streams.shard.world > 1
         return {
             "streams": savable(positions, live),

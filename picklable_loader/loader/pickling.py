@@ -21,6 +21,7 @@ from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
 from ..epoch.ranks import check_pickled
 from ..epoch.spec import Spec
+from ..epoch.stream_states import settle
 from ..epoch.turns import still
 from ..epoch.unsaved import (
     MOST_PARTS,
@@ -148,13 +149,13 @@ class Picklable(Owner[_T]):
     def __getstate__(self) -> dict[str, Any]:
         history = self._pl.history
         history.restore_sampler()
-        drift = history.drifted()  # not in `saved`: a repr asks for that, and runs nobody's code
+        past = history.past_by_now()  # not in `saved`: a repr asks that, and runs nobody's code
         state = {**self.__dict__, **_in_slots(self)}
         context = state.pop(_CONTEXT, None)
         state["_iterator"] = None
         state["_pl"] = {
             **self._pl.saved(),
-            **({"drift": list(drift)} if drift else {}),
+            **({"past": dict(past)} if past else {}),
             "start_method": None if context is None else context.get_start_method(),
         }
         return state
@@ -356,7 +357,15 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
     inner.sealed, inner.options, inner.looked = None, options, set()
     if saved is not None:
         history.restore_position(saved)
-    history.source.dataset, history.drift = dataset, ()
+    _bring(loader, dataset)
     history.source.unpickled = spec_of(loader).attributes()
+
+
+def _bring(loader: Owner[Any], dataset: Any) -> None:
+    """Bring a dataset to where earlier epochs have left the one that was not pickled."""
+    history = loader._pl.history
+    history.source.dataset, history.past = dataset, {}
+    if history.carried and not loader.num_workers:  # workers are given these states later
+        settle(dataset, history.carried.values())
     if history.choice.announced is not None:
         set_epoch_of(dataset, history.choice.announced)

@@ -174,7 +174,10 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
     """
     attributes = saved.get("attributes", {})
     built = source.origin
-    if started and (built or source.unpickled) and not is_stateful(sampler):
+    if is_stateful(sampler):
+        # Its state is all that it needs. What the program has set on it since it was built counts.
+        built = built if started else {}
+    elif started and (built or source.unpickled):
         built = _built_again(sampler, built or source.unpickled, source.dataset)
     before: Frozen = {}
     for path in (*built, *attributes):

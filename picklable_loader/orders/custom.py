@@ -343,7 +343,6 @@ class CustomOrder:
         self._saved = None
 
     def _load_state_dicts(self, saved: dict[str, Any]) -> None:
-        thaw(self._sampler, self._source.origin)
         built = self._turns.frozen()
         if "sampler_state" in saved:
             self._sampler.load_state_dict(decode(saved["sampler_state"]))

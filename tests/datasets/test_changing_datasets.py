@@ -115,6 +115,19 @@ class Drops(Counts):
         return [self.later * index for index in range(12)]
 
 
+class IsItsIterator(Counts):
+    """Each iteration makes the attribute that it needs."""
+
+    def __iter__(self) -> Any:
+        self.left = list(range(12))
+        return self
+
+    def __next__(self) -> int:
+        if not self.left:
+            raise StopIteration
+        return self.left.pop(0)
+
+
 class InTheIterator(Counts):
     """Its iterator can be pickled."""
 
@@ -199,6 +212,7 @@ KINDS = [
     Caches,
     Wraps,
     Drops,
+    IsItsIterator,
     InTheIterator,
     StateInTheIterator,
     StateInTheDataset,

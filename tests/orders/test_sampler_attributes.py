@@ -854,3 +854,57 @@ def test_a_numpy_generator_that_a_state_has_made_spawns_none() -> None:
     loader.load_state_dict(state)
     with pytest.raises(NotImplementedError, match="seedless"):
         sampler.rng.spawn(1)
+
+
+class SavedAndSet(ClassDefault):
+    """Its state_dict has the position and the epoch. The program sets which half it gives."""
+
+    def __init__(self) -> None:
+        self.at, self.half, self.owner = 0, 0, None
+
+    def __iter__(self) -> Iterator[int]:
+        order = random.Random(self.epoch + 100 * self.half).sample(range(N), N)
+        while self.at < N:
+            self.at += 1
+            yield order[self.at - 1]
+        self.at, self.epoch = 0, self.epoch + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.epoch = state["at"], state["epoch"]
+
+
+@PLACES
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.filterwarnings("ignore:the state was taken after the last batch")
+def test_what_the_program_sets_on_a_sampler_with_a_state_stays_set(
+    when: str, epoch: int, step: int
+) -> None:
+    """A load made of it what it was when the loader was built."""
+
+    def made() -> DataLoader[Any]:
+        return DataLoader(range(N), 2, sampler=SavedAndSet(), seed=1)
+
+    def set_up(loader: Any) -> None:
+        loader.sampler.half, loader.sampler.owner = 1, loader
+
+    loader = made()
+    set_up(loader)
+    for _ in range(epoch):
+        list(loader)
+    iterator = iter(loader) if step else None
+    saved: Any = loader if iterator is None else iterator
+    for _ in range(step):
+        next(saved)
+    state = saved.state_dict()
+    rest = [_flat(saved), _flat(loader), _flat(loader)]
+    loader = made()
+    if when == "before":
+        set_up(loader)
+    loader.load_state_dict(state)
+    if when == "after":
+        set_up(loader)
+    assert [_flat(loader), _flat(loader), _flat(loader)] == rest
+    assert loader.sampler.owner is loader  # type: ignore[attr-defined]

@@ -12,7 +12,13 @@ import cloudpickle
 import pytest
 import torch
 from laws.observe import lists
-from torch.utils.data import BatchSampler, Dataset, Sampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    WeightedRandomSampler,
+)
 from zoo.streams import StatefulDataset, Walk
 
 from picklable_loader import DataLoader
@@ -275,3 +281,46 @@ def test_a_copy_of_what_has_no_dataset_is_given_one_of_its_own(
         each.attach(Turned())
         assert each.loader.sampler.dataset is each.loader.dataset
         assert (lists(each), lists(each.loader)) == expected
+
+
+class Continues(IterableDataset[int]):
+    """Each epoch goes on where the one before has ended; its state says where."""
+
+    def __init__(self) -> None:
+        self.at, self.end = 0, 4
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < self.end:
+            self.at += 1
+            yield self.at
+        self.end += 4
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "end": self.end}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.end = state["at"], state["end"]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 9])
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("by_loader", [False, True])
+def test_a_dataset_with_a_state_goes_on_in_the_one_that_is_attached(
+    by_loader: bool, workers: int, epochs: int, taken: int
+) -> None:
+    """In this process, the dataset itself had the state of an epoch's end, and was not pickled."""
+    options: Any = {"num_workers": workers, "persistent_workers": workers > 0}
+    loader = DataLoader(Continues(), 2, seed=1, pickle_dataset=False, **options)
+    for _ in range(epochs):
+        list(loader)
+    iterator = iter(loader)
+    for _ in zip(range(taken), iterator):
+        pass
+    if by_loader:
+        list(iterator)
+    again: Any = pickle.loads(pickle.dumps(loader if by_loader else iterator))
+    again.attach(Continues())
+    copied = again if by_loader else again.loader
+    assert by_loader or lists(again) == lists(iterator)
+    assert [lists(copied), lists(copied)] == [lists(loader), lists(loader)]

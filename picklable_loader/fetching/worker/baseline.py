@@ -9,7 +9,7 @@ worker has a copy that earlier epochs have changed, but a replay begins with the
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from hashlib import blake2b
 from typing import Any
 
@@ -23,6 +23,7 @@ from ...saving.pickles.by_reference import attributes_of, dumps, large_leaves, l
 _MOST_BYTES = 1 << 24
 #: a longer list is none of datasets
 _MOST_DATASETS = 1000
+_NO_PAST: dict[str, list[str]] = {}
 
 
 class Baseline:
@@ -105,12 +106,15 @@ class Baseline:
 class FirstBaseline(Baseline):
     """The attributes of a dataset before its first epoch; later epochs use the same object.
 
-    ``drifted`` are attributes that epochs had changed before the dataset was pickled.
+    Of a dataset that was unpickled, ``past`` is what `past` has given then.
     """
 
-    def __init__(self, dataset: Any, by_value: bool = False, drifted: Iterable[str] = ()) -> None:
+    def __init__(
+        self, dataset: Any, by_value: bool = False, past: Mapping[str, Iterable[str]] = _NO_PAST
+    ) -> None:
         super().__init__(dataset, by_value)
-        self._drifted = frozenset(drifted)
+        self._drifted = frozenset(past.get("changed", ()))
+        self._made = frozenset(past.get("made", ()))
         #: below the attributes as well
         self._first = self._paths()
         #: paths to what set_epoch changes: a resume calls it again
@@ -142,6 +146,14 @@ class FirstBaseline(Baseline):
     def _form(self, value: Any) -> bytes | None:
         return super()._form(lasting(value))
 
+    def past(self) -> dict[str, list[str]]:
+        """Names of attributes that epochs have changed, and of others that they have made."""
+        if is_stateful(self._dataset):
+            return {}
+        made = self._made | (attributes_of(self._dataset).keys() - self._names)
+        found = {"changed": self.reached().get("drift", []), "made": sorted(made)}
+        return {kind: names for kind, names in found.items() if names}
+
     def reached(self) -> dict[str, Any]:
         """A state's entries, which bring another copy to the attributes of this one."""
         if is_stateful(self._dataset):
@@ -164,7 +176,9 @@ class FirstBaseline(Baseline):
         # An attribute that the program had not built is most often set anew by each `__iter__`;
         # unless its first value is the class's.
         kinds = [kind for kind in type(self._dataset).__mro__ if not _is_torchs(kind)]
-        built = self._names.union(*(changed.keys() & vars(kind).keys() for kind in kinds))
+        built = (self._names - self._made).union(
+            *(changed.keys() & vars(kind).keys() for kind in kinds)
+        )
         as_in_class = {name for name in changed if self._first.get((name,)) == forms[name]}
         drift = {*gone, *changed} & built - self._only_set_by_epoch() - as_in_class
         return {"begun": entry, "drift": sorted(drift | self._drifted)}

@@ -25,7 +25,7 @@ from ..rng.source import Setting, Source
 from ..saving.states.checksum import checksum
 from ..saving.states.plain import alike, decode, encode_state
 from .attribute_rngs import ATTRIBUTE_RNGS
-from .attributes import Frozen, changed, small, thaw
+from .attributes import Frozen, changed, freeze, small, thaw
 from .given import Event, goes_on, receiver_of, taker_of
 from .other_iterators import SamplerTurns
 from .replay import Record, Replay, next_items
@@ -205,7 +205,9 @@ class CustomOrder:
         self._look()
         if self.record.log is None or self.record.events or self._changed:
             return None
-        thaw(sampler, source.origin)
+        # The epoch may have made attributes, which the class alone had before.
+        undone = changed(self.record.before, freeze(sampler, source.dataset))
+        thaw(sampler, {**source.origin, **undone})
         world = self._setting.private()
         beyond = world or source.globals()
         return Replay(sampler, self.record, world or GeneratorStates({}), beyond)

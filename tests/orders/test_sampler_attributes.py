@@ -908,3 +908,16 @@ def test_what_the_program_sets_on_a_sampler_with_a_state_stays_set(
         set_up(loader)
     assert [_flat(loader), _flat(loader), _flat(loader)] == rest
     assert loader.sampler.owner is loader  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize("kind", LATE)
+def test_a_batch_comes_again_of_an_epoch_that_has_made_attributes(kind: Any, epochs: int) -> None:
+    """In the first epoch it was refused: the sampler gave other indices."""
+    loader = DataLoader(range(N), 2, sampler=kind(), seed=1)
+    for _ in range(epochs):
+        list(loader)
+    iterator = iter(loader)
+    batches = [next(iterator).tolist() for _ in range(2)]
+    assert [loader.batch_at(step).tolist() for step in range(2)] == batches
+    assert next(iterator).tolist() == loader.batch_at(2).tolist()

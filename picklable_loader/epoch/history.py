@@ -47,9 +47,9 @@ class History:
         self.draws_as: str | None = ""
         #: it was pickled at a `Position.midway`: workers carry their copies to the next epoch
         self.midway = False
-        # No pickle holds the rest.
-        #: see `FirstBaseline.past`: of the dataset, before it was pickled
+        #: what epochs had done to the dataset before it was pickled; see `FirstBaseline.past`
         self.past: Mapping[str, Sequence[str]] = {}
+        # No pickle holds the rest.
         #: the sampler was iterated since the program has built it
         self.iterated = False
         #: see `origin`; None before the first epoch
@@ -130,7 +130,7 @@ class History:
         return self.origin_known
 
     def past_by_now(self) -> Mapping[str, Sequence[str]]:
-        """See `FirstBaseline.past`: of the program's own dataset."""
+        """What epochs have done to the program's own dataset; see `FirstBaseline.past`."""
         return self.past if self.origin_known is None else self.origin_known.past()
 
     def state(self, spec: Spec, position: Position | None, behind: int = 0) -> dict[str, Any]:
@@ -294,7 +294,7 @@ class History:
         assert position.start is not None
         cursor, seeded = position.start.cursor, self.source.seed is not None
         if cursor.epoch == epoch or begins(cursor):
-            position.is_of(epoch, self._drawing(spec) == "persistent_workers", seeded)
+            position.set_epoch(epoch, self._drawing(spec) == "persistent_workers", seeded)
             return False, None
         if position.ends_before(spec, epoch, seeded):
             return True, None

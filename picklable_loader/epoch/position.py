@@ -129,7 +129,7 @@ class Position:
             cursor, fits = self.start
             self.start = Saved(cursor._replace(next_epoch=epoch), fits)
 
-    def is_of(self, epoch: int, persistent: bool, seeded: bool) -> None:
+    def set_epoch(self, epoch: int, persistent: bool, seeded: bool) -> None:
         """The program has chosen the epoch of a state, which may be the start of another one.
 
         Args:
@@ -232,7 +232,7 @@ class Position:
 
     @property
     def unpickled_carryover(self) -> Carryover | None:
-        """That of a pass that has not moved since it was unpickled; None: it has, or has none."""
+        """The carryover of a pass that was unpickled, and has not moved since; else None."""
         waits = self.waits if self.run is None else None
         return None if waits is None or waits.cursor.base_seed is None else self.carryover()
 

@@ -109,6 +109,7 @@ def brought(positions: Iterable[StreamPosition]) -> dict[int, Any]:
 
 
 def _may_carry(entries: dict[str, Any]) -> bool:
+    """The state is of the end of an epoch, or of a stream that has none."""
     return "over" in entries or not entries.keys() - {"drift"}
 
 

@@ -342,7 +342,8 @@ class DataLoader(Picklable[_T]):
         It reaches the sampler, the batch sampler and the dataset where they have ``set_epoch``,
         also within torch's wrappers, and the dataset's copies in persistent workers; in mid-epoch,
         once the pass is over. A state that was loaded for this epoch stays in force, and so does
-        one of a moment between two epochs; another one is dropped.
+        one of a moment between two epochs. One of another epoch's end lets that epoch end first.
+        Another one is dropped, with a warning.
 
         Args:
             epoch: from 0.

@@ -357,12 +357,12 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
     inner.sealed, inner.options, inner.looked = None, options, set()
     if saved is not None:
         history.restore_position(saved)
-    _bring(loader, dataset)
+    _take_over(loader, dataset)
     history.source.unpickled = spec_of(loader).attributes()
 
 
-def _bring(loader: Owner[Any], dataset: Any) -> None:
-    """Bring a dataset to where earlier epochs have left the one that was not pickled."""
+def _take_over(loader: Owner[Any], dataset: Any) -> None:
+    """Have the attached dataset in the state in which the missing one was left."""
     history = loader._pl.history
     history.source.dataset, history.past = dataset, {}
     if history.carried and not loader.num_workers:  # workers are given these states later

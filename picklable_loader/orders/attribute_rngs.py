@@ -65,7 +65,7 @@ _BITS: dict[str, Any] = {
 
 
 def _bits(state: Any) -> Any:
-    """New ones for a saved state, which does not say the seeds: they refuse to spawn."""
+    """A new bit generator for a saved state. No state has the seeds, so it refuses to spawn."""
     bits = _BITS[state["bit_generator"]]()
     bits.__setstate__((bits.state, SeedlessSeedSequence()))
     return bits

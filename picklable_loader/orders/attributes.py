@@ -175,7 +175,7 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
     attributes = saved.get("attributes", {})
     built = source.origin
     if is_stateful(sampler):
-        # Its state is all that it needs. What the program has set on it since it was built counts.
+        # Its state has all that iterating changes. Before that, what the program has set counts.
         built = built if started else {}
     elif started and (built or source.unpickled):
         built = _built_again(sampler, built or source.unpickled, source.dataset)

@@ -100,7 +100,7 @@ class Source:
         #: a custom sampler's attributes as the program has built them, which no state has to
         #: hold; empty where they are not known
         self.origin: dict[str, list[Any]] = {}
-        #: then: the same as they were unpickled, to which a state is loaded in place
+        #: the sampler's attributes as they were unpickled: ``load_state_dict`` begins with them
         self.unpickled: dict[str, list[Any]] = {}
         #: the global states that it has last saved, as long as it has not drawn since: a copy that
         #: is resumed in this process must not take the draws that this one is going to make

@@ -18,7 +18,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from zoo.streams import Walk
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
-from picklable_loader.errors import LoaderWarning, ReplayWarning
+from picklable_loader.errors import LoaderWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
 
@@ -282,7 +282,6 @@ def test_a_dataset_that_changes_itself_is_resumed_exactly_or_warned_of(
 @pytest.mark.parametrize("epochs", [0, 1])
 @pytest.mark.parametrize("num_workers, persistent", WORKERS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
 def test_an_unpickled_pass_that_has_begun_and_not_moved_is_pickled_again(
     kind: Any, num_workers: int, persistent: bool, epochs: int, step: int
 ) -> None:
@@ -305,7 +304,6 @@ def test_an_unpickled_pass_that_has_begun_and_not_moved_is_pickled_again(
 @pytest.mark.parametrize("epochs, step", [(0, 0), (0, 1), (1, 0), (1, 1), (1, 9)])
 @pytest.mark.parametrize("num_workers, persistent", WORKERS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
 def test_states_of_an_unpickled_loader_are_warned_of_as_those_of_the_original(
     kind: Any, num_workers: int, persistent: bool, epochs: int, step: int, by_loader: bool
 ) -> None:
@@ -469,9 +467,7 @@ def test_an_epoch_that_a_state_gives_the_dataset_is_no_change_by_its_epochs() ->
         state = [iterator.state_dict() for _ in iterator][0]
     iterator = iter(DataLoader(Told(), 4, seed=1))
     iterator.load_state_dict(state)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReplayWarning)
-        next(iterator)
+    next(iterator)
     with warnings.catch_warnings():
         warnings.simplefilter("error", LoaderWarning)
         iterator.state_dict()

@@ -224,19 +224,24 @@ def test_the_epoch_that_is_set_after_a_save_is_not_undone_by_what_was_saved(
     assert list(pickle.loads(pickle.dumps(again))) == list(again) == list(loader)
 
 
+def in_epoch_1(loader: Any, taken: int) -> Any:
+    """The iterator of epoch 1, after so many batches; both epochs were set."""
+    loader.set_epoch(0)
+    list(loader)
+    loader.set_epoch(1)
+    iterator = iter(loader)
+    for _ in range(taken):
+        next(iterator)
+    return iterator
+
+
 @pytest.mark.parametrize("kind", [ByPickle, ByItsIterator, Saved])
 @pytest.mark.parametrize("taken", [0, 1])
 def test_a_stream_that_has_given_nothing_yet_has_the_epoch_that_was_set(
     kind: Any, taken: int
 ) -> None:
     loader = make(kind(), 2, seed=1)
-    for epoch in range(2):
-        loader.set_epoch(epoch)
-        iterator = iter(loader)
-        if not epoch:
-            list(iterator)
-    for _ in range(taken):
-        next(iterator)
+    iterator = in_epoch_1(loader, taken)
     assert list(pickle.loads(pickle.dumps(iterator))) == list(iterator)
 
 
@@ -350,13 +355,7 @@ def test_torchs_seeding_of_living_workers_goes_on_in_an_epoch_that_was_set(
         return make(kind(), 1, seeding="worker", seed=seed)
 
     loader = made()
-    for epoch in range(2):
-        loader.set_epoch(epoch)
-        iterator = iter(loader)
-        if not epoch:
-            list(iterator)
-    for _ in range(taken):
-        next(iterator)
+    iterator = in_epoch_1(loader, taken)
     if by_pickle:
         copied = pickle.loads(pickle.dumps(iterator))
     else:

@@ -877,7 +877,7 @@ class SavedAndSet(ClassDefault):
 
 
 @PLACES
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "after", "after, in place"])
 @pytest.mark.filterwarnings("ignore:the state was taken after the last batch")
 def test_what_the_program_sets_on_a_sampler_with_a_state_stays_set(
     when: str, epoch: int, step: int
@@ -900,11 +900,12 @@ def test_what_the_program_sets_on_a_sampler_with_a_state_stays_set(
         next(saved)
     state = saved.state_dict()
     rest = [_flat(saved), _flat(loader), _flat(loader)]
-    loader = made()
+    if when != "after, in place":
+        loader = made()
     if when == "before":
         set_up(loader)
     loader.load_state_dict(state)
-    if when == "after":
+    if when != "before":
         set_up(loader)
     assert [_flat(loader), _flat(loader), _flat(loader)] == rest
     assert loader.sampler.owner is loader  # type: ignore[attr-defined]

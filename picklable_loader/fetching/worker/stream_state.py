@@ -187,7 +187,7 @@ class StreamSaver:
         return {} if self._origin is None else self._origin.reached()
 
     def _changes_before(self, entries: dict[str, Any]) -> dict[str, Any]:
-        """Those by epochs before the one at hand, which begins, or goes on from these entries."""
+        """The changes by earlier epochs; the one at hand begins, or goes on from the entries."""
         changes = self._changes()
         if self._shared and entries.keys() & {"begun", "drift", "pickled"}:
             # It was pickled in mid-epoch: this very epoch may have changed it before that.

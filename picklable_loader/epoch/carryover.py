@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from ..core.budget import Policy
 from ..core.streams import StreamPosition
 from ..rng.generators import states_from_text, states_to_text
 from .spec import Spec
+from .stream_states import savable, warn_of_drift
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,25 @@ def positions_left(spec: Spec, carried: Mapping[int, Any]) -> list[StreamPositio
     if not carried or len(carried) != len(spec.streams):
         return []  # they are of other streams
     return [StreamPosition(state=carried[stream]) for stream in range(len(spec.streams))]
+
+
+def streams_left(
+    spec: Spec, carried: Mapping[int, Any], live: bool, drift: Iterable[str]
+) -> dict[str, Any]:
+    """Fields of the start of an epoch: the states in which it finds the streams.
+
+    Args:
+        spec, carried: see `positions_left`.
+        live: for a pickle; a state warns.
+        drift: attributes of the program's own dataset that epochs have changed.
+    """
+    positions = positions_left(spec, carried)
+    if not live:
+        warn_of_drift(spec.dataset, positions, drift)
+    apart = positions and spec.streams.shard.world > 1
+    return {
+        "streams": savable(positions, live),
+        "num_streams": spec.streams.total if apart else None,
+        "batches": spec.batches if positions else None,
+        "worker_info": spec.reads_copies if positions else None,
+    }

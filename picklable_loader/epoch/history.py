@@ -10,21 +10,30 @@ from ..core.cursor import Cursor, Saved, begins
 from ..core.seeds import next_base_seed
 from ..core.snapshot import from_plain, to_plain
 from ..datasets.datapipes import SharedSeeds
-from ..errors import CannotSaveError, warn
+from ..errors import CannotSaveError
 from ..fetching.worker.baseline import FirstBaseline
 from ..orders.attributes import prepare
 from ..orders.other_iterators import forget
-from ..orders.torch_samplers import changed_settings
+from ..orders.torch_samplers import warn_of_settings
 from ..rng.source import Source
 from .accept import accept
-from .carryover import Carryover, positions_left
+from .carryover import Carryover, positions_left, streams_left
 from .fits import check_fits, fit, own_streams
 from .options import AtEpochEnd
 from .position import Position
 from .run import Run, shows_draws, too_far_behind
 from .set_epoch import EpochChoice
 from .spec import Spec
-from .stream_states import brought, read, remembers, savable, settle, warn_of_drift
+from .stream_states import (
+    brought,
+    read,
+    remembers,
+    settle,
+    state_now,
+    warn_of_drift,
+    warn_of_forgotten,
+    warn_of_lengths,
+)
 
 
 class History:
@@ -54,6 +63,8 @@ class History:
         self.iterated = False
         #: see `origin`; None before the first epoch
         self.origin_known: FirstBaseline | None = None
+        #: by stream, the state of a dataset with a state then, if no worker has a copy of it
+        self.built: dict[int, Any] = {}
         self.shared_seeds = SharedSeeds(source)
 
     # --- saving ----------------------------------------------------------------------------------
@@ -97,15 +108,6 @@ class History:
         if saved["resume"] is not None:
             start, choice = from_plain(saved["resume"], live=True), saved["resume_at_end"]
             self.position = Position(start, at_epoch_end=choice, pending=True)
-
-    def restore_sampler(self) -> None:
-        """Have a pickle hold the sampler as the next epoch finds it, if a pass has begun.
-
-        A pass that was loaded restores it with its first batch, and may be left before that.
-        """
-        position = self.position
-        if position is not None and position.run is not None and position.waits is not None:
-            position.run.restore_sampler()
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -162,17 +164,9 @@ class History:
             state = position.unmoved(self.source, live)
         else:
             assert run is not None
-            if waits is not None:
-                run.restore_sampler()
             if behind and run.finished:
                 self._check_newest(spec, position)
-            if names := changed_settings(run.spec.sampler, run.settings):
-                warn(
-                    f"{', '.join(sorted(names))} of the {type(run.spec.sampler).__qualname__} has "
-                    "changed in mid-epoch: this epoch is drawn from the old value, and its resume "
-                    "would draw it from the new one. Change it between two epochs, or write a "
-                    "sampler with state_dict and load_state_dict"
-                )
+            warn_of_settings(run.spec.sampler, run.settings)
             state = to_plain(*run.saved(live, behind))
         if self.resume is None:
             over = position.over
@@ -250,18 +244,8 @@ class History:
         return Saved(cursor, fits)
 
     def _streams_left(self, spec: Spec, live: bool) -> dict[str, Any]:
-        """Fields of the start of an epoch: the states in which it finds the streams."""
-        positions = positions_left(spec, self.carried)
-        if not live:
-            drift = () if spec.workers else self.past_by_now().get("changed", ())
-            warn_of_drift(spec.dataset, positions, drift)
-        apart = positions and spec.streams.shard.world > 1
-        return {
-            "streams": savable(positions, live),
-            "num_streams": spec.streams.total if apart else None,
-            "batches": spec.batches if positions else None,
-            "worker_info": spec.reads_copies if positions else None,
-        }
+        drift = () if spec.workers or live else self.past_by_now().get("changed", ())
+        return streams_left(spec, self.carried, live, drift)
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -281,13 +265,19 @@ class History:
         if position is not None and self.resume is not None:
             goes_on, dropped = self._for_loaded(spec, position, epoch)
         elif position is not None and not position.over and position.orphaned:
-            self.carryover, self.position = position.carryover(), None
+            self._leave(spec, position)
         self.next_epoch = epoch
         follows = self.position is not None and (goes_on or self.resume is None)
         if follows and position is not None and position.over:
             position.leads_to(epoch)
         self.choice.choose(spec, self.origin_known, epoch, follows, goes_on)
         return dropped
+
+    def _leave(self, spec: Spec, position: Position) -> None:
+        """Have the next epoch begin with what a pass has made that nobody can move any more."""
+        if position.run is not None and not spec.reads_copies:
+            self.carried = state_now(spec.dataset, spec.iterable, self.choice.dataset_has)
+        self.carryover, self.position = position.carryover(), None
 
     def _for_loaded(self, spec: Spec, position: Position, epoch: int) -> tuple[bool, int | None]:
         """Whether the state's pass goes on until the chosen epoch; the epoch if it is dropped."""
@@ -309,7 +299,7 @@ class History:
         if position is not None and position.waits_for_feedback(spec):
             left = self.resumed_run(spec, position, carryover)
         if left is not None:
-            left.restore_sampler()
+            left.restore_sampler()  # it may have been left before, and set since
             left.hear_the_end()
         self.choice.give_what_is_due(spec, self.origin_known)
         if spec.options.seed is not None:
@@ -357,7 +347,9 @@ class History:
         if cursor.streams and (spec.lives_on or self.midway):
             # the pass may be left, and begun anew
             self.carried = brought(read(cursor.streams)) or self.carried
-        position.run = self._opened(Run(spec, self.source, cursor, carryover))
+        run = self._opened(Run(spec, self.source, cursor, carryover))
+        run.restore_sampler()  # what the program sets on it from now on counts
+        position.run = run
         if position.pending:
             position.pending = False
             if self.position is position:
@@ -366,6 +358,9 @@ class History:
 
     def _opened(self, run: Run) -> Run:
         self.source.generators = run.spec.generators
+        if not self.iterated and not run.spec.reads_copies:
+            built = state_now(run.spec.dataset, run.spec.iterable, self.choice.dataset_has)
+            self.built = {at: each for at, each in built.items() if type(each) is bytes}
         self.iterated = True
         run.open(self.shared_seeds, positions_left(run.spec, self.carried))
         return run
@@ -382,15 +377,8 @@ class History:
         self.carried, self.midway = {}, self.midway and spec.workers > 0
         run.follows = self.next_epoch
         alone = not spec.reads_copies and spec.streams.total == run.streams.total == 1
-        if run.finished and run.batches is not None and (wrong := run.wrong_lengths()):
-            named = ", ".join(map(str, wrong[:8])) + (", ..." if len(wrong) > 8 else "")
-            warn(
-                f"of the dataset {type(spec.dataset).__qualname__}, stream {named} has more or "
-                "fewer batches than its length says. All ranks have as many batches as the lengths "
-                "say: of a longer stream the rest is not read, and for a shorter one this rank has "
-                "read streams again. len(dataset) is the samples of all streams together, in even "
-                "shares; stream_length gives those of one"
-            )
+        if run.finished and run.batches is not None:
+            warn_of_lengths(spec.dataset, run.wrong_lengths())
         if spec.streamed and (spec.lives_on or self.midway or alone):
             states, streams = run.last_states, len(run.streams)
             known = any(stream in states for stream in range(streams))
@@ -411,12 +399,7 @@ class History:
             self.midway = False
             settle(spec.dataset, states)
         if spec.stateful or remembers(states):
-            warn(
-                f"the dataset {type(spec.dataset).__qualname__} was read through {had} streams, "
-                f"and is now read through {spec.streams.total}: what each one had saved in itself "
-                "in earlier epochs is lost, and the epoch begins with fresh copies. Pass "
-                "num_streams= to have as many streams under any number of workers"
-            )
+            warn_of_forgotten(spec.dataset, had, spec.streams.total)
 
     def load(
         self, spec: Spec, state: Any, strict: bool, choice: AtEpochEnd | None, of: Position | None
@@ -445,6 +428,7 @@ class History:
         self.choice.announced = cursor.announced
         position = Position(start, given, at_epoch_end=choice, pending=True)
         if of is None or of is self.position:
-            self.carried = {}  # it is of another epoch
+            # Another epoch has left them. A state of before the first one has none.
+            self.carried = {} if cursor.streams else self.built
             self.begins(position)
         return position

@@ -300,7 +300,7 @@ class Run:
             rejoin(self._source)
 
     def restore_sampler(self) -> None:
-        """Bring a custom sampler to its state in this pass, which else waits for the first batch.
+        """Bring a custom sampler to its state in this pass.
 
         Raises:
             Exception: the sampler's; or an `OrderMismatch`.

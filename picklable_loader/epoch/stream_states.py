@@ -28,9 +28,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..core.streams import StreamPosition
-from ..datasets.protocol import dataset_state
+from ..datasets.protocol import dataset_state, is_hugging_face, save
 from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
 from ..fetching.worker.baseline import Baseline
+from ..fetching.worker.stream_state import flags_of
 from ..rng.generators import states_from_text, states_to_text
 from ..saving.pickles.opened import Pickled
 from ..saving.pickles.picklers import to_bytes
@@ -90,6 +91,55 @@ def warn_of_lost_generators(dataset: Any, positions: Iterable[StreamPosition]) -
                     "reads again from the start, ignore this"
                 )
                 return
+
+
+def warn_of_lengths(dataset: Any, streams: Sequence[int]) -> None:
+    """Warn of streams that have had more or fewer batches in an epoch than the dataset says."""
+    if not streams:
+        return
+    named = ", ".join(map(str, streams[:8])) + (", ..." if len(streams) > 8 else "")
+    warn(
+        f"of the dataset {type(dataset).__qualname__}, stream {named} has more or fewer batches "
+        "than its length says. All ranks have as many batches as the lengths say: of a longer "
+        "stream the rest is not read, and for a shorter one this rank has read streams again. "
+        "len(dataset) is the samples of all streams together, in even shares; stream_length gives "
+        "those of one"
+    )
+
+
+def warn_of_forgotten(dataset: Any, had: int, total: int) -> None:
+    """Warn of states that a dataset's streams have, and that another number of streams loses."""
+    warn(
+        f"the dataset {type(dataset).__qualname__} was read through {had} streams, and is now "
+        f"read through {total}: what each one had saved in itself in earlier epochs is lost, and "
+        "the epoch begins with fresh copies. Pass num_streams= to have as many streams under any "
+        "number of workers"
+    )
+
+
+def state_now(dataset: Any, iterable: bool, announced: int | None) -> dict[int, Any]:
+    """The state in which the next epoch finds a dataset that no worker has a copy of.
+
+    Args:
+        dataset: the program's own, as it is now: before the first epoch, or where one was left.
+        iterable: it is iterable-style.
+        announced: the epoch that set_epoch has given it.
+
+    Returns:
+        By stream, of which there is one; none if the dataset has no state of its own.
+    """
+    if is_hugging_face(dataset):  # theirs is of one iteration
+        return {}
+    try:
+        entries = save(dataset, None)
+        if not entries:
+            return {}
+        entries |= {"over": True, **(flags_of(dataset) if iterable else {})}
+        given = {} if announced is None else {"announced": announced}
+        return {0: to_bytes({**entries, **given})}
+    except Exception as error:  # whatever people's state_dict raises: users who save hear of it
+        what, why = f"the dataset {type(dataset).__qualname__}", f"{type(error).__name__}: {error}"
+        return {0: CannotSaveError(what, why, "Its state_dict should work between epochs, too")}
 
 
 def settle(dataset: Any, states: Iterable[Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader as TorchDataLoader
 
+from ..core.cursor import Saved
 from ..epoch.driver import Driver
 from ..epoch.history import History
 from ..epoch.options import Options
@@ -55,16 +56,19 @@ class Internals:
         carryover = None if self.driver is None else self.driver.carryover
         return {"options": dict(vars(self.options)), **self.history.saved(carryover)}
 
-    def abandon(self, spec: Spec, resumes: bool) -> None:
-        """Retire workers that live on, if a pass has changed their datasets.
+    def abandon(self, spec: Spec, start: Saved | None) -> None:
+        """Retire workers that live on, unless the next pass is to find their datasets as they are.
 
-        If the next pass ``resumes``, they have to be as its state has them. Else the changes of a
-        pass that was left count, as no state holds them.
+        If it goes on from a state (``start``), they have to be as that has them: new ones, if it
+        is of before the first epoch. Else the changes of a pass that was left count, as no state
+        holds them.
         """
         if self.driver is None:
             return
-        if resumes:
-            changed = spec.streamed or spec.options.seeding == "worker"
+        if start is not None:
+            seeds = start.cursor.base_seed, start.cursor.worker_seed
+            first = seeds == (None, None)
+            changed = first or spec.streamed or spec.options.seeding == "worker"
         else:
             run = self.driver.run
             changed = run is not None and not run.finished and spec.stateful

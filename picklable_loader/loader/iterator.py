@@ -212,6 +212,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
 
     def begin(self, spec: Spec, loaded: Position | None = None) -> None:
         """Begin a pass, for ``iter``: the next epoch, or the rest of a ``loaded`` one."""
+        check_present(self.loader.dataset)
         inner, history = self.loader._pl, self._history
         position = loaded or Position()
         start, choice = position.start, position.at_epoch_end or inner.options.at_epoch_end
@@ -227,7 +228,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 # Note what the pass has made of workers that live on.
                 self._driver.leave()
                 history.ends(left.spec, left)
-            inner.abandon(spec, resumes=start is not None)
+            inner.abandon(spec, start)
             if self._driver.has_workers and not history.choice.reaches(spec.dataset):
                 warn_of_changed(spec.dataset, inner.given)
             self._driver.rest()

@@ -354,9 +354,14 @@ class DataLoader(Picklable[_T]):
         """
         epoch = whole_number("epoch", epoch, 0)
         with self._pl.turn.moves():
-            dropped = self._pl.history.choose(spec_of(self), epoch)
+            spec = spec_of(self)
+            dropped = self._pl.history.choose(spec, epoch)
         if dropped is not None:
-            warn(f"set_epoch({epoch}) drops the loaded state of epoch {dropped}")
+            owners = ["sampler"] * (not spec.known) + ["dataset"] * spec.streamed
+            made = f", and what that epoch had made of the {' and the '.join(owners)}"
+            warn(
+                f"set_epoch({epoch}) drops the loaded state of epoch {dropped}{made * bool(owners)}"
+            )
 
     def batch_at(self, step: int, epoch: int | None = None) -> _T:
         """The same batch again, augmentation included, without touching any live iterator.

@@ -14,14 +14,13 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from ..core.checks import whole_number
-from ..datasets.protocol import set_epoch_of
+from ..epoch.attached import left_behind, take_over
 from ..epoch.fits import unlike_its_pickle
 from ..epoch.history import History
 from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
 from ..epoch.ranks import check_pickled
 from ..epoch.spec import Spec
-from ..epoch.stream_states import settle
 from ..epoch.turns import still
 from ..epoch.unsaved import (
     MOST_PARTS,
@@ -148,13 +147,15 @@ class Picklable(Owner[_T]):
 
     def __getstate__(self) -> dict[str, Any]:
         history = self._pl.history
-        history.restore_sampler()
-        past = history.past_by_now()  # not in `saved`: a repr asks that, and runs nobody's code
+        # These are not in `saved`: a repr asks that, and runs nobody's code.
+        past, apart = history.past_by_now(), not self._pl.options.pickle_dataset
+        carried = {"carried": left_behind(history, spec_of(self))} if apart else {}
         state = {**self.__dict__, **_in_slots(self)}
         context = state.pop(_CONTEXT, None)
         state["_iterator"] = None
         state["_pl"] = {
             **self._pl.saved(),
+            **carried,
             **({"past": dict(past)} if past else {}),
             "start_method": None if context is None else context.get_start_method(),
         }
@@ -357,15 +358,5 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
     inner.sealed, inner.options, inner.looked = None, options, set()
     if saved is not None:
         history.restore_position(saved)
-    _take_over(loader, dataset)
+    take_over(history, spec_of(loader), dataset)
     history.source.unpickled = spec_of(loader).attributes()
-
-
-def _take_over(loader: Owner[Any], dataset: Any) -> None:
-    """Have the attached dataset in the state in which the missing one was left."""
-    history = loader._pl.history
-    history.source.dataset, history.past = dataset, {}
-    if history.carried and not loader.num_workers:  # workers are given these states later
-        settle(dataset, history.carried.values())
-    if history.choice.announced is not None:
-        set_epoch_of(dataset, history.choice.announced)

@@ -180,7 +180,6 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         sharded=spec.shared,
         isolation=inner.history.source.globals if in_torchs_way else batch,
         before_batch=run.draws_for if in_torchs_way and job.draws else None,
-        dataset_saved=options.pickle_dataset,
         origin=None if spec.workers else inner.history.origin(spec),
     )
     return make_engine(setup)

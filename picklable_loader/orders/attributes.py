@@ -173,12 +173,11 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
         UsageError: it cannot be made that again.
     """
     attributes = saved.get("attributes", {})
-    built = source.origin
-    if is_stateful(sampler):
-        # Its state has all that iterating changes. Before that, what the program has set counts.
-        built = built if started else {}
-    elif started and (built or source.unpickled):
-        built = _built_again(sampler, built or source.unpickled, source.dataset)
+    built, origin = source.origin, source.origin or source.unpickled
+    if started and origin:
+        built = _built_again(sampler, origin, source.dataset)
+    elif is_stateful(sampler):
+        built = {}  # it was not iterated, so what the program has set on it since then counts
     before: Frozen = {}
     for path in (*built, *attributes):
         found = look(sampler, path)
@@ -203,7 +202,8 @@ def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool =
 def _built_again(sampler: Any, origin: Frozen, dataset: Any) -> Frozen:
     """The attributes that make a sampler again what the program has built, or unpickled."""
     now = freeze(sampler, dataset)
-    for path, kind in lost(origin, now):
+    # A state_dict has all that iterating changes, and so what cannot be put back as well.
+    for path, kind in () if is_stateful(sampler) else lost(origin, now):
         if kind not in ("iterator", "foreign"):
             raise UsageError(
                 f"the sampler {type(sampler).__qualname__} cannot be put back to where it began: "

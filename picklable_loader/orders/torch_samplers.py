@@ -22,7 +22,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from ..core.order import Order, SequenceOrder
-from ..errors import DamagedStateError
+from ..errors import DamagedStateError, warn
 from ..rng.source import Setting
 from .chunked import ChunkedOrder, Stream, number
 from .custom import CustomOrder
@@ -313,15 +313,21 @@ def settings_of(sampler: Any) -> dict[str, tuple[Any, int]]:
     return {name: (found[name], _changes(found[name])) for name in _SETTINGS if name in found}
 
 
-def changed_settings(sampler: Any, before: dict[str, tuple[Any, int]]) -> list[str]:
-    """The names of those that are other ones now; a list's own items are not compared."""
+def warn_of_settings(sampler: Any, before: dict[str, tuple[Any, int]]) -> None:
+    """Warn of those that are other ones now; a list's own items are not compared."""
     found = []
     for name, (value, changes) in before.items():
         now = getattr(sampler, name, None)
         same = now is value or (type(now) is int and now == value)
         if not same or _changes(now) != changes:
             found.append(name.lstrip("_"))
-    return found
+    if found:
+        warn(
+            f"{', '.join(sorted(found))} of the {type(sampler).__qualname__} has changed in "
+            "mid-epoch: this epoch is drawn from the old value, and its resume would draw it from "
+            "the new one. Change it between two epochs, or write a sampler with state_dict and "
+            "load_state_dict"
+        )
 
 
 def _changes(value: Any) -> int:

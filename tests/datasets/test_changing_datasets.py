@@ -471,3 +471,42 @@ def test_an_epoch_that_a_state_gives_the_dataset_is_no_change_by_its_epochs() ->
     with warnings.catch_warnings():
         warnings.simplefilter("error", LoaderWarning)
         iterator.state_dict()
+
+
+class SetByTheProgram(IterableDataset[int]):
+    """The program sets its epoch before each, as it has no set_epoch."""
+
+    def __init__(self) -> None:
+        self.epoch = self.read = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(8):
+            yield index + 100 * self.epoch
+
+
+class CountsToo(SetByTheProgram):
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+@pytest.mark.parametrize("kind, warned", [(SetByTheProgram, False), (CountsToo, True)])
+@pytest.mark.parametrize("again", ["same process", "unpickled"])
+def test_what_the_program_sets_between_epochs_is_no_change_by_epochs(
+    again: str, kind: Any, warned: bool, step: int
+) -> None:
+    """A resumed program sets it as well. Each state of a later epoch warned of it."""
+    loader: Any = DataLoader(kind(), 4, seed=0)
+    for epoch in range(3):
+        loader.dataset.epoch = 10 * epoch
+        if again == "unpickled":
+            loader = pickle.loads(pickle.dumps(loader))
+        iterator = iter(loader)
+        for _ in range(step):
+            next(iterator)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            iterator.state_dict()
+        assert len(found) == (warned and epoch > 0)
+        lists(iterator)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from laws.observe import expected_warnings, seed_everything, seen
 from zoo.datasets import N, Noisy, NoisyStream
 from zoo.inexact import CountsPasses
 from zoo.samplers import (
+    CountsEpochs,
     DrawsAsItGoes,
     OwnPythonGenerator,
     OwnTorchGenerator,
@@ -144,6 +145,42 @@ def test_if_it_is_left_the_next_epoch_is_that_after_an_original_that_is_left(
     loader.load_state_dict(state)
     loader = COPIED[copied](iter(loader))
     assert lists(loader) == whole
+
+
+class Curriculum(CountsEpochs):
+    """The order comes of the count, and of what the program sets for each epoch."""
+
+    level = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        return iter(random.Random(f"{self.epoch} {self.level}").sample(range(N), N))
+
+
+@pytest.mark.parametrize("sets", ["level", "epoch", "both"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_of_some_steps_an_epoch_leaves_the_resumed_one_too(workers: int, sets: str) -> None:
+    """The sampler was restored when the next epoch began, over the new level; or not at all."""
+    steps = 2
+
+    def trains(loader: Any, epoch: int, step: int) -> Iterator[tuple[list[int], Any]]:
+        for epoch in range(epoch, 3):
+            if sets != "epoch":
+                loader.sampler.level = epoch
+            if sets != "level":
+                loader.set_epoch(epoch)
+            for _, batch in zip(range(step, steps), loader):
+                yield batch.tolist(), loader.state_dict()
+            step = 0
+
+    def made() -> Any:
+        return DataLoader(range(N), 3, sampler=Curriculum(), seed=3, num_workers=workers)
+
+    whole = [*trains(made(), 0, 0)]
+    again = made()
+    again.load_state_dict(whole[steps - 1][1])
+    rest = [batch for batch, _ in trains(again, 0, steps)]
+    assert rest == [batch for batch, _ in whole[steps:]]
 
 
 #: torch's seeding of persistent workers is no function of the epoch: their generators run on

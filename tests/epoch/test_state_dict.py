@@ -15,8 +15,9 @@ from laws.cases import four_batches as make
 from laws.cases import generator
 from laws.observe import random_states, seed_everything, seen
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
-from zoo.datasets import Boom, Gated, Noisy, NoisyStream
+from zoo.datasets import Boom, CountedNoise, Gated, Noisy, NoisyStream
 from zoo.samplers import DrawsAsItGoes, from_torch
+from zoo.streams import Resumed, StatefulDataset
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import (
@@ -360,6 +361,65 @@ def test_the_empty_state_means_the_beginning() -> None:
     loader.load_state_dict({})
     assert loader.epoch == 0
     assert [seen(iter(loader)) for _ in range(2)] == uninterrupted(2)
+
+
+#: by name, a dataset, and the options of its loader
+USED: dict[str, Any] = {
+    "noise": (lambda: Noisy(12), {}),
+    "generator": (lambda: Noisy(12), {"shuffle": True, "generator": 5}),
+    "seed": (lambda: Noisy(12), {"seed": 5}),
+    "torch's seeding": (lambda: Noisy(12), {"seeding": "worker"}),
+    "state": (lambda: CountedNoise(12), {"seed": 5}),
+    "stream with a state": (StatefulDataset, {"seed": 5}),
+    "stream with a flag": (Resumed, {"seed": 5}),
+}
+
+
+@pytest.mark.parametrize("left", [0, 2])
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+@pytest.mark.parametrize("workers, persistent", [(0, False), (1, False), (1, True)])
+@pytest.mark.parametrize("kind", USED)
+def test_a_used_loader_goes_back_to_before_its_first_epoch(
+    kind: str, workers: int, persistent: bool, epochs: int, left: int
+) -> None:
+    """Living workers went on with their seeds; a dataset with a state stayed as it was."""
+    dataset, options = USED[kind]
+    if "generator" in options:
+        options = {**options, "generator": generator(options["generator"])}
+    living = {"num_workers": workers, "persistent_workers": persistent}
+    loader = DataLoader(dataset(), 3, **options, **living)
+    seed_everything(1)
+    state = loader.state_dict(save_rng=True)
+    whole = [seen(iter(loader)) for _ in range(2)]
+    for _ in range(epochs):
+        seen(iter(loader))
+    iterator = iter(loader)
+    seen(iterator, left)
+    del iterator
+    loader.load_state_dict(state, restore_rng=True)
+    assert [seen(iter(loader)) for _ in range(2)] == whole
+
+
+@pytest.mark.parametrize("kind", ["state", "stream with a state", "stream with a flag"])
+@pytest.mark.parametrize("by_pickle", [False, True])
+def test_a_dataset_with_a_state_is_as_the_epoch_has_left_it_that_set_epoch_ends(
+    by_pickle: bool, kind: str
+) -> None:
+    """A state from between `set_epoch` and ``iter`` did not have it, if no worker read it."""
+    dataset, options = USED[kind]
+    loader = DataLoader(dataset(), 3, **options)
+    for _ in loader:
+        break
+    loader.set_epoch(1)
+    state, pickled = loader.state_dict(), pickle.dumps(loader)
+    again: Any = DataLoader(dataset(), 3, **options)
+    if by_pickle:
+        again = pickle.loads(pickled)
+        state = again.state_dict()
+        again = DataLoader(dataset(), 3, **options)
+    again.load_state_dict(state)
+    for _ in range(2):
+        assert seen(iter(again)) == seen(iter(loader))
 
 
 @WORKERS

@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -323,19 +324,46 @@ def epochs_of(loader: DataLoader[Any], count: int = 2) -> list[Any]:
     return [seen(iter(loader)) for _ in range(count)]
 
 
-class Leaves(Noisy):
+class Preempted(Noisy):
+    """While it reads a sample, a signal comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signal: int | None = signal.SIGUSR1
+
     def __getitem__(self, index: int) -> Any:
-        if index == 4:
-            raise SystemExit("enough")
+        if index == 5 and self.signal is not None:
+            number, self.signal = self.signal, None
+            signal.raise_signal(number)
         return super().__getitem__(index)
 
 
-def test_after_a_sys_exit_in_the_dataset_the_next_batch_comes() -> None:
-    iterator = iter(DataLoader(Leaves(), 2, seed=1))
-    assert len(seen(iterator, 2)) == 2
-    with pytest.raises(SystemExit):
-        next(iterator)
-    assert [row[0] for row in next(iterator).tolist()] == [6.0, 7.0]
+class Enough(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, Enough])
+def test_a_handler_that_leaves_the_program_within_the_dataset_loses_no_batch(
+    error: type[BaseException],
+) -> None:
+    """``sys.exit`` did: its batch counted as delivered, as after an Exception of the dataset."""
+
+    def handler(*_: Any) -> None:
+        raise error
+
+    whole = seen(iter(DataLoader(Noisy(), 2, seed=1)))
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        iterator = iter(DataLoader(Preempted(), 2, seed=1))
+        found = seen(iterator, 2)
+        with pytest.raises(error):
+            next(iterator)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    again = DataLoader(Noisy(), 2, seed=1)
+    again.load_state_dict(iterator.state_dict())
+    assert found + seen(iter(again)) == whole
+    assert found + seen(iterator) == whole
 
 
 def test_two_iterators_and_their_loader_survive_one_pickle() -> None:

@@ -673,11 +673,10 @@ def test_what_a_sampler_raises_in_a_replay_is_its_own_error() -> None:
     lines[1] = "1;"
     loader = DataLoader(range(LENGTH), 2, sampler=ReadsLines(lines), seed=1)
     loader.load_state_dict(state)
-    resumed = iter(loader)
     with pytest.raises(ValueError, match="1;"):
-        next(resumed)
+        iter(loader)
     lines[1] = "1"
-    assert next(resumed).tolist() == [4, 5]
+    assert next(iter(loader)).tolist() == [4, 5]
 
 
 def test_an_iterator_that_has_raised_and_gone_on_cannot_be_replayed() -> None:
@@ -922,3 +921,39 @@ def test_a_batch_comes_again_of_an_epoch_that_has_made_attributes(kind: Any, epo
     batches = [next(iterator).tolist() for _ in range(2)]
     assert [loader.batch_at(step).tolist() for step in range(2)] == batches
     assert next(iterator).tolist() == loader.batch_at(2).tolist()
+
+
+@pytest.mark.parametrize("way", ["state", "pickle"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_that_a_begun_iterator_loads_undoes_what_it_has_drawn(
+    workers: int, way: str
+) -> None:
+    """A sampler with a state kept the position of the indices that workers were sent ahead."""
+    whole = _flat(DataLoader(range(N), 2, sampler=FromTheClass(), seed=1))
+    state = iter(DataLoader(range(N), 2, sampler=FromTheClass(), seed=1)).state_dict()
+    loader = DataLoader(range(N), 2, sampler=FromTheClass(), seed=1, num_workers=workers)
+    iterator = iter(loader)
+    if way == "pickle":
+        iterator = pickle.loads(pickle.dumps(iterator))
+    next(iterator)
+    iterator.load_state_dict(state)
+    assert _flat(iterator) == whole
+
+
+class FromTheClass(ClassDefault):
+    """Its position is an attribute of the class until the first index; its state has it."""
+
+    at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        order = random.Random(self.epoch).sample(range(N), N)
+        while self.at < N:
+            self.at += 1
+            yield order[self.at - 1]
+        self.at, self.epoch = 0, self.epoch + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.epoch = state["at"], state["epoch"]

@@ -19,6 +19,7 @@ from torch.utils.data import (
     Sampler,
     WeightedRandomSampler,
 )
+from zoo.datasets import CountedNoise
 from zoo.streams import StatefulDataset, Walk
 
 from picklable_loader import DataLoader
@@ -324,3 +325,65 @@ def test_a_dataset_with_a_state_goes_on_in_the_one_that_is_attached(
     copied = again if by_loader else again.loader
     assert by_loader or lists(again) == lists(iterator)
     assert [lists(copied), lists(copied)] == [lists(loader), lists(loader)]
+
+
+class CountsPasses(IterableDataset[int]):
+    """It has no state: each epoch depends on what the ones before have made of its attributes."""
+
+    first: int | None = None
+
+    def __init__(self) -> None:
+        self.at, self.passes, self.epoch = 0, 0, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        if self.first is None:
+            self.first = 50 * self.passes
+        while self.at < 6:
+            self.at += 1
+            yield self.at + self.first + 1000 * self.passes + 10**5 * self.epoch
+        self.at = 0
+
+
+@pytest.mark.parametrize("pickled", ["loader", "iterator", "iterator, which is left"])
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("sets_epochs", [False, True])
+@pytest.mark.parametrize("taken", [0, 1, 2, 9])
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+@pytest.mark.parametrize("kind", [CountsPasses, StatefulDataset, CountedNoise])
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+def test_the_attached_dataset_is_as_the_one_was_that_was_not_pickled(
+    kind: Any, epochs: int, taken: int, sets_epochs: bool, twice: bool, pickled: str
+) -> None:
+    """Without workers, its epochs had changed it, and a new one began like the first epoch."""
+
+    def dataset() -> Any:
+        return kind(12) if kind is CountedNoise else kind()
+
+    def hop(value: Any) -> Any:
+        value = pickle.loads(pickle.dumps(value))
+        value.attach(dataset())
+        return value
+
+    loader = DataLoader(dataset(), 2, seed=1, pickle_dataset=False)
+    for epoch in range(epochs):
+        if sets_epochs:
+            loader.set_epoch(epoch + 3)
+        lists(loader)
+    if sets_epochs:
+        loader.set_epoch(7)
+    iterator = iter(loader)
+    for _ in zip(range(taken), iterator):
+        pass
+    copied: Any = loader if pickled == "loader" else iterator
+    for _ in range(1 + twice):
+        copied = hop(copied)
+    again: Any = copied if pickled == "loader" else copied.loader
+    if pickled == "iterator":
+        assert lists(copied) == lists(iterator)
+    del copied, iterator
+    for _ in range(2):
+        assert lists(again) == lists(loader)

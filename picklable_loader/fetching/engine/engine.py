@@ -123,8 +123,6 @@ class Setup:
     #: called in that context with each batch's step, where its draws go on where the last one's
     #: ended; None: each batch is seeded, or draws nothing
     before_batch: Callable[[int], None] | None
-    #: a pickle of the loader holds the dataset
-    dataset_saved: bool
     #: the dataset as it was before the first epoch
     origin: FirstBaseline | None
 
@@ -151,8 +149,7 @@ def _inline_engine(setup: Setup) -> Engine:
     if init is not None and setup.init_arg is not None:
         make, total = setup.init_arg, config.served.total
         config = replace(config, init_args={n: make(n, total) for n in config.may_serve})
-    saved, origin = setup.dataset_saved, setup.origin
-    return InlineEngine(setup.job, config, setup.isolation, setup.before_batch, saved, origin)
+    return InlineEngine(setup.job, config, setup.isolation, setup.before_batch, setup.origin)
 
 
 def _pool_engine(setup: Setup) -> Engine:

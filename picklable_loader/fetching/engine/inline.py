@@ -31,8 +31,7 @@ class InlineEngine:
     """Fetches in this process, when it is waited for.
 
     ``isolation`` makes the context in which people's code runs; ``before_batch`` is called in it
-    with the step of each batch. The dataset is ``saved`` with its loader, and was ``origin`` before
-    the first epoch.
+    with the step of each batch. The dataset was ``origin`` before the first epoch.
     """
 
     timed_out = renewed = False
@@ -45,7 +44,6 @@ class InlineEngine:
         config: WorkerConfig,
         isolation: Callable[[], AbstractContextManager[Any]],
         before_batch: Callable[[int], None] | None,
-        saved: bool = True,
         origin: FirstBaseline | None = None,
     ) -> None:
         self._isolation = isolation
@@ -62,10 +60,9 @@ class InlineEngine:
         #: there is one stream, and torch's worker information does not show it
         bare = self._bare = config.streams is None
         alone = streams == 1 and not config.copies
-        shared = saved and alone
-        origin = origin if shared else None
+        origin = origin if alone else None
         self._replicas = {
-            n: Replica(job if alone else own_copy(job), config, n, shared, origin)
+            n: Replica(job if alone else own_copy(job), config, n, alone, origin)
             for n in range(streams)
         }
         self._opening: tuple[EpochStart, dict[int, StreamPosition]] = EpochStart(0), {}

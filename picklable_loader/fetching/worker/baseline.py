@@ -119,6 +119,13 @@ class FirstBaseline(Baseline):
         self._first = self._paths()
         #: paths to what set_epoch changes: a resume calls it again
         self._set_by_epoch: set[tuple[Any, ...]] = set()
+        #: attributes as they were at the newest beginning or end of an epoch
+        self._newest = dict(self._each)
+        #: that was an end, or the program has built the dataset
+        self._between = True
+        #: the names of those that the program has changed, and of those that epochs have
+        self._by_program: set[str] = set()
+        self._by_epochs: set[str] = set()
 
     def set_epoch(self, epoch: int) -> None:
         """Call the dataset's ``set_epoch``, and note the attributes that it changes."""
@@ -126,6 +133,32 @@ class FirstBaseline(Baseline):
         set_epoch_of(self._dataset, epoch)
         after = self._paths()
         self._set_by_epoch |= {path for path, form in after.items() if form != before.get(path)}
+
+    def begins(self, by_state: bool) -> None:
+        """An epoch begins; what has changed since the end of the one before, the program has set.
+
+        ``by_state``: it goes on from a state, which has set it.
+        """
+        by_program = self._between and not by_state
+        (self._by_program if by_program else self._by_epochs).update(self._changed_since())
+        self._newest, self._between = self._forms(), False
+
+    def ends(self) -> None:
+        """An epoch has ended."""
+        self._by_epochs |= self._changed_since()
+        self._newest, self._between = self._forms(), True
+
+    def _forms(self) -> dict[str, bytes | None]:
+        return {name: self._form(value) for name, value in attributes_of(self._dataset).items()}
+
+    def _changed_since(self) -> set[str]:
+        before, now = self._newest, self._forms()
+        return {name for name in before.keys() | now if before.get(name) != now.get(name)}
+
+    def _set_by_program(self) -> set[str]:
+        """Attributes that the program has set between epochs, and no epoch has changed."""
+        since = self._changed_since() if self._between else set()
+        return (self._by_program | since) - self._by_epochs
 
     def _paths(self) -> dict[tuple[Any, ...], bytes | None]:
         """By path, the forms of attributes, and of those of datasets below; none if not needed."""
@@ -180,7 +213,8 @@ class FirstBaseline(Baseline):
             *(changed.keys() & vars(kind).keys() for kind in kinds)
         )
         as_in_class = {name for name in changed if self._first.get((name,)) == forms[name]}
-        drift = {*gone, *changed} & built - self._only_set_by_epoch() - as_in_class
+        again = self._only_set_by_epoch() | self._set_by_program()
+        drift = {*gone, *changed} & built - again - as_in_class
         return {"begun": entry, "drift": sorted(drift | self._drifted)}
 
     def _only_set_by_epoch(self) -> set[str]:

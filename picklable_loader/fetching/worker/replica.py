@@ -207,13 +207,10 @@ class Replica:
             return Answer(*whose, Ended, None, None, self.take_state(over=True))
         except NothingLeft as none:
             return Answer(*whose, Emptied, none.skipped, None, self._state_if_due(began_ns))
-        except BaseException as error:
-            here = self._config.here
-            if isinstance(error, KeyboardInterrupt) if here else not isinstance(error, Exception):
-                raise
+        except Exception as error:  # Ctrl-C and sys.exit(), as in a signal's handler, are none
             _explain_cuda(error)
             state = self._state_if_due(began_ns, failed=True)
-            wrapped = None if here else ExceptionWrapper(where=self._config.where)
+            wrapped = None if self._config.here else ExceptionWrapper(where=self._config.where)
             return Answer(*whose, Failed, wrapped or error, None, state)
         state = None if self._saver is None else self._state_if_due(began_ns)
         return Answer(*whose, Arrived, batch, None, state, notes=notes, made=self._fetcher.made)

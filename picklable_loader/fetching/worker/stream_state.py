@@ -197,6 +197,8 @@ class StreamSaver:
 
     def _of_dataset(self, entries: dict[str, Any], over: bool, fresh: bool) -> dict[str, Any]:
         """Changes that epochs have made to the dataset, as further entries of a state."""
+        if over and self._origin is not None:
+            self._origin.ends()
         if entries.keys() & {"dataset", "iterator"}:
             if self._halved:
                 return self._changes() if over else self._before(fresh)
@@ -230,12 +232,9 @@ class StreamSaver:
             self._set_epoch(entries.get("announced"))  # it may have been chosen since
 
     def _after(self, entries: dict[str, Any], iterator: Any) -> dict[str, Any]:
-        """A dataset's flags at an epoch's end, as a further entry of a state."""
-        if not self._iterable or not ("dataset" in entries or iterator is self._dataset):
-            return {}
-        now = attributes_of(self._dataset).items()
-        flags = {name: value for name, value in now if type(value) in (bool, type(None))}
-        return {"after": flags} if flags else {}
+        """See `flags_of`."""
+        known = self._iterable and ("dataset" in entries or iterator is self._dataset)
+        return flags_of(self._dataset) if known else {}
 
     def _unset(self, entries: dict[str, Any], before: dict[str, Any]) -> None:
         """Undo what load_state_dict has set for a next that does not come, ``resumed`` say."""
@@ -248,6 +247,8 @@ class StreamSaver:
         if "begun" in entries:
             Baseline.put_back(self._dataset, entries)
             self._set_epoch(self._announced)
+        if self._origin is not None:
+            self._origin.begins(self.from_last_epoch or bool(entries))
         self._reached = self._changes_before(entries)
         # With its pickled iterator the dataset has come as the epoch had changed it by then.
         begins = self._shared and "pickled" not in entries
@@ -315,6 +316,13 @@ class StreamSaver:
             reason,
             "state_dict() of the dataset and of its iterator should return what pickle can save",
         )
+
+
+def flags_of(dataset: Any) -> dict[str, Any]:
+    """A dataset's flags at an epoch's end, as a further entry of a state."""
+    now = attributes_of(dataset).items()
+    flags = {name: value for name, value in now if type(value) in (bool, type(None))}
+    return {"after": flags} if flags else {}
 
 
 _NOTHING = pickle.dumps({})

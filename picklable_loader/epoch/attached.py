@@ -1,0 +1,49 @@
+"""A dataset that its loader was pickled without (``pickle_dataset=False``), and the attached one.
+
+Without workers, the epochs have changed the program's own dataset. The pickle has these changes,
+and the attached dataset is given them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..datasets.protocol import set_epoch_of
+from ..errors import CannotSaveError
+from ..saving.pickles.picklers import to_bytes
+from ..saving.pickles.placeholder import is_absent
+from .history import History
+from .spec import Spec
+from .stream_states import settle, state_now
+
+
+def left_behind(history: History, spec: Spec) -> dict[int, Any]:
+    """By stream, the state of a dataset that a pickle of the loader does not hold.
+
+    Raises:
+        CannotSaveError: its ``state_dict`` raises.
+    """
+    here = history.iterated and not (spec.reads_copies or is_absent(spec.dataset))
+    if not here or history.resume is not None:  # a state says what it is to be
+        return history.carried
+    if not spec.stateful:
+        origin = history.origin_known
+        changes = {} if origin is None else origin.reached()
+        return {0: to_bytes({**changes, "over": True})} if changes else {}
+    states = state_now(spec.dataset, spec.iterable, history.choice.dataset_has)
+    if isinstance(states.get(0), CannotSaveError):
+        raise states[0]
+    return states or history.carried
+
+
+def take_over(history: History, spec: Spec, dataset: Any) -> None:
+    """Have the attached dataset in the state of the one that was left behind."""
+    history.source.dataset, history.past = dataset, {}
+    announced = history.choice.announced
+    if spec.workers:  # they are given these states later
+        if announced is not None:
+            set_epoch_of(dataset, announced)
+        return
+    origin = history.origin(spec)  # as the program has built it
+    settle(dataset, history.carried.values())
+    history.choice.put_back(spec, origin, announced)

@@ -46,4 +46,6 @@ def take_over(history: History, spec: Spec, dataset: Any) -> None:
         return
     origin = history.origin(spec)  # as the program has built it
     settle(dataset, history.carried.values())
+    if origin is not None:
+        origin.ends()  # those epochs have changed it
     history.choice.put_back(spec, origin, announced)

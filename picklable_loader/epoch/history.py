@@ -275,7 +275,7 @@ class History:
 
     def _leave(self, spec: Spec, position: Position) -> None:
         """Have the next epoch begin with what a pass has made that nobody can move any more."""
-        if position.run is not None and not spec.reads_copies:
+        if not spec.reads_copies:
             self.carried = state_now(spec.dataset, spec.iterable, self.choice.dataset_has)
         self.carryover, self.position = position.carryover(), None
 

@@ -401,23 +401,25 @@ def test_a_used_loader_goes_back_to_before_its_first_epoch(
 
 
 @pytest.mark.parametrize("kind", ["state", "stream with a state", "stream with a flag"])
-@pytest.mark.parametrize("by_pickle", [False, True])
+@pytest.mark.parametrize("pickled", ["no", "iterator", "loader"])
 def test_a_dataset_with_a_state_is_as_the_epoch_has_left_it_that_set_epoch_ends(
-    by_pickle: bool, kind: str
+    pickled: str, kind: str
 ) -> None:
     """A state from between `set_epoch` and ``iter`` did not have it, if no worker read it."""
     dataset, options = USED[kind]
-    loader = DataLoader(dataset(), 3, **options)
-    for _ in loader:
-        break
+    loader = unpickled = DataLoader(dataset(), 3, **options)
+    iterator = iter(loader)
+    next(iterator)
+    if pickled == "iterator":
+        unpickled = pickle.loads(pickle.dumps(iterator)).loader  # nobody has the iterator
+    del iterator
     loader.set_epoch(1)
-    state, pickled = loader.state_dict(), pickle.dumps(loader)
-    again: Any = DataLoader(dataset(), 3, **options)
-    if by_pickle:
-        again = pickle.loads(pickled)
-        state = again.state_dict()
-        again = DataLoader(dataset(), 3, **options)
-    again.load_state_dict(state)
+    if pickled == "iterator":
+        unpickled.set_epoch(1)
+    elif pickled == "loader":
+        unpickled = pickle.loads(pickle.dumps(loader))
+    again = DataLoader(dataset(), 3, **options)
+    again.load_state_dict(unpickled.state_dict())
     for _ in range(2):
         assert seen(iter(again)) == seen(iter(loader))
 

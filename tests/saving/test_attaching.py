@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -387,3 +388,32 @@ def test_the_attached_dataset_is_as_the_one_was_that_was_not_pickled(
     del copied, iterator
     for _ in range(2):
         assert lists(again) == lists(loader)
+
+
+@pytest.mark.parametrize("epochs, step", [(0, 0), (0, 1), (1, 0), (1, 1), (1, 9), (2, 0)])
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+def test_states_with_an_attached_dataset_are_warned_of_as_those_of_the_original(
+    epochs: int, step: int
+) -> None:
+    loader = DataLoader(CountsPasses(), 2, seed=1, pickle_dataset=False)
+    for _ in range(epochs):
+        lists(loader)
+    iterator = iter(loader)
+    for _ in zip(range(step), iterator):
+        pass
+    again = pickle.loads(pickle.dumps(iterator))
+    again.attach(CountsPasses())
+    found: Any = [], []
+    for where, its in zip(found, (iterator, again), strict=True):
+        for owner in (its, its.loader, its.loader):
+            where.append(warned_of(owner))
+            lists(owner)
+        where.append(warned_of(its.loader))
+    assert found[0] == found[1]
+
+
+def warned_of(owner: Any) -> bool:
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        owner.state_dict()
+    return any("have changed its attributes" in str(each.message) for each in given)

@@ -220,18 +220,26 @@ def _warn_of_order(found: str) -> None:
 
 
 def warn_of_moved(spec: Spec, cursor: Cursor) -> None:
-    """Warn, when a state is loaded, of what its sampler has moved since it was built.
+    """Warn, when a state is loaded, of what sampler and dataset have moved since they were built.
 
-    A state with indices of the order is not meant: a replay compares them.
+    A state with indices of the order is not meant: a replay compares them. Nor is one of a dataset
+    that had moved when it was saved: that save has warned.
     """
-    if spec.known or cursor.order is not None or is_stateful(spec.sampler):
-        return
-    if text := _text(_owned_by_sampler(spec)):
+    if not (spec.workers or cursor.epoch or cursor.step):
+        parts: dict[str, Any] = {"dataset": spec.dataset}
+        _warn_of_moved(_unsaved(spec, parts, ids_of_global()), "samples are", "dataset")
+    if not (spec.known or cursor.order is not None or is_stateful(spec.sampler)):
+        _warn_of_moved(iter(_owned_by_sampler(spec)), "indices are", "sampler")
+
+
+def _warn_of_moved(found: Found, drawn: str, owner: str) -> None:
+    if text := _text(found):
+        kept = "keep the generator itself in an attribute of the sampler, or "
         warn(
             f"no state holds that of {text}, and earlier passes of this loader have moved it. If "
-            "the order is drawn from it, the loader gives another order than it gave before. Load "
-            "the state into a new loader with a new sampler; or keep the generator itself in an "
-            "attribute of the sampler, or give the sampler state_dict and load_state_dict"
+            f"{drawn} drawn from it, the loader gives others than it gave before. Load the state "
+            f"into a new loader with a new {owner}; or {kept * (owner == 'sampler')}give the "
+            f"{owner} state_dict and load_state_dict"
         )
 
 

@@ -223,6 +223,33 @@ def test_a_state_of_the_beginning_warns_of_a_hidden_generator_that_has_moved(
         loader(workers).load_state_dict(state)
 
 
+class DrawsFromItsOwn(Noisy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = random.Random(3)
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index) + self.rng.random()
+
+
+@pytest.mark.parametrize("seeding, warned", [("batch", False), ("worker", True)])
+@pytest.mark.parametrize("used", [False, True])
+def test_a_state_of_the_beginning_warns_of_a_datasets_generator_that_has_moved(
+    used: bool, seeding: Any, warned: bool
+) -> None:
+    """A new dataset has it as the program builds it; by default each batch seeds it."""
+    loader = DataLoader(DrawsFromItsOwn(), batch_size=BATCH, seed=1, seeding=seeding)
+    state = loader.state_dict()
+    first = repr(list(loader)) if used else None
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        loader.load_state_dict(state)
+    said = [str(each.message) for each in given if "have moved it" in str(each.message)]
+    assert len(said) == (used and warned)
+    assert all("loader.dataset.rng" in text and "new dataset" in text for text in said)
+    assert not used or (repr(list(loader)) == first) is not warned
+
+
 def test_a_generator_in_a_partial_is_refused_from_the_second_epoch_on() -> None:
     loader = DataLoader(Noisy(), batch_size=BATCH, sampler=inexact.by_partial())
     iterator = iter(loader)

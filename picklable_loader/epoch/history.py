@@ -32,6 +32,7 @@ from .stream_states import (
     state_now,
     warn_of_drift,
     warn_of_forgotten,
+    warn_of_left,
     warn_of_lengths,
 )
 
@@ -58,6 +59,8 @@ class History:
         self.midway = False
         #: what epochs had done to the dataset before it was pickled; see `FirstBaseline.past`
         self.past: Mapping[str, Sequence[str]] = {}
+        #: `carried` is of the middle of an epoch, which was left
+        self.left = False
         # No pickle holds the rest.
         #: the sampler was iterated since the program has built it
         self.iterated = False
@@ -86,6 +89,7 @@ class History:
             "carried": self.carried,
             "carryover": carryover and carryover.to_plain(),
             **({"draws_as": self.draws_as} if self.draws_as != "" else {}),
+            **({"left": True} if self.left else {}),
             **({"midway": True} if self.midway or (self.position and self.position.midway) else {}),
         }
 
@@ -94,7 +98,7 @@ class History:
         self.next_epoch, self.carried = saved["next_epoch"], saved["carried"]
         self.choice.restore(saved)
         self.draws_as, self.midway = saved.get("draws_as", ""), saved.get("midway", False)
-        self.past = saved.get("past", {})
+        self.past, self.left = saved.get("past", {}), saved.get("left", False)
         carryover = saved.get("carryover")  # golden pickles have none
         self.carryover = carryover and Carryover.from_plain(carryover)
         self.restore_position(saved)
@@ -210,6 +214,8 @@ class History:
         sampler = spec.unstarted(self.source, self.iterated, live)
         if live:
             return self._start_of(spec, epoch, rng, sampler, None, {})
+        if self.left:
+            warn_of_left(spec.dataset)
         fields = self._streams_left(spec, live)
         return self._start_of(spec, epoch, rng, sampler, self.carryover, fields)
 
@@ -277,6 +283,7 @@ class History:
         """Have the next epoch begin with what a pass has made that nobody can move any more."""
         if not spec.reads_copies:
             self.carried = state_now(spec.dataset, spec.iterable, self.choice.dataset_has)
+            self.left = spec.iterable and self.carried != {}
         self.carryover, self.position = position.carryover(), None
 
     def _for_loaded(self, spec: Spec, position: Position, epoch: int) -> tuple[bool, int | None]:
@@ -369,7 +376,7 @@ class History:
         """A pass has begun, or goes on from a state: it is the newest one."""
         cursor = Cursor() if position.start is None else position.start.cursor
         self.choice.begins(None if cursor.counted else cursor.next_epoch, position.over)
-        self.position, self.carryover = position, None
+        self.position, self.carryover, self.left = position, None, False
         self.next_epoch = position.epoch + 1 if cursor.next_epoch is None else cursor.next_epoch
 
     def ends(self, spec: Spec, run: Run) -> None:

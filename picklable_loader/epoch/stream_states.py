@@ -117,6 +117,16 @@ def warn_of_forgotten(dataset: Any, had: int, total: int) -> None:
     )
 
 
+def warn_of_left(dataset: Any) -> None:
+    """Warn of the state of an iterable-style dataset whose epoch was left in the middle."""
+    warn(
+        f"the epoch before was left in its middle. A resume from this state_dict() loads the "
+        f"state_dict() of the dataset {type(dataset).__qualname__} as it is now, and then calls "
+        "iter(). It gives other samples if iter() begins elsewhere after load_state_dict() than "
+        "without. Take the state after the next epoch's first batch, or after a whole epoch",
+    )
+
+
 def state_now(dataset: Any, iterable: bool, announced: int | None) -> dict[int, Any]:
     """The state in which the next epoch finds a dataset that no worker has a copy of.
 

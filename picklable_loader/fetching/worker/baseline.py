@@ -140,24 +140,26 @@ class FirstBaseline(Baseline):
         ``by_state``: it goes on from a state, which has set it.
         """
         by_program = self._between and not by_state
-        (self._by_program if by_program else self._by_epochs).update(self._changed_since())
-        self._newest, self._between = self._forms(), False
+        self._note(self._by_program if by_program else self._by_epochs)
+        self._between = False
 
     def ends(self) -> None:
         """An epoch has ended."""
-        self._by_epochs |= self._changed_since()
-        self._newest, self._between = self._forms(), True
+        self._note(self._by_epochs)
+        self._between = True
 
     def _forms(self) -> dict[str, bytes | None]:
+        if is_stateful(self._dataset):
+            return {}
         return {name: self._form(value) for name, value in attributes_of(self._dataset).items()}
 
-    def _changed_since(self) -> set[str]:
-        before, now = self._newest, self._forms()
-        return {name for name in before.keys() | now if before.get(name) != now.get(name)}
+    def _note(self, changed: set[str]) -> None:
+        before, self._newest = self._newest, self._forms()
+        changed |= _differ(before, self._newest)
 
-    def _set_by_program(self) -> set[str]:
+    def _set_by_program(self, now: dict[str, bytes | None]) -> set[str]:
         """Attributes that the program has set between epochs, and no epoch has changed."""
-        since = self._changed_since() if self._between else set()
+        since = _differ(self._newest, now) if self._between else set()
         return (self._by_program | since) - self._by_epochs
 
     def _paths(self) -> dict[tuple[Any, ...], bytes | None]:
@@ -187,13 +189,16 @@ class FirstBaseline(Baseline):
         found = {"changed": self.reached().get("drift", []), "made": sorted(made)}
         return {kind: names for kind, names in found.items() if names}
 
-    def reached(self) -> dict[str, Any]:
-        """A state's entries, which bring another copy to the attributes of this one."""
+    def reached(self, as_noted: bool = False) -> dict[str, Any]:
+        """A state's entries, which bring another copy to the attributes of this one.
+
+        ``as_noted``: it has not changed since `begins` or `ends`.
+        """
         if is_stateful(self._dataset):
             return {}
         now = attributes_of(self._dataset)
         gone = sorted(self._names - now.keys())
-        forms = {name: self._form(value) for name, value in now.items()}
+        forms = self._newest if as_noted else self._forms()
         changed = {
             name: now[name]
             for name, form in forms.items()
@@ -213,7 +218,7 @@ class FirstBaseline(Baseline):
             *(changed.keys() & vars(kind).keys() for kind in kinds)
         )
         as_in_class = {name for name in changed if self._first.get((name,)) == forms[name]}
-        again = self._only_set_by_epoch() | self._set_by_program()
+        again = self._only_set_by_epoch() | self._set_by_program(forms)
         drift = {*gone, *changed} & built - again - as_in_class
         return {"begun": entry, "drift": sorted(drift | self._drifted)}
 
@@ -225,6 +230,10 @@ class FirstBaseline(Baseline):
         now = self._paths()
         others = self._first.keys() & now.keys() - self._set_by_epoch
         return names - {path[0] for path in others if self._first[path] != now[path]}
+
+
+def _differ(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
+    return {name for name in before.keys() | now if before.get(name) != now.get(name)}
 
 
 def _parts(owner: Any) -> list[tuple[Any, Any]]:

@@ -184,7 +184,7 @@ class StreamSaver:
 
     def _changes(self) -> dict[str, Any]:
         """The dataset's changes by now, as entries of a state."""
-        return {} if self._origin is None else self._origin.reached()
+        return {} if self._origin is None else self._origin.reached(as_noted=True)
 
     def _changes_before(self, entries: dict[str, Any]) -> dict[str, Any]:
         """The changes by earlier epochs; the one at hand begins, or goes on from the entries."""

@@ -437,5 +437,8 @@ class History:
         if of is None or of is self.position:
             # Another epoch has left them. A state of before the first one has none.
             self.carried = {} if cursor.streams else self.built
+            if spec.reads_copies and self.carried:  # since a num_workers that was set meanwhile
+                settle(spec.dataset, self.carried.values())
+                self.carried = {}
             self.begins(position)
         return position

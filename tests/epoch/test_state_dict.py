@@ -401,6 +401,23 @@ def test_a_used_loader_goes_back_to_before_its_first_epoch(
 
 
 @pytest.mark.parametrize("kind", ["state", "stream with a state", "stream with a flag"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_that_are_set_later_find_the_dataset_of_before_the_first_epoch(
+    workers: int, kind: str
+) -> None:
+    """They copy the program's own dataset, which the epochs without workers had changed."""
+    dataset, options = USED[kind]
+    fresh = DataLoader(dataset(), 3, num_workers=workers, **options)
+    whole = [seen(iter(fresh)) for _ in range(2)]
+    loader = DataLoader(dataset(), 3, **options)
+    state = loader.state_dict()
+    seen(iter(loader), 2)
+    loader.num_workers, loader.prefetch_factor = workers, 2
+    loader.load_state_dict(state)
+    assert [seen(iter(loader)) for _ in range(2)] == whole
+
+
+@pytest.mark.parametrize("kind", ["state", "stream with a state", "stream with a flag"])
 @pytest.mark.parametrize("pickled", ["no", "iterator", "loader"])
 def test_a_dataset_with_a_state_is_as_the_epoch_has_left_it_that_set_epoch_ends(
     pickled: str, kind: str

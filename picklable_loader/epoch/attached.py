@@ -38,6 +38,7 @@ def left_behind(history: History, spec: Spec) -> dict[int, Any]:
 
 def take_over(history: History, spec: Spec, dataset: Any) -> None:
     """Have the attached dataset in the state of the one that was left behind."""
+    drift = history.past.get("changed", ())
     history.source.dataset, history.past = dataset, {}
     announced = history.choice.announced
     if spec.workers:  # they are given these states later
@@ -47,5 +48,5 @@ def take_over(history: History, spec: Spec, dataset: Any) -> None:
     origin = history.origin(spec)  # as the program has built it
     settle(dataset, history.carried.values())
     if origin is not None:
-        origin.ends()  # those epochs have changed it
+        origin.takes_over(drift)
     history.choice.put_back(spec, origin, announced)

@@ -492,16 +492,18 @@ class CountsToo(SetByTheProgram):
 
 @pytest.mark.parametrize("step", [0, 1, 2])
 @pytest.mark.parametrize("kind, warned", [(SetByTheProgram, False), (CountsToo, True)])
-@pytest.mark.parametrize("again", ["same process", "unpickled"])
+@pytest.mark.parametrize("again", ["same process", "unpickled", "attached"])
 def test_what_the_program_sets_between_epochs_is_no_change_by_epochs(
     again: str, kind: Any, warned: bool, step: int
 ) -> None:
     """A resumed program sets it as well. Each state of a later epoch warned of it."""
-    loader: Any = DataLoader(kind(), 4, seed=0)
+    loader: Any = DataLoader(kind(), 4, seed=0, pickle_dataset=again != "attached")
     for epoch in range(3):
         loader.dataset.epoch = 10 * epoch
-        if again == "unpickled":
+        if again != "same process":
             loader = pickle.loads(pickle.dumps(loader))
+        if again == "attached":
+            loader.attach(kind())
         iterator = iter(loader)
         for _ in range(step):
             next(iterator)

@@ -148,6 +148,11 @@ class FirstBaseline(Baseline):
         self._note(self._by_epochs)
         self._between = True
 
+    def takes_over(self, drift: Iterable[str]) -> None:
+        """It was made what another one had become; of that, epochs had changed ``drift``."""
+        self._note(self._by_program)
+        self._by_epochs.update(drift)
+
     def _forms(self) -> dict[str, bytes | None]:
         if is_stateful(self._dataset):
             return {}

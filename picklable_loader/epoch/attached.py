@@ -10,6 +10,7 @@ from typing import Any
 
 from ..datasets.protocol import set_epoch_of
 from ..errors import CannotSaveError
+from ..fetching.worker.baseline import Baseline
 from ..saving.pickles.picklers import to_bytes
 from ..saving.pickles.placeholder import is_absent
 from .history import History
@@ -23,7 +24,8 @@ def left_behind(history: History, spec: Spec) -> dict[int, Any]:
     Raises:
         CannotSaveError: its ``state_dict`` raises.
     """
-    here = history.iterated and not (spec.reads_copies or is_absent(spec.dataset))
+    moved = history.iterated or history.carried
+    here = moved and not (spec.reads_copies or is_absent(spec.dataset))
     if not here or history.resume is not None:  # a state says what it is to be
         return history.carried
     if not spec.stateful:
@@ -46,7 +48,16 @@ def take_over(history: History, spec: Spec, dataset: Any) -> None:
             set_epoch_of(dataset, announced)
         return
     origin = history.origin(spec)  # as the program has built it
-    settle(dataset, history.carried.values())
+    history.choice.put_back(spec, origin, announced)
+    settle(dataset, history.carried.values())  # which was taken after that
     if origin is not None:
         origin.takes_over(drift)
-    history.choice.put_back(spec, origin, announced)
+        if (undo := origin.to_undo()) is not None:
+            history.taken_over = {"begun": undo}
+
+
+def give_back(history: History, spec: Spec) -> None:
+    """Have the attached dataset as the program has built it, for a state that was loaded."""
+    Baseline.put_back(spec.dataset, history.taken_over)
+    history.taken_over = {}
+    history.choice.put_back(spec, history.origin_known, history.choice.announced)

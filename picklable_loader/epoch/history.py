@@ -26,6 +26,7 @@ from .set_epoch import EpochChoice
 from .spec import Spec
 from .stream_states import (
     brought,
+    kept_of,
     read,
     remembers,
     settle,
@@ -34,6 +35,7 @@ from .stream_states import (
     warn_of_forgotten,
     warn_of_left,
     warn_of_lengths,
+    warn_of_used,
 )
 
 
@@ -66,8 +68,10 @@ class History:
         self.iterated = False
         #: see `origin`; None before the first epoch
         self.origin_known: FirstBaseline | None = None
-        #: by stream, the state of a dataset with a state then, if no worker has a copy of it
-        self.built: dict[int, Any] = {}
+        #: by stream, the state of a dataset with a state then, if no worker has a copy; see `kept_of`
+        self.built: dict[int, Any] | None = {}
+        #: entries of a state that undo what `attached.take_over` has made of the dataset
+        self.taken_over: dict[str, Any] = {}
         self.shared_seeds = SharedSeeds(source)
 
     # --- saving ----------------------------------------------------------------------------------
@@ -366,9 +370,9 @@ class History:
     def _opened(self, run: Run) -> Run:
         self.source.generators = run.spec.generators
         if not self.iterated and not run.spec.reads_copies:
-            built = state_now(run.spec.dataset, run.spec.iterable, self.choice.dataset_has)
-            self.built = {at: each for at, each in built.items() if type(each) is bytes}
-        self.iterated = True
+            now = state_now(run.spec.dataset, run.spec.iterable, self.choice.dataset_has)
+            self.built = kept_of(now)
+        self.iterated, self.taken_over = True, {}
         run.open(self.shared_seeds, positions_left(run.spec, self.carried))
         return run
 
@@ -436,7 +440,9 @@ class History:
         position = Position(start, given, at_epoch_end=choice, pending=True)
         if of is None or of is self.position:
             # Another epoch has left them. A state of before the first one has none.
-            self.carried = {} if cursor.streams else self.built
+            if self.built is None and not cursor.streams:
+                warn_of_used(spec.dataset)
+            self.carried = {} if cursor.streams else self.built or {}
             if spec.reads_copies and self.carried:  # since a num_workers that was set meanwhile
                 settle(spec.dataset, self.carried.values())
                 self.carried = {}

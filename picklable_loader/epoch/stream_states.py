@@ -123,7 +123,16 @@ def warn_of_left(dataset: Any) -> None:
         f"the epoch before was left in its middle. A resume from this state_dict() loads the "
         f"state_dict() of the dataset {type(dataset).__qualname__} as it is now, and then calls "
         "iter(). It gives other samples if iter() begins elsewhere after load_state_dict() than "
-        "without. Take the state after the next epoch's first batch, or after a whole epoch",
+        "without. Take the state after the next epoch's first batch, or after a whole epoch"
+    )
+
+
+def warn_of_used(dataset: Any) -> None:
+    """Warn, when a state of before the first epoch is loaded, of a dataset that is not as then."""
+    warn(
+        f"the dataset {type(dataset).__qualname__} is as earlier passes of this loader have left "
+        "it: the loaded state is of before the first epoch, and holds none of it. Load it into a "
+        "new loader with a new dataset"
     )
 
 
@@ -150,6 +159,15 @@ def state_now(dataset: Any, iterable: bool, announced: int | None) -> dict[int, 
     except Exception as error:  # whatever people's state_dict raises: users who save hear of it
         what, why = f"the dataset {type(dataset).__qualname__}", f"{type(error).__name__}: {error}"
         return {0: CannotSaveError(what, why, "Its state_dict should work between epochs, too")}
+
+
+def kept_of(states: dict[int, Any]) -> dict[int, Any] | None:
+    """The states, to be kept as long as the loader lives; None: one is large, or is an error."""
+    small = all(type(state) is bytes and len(state) < _MOST_KEPT for state in states.values())
+    return states if small else None
+
+
+_MOST_KEPT = 1 << 20
 
 
 def settle(dataset: Any, states: Iterable[Any]) -> None:

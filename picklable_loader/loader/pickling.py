@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from ..core.checks import whole_number
-from ..epoch.attached import left_behind, take_over
+from ..epoch.attached import give_back, left_behind, take_over
 from ..epoch.fits import unlike_its_pickle
 from ..epoch.history import History
 from ..epoch.options import AtEpochEnd, Options
@@ -290,6 +290,8 @@ def load_into(
     history = loader._pl.history
     iterated = history.iterated
     position = history.load(spec, state, strict, at_epoch_end, of)
+    if history.taken_over:
+        give_back(history, spec)
     if iterated and position.start is not None:
         warn_of_moved(spec, position.start.cursor)
     adopt(loader, position.seed)

@@ -339,6 +339,7 @@ class CustomOrder:
         except BaseException as error:
             own = isinstance(error, LoaderError) or self.record.raised == id(error)
             self.record, self._iterator = Record.read(saved), None  # the next take begins again
+            self._turns.give_up()
             if own or not isinstance(error, SYMPTOMS):
                 raise
             raise DamagedStateError("order", "what this sampler's order saves", error) from error

@@ -49,6 +49,11 @@ class SamplerTurns:
         other.leave(now)
         return now
 
+    def give_up(self) -> None:
+        """It has failed to move the sampler, and moves it no more; a traceback may hold it."""
+        if self.newest:
+            forget(self._sampler)
+
     def begin(self) -> tuple[Frozen, str | None]:
         """This one is about to move the sampler, as it is now; returns what `changes` does."""
         now = self.claim()

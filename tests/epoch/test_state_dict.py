@@ -400,6 +400,34 @@ def test_a_used_loader_goes_back_to_before_its_first_epoch(
     assert [seen(iter(loader)) for _ in range(2)] == whole
 
 
+class Large(CountedNoise):
+    def state_dict(self) -> Any:
+        return {**super().state_dict(), "buffer": torch.zeros(400, 1000)}
+
+
+class Unready(CountedNoise):
+    """It has no state before its first sample."""
+
+    def state_dict(self) -> Any:
+        if not self.reads:
+            raise ValueError("nothing was read")
+        return super().state_dict()
+
+
+@pytest.mark.parametrize("kind, warned", [(CountedNoise, False), (Large, True), (Unready, True)])
+def test_a_dataset_that_cannot_be_put_back_to_before_its_first_epoch_is_warned_of(
+    kind: Any, warned: bool
+) -> None:
+    loader = DataLoader(kind(12), 3, seed=5, snapshot_every_n_steps=10)
+    loader.load_state_dict({})
+    seen(iter(loader))
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        loader.load_state_dict({})
+    assert [each for each in given if "earlier passes" in str(each.message)] == given
+    assert len(given) == warned
+
+
 @pytest.mark.parametrize("kind", ["state", "stream with a state", "stream with a flag"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_that_are_set_later_find_the_dataset_of_before_the_first_epoch(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import copy
 import dataclasses
 import enum
 import itertools
@@ -677,6 +678,45 @@ def test_what_a_sampler_raises_in_a_replay_is_its_own_error() -> None:
         iter(loader)
     lines[1] = "1"
     assert next(iter(loader)).tolist() == [4, 5]
+
+
+class OwnGeneratorOf(Sampler[int]):
+    """Its lines are read anew in each pass, and may fail."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = iter, lambda: lines  # a file
+        self.rng = random.Random(3)
+
+    def __iter__(self) -> Iterator[int]:
+        order = [int(line) for line in self._lines[1]()]
+        self.rng.shuffle(order)
+        yield from order
+
+
+@pytest.mark.parametrize("by_pickle", [False, True])
+def test_a_replay_that_has_failed_and_is_still_referred_to_does_no_harm(by_pickle: bool) -> None:
+    """A notebook keeps the traceback: the next epochs began like the resumed one."""
+    lines = [str(number) for number in range(LENGTH)]
+
+    def made() -> Any:
+        return DataLoader(range(LENGTH), 2, sampler=OwnGeneratorOf(lines), seed=1, codec="dill")
+
+    iterator = iter(made())
+    next(iterator)
+    again = made()
+    if by_pickle:
+        resumed: Any = copy.deepcopy(iterator)
+        lines = resumed.loader.sampler._lines[1]()
+        again = resumed.loader
+    else:
+        again.load_state_dict(iterator.state_dict())
+    expected = [_flat(iterator), _flat(iterator.loader), _flat(iterator.loader)]
+    line, lines[1] = lines[1], "1;"
+    with pytest.raises(ValueError, match="1;") as kept:
+        next(resumed) if by_pickle else iter(again)
+    lines[1] = line
+    assert [_flat(resumed if by_pickle else again), _flat(again), _flat(again)] == expected
+    assert kept.value.__traceback__ is not None
 
 
 def test_an_iterator_that_has_raised_and_gone_on_cannot_be_replayed() -> None:

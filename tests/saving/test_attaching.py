@@ -417,3 +417,50 @@ def warned_of(owner: Any) -> bool:
         warnings.simplefilter("always")
         owner.state_dict()
     return any("have changed its attributes" in str(each.message) for each in given)
+
+
+class CountsInItsEpoch(CountsPasses):
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("again_before", [False, True])
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.LoaderWarning")
+def test_what_epochs_have_made_of_the_chosen_epoch_is_attached(again_before: bool) -> None:
+    """The dataset was given the chosen epoch once more, over that."""
+    loader = DataLoader(CountsInItsEpoch(), 2, seed=1, pickle_dataset=False)
+    loader.set_epoch(4)
+    lists(loader)
+    if again_before:
+        loader = pickle.loads(pickle.dumps(loader))
+        loader.attach(CountsInItsEpoch())
+        loader.set_epoch(9)
+    again = pickle.loads(pickle.dumps(loader))
+    again.attach(CountsInItsEpoch())
+    for _ in range(2):
+        assert lists(again) == lists(loader)
+
+
+@pytest.mark.parametrize("sets_epochs", [False, True])
+@pytest.mark.parametrize("by_loader", [False, True])
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.LoaderWarning")
+def test_a_state_is_loaded_into_an_attached_loader_as_into_a_new_one(
+    by_loader: bool, sets_epochs: bool
+) -> None:
+    """The dataset had what the pickle brings, and the replay began with that."""
+    loader = DataLoader(CountsPasses(), 2, seed=1, pickle_dataset=False)
+    if sets_epochs:
+        loader.set_epoch(4)
+    lists(loader)
+    iterator = iter(loader)
+    next(iterator)
+    state = iterator.state_dict()
+    again: Any = pickle.loads(pickle.dumps(loader if by_loader else iterator))
+    again.attach(CountsPasses())
+    again = again if by_loader else again.loader
+    again.load_state_dict(state)
+    new = DataLoader(CountsPasses(), 2, seed=1)
+    new.load_state_dict(state)
+    for _ in range(2):
+        assert lists(again) == lists(new)

@@ -49,7 +49,7 @@ class Baseline:
 
     def changes(self) -> bytes | None:
         """A state with the changes to undo before a replay, and the drift; else what `state` is."""
-        begun = self._to_undo()
+        begun = self.to_undo()
         drift = {"drift": self.drift} if self.drift else {}
         if begun is None and not drift:
             return self.state
@@ -57,7 +57,7 @@ class Baseline:
         changes = {} if begun is None else {"begun": begun}
         return pickle.dumps({**entries, **changes, **drift}, pickle.HIGHEST_PROTOCOL)
 
-    def _to_undo(self) -> tuple[list[str], bytes] | None:
+    def to_undo(self) -> tuple[list[str], bytes] | None:
         """New attributes, and a pickle of those that have changed; None if there are none."""
         now = attributes_of(self._dataset)
         new = sorted(now.keys() - self._names)

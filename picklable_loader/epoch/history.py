@@ -68,7 +68,7 @@ class History:
         self.iterated = False
         #: see `origin`; None before the first epoch
         self.origin_known: FirstBaseline | None = None
-        #: by stream, the state of a dataset with a state then, if no worker has a copy; see `kept_of`
+        #: by stream, the state then of a dataset that no worker has a copy of; see `kept_of`
         self.built: dict[int, Any] | None = {}
         #: entries of a state that undo what `attached.take_over` has made of the dataset
         self.taken_over: dict[str, Any] = {}

@@ -39,7 +39,7 @@ def left_behind(history: History, spec: Spec) -> dict[int, Any]:
 
 
 def take_over(history: History, spec: Spec, dataset: Any) -> None:
-    """Have the attached dataset in the state of the one that was left behind."""
+    """Bring the attached dataset to the state of the one that the pickle lacks."""
     drift = history.past.get("changed", ())
     history.source.dataset, history.past = dataset, {}
     announced = history.choice.announced
@@ -57,7 +57,7 @@ def take_over(history: History, spec: Spec, dataset: Any) -> None:
 
 
 def give_back(history: History, spec: Spec) -> None:
-    """Have the attached dataset as the program has built it, for a state that was loaded."""
+    """Bring the attached dataset back to what the program has built: a state was loaded."""
     Baseline.put_back(spec.dataset, history.taken_over)
     history.taken_over = {}
     history.choice.put_back(spec, history.origin_known, history.choice.announced)

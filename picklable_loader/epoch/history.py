@@ -140,7 +140,7 @@ class History:
         return self.origin_known
 
     def past_by_now(self) -> Mapping[str, Sequence[str]]:
-        """What epochs have done to the program's own dataset; see `FirstBaseline.past`."""
+        """Changes of the program's own dataset by epochs; see `FirstBaseline.past`."""
         return self.past if self.origin_known is None else self.origin_known.past()
 
     def state(self, spec: Spec, position: Position | None, behind: int = 0) -> dict[str, Any]:
@@ -310,7 +310,7 @@ class History:
         if position is not None and position.waits_for_feedback(spec):
             left = self.resumed_run(spec, position, carryover)
         if left is not None:
-            left.restore_sampler()  # it may have been left before, and set since
+            left.restore_sampler()  # a new pass moves it next: iterators note how they leave it
             left.hear_the_end()
         self.choice.give_what_is_due(spec, self.origin_known)
         if spec.options.seed is not None:

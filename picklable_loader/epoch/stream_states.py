@@ -167,6 +167,7 @@ def kept_of(states: dict[int, Any]) -> dict[int, Any] | None:
     return states if small else None
 
 
+#: bytes
 _MOST_KEPT = 1 << 20
 
 

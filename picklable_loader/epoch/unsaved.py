@@ -235,10 +235,11 @@ def warn_of_moved(spec: Spec, cursor: Cursor) -> None:
 def _warn_of_moved(found: Found, drawn: str, owner: str) -> None:
     if text := _text(found):
         kept = "keep the generator itself in an attribute of the sampler, or "
+        kept = kept if owner == "sampler" else ""
         warn(
             f"no state holds that of {text}, and earlier passes of this loader have moved it. If "
             f"{drawn} drawn from it, the loader gives others than it gave before. Load the state "
-            f"into a new loader with a new {owner}; or {kept * (owner == 'sampler')}give the "
+            f"into a new loader with a new {owner}; or {kept}give the "
             f"{owner} state_dict and load_state_dict"
         )
 

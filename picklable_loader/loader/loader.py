@@ -359,9 +359,8 @@ class DataLoader(Picklable[_T]):
         if dropped is not None:
             owners = ["sampler"] * (not spec.known) + ["dataset"] * spec.streamed
             made = f", and what that epoch had made of the {' and the '.join(owners)}"
-            warn(
-                f"set_epoch({epoch}) drops the loaded state of epoch {dropped}{made * bool(owners)}"
-            )
+            made = made if owners else ""
+            warn(f"set_epoch({epoch}) drops the loaded state of epoch {dropped}{made}")
 
     def batch_at(self, step: int, epoch: int | None = None) -> _T:
         """The same batch again, augmentation included, without touching any live iterator.

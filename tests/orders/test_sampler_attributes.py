@@ -895,24 +895,36 @@ def test_a_numpy_generator_that_a_state_has_made_spawns_none() -> None:
         sampler.rng.spawn(1)
 
 
-class SavedAndSet(ClassDefault):
-    """Its state_dict has the position and the epoch. The program sets which half it gives."""
+class FromTheClass(ClassDefault):
+    """Its position is an attribute of the class until the first index; its state has it."""
 
-    def __init__(self) -> None:
-        self.at, self.half, self.owner = 0, 0, None
+    at = 0
 
     def __iter__(self) -> Iterator[int]:
-        order = random.Random(self.epoch + 100 * self.half).sample(range(N), N)
+        order = random.Random(self.seed()).sample(range(N), N)
         while self.at < N:
             self.at += 1
             yield order[self.at - 1]
         self.at, self.epoch = 0, self.epoch + 1
+
+    def seed(self) -> int:
+        return self.epoch
 
     def state_dict(self) -> dict[str, int]:
         return {"at": self.at, "epoch": self.epoch}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.at, self.epoch = state["at"], state["epoch"]
+
+
+class SavedAndSet(FromTheClass):
+    """Its state_dict has the position and the epoch. The program sets which half it gives."""
+
+    def __init__(self) -> None:
+        self.at, self.half, self.owner = 0, 0, None
+
+    def seed(self) -> int:
+        return self.epoch + 100 * self.half
 
 
 @PLACES
@@ -978,22 +990,3 @@ def test_a_state_that_a_begun_iterator_loads_undoes_what_it_has_drawn(
     next(iterator)
     iterator.load_state_dict(state)
     assert _flat(iterator) == whole
-
-
-class FromTheClass(ClassDefault):
-    """Its position is an attribute of the class until the first index; its state has it."""
-
-    at = 0
-
-    def __iter__(self) -> Iterator[int]:
-        order = random.Random(self.epoch).sample(range(N), N)
-        while self.at < N:
-            self.at += 1
-            yield order[self.at - 1]
-        self.at, self.epoch = 0, self.epoch + 1
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at, "epoch": self.epoch}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at, self.epoch = state["at"], state["epoch"]

@@ -135,9 +135,9 @@ class FirstBaseline(Baseline):
         self._set_by_epoch |= {path for path, form in after.items() if form != before.get(path)}
 
     def begins(self, by_state: bool) -> None:
-        """An epoch begins; what has changed since the end of the one before, the program has set.
+        """An epoch begins. The program has set what has changed since the end of the one before.
 
-        ``by_state``: it goes on from a state, which has set it.
+        ``by_state``: the epoch goes on from a state, which has set that.
         """
         by_program = self._between and not by_state
         self._note(self._by_program if by_program else self._by_epochs)
@@ -149,7 +149,7 @@ class FirstBaseline(Baseline):
         self._between = True
 
     def takes_over(self, drift: Iterable[str]) -> None:
-        """It was made what another one had become; of that, epochs had changed ``drift``."""
+        """The dataset was given another one's attributes, of which epochs had changed ``drift``."""
         self._note(self._by_program)
         self._by_epochs.update(drift)
 

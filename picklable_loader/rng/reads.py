@@ -243,8 +243,8 @@ def _attributes_of(code: CodeType, begin: str) -> tuple[tuple[str, ...], ...]:
     found: dict[tuple[str, ...], None] = {}  # in the code's order, in any process
     path: tuple[str, ...] = ()
     for each in dis.get_instructions(code):
-        if each.opname == begin:
-            path = (each.argval,)
+        if begin in each.opname:  # such as LOAD_FAST_BORROW, or two at once (Python 3.13, 3.14)
+            path = (each.argval if type(each.argval) is str else each.argval[-1],)
         elif path and each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             path = (*path, each.argval)
             found[path] = None

@@ -277,6 +277,16 @@ class DrawsFromItsData(Sampler[int]):
         return iter(self.data.rng.permutation(N).tolist())
 
 
+def permuted(count: int, rng: Any) -> list[int]:
+    return rng.permutation(count).tolist()  # type: ignore[no-any-return]
+
+
+class GivesItToAFunction(DrawsFromItsData):
+    def __iter__(self) -> Iterator[int]:
+        count = len(self)
+        return iter(permuted(count, self.data.rng))  # Python 3.13 loads both names at once
+
+
 class OwnBesideItsData(DrawsFromItsData):
     def __init__(self, data: Draws) -> None:
         self.data, self.rng = data, np.random.default_rng(4)
@@ -294,7 +304,7 @@ def test_a_save_warns_of_a_sampler_that_draws_from_its_datasets_generator(
 ) -> None:
     """The loader seeds it for the samples, and no state has it."""
     data = Draws(np.random.default_rng(3))
-    for make in OwnBesideItsData, DrawsFromItsData:
+    for make in OwnBesideItsData, DrawsFromItsData, GivesItToAFunction:
         loader: Any = DataLoader(data, BATCH, sampler=make(data), seed=1, num_workers=workers)
         lists(loader)
         iterator = iter(loader)

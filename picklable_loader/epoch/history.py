@@ -318,8 +318,7 @@ class History:
         draws_as = self._drawing(spec)
         if carryover is None and draws_as == "persistent_workers":  # they have ended, or never were
             carryover = self.carryover if position is None else position.carryover()
-        announced = self.choice.announced
-        start = Cursor(self.next_epoch, announced=announced, draws_as=draws_as)
+        start = Cursor(self.next_epoch, announced=self.choice.announced, draws_as=draws_as)
         return self._opened(Run(spec, self.source, start, carryover, goes_on=False))
 
     def after_unpickling(self, spec: Spec) -> tuple[Saved | None, Carryover | None]:
@@ -438,9 +437,10 @@ class History:
         self.choice.put_back(spec, self.origin_known, cursor.announced)
         self.choice.announced = cursor.announced
         position = Position(start, given, at_epoch_end=choice, pending=True)
-        if of is None or of is self.position:
-            # Another epoch has left them. A state of before the first one has none.
-            if self.built is None and not cursor.streams:
+        if of in (None, self.position):
+            # Another epoch has left them, here or in a pickle. A state of before the first has none.
+            came = self.carried and spec.stateful and not (self.iterated or spec.reads_copies)
+            if (came or self.built is None) and not cursor.streams:
                 warn_of_used(spec.dataset)
             self.carried = {} if cursor.streams else self.built or {}
             if spec.reads_copies and self.carried:  # since a num_workers that was set meanwhile

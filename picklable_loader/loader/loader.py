@@ -369,8 +369,10 @@ class DataLoader(Picklable[_T]):
 
         Args:
             step: number of the batch within the epoch, from 0.
-            epoch: the epoch; None for the one at hand. Another one is known only with ``seed=``,
-                or where the order is not random.
+            epoch: the epoch; None for that of the newest pass, which may be over: after epoch 0,
+                `epoch` is 1, and None means 0. A loader that was resumed between two epochs has no
+                pass, and None means the next epoch. Another epoch is known only with ``seed=``, or
+                where the order is not random.
 
         Returns:
             The batch, fetched in this process.

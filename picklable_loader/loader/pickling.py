@@ -33,7 +33,7 @@ from ..rng.program import ProgramStates, capture_program
 from ..rng.source import Source
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.parts import class_of, packed, unpacked
-from ..saving.pickles.placeholder import is_absent
+from ..saving.pickles.placeholder import check_present, is_absent
 from ..saving.states.tree import with_checksum
 from .agreement import adopt, gathered
 from .copies import apart, named_copy, shared
@@ -284,6 +284,7 @@ def load_into(
     of: Position | None,
 ) -> Position:
     """Load a state into a loader; see `DataLoader.load_state_dict` and `History.load`."""
+    check_present(loader.dataset)  # only the dataset says whether the state is one of its kind
     spec = spec_of(loader)
     saved = state.get("program") if restore_rng and isinstance(state, dict) else None
     program = ProgramStates(saved) if restore_rng else None

@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -426,6 +427,25 @@ def test_a_dataset_that_cannot_be_put_back_to_before_its_first_epoch_is_warned_o
         loader.load_state_dict({})
     assert [each for each in given if "earlier passes" in str(each.message)] == given
     assert len(given) == warned
+
+
+@pytest.mark.parametrize("workers, warned", [(0, True), (1, False)])
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_dataset_that_a_pickle_brings_as_epochs_have_left_it_is_warned_of(
+    attached: bool, workers: int, warned: bool
+) -> None:
+    """Nobody knows how it was before the first epoch, which the loaded state is of."""
+    loader = DataLoader(
+        CountedNoise(12), 3, seed=5, num_workers=workers, pickle_dataset=not attached
+    )
+    state = loader.state_dict()
+    whole = seen(iter(loader))
+    again = pickle.loads(pickle.dumps(loader))
+    if attached:
+        again.attach(CountedNoise(12))
+    with pytest.warns(LoaderWarning, match="earlier passes") if warned else nullcontext():
+        again.load_state_dict(state)
+    assert warned or seen(iter(again)) == whole
 
 
 @pytest.mark.parametrize("kind", ["state", "stream with a state", "stream with a flag"])

@@ -464,3 +464,22 @@ def test_a_state_is_loaded_into_an_attached_loader_as_into_a_new_one(
     new.load_state_dict(state)
     for _ in range(2):
         assert lists(again) == lists(new)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: list(range(8)), CountsPasses, lambda: CountedNoise(8)],
+    ids=["list", "stream", "state"],
+)
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+def test_a_dataset_is_attached_before_a_state_is_loaded(make: Callable[[], Any]) -> None:
+    """The state's mismatch with no dataset at all had been taken for the program's fault."""
+    loader = DataLoader(make(), 2, seed=1, pickle_dataset=False)
+    next(iterator := iter(loader))
+    state = iterator.state_dict()
+    again: Any = pickle.loads(pickle.dumps(loader))
+    with pytest.raises(UsageError, match=r"attach\(dataset\) with the \w+ first"):
+        again.load_state_dict(state)
+    again.attach(make())
+    again.load_state_dict(state)
+    assert lists(again) == lists(iterator)

@@ -438,7 +438,7 @@ class History:
         self.choice.announced = cursor.announced
         position = Position(start, given, at_epoch_end=choice, pending=True)
         if of in (None, self.position):
-            # Another epoch has left them, here or in a pickle. A state of before the first has none.
+            # Epochs have left them, here or in a pickle. A state of before the first one has none.
             came = self.carried and spec.stateful and not (self.iterated or spec.reads_copies)
             if (came or self.built is None) and not cursor.streams:
                 warn_of_used(spec.dataset)

@@ -105,7 +105,7 @@ def test_an_order_does_not_depend_on_the_default_device(
 
 OLD = pytest.mark.skipif(
     sys.version_info >= (3, 14),
-    reason="with a default timeout, Python 3.14 cannot speak to its fork server; torch fails as well",
+    reason="with a default timeout Python 3.14 loses its fork server; torch fails as well",
 )
 IDLES = """
 import socket, sys

@@ -15,7 +15,6 @@ import signal
 import stat
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -120,21 +119,6 @@ def test_what_torch_reads_without_code_is_read(name: str, target: Path) -> None:
     value = values_of_torch()[name]
     save(value, target)
     assert repr(load(target, weights_only=True)) == repr(value)
-
-
-def test_a_warning_of_torchs_that_is_an_error_is_not_taken_for_damage(
-    target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save({"weights": torch.eye(3)}, target)
-    whole = torch.load
-
-    def warns(*arguments: Any, **options: Any) -> Any:
-        warnings.warn("as torch 2.14 does of sparse tensors", UserWarning, stacklevel=2)
-        return whole(*arguments, **options)
-
-    monkeypatch.setattr(torch, "load", warns)
-    with pytest.raises(UserWarning, match="sparse"):
-        load(target, weights_only=True)
 
 
 def test_tensors_that_share_memory_share_it_afterwards(target: Path) -> None:

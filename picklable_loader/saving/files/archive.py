@@ -154,7 +154,6 @@ def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
         DamagedStateError: torch.save has not written it.
         UsageError: there is more in it than states and tensors.
         Exception: what ``map_location`` raises, and what torch raises about memory or a device.
-        Warning: torch's, where the program makes errors of them; 2.14 warns of sparse tensors.
     """
     Archive(body, name).check()
     try:
@@ -165,7 +164,7 @@ def load_screened(body: BinaryIO, name: str, map_location: Any) -> Any:
             "code, and loading it runs that code. Save state_dict() of the iterator instead; or "
             "pass weights_only=False if you trust whoever wrote the file"
         ) from error
-    except (MemoryError, Warning):
+    except MemoryError:
         raise
     except Exception as error:
         try:

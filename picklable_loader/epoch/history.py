@@ -439,8 +439,8 @@ class History:
         position = Position(start, given, at_epoch_end=choice, pending=True)
         if of in (None, self.position):
             # Epochs have left them, here or in a pickle. A state of before the first one has none.
-            came = self.carried and spec.stateful and not (self.iterated or spec.reads_copies)
-            if (came or self.built is None) and not cursor.streams:
+            used = self.carried and spec.stateful and not (self.iterated or spec.reads_copies)
+            if (used or self.built is None) and not cursor.streams:
                 warn_of_used(spec.dataset)
             self.carried = {} if cursor.streams else self.built or {}
             if spec.reads_copies and self.carried:  # since a num_workers that was set meanwhile

@@ -30,7 +30,8 @@ class Stuck(torch.utils.data.Dataset):
                 pass
         return index
 
-it = iter(DataLoader(Stuck(), batch_size=2, num_workers=WORKERS))
+fork = {"multiprocessing_context": "fork"} if WORKERS else {}  # the semaphore asks for it
+it = iter(DataLoader(Stuck(), batch_size=2, num_workers=WORKERS, **fork))
 seen = []
 """
 _LOOP = """

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from zoo.processes import processes_with
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -61,18 +62,6 @@ def ran(name: str, folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 _JUPYTER = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
-
-
-def processes_with(mark: str) -> list[str]:
-    """Processes that have inherited a mark; workers and kernels do."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (path / "environ").read_bytes():
-                found.append((path / "cmdline").read_text())
-        except OSError:  # it has ended, or is somebody else's
-            continue
-    return found
 
 
 def text(outputs: list[dict[str, Any]]) -> str:

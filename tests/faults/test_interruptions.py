@@ -194,6 +194,11 @@ ACTS: dict[str, Any] = {
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("way", ["plain", "locked", "converted", "portable"])
 @pytest.mark.parametrize("act", ACTS)
+@pytest.mark.xfail(
+    sys.version_info[:2] == (3, 14),
+    reason="`with lock` of Python 3.14 can leave it locked (python/cpython#148874)",
+    strict=False,
+)
 def test_after_what_a_signal_handler_raises_any_thread_can_go_on(
     act: str, way: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,7 +74,8 @@ class Filled:
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     try:
-        list(DataLoader(Filled(), 1, num_workers={workers}, transport="arena"))
+        options = dict(transport="arena", multiprocessing_context="fork")
+        list(DataLoader(Filled(), 1, num_workers={workers}, **options))
     except OSError as error:
         print(error)
 """

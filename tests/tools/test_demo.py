@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
+from zoo.processes import processes_with
 
 from picklable_loader.__main__ import main
 from picklable_loader.tools.demo import command
@@ -41,7 +43,7 @@ class Shown:
     facts: dict[str, Any]
     screen: str
     bars: str
-    session: int
+    mark: str
 
     def journal(self, run: str) -> list[dict[str, Any]]:
         lines = (self.folder / "runs" / f"{run}.jsonl").read_text().splitlines()
@@ -53,16 +55,15 @@ class Shown:
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
-    folder = tmp_path_factory.mktemp("demo")
+    folder, mark = tmp_path_factory.mktemp("demo"), uuid.uuid4().hex
     # Files, not pipes: a killed run's workers may hold a pipe open when the demo has ended.
     with (folder / "screen").open("w") as screen, (folder / "bars").open("w") as bars:
         process = subprocess.Popen(
             [sys.executable, "-m", "picklable_loader", "demo", "--epochs", "2", "--output", "out"],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "A_RUN_OF_THE_DEMO": mark},
             stdout=screen,
             stderr=bars,
-            start_new_session=True,
         )
         status = process.wait(timeout=_LIMIT_S)
     assert status == 0, (folder / "bars").read_text()
@@ -71,7 +72,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
         facts=json.loads((folder / "out" / "summary.json").read_text()),
         screen=(folder / "screen").read_text(),
         bars=(folder / "bars").read_text(),
-        session=process.pid,
+        mark=mark,
     )
 
 
@@ -140,7 +141,7 @@ def test_the_picture_shows_both_stories(shown: Shown) -> None:
 
 def test_no_process_of_the_demo_outlives_it(shown: Shown) -> None:
     deadline = time.monotonic() + _GRACE_S
-    while left := _processes_of(shown.session):
+    while left := processes_with(shown.mark):
         assert time.monotonic() < deadline, left
 
 
@@ -189,15 +190,3 @@ def test_what_is_not_installed_is_named_with_the_extra_that_brings_it(
     said = capsys.readouterr().err
     assert "scikit-learn" in said and "picklable-loader[demo]" in said
     assert not (tmp_path / "out").exists()
-
-
-def _processes_of(session: int) -> list[str]:
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended meanwhile
-        if int(fields[3]) == session and fields[0] != "Z":
-            found.append(status.parent.name)
-    return found

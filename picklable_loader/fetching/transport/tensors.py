@@ -102,8 +102,8 @@ class _Pickler(pickle.Pickler):
             attributes = obj.__dict__
             return (*reduced, attributes, None, None, _give) if attributes else reduced
         if kind is np.ndarray:
-            # Protocol 5 leaves an array read-only, or big-endian; what torch's workers give can be
-            # written to, and is native.
+            # Protocol 5 leaves an array read-only, or big-endian. What torch's workers give can be
+            # written to, and is native, up to Python 3.13, whose default is protocol 4.
             as_it_is = obj.flags.writeable and obj.dtype.isnative
             return obj.__reduce_ex__(5) if as_it_is else obj.__reduce__()
         if isinstance(obj, type):

@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +88,14 @@ def _do(plan: Plan, kind: str, role: str) -> int:
     """Do one run in a process of its own; returns its exit status."""
     arguments = [kind, role, str(plan.folder), str(plan.epochs)]
     command = [sys.executable, "-m", "picklable_loader.tools.demo.train", *arguments]
-    status = subprocess.run(command).returncode
+    run = subprocess.Popen(command, start_new_session=True)
+    try:
+        status = run.wait()
+    finally:
+        # Torch's workers look whether their parent lives. Under forkserver, the default from Python
+        # 3.14 on, this is the server, which lives while they do.
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
     if role == "killed":
         print("   SIGKILL", file=sys.stderr)  # at the end of its progress bar
     return status

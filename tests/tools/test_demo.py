@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 #: the demo takes 30 s, and 300 s beside three busy processes on each core
 _LIMIT_S = 800
 pytestmark = pytest.mark.timeout(_LIMIT_S + 100)
-#: torch's workers look every 5 seconds whether their parent lives
+#: what the demo has ended needs a moment; Python's resource tracker ends last
 _GRACE_S = 15
 
 

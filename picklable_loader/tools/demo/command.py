@@ -93,9 +93,10 @@ def _do(plan: Plan, kind: str, role: str) -> int:
         status = run.wait()
     finally:
         # Torch's workers look whether their parent lives. Under forkserver, the default from Python
-        # 3.14 on, this is the server, which lives while they do.
+        # 3.14 on, this is the server, which lives while they do. Python's resource tracker ignores
+        # SIGTERM: it removes their semaphores from /dev/shm, and ends.
         with suppress(ProcessLookupError):
-            os.killpg(run.pid, signal.SIGKILL)
+            os.killpg(run.pid, signal.SIGTERM)
     if role == "killed":
         print("   SIGKILL", file=sys.stderr)  # at the end of its progress bar
     return status

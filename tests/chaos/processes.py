@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
@@ -45,6 +46,8 @@ def fork(work: Callable[[], None], output: Path) -> int:
     try:
         _lead(0)
         _print_to(output)
+        # Python 3.14's default, forkserver, would ask the server of the process that was forked.
+        multiprocessing.set_start_method("fork", force=True)
         faulthandler.register(TELL)
         work()
         code = 0

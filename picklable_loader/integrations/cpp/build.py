@@ -355,7 +355,7 @@ def _folders_of_the_system(compiler: list[str]) -> tuple[str, ...]:
     found = [Path(path) for path in _system_headers()]
     for prefix in {Path("/usr"), Path("/usr/local"), program.parents[1]}:
         found += [prefix / "include", *prefix.glob("lib*/gcc*"), *prefix.glob("lib*/*llvm*")]
-        found += prefix.glob("lib*/clang*")
+        found += [*prefix.glob("lib*/clang*"), prefix / "lib" / "linux"]  # Debian 14's own links
     return tuple(f"{folder.resolve()}{os.sep}" for folder in found)
 
 

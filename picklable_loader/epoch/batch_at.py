@@ -17,7 +17,7 @@ from ..core.snapshot import from_plain, spacing
 from ..core.task import Task
 from ..datasets.protocol import set_epoch_of
 from ..errors import CannotSaveError, OrderMismatch, UsageError
-from ..fetching.worker.feedback import sending
+from ..fetching.worker.feedback import with_feedback
 from ..fetching.worker.fetch import Job, converted, make_fetcher
 from ..fetching.worker.on_error import Bad, NothingLeft, Thinned
 from ..orders.attributes import changed, freeze, prepare
@@ -70,8 +70,8 @@ def batch_at(
         with current(None), isolation():
             task = _task(spec, history.source, owner, cursor, order, step, shift)
             job = _of_epoch(job, history.choice.announced, epoch)
-            with sending():  # feedback came with the batch itself
-                batch = converted(make_fetcher(job, cursor.base_seed or 0).fetch(task), job)
+            fetcher = make_fetcher(job, cursor.base_seed or 0)
+            batch, _ = with_feedback(lambda: converted(fetcher.fetch(task), job))  # it came before
     except NothingLeft as none:
         raise _no_batch(step, none.skipped) from None
     return batch.batch if type(batch) is Thinned else batch

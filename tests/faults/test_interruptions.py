@@ -22,7 +22,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 from zoo import cuda
 
 import picklable_loader
-from picklable_loader import DataLoader
+from picklable_loader import DataLoader, send_feedback
 from picklable_loader.core.order import SequenceOrder
 from picklable_loader.errors import CannotSaveError, UsageError
 from picklable_loader.fetching.engine.pool_engine import PoolEngine
@@ -228,6 +228,8 @@ def test_after_what_a_signal_handler_raises_any_thread_can_go_on(
         finally:
             sys.setprofile(before)
         assert torch.equal(torch.get_rng_state(), program), f"call {at}"
+        with pytest.raises(UsageError, match="none is being fetched here"):
+            send_feedback(f"call {at}")
         iterator.stats()
         with ThreadPoolExecutor(1) as another:
             assert found + another.submit(lists, iterator).result(30) == expected, f"call {at}"

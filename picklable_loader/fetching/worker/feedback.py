@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ...errors import UsageError
 from ...saving.states.notes import note_of
+
+_T = TypeVar("_T")
 
 
 class _Here(threading.local):
@@ -42,19 +45,20 @@ def send_feedback(obj: Any) -> None:
     notes.append(note_of(obj, "send_feedback()", notes))
 
 
-class sending:
-    """A context in which a batch is fetched; gives the list that its feedback goes to."""
+def with_feedback(act: Callable[..., _T], *arguments: Any) -> tuple[_T, list[bytes]]:
+    """Run what fetches a batch.
 
-    def __enter__(self) -> list[bytes]:
-        global _latest
-        self._before = _here.notes
-        notes: list[bytes] = []
+    Returns:
+        The batch, and the feedback that came with it.
+    """
+    global _latest
+    notes: list[bytes] = []
+    before = _here.notes
+    try:  # no context manager: Ctrl-C as its __exit__ begins would leave these set for ever
         _here.notes = _latest = notes
-        return notes
-
-    def __exit__(self, *error: object) -> None:
-        global _latest
-        _here.notes = _latest = self._before
+        return act(*arguments), notes
+    finally:
+        _here.notes = _latest = before
 
 
 def sent() -> int:

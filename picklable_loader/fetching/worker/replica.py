@@ -33,7 +33,7 @@ from ...rng.current import set_current
 from ...rng.generators import GLOBAL, restore_all
 from ..transport.messages import Answer, EpochStart
 from .baseline import FirstBaseline
-from .feedback import sending
+from .feedback import with_feedback
 from .fetch import Fetcher, Job, StreamEnded, converted, hooks_of, make_fetcher, owned_by
 from .on_error import NothingLeft
 from .stream_state import Cadence, StreamSaver
@@ -163,8 +163,9 @@ class Replica:
         begun = position.ended or position.state_at > 0  # otherwise it is of the epoch before
         opened = partial(saver.open, position.state, begun)
         try:
-            with sending():  # it may find its position by reading what was delivered
-                self._fetcher = make_fetcher(job, seed, self._number, opened, position.state_at)
+            # It may find its position by reading what was delivered: its feedback was, too.
+            whose_stream = job, seed, self._number, opened, position.state_at
+            self._fetcher, _ = with_feedback(make_fetcher, *whose_stream)
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             if isinstance(error, AttributeError) and "__main__'" in text:
@@ -198,11 +199,11 @@ class Replica:
     def answer(self, run: int, task: Task, began_ns: int) -> Answer:
         """Do a task. An exception of people's code is the answer, unless it ends this process."""
         torch_worker._worker_info = self._shown
-        assert self._fetcher is not None, "the worker could not begin"
+        fetcher = self._fetcher
+        assert fetcher is not None, "the worker could not begin"
         whose = run, task.step, self._config.worker
         try:  # no local variable holds an error: its traceback would hold this frame, and that it
-            with sending() as notes:
-                batch = converted(self._fetcher.fetch(task), self._job)
+            batch, notes = with_feedback(lambda: converted(fetcher.fetch(task), self._job))
         except StreamEnded:
             return Answer(*whose, Ended, None, None, self.take_state(over=True))
         except NothingLeft as none:
@@ -213,7 +214,7 @@ class Replica:
             wrapped = None if self._config.here else ExceptionWrapper(where=self._config.where)
             return Answer(*whose, Failed, wrapped or error, None, state)
         state = None if self._saver is None else self._state_if_due(began_ns)
-        return Answer(*whose, Arrived, batch, None, state, notes=notes, made=self._fetcher.made)
+        return Answer(*whose, Arrived, batch, None, state, notes=notes, made=fetcher.made)
 
     def _state_if_due(self, began_ns: int, failed: bool = False) -> Any:
         """The stream's state, if one is due after a batch that was begun then.
@@ -248,8 +249,7 @@ class Replica:
     def _fetch_again(self, task: Task, position: StreamPosition) -> None:
         assert self._fetcher is not None
         try:
-            with sending():  # it was delivered, and so was its feedback
-                self._fetcher.fetch(task)
+            with_feedback(self._fetcher.fetch, task)  # it was delivered, and so was its feedback
         except StreamEnded:
             raise self._refusal(
                 f"it ended before batch {position.given}, which it had given when it was saved"

@@ -165,7 +165,7 @@ class Replica:
         try:
             # It may find its position by reading what was delivered: its feedback was, too.
             whose_stream = job, seed, self._number, opened, position.state_at
-            self._fetcher, _ = with_feedback(make_fetcher, *whose_stream)
+            self._fetcher = with_feedback(make_fetcher, *whose_stream)[0]
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             if isinstance(error, AttributeError) and "__main__'" in text:

@@ -273,7 +273,7 @@ class WorkerDied(LoaderError, RuntimeError):
 
 @dataclass(eq=False, repr=False)
 class NoSampleError(LoaderError, RuntimeError):
-    """All samples of many batches in a row were bad; the next call goes on behind them.
+    """All samples of many batches in a row were bad; the next call goes on after them.
 
     Attributes:
         batches: how many were passed over.

@@ -81,8 +81,8 @@ class Saved(NamedTuple):
     fits: dict[str, Any]
 
 
-def begins(cursor: Cursor) -> bool:
-    """An epoch is yet to be begun there, whichever comes next."""
+def before_epoch(cursor: Cursor) -> bool:
+    """No epoch was begun yet, whichever comes next."""
     # A rank may have got nothing yet from streams that others have read: it has their base seed.
     fresh = cursor.num_streams is None or cursor.base_seed is None
     return cursor.step == 0 and cursor.order is None and fresh
@@ -103,5 +103,5 @@ def sees_worker_info(cursor: Cursor) -> bool:
 
 
 def is_beginning(cursor: Cursor) -> bool:
-    """An epoch is yet to be begun there, and no rank has anything of it: any rank can begin it."""
-    return begins(cursor) and not (cursor.streams or cursor.window or cursor.next_step)
+    """No epoch was begun yet, and no rank has anything of it: any rank can begin it."""
+    return before_epoch(cursor) and not (cursor.streams or cursor.window or cursor.next_step)

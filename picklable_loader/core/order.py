@@ -12,6 +12,10 @@ class Order(Protocol):
 
     A *seekable* order is restored from its ``state()`` and a position. Any other is restored from
     its ``state()`` alone, which then covers everything taken so far.
+
+    The orders of this package have two attributes more. ``_pl_record`` is the name of the saved
+    state's record in `core.fields.FIELDS`; an order that somebody has registered checks its state
+    itself. ``to_restore`` says that nothing was taken since a state was loaded (`CustomOrder`).
     """
 
     seekable: bool
@@ -91,7 +95,7 @@ class SequenceOrder:
     """
 
     seekable = True
-    fields = "order of a sequence"
+    _pl_record = "order of a sequence"
 
     def __init__(self, make: Callable[[], Sequence[Any]]) -> None:
         self._make = make

@@ -100,8 +100,8 @@ class Schedule:
         self._placement = Placement(policy.workers, plan.streams if positions else 0, policy.moving)
         #: streams with states serve the tasks
         self._streamed = bool(positions)
-        remember = type(plan) is Plan
-        self._streams = StreamPositions(positions, self._placement, self._window, remember)
+        keeps_tasks = type(plan) is Plan
+        self._streams = StreamPositions(positions, self._placement, self._window, keeps_tasks)
         self._dispatch = Dispatch(self._window, self._placement, self._streams)
         #: no task is ever held: no stream may move, no bytes are counted, and no worker has died
         self._sends_at_once = not self._placement.moving and policy.bytes is None
@@ -297,7 +297,10 @@ class Schedule:
         return passed
 
     def _hear(self) -> None:
-        """Have the sampler hear while the consumer asks for nothing; no state is behind that."""
+        """Have the sampler hear while the consumer asks for nothing.
+
+        No state of before, with ``behind=``, can be taken afterwards.
+        """
         if self.feedback.listening:
             self._fault = self.feedback.hear() or self._fault
             self.deliveries.forget()
@@ -351,7 +354,7 @@ class Schedule:
                 self._refill(out)
 
     def _move_on(self, entry: Entry) -> Answered:
-        """Move on behind a step; returns its answer."""
+        """Move on past a step; returns its answer."""
         task, kind = entry.task, type(entry.answer)
         stream = task.stream if self._streamed else None
         position = None if stream is None else self._streams.copy_of(stream)

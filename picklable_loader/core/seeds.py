@@ -7,6 +7,10 @@ worker can do any task, and a task can be done again.
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import Literal
+
+#: how people's random numbers are seeded; see `DataLoader`
+Seeding = Literal["batch", "sample", "worker"]
 
 #: Seeds stay below 2**62: torch adds a worker's number to the base seed and wants an int64.
 _BITS = 62
@@ -32,7 +36,7 @@ def order_seed(seed: int, epoch: int) -> int:
 
 
 def batch_seed(base: int, number: int) -> int:
-    """The seed before a batch is fetched; ``number`` counts the batches of all ranks, from 0."""
+    """The seed before a batch is fetched; ``number`` is the batch's, of all ranks, from 0."""
     return _hash(b"batch:%d,%d" % (base, number))
 
 
@@ -47,7 +51,7 @@ def repeated_seed(seed: int, number: int) -> int:
 
 
 def stream_seed(base: int, stream: int, ordinal: int) -> int:
-    """The seed before the ``ordinal``-th batch of a stream (iterable-style data)."""
+    """The seed before a batch of a stream: its number in the stream, from 1; 0 is for ``iter``."""
     return _hash(b"stream:%d,%d,%d" % (base, stream, ordinal))
 
 

@@ -20,7 +20,7 @@ from ..core.snapshot import check_origin, from_plain
 from ..core.task import Task
 from ..datasets.protocol import is_stateful
 from ..errors import SYMPTOMS, DamagedStateError, StateError
-from ..orders.chunked import number
+from ..orders.chunked import checked_number
 from ..orders.torch_samplers import make_order
 from ..rng.generators import RNGS
 from ..rng.source import Setting, Source
@@ -68,7 +68,7 @@ def accept(
 
 
 def check(spec: Spec, source: Source, saved: Saved) -> None:
-    """Raise DamagedStateError unless a loader can go on from a position that fits it."""
+    """Raise DamagedStateError unless a loader can go on from a saved cursor that fits it."""
     cursor, fits = saved
     source.check(cursor.rng, cursor.workers)
     _check_workers(spec, cursor)
@@ -76,7 +76,7 @@ def check(spec: Spec, source: Source, saved: Saved) -> None:
     if spec.iterable:
         if cursor.order is not None:
             check_fields(cursor.order, "order of DataPipes", "order.")
-            number(cursor.order, "shared_seed")
+            checked_number(cursor.order, "shared_seed")
         return
     _check_sampler(spec, cursor)
     order = _order(spec, source, cursor)
@@ -139,7 +139,7 @@ def _order(spec: Spec, source: Source, cursor: Cursor) -> Order:
         raise
     except SYMPTOMS as error:  # an order that somebody has registered
         raise DamagedStateError("order", "what this sampler's order saves", error) from error
-    kind = getattr(order, "fields", None)
+    kind = getattr(order, "_pl_record", None)
     if saved is not None and kind is not None:
         check_fields(saved, kind, "order.")
     if order.seekable:

@@ -24,10 +24,10 @@ def left_behind(history: History, spec: Spec) -> dict[int, Any]:
     Raises:
         CannotSaveError: its ``state_dict`` raises.
     """
-    moved = history.iterated or history.carried
+    moved = history.iterated or history.next_states
     here = moved and not (spec.reads_copies or is_absent(spec.dataset))
     if not here or history.resume is not None:  # a state says what it is to be
-        return history.carried
+        return history.next_states
     if not spec.stateful:
         origin = history.origin_known
         changes = {} if origin is None else origin.reached()
@@ -35,7 +35,7 @@ def left_behind(history: History, spec: Spec) -> dict[int, Any]:
     states = state_now(spec.dataset, spec.iterable, history.choice.dataset_has)
     if isinstance(states.get(0), CannotSaveError):
         raise states[0]
-    return states or history.carried
+    return states or history.next_states
 
 
 def take_over(history: History, spec: Spec, dataset: Any) -> None:
@@ -49,7 +49,7 @@ def take_over(history: History, spec: Spec, dataset: Any) -> None:
         return
     origin = history.origin(spec)  # as the program has built it
     history.choice.put_back(spec, origin, announced)
-    settle(dataset, history.carried.values())  # which was taken after that
+    settle(dataset, history.next_states.values())  # which was taken after that
     if origin is not None:
         origin.takes_over(drift)
         if (undo := origin.to_undo()) is not None:

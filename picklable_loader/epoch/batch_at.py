@@ -112,7 +112,7 @@ def _task(
     source: Source,
     owner: object,
     cursor: Cursor,
-    live: Order | None,
+    under_way: Order | None,
     step: int,
     shift: int,
 ) -> Task:
@@ -123,7 +123,7 @@ def _task(
         order = make_order(sampler, setting)
     else:
         sampler = _copied((owner, spec.dataset), sampler)
-        order = _custom_order(sampler, setting, cursor, live)
+        order = _custom_order(sampler, setting, cursor, under_way)
         alike = freeze(sampler, spec.dataset)
     try:
         task = _drawn(spec, order, step, shift)
@@ -157,13 +157,13 @@ def _drawn(spec: Spec, order: Order, step: int, shift: int) -> Task:
     return plan.draw()
 
 
-def _custom_order(sampler: Any, setting: Setting, cursor: Cursor, live: Order | None) -> Order:
+def _custom_order(sampler: Any, setting: Setting, cursor: Cursor, under_way: Order | None) -> Order:
     """The epoch's order from its beginning; moves the sampler, which is a copy."""
     if setting.saved is None:
         prepare(sampler, cursor.sampler, setting.source)
         set_epoch_of(sampler, cursor.epoch)
         return CustomOrder(sampler, setting)
-    order = live if isinstance(live, CustomOrder) else CustomOrder(sampler, setting)
+    order = under_way if isinstance(under_way, CustomOrder) else CustomOrder(sampler, setting)
     again = order.again(sampler, setting.source)
     if again is None:
         raise UsageError(

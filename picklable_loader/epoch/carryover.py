@@ -34,7 +34,7 @@ class Carryover:
 
     @classmethod
     def from_plain(cls, saved: dict[str, Any]) -> Carryover:
-        return cls(saved["base_seed"], saved["worker_seed"], None, worker_states(saved["workers"]))
+        return cls(saved["base_seed"], saved["worker_seed"], None, from_text(saved["workers"]))
 
 
 def as_text(states: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -42,32 +42,32 @@ def as_text(states: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     return {worker: states_to_text(each) for worker, each in states.items()}
 
 
-def worker_states(workers: Mapping[str, Any]) -> dict[str, Any]:
+def from_text(workers: Mapping[str, Any]) -> dict[str, Any]:
     """By worker, the states of its generators, of what `as_text` has made."""
     return {worker: states_from_text(texts) for worker, texts in workers.items()}
 
 
-def positions_left(spec: Spec, carried: Mapping[int, Any]) -> list[StreamPosition]:
-    """The streams' positions at the start of the next epoch, with the states ``carried`` to it.
+def positions_left(spec: Spec, states: Mapping[int, Any]) -> list[StreamPosition]:
+    """The streams' positions at the start of the next epoch, which finds them in these states.
 
-    None if they are at their beginning.
+    An empty list: they are at their beginning, or the states are of other streams.
     """
-    if not carried or len(carried) != len(spec.streams):
-        return []  # they are of other streams
-    return [StreamPosition(state=carried[stream]) for stream in range(len(spec.streams))]
+    if not states or len(states) != len(spec.streams):
+        return []
+    return [StreamPosition(state=states[stream]) for stream in range(len(spec.streams))]
 
 
 def streams_left(
-    spec: Spec, carried: Mapping[int, Any], live: bool, drift: Iterable[str]
+    spec: Spec, states: Mapping[int, Any], live: bool, drift: Iterable[str]
 ) -> dict[str, Any]:
     """Fields of the start of an epoch: the states in which it finds the streams.
 
     Args:
-        spec, carried: see `positions_left`.
+        spec, states: see `positions_left`.
         live: for a pickle; a state warns.
         drift: attributes of the program's own dataset that epochs have changed.
     """
-    positions = positions_left(spec, carried)
+    positions = positions_left(spec, states)
     if not live:
         warn_of_drift(spec.dataset, positions, drift)
     apart = positions and spec.streams.shard.world > 1

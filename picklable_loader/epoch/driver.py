@@ -94,7 +94,7 @@ class Driver:
         options, self.copies = run.spec.options, None
         if options.to_device is not None or options.device_convert is not None:
             self.copies = DeviceCopies(
-                options.to_device, options.device_prefetch, options.device_convert, run.seed_of
+                options.to_device, options.device_prefetch, options.device_convert, run.device_seed
             )
         if self._engine is None:
             self._engine, self._streams = make(run), run.streams

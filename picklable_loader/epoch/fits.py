@@ -25,7 +25,7 @@ _BRIDGED = {
 
 
 def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
-    """The position of a state, checked against a loader's fingerprint, so that it fits.
+    """The cursor of a state, checked against a loader's fingerprint, so that it fits.
 
     ``strict=False`` bridges differences where the position still has a meaning.
 
@@ -121,7 +121,7 @@ _DISTRIBUTED = re.compile(r"(?P<kind>[^(]+)\(num_replicas=(?P<replicas>[0-9]{1,9
 
 
 def own_streams(spec: Spec, saved: Saved) -> Saved:
-    """A position that fits, without the streams of other ranks; one without these as it is.
+    """A cursor that fits, without the streams of other ranks; one without these as it is.
 
     Raises:
         StateMismatch: there are more ranks than streams.

@@ -20,7 +20,7 @@ from ..core.streams import StreamPosition
 from ..datasets.protocol import is_hugging_face, is_stateful, loses_samples
 from ..errors import DamagedStateError, Difference, ForeignStateError, StateMismatch, warn
 from ..orders.attributes import changed
-from ..orders.torch_samplers import describe
+from ..orders.sampler_facts import describe
 from ..rng.generators import generator_to_text
 from ..rng.owned import ids_of_global, owned_in
 from ..rng.source import Source, random_int64

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.checks import check_choice
-from ..core.cursor import Cursor, Saved, begins
+from ..core.cursor import Cursor, Saved, before_epoch
 from ..core.seeds import next_base_seed
 from ..core.snapshot import from_plain, to_plain
 from ..datasets.datapipes import SharedSeeds
@@ -14,7 +14,7 @@ from ..errors import CannotSaveError
 from ..fetching.worker.baseline import FirstBaseline
 from ..orders.attributes import prepare
 from ..orders.other_iterators import forget
-from ..orders.torch_samplers import warn_of_settings
+from ..orders.sampler_facts import warn_of_settings
 from ..rng.source import Source
 from .accept import accept
 from .carryover import Carryover, positions_left, streams_left
@@ -50,7 +50,7 @@ class History:
         #: what `set_epoch` has chosen
         self.choice = EpochChoice()
         #: by stream, the state in which the next epoch finds the dataset, if it lives on
-        self.carried: dict[int, Any] = {}
+        self.next_states: dict[int, Any] = {}
         #: the newest pass, or the state that was loaded for the next one; None: between two passes
         self.position: Position | None = None
         #: after unpickling, what persistent workers would go on with; None: no pass has left any
@@ -61,7 +61,7 @@ class History:
         self.midway = False
         #: what epochs had done to the dataset before it was pickled; see `FirstBaseline.past`
         self.past: Mapping[str, Sequence[str]] = {}
-        #: `carried` is of the middle of an epoch, which was left
+        #: `next_states` is of the middle of an epoch, which was left
         self.left = False
         # No pickle holds the rest.
         #: the sampler was iterated since the program has built it
@@ -90,7 +90,7 @@ class History:
             **self.choice.saved(),
             "resume": resume,
             "resume_at_end": choice,
-            "carried": self.carried,
+            "carried": self.next_states,
             "carryover": carryover and carryover.to_plain(),
             **({"draws_as": self.draws_as} if self.draws_as != "" else {}),
             **({"left": True} if self.left else {}),
@@ -99,7 +99,7 @@ class History:
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Become what `saved` has given."""
-        self.next_epoch, self.carried = saved["next_epoch"], saved["carried"]
+        self.next_epoch, self.next_states = saved["next_epoch"], saved["carried"]
         self.choice.restore(saved)
         self.draws_as, self.midway = saved.get("draws_as", ""), saved.get("midway", False)
         self.past, self.left = saved.get("past", {}), saved.get("left", False)
@@ -160,7 +160,7 @@ class History:
 
         For ``live`` and ``behind`` see `Run.cursor`.
         """
-        waits, run = position.waits, position.run
+        waits, run = position.waits_at, position.run
         # Once `iter` was called, the loaded cursor does not fit the objects that it has moved: the
         # sampler and dataset that a pickle holds, and a sampler's iterator that came in a pickle.
         has_objects = waits is not None and (live or "iterator" in (waits.cursor.order or ()))
@@ -181,8 +181,8 @@ class History:
             if over and not behind:
                 self._check_newest(spec, position)
             state.pop("counted", None)
-            follows = position.follows() if over else self.next_epoch
-            state |= self.choice.after(position.epoch, follows)
+            next_epoch = position.next_epoch() if over else self.next_epoch
+            state |= self.choice.after(position.epoch, next_epoch)
         return state
 
     def following(self, spec: Spec, position: Position, live: bool) -> Saved:
@@ -193,7 +193,7 @@ class History:
         """
         self._check_newest(spec, position)
         newest = position is self.position
-        epoch = self.next_epoch if newest else position.follows()
+        epoch = self.next_epoch if newest else position.next_epoch()
         # with a seed each epoch begins with its own
         rng = {} if self.source.seed is not None else self.source.state(spec.moves)
         sampler = spec.unstarted(self.source, True)
@@ -255,7 +255,7 @@ class History:
 
     def _streams_left(self, spec: Spec, live: bool) -> dict[str, Any]:
         drift = () if spec.workers or live else self.past_by_now().get("changed", ())
-        return streams_left(spec, self.carried, live, drift)
+        return streams_left(spec, self.next_states, live, drift)
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -277,31 +277,31 @@ class History:
         elif position is not None and not position.over and position.orphaned:
             self._leave(spec, position)
         self.next_epoch = epoch
-        follows = self.position is not None and (goes_on or self.resume is None)
-        if follows and position is not None and position.over:
+        after_a_pass = self.position is not None and (goes_on or self.resume is None)
+        if after_a_pass and position is not None and position.over:
             position.leads_to(epoch)
-        self.choice.choose(spec, self.origin_known, epoch, follows, goes_on)
+        self.choice.choose(spec, self.origin_known, epoch, after_a_pass, goes_on)
         return dropped
 
     def _leave(self, spec: Spec, position: Position) -> None:
         """Have the next epoch begin with what a pass has made that nobody can move any more."""
         if not spec.reads_copies:
-            self.carried = state_now(spec.dataset, spec.iterable, self.choice.dataset_has)
-            self.left = spec.iterable and self.carried != {}
+            self.next_states = state_now(spec.dataset, spec.iterable, self.choice.dataset_has)
+            self.left = spec.iterable and self.next_states != {}
         self.carryover, self.position = position.carryover(), None
 
     def _for_loaded(self, spec: Spec, position: Position, epoch: int) -> tuple[bool, int | None]:
         """Whether the state's pass goes on until the chosen epoch; the epoch if it is dropped."""
         assert position.start is not None
         cursor, seeded = position.start.cursor, self.source.seed is not None
-        if cursor.epoch == epoch or begins(cursor):
+        if cursor.epoch == epoch or before_epoch(cursor):
             position.set_epoch(epoch, self._drawing(spec) == "persistent_workers", seeded)
             return False, None
         if position.ends_before(spec, epoch, seeded):
             return True, None
         self.position = None
-        remembers = cursor.step or spec.streamed or not spec.known
-        return False, cursor.epoch if remembers and spec.remaining(cursor) != 0 else None
+        had_effects = cursor.step or spec.streamed or not spec.known
+        return False, cursor.epoch if had_effects and spec.remaining(cursor) != 0 else None
 
     def fresh_run(self, spec: Spec, carryover: Carryover | None) -> Run:
         """The next epoch, begun; with ``seed=`` the sampler follows."""
@@ -330,7 +330,7 @@ class History:
         position = self.position
         if position is None:
             return None, self.carryover
-        if position.waits is None:
+        if position.waits_at is None:
             return None, None
         carryover = position.unpickled_carryover
         if not position.over or self.next_epoch != position.epoch + 1:
@@ -356,14 +356,14 @@ class History:
             self.choice.put_back(spec, self.origin_known, cursor.announced)
         if cursor.streams and (spec.lives_on or self.midway):
             # the pass may be left, and begun anew
-            self.carried = brought(read(cursor.streams)) or self.carried
+            self.next_states = brought(read(cursor.streams)) or self.next_states
         run = self._opened(Run(spec, self.source, cursor, carryover))
         run.restore_sampler()  # what the program sets on it from now on counts
         position.run = run
         if position.pending:
             position.pending = False
             if self.position is position:
-                self.begins(position)
+                self.note_begin(position)
         return position.run
 
     def _opened(self, run: Run) -> Run:
@@ -372,27 +372,27 @@ class History:
             now = state_now(run.spec.dataset, run.spec.iterable, self.choice.dataset_has)
             self.built = kept_of(now)
         self.iterated, self.taken_over = True, {}
-        run.open(self.shared_seeds, positions_left(run.spec, self.carried))
+        run.open(self.shared_seeds, positions_left(run.spec, self.next_states))
         return run
 
-    def begins(self, position: Position) -> None:
+    def note_begin(self, position: Position) -> None:
         """A pass has begun, or goes on from a state: it is the newest one."""
         cursor = Cursor() if position.start is None else position.start.cursor
-        self.choice.begins(None if cursor.counted else cursor.next_epoch, position.over)
+        self.choice.note_begin(None if cursor.counted else cursor.next_epoch, position.over)
         self.position, self.carryover, self.left = position, None, False
         self.next_epoch = position.epoch + 1 if cursor.next_epoch is None else cursor.next_epoch
 
-    def ends(self, spec: Spec, run: Run) -> None:
+    def note_end(self, spec: Spec, run: Run) -> None:
         """Note the state in which the run leaves the dataset, if the next epoch finds it so."""
-        self.carried, self.midway = {}, self.midway and spec.workers > 0
-        run.follows = self.next_epoch
+        self.next_states, self.midway = {}, self.midway and spec.workers > 0
+        run.next_epoch = self.next_epoch
         alone = not spec.reads_copies and spec.streams.total == run.streams.total == 1
         if run.finished and run.batches is not None:
             warn_of_lengths(spec.dataset, run.wrong_lengths())
         if spec.streamed and (spec.lives_on or self.midway or alone):
             states, streams = run.last_states, len(run.streams)
             known = any(stream in states for stream in range(streams))
-            self.carried = {stream: states.get(stream) for stream in range(streams) if known}
+            self.next_states = {stream: states.get(stream) for stream in range(streams) if known}
             if streams == len(spec.streams) and run.streams != spec.streams:
                 self._forget(spec, run.streams.total)  # as many of this rank, and other ones
         if self.position is not None and self.position.run is run:
@@ -400,11 +400,11 @@ class History:
 
     def refit(self, spec: Spec) -> None:
         """Drop the streams' states if the next epoch has another number of streams."""
-        if (had := len(self.carried)) not in (0, len(spec.streams)):
+        if (had := len(self.next_states)) not in (0, len(spec.streams)):
             self._forget(spec, had)
 
     def _forget(self, spec: Spec, had: int) -> None:
-        states, self.carried = self.carried.values(), {}
+        states, self.next_states = self.next_states.values(), {}
         if self.midway:
             self.midway = False
             settle(spec.dataset, states)
@@ -439,12 +439,12 @@ class History:
         position = Position(start, given, at_epoch_end=choice, pending=True)
         if of in (None, self.position):
             # Epochs have left them, here or in a pickle. A state of before the first one has none.
-            used = self.carried and spec.stateful and not (self.iterated or spec.reads_copies)
+            used = self.next_states and spec.stateful and not (self.iterated or spec.reads_copies)
             if (used or self.built is None) and not cursor.streams:
                 warn_of_used(spec.dataset)
-            self.carried = {} if cursor.streams else self.built or {}
-            if spec.reads_copies and self.carried:  # since a num_workers that was set meanwhile
-                settle(spec.dataset, self.carried.values())
-                self.carried = {}
-            self.begins(position)
+            self.next_states = {} if cursor.streams else self.built or {}
+            if spec.reads_copies and self.next_states:  # since a num_workers that was set meanwhile
+                settle(spec.dataset, self.next_states.values())
+                self.next_states = {}
+            self.note_begin(position)
         return position

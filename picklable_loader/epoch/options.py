@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from ..core.checks import check_choice, whole_number
+from ..core.seeds import Seeding
 from ..core.shard import Tail
 from ..fetching.worker.hooks import WorkerStart
 from ..fetching.worker.on_error import OnError
@@ -17,7 +18,6 @@ from ..saving.pickles.codecs import Codec
 from ..saving.pickles.stock import STOCK, check_installed
 from .ranks import check_shard
 
-Seeding = Literal["batch", "sample", "worker"]
 OnTimeout = Literal["raise", "restart"]
 Scheduling = Literal["balanced", "round_robin"]
 SeedDataset = Literal["auto", "off"] | Callable[[Any, int], object]

@@ -7,13 +7,13 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.cursor import Cursor, Saved, begins
+from ..core.cursor import Cursor, Saved, before_epoch
 from ..core.snapshot import to_plain
 from ..errors import CannotSaveError, DamagedStateError
 from ..rng.generators import RNGS
 from ..rng.source import Source
 from ..saving.states.tree import copied
-from .carryover import Carryover, worker_states
+from .carryover import Carryover, from_text
 from .options import AtEpochEnd
 from .run import Run
 from .spec import Spec
@@ -46,7 +46,7 @@ class Position:
     iterator: weakref.ref[Any] | None = None
 
     @property
-    def waits(self) -> Saved | None:
+    def waits_at(self) -> Saved | None:
         """The saved cursor that it waits at; None: it has moved on, or was begun here."""
         run = self.run
         return None if run is not None and (run.has_moved or run.finished) else self.start
@@ -113,18 +113,18 @@ class Position:
         assert self.start is not None
         return self.start.cursor.epoch
 
-    def follows(self) -> int:
+    def next_epoch(self) -> int:
         """The loader's next epoch when the pass ended, which is over."""
         if self.run is not None:
-            return self.run.follows
+            return self.run.next_epoch
         assert self.start is not None
         cursor = self.start.cursor
         return cursor.epoch + 1 if cursor.next_epoch is None else cursor.next_epoch
 
     def leads_to(self, epoch: int) -> None:
-        """Note the epoch that was chosen to follow it; see `follows`."""
+        """Note the epoch that was chosen to follow it; see `next_epoch`."""
         if self.run is not None:
-            self.run.follows = epoch
+            self.run.next_epoch = epoch
         elif self.start is not None:
             cursor, fits = self.start
             self.start = Saved(cursor._replace(next_epoch=epoch), fits)
@@ -147,11 +147,11 @@ class Position:
             cursor = cursor._replace(base_seed=None, worker_seed=worker_seed)
         cursor = cursor._replace(epoch=epoch, announced=epoch, next_epoch=None)
         self.start = Saved(cursor, fits)
-        if not begins(cursor):
+        if not before_epoch(cursor):
             self.at_epoch_end = "stop"  # the program has said which epoch it is in
 
     def ends_before(self, spec: Spec, epoch: int, seeded: bool) -> bool:
-        """The program has chosen the epoch behind a state's pass, which is at its end.
+        """The program has chosen the epoch after a state's pass, which is at its end.
 
         The pass is to end first: it leaves sampler, generators and dataset to that epoch. False:
         it is in the middle, or leaves nothing.
@@ -184,7 +184,7 @@ class Position:
         return shows and cursor is not None and cursor.base_seed is not None
 
     def waits_for_feedback(self, spec: Spec) -> bool:
-        """It waits behind an epoch's last batch, about which the sampler is yet to hear."""
+        """It waits after an epoch's last batch, about which the sampler is yet to hear."""
         cursor = self._unbegun
         return cursor is not None and cursor.feedback is not None and spec.is_over(cursor)
 
@@ -197,18 +197,18 @@ class Position:
         """The loader's settings for the pass that waits: a changed batch size may be too late."""
         assert self.start is not None
         cursor, fits = self.start
-        if begins(cursor) or fits.get("batch_size") == spec.grouping.batch_size:
+        if before_epoch(cursor) or fits.get("batch_size") == spec.grouping.batch_size:
             return spec
         return replace(spec, begun_size=fits.get("batch_size"))
 
     def at(self, spec: Spec) -> tuple[int, int]:
         """Epoch and step at which it goes on."""
-        waits, run = self.waits, self.run
+        waits, run = self.waits_at, self.run
         if waits is None:
             assert run is not None
             return run.epoch, run.step
         choice = self.at_epoch_end or (spec.options.at_epoch_end if self.pending else "stop")
-        return self.as_begun(spec).position(waits.cursor, choice)
+        return self.as_begun(spec).epoch_and_step(waits.cursor, choice)
 
     def was_at_the_end(self, run: Run) -> bool:
         """Its pass was begun from a state at an epoch's end, where no rank has a batch left."""
@@ -228,12 +228,12 @@ class Position:
         cursor = self.start.cursor
         seed = cursor.base_seed or 0
         worker_seed = seed if cursor.worker_seed is None else cursor.worker_seed
-        return Carryover(seed, worker_seed, None, worker_states(cursor.workers))
+        return Carryover(seed, worker_seed, None, from_text(cursor.workers))
 
     @property
     def unpickled_carryover(self) -> Carryover | None:
         """The carryover of a pass that was unpickled, and has not moved since; else None."""
-        waits = self.waits if self.run is None else None
+        waits = self.waits_at if self.run is None else None
         return None if waits is None or waits.cursor.base_seed is None else self.carryover()
 
     def budget(self, spec: Spec, carryover: Carryover | None) -> int:

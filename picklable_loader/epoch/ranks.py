@@ -22,7 +22,7 @@ from ..core.checks import whole_number
 from ..core.shard import ALONE, Shard, Tail
 from ..datasets.protocol import stream_length_of
 from ..errors import CannotSaveError, RanksError, UsageError
-from ..orders.torch_samplers import has_distributed, is_distributed
+from ..orders.sampler_facts import has_distributed, is_distributed
 from ..rng.process_rank import has_group, rank_and_world
 
 #: variables that torchrun sets

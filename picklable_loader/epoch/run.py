@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from ..core.budget import Policy
-from ..core.cursor import Cursor, Saved, begins, sees_worker_info
+from ..core.cursor import Cursor, Saved, before_epoch, sees_worker_info
 from ..core.deliveries import Delivery
 from ..core.events import Fault, Interrupted, Retract, Wanted
 from ..core.order import Order
@@ -24,13 +24,14 @@ from ..core.task import Task
 from ..datasets.datapipes import SharedSeeds
 from ..errors import CannotSaveError, UsageError
 from ..fetching.transport.messages import Answer, EpochStart
-from ..orders.torch_samplers import make_order, settings_of
+from ..orders.sampler_facts import settings_of
+from ..orders.torch_samplers import make_order
 from ..orders.unknown import saved_indices
 from ..rng.generators import GeneratorStates, capture_all, restore_all
 from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode
 from ..saving.states.tree import Writer
-from .carryover import Carryover, as_text, worker_states
+from .carryover import Carryover, as_text, from_text
 from .saved_feedback import restored_feedback, saved_feedback, saved_order
 from .spec import Spec
 from .stream_states import read, savable, warn_of_drift, warn_of_lost_generators
@@ -87,13 +88,13 @@ class Run:
         #: the seed with which the workers are, or were, started
         self.worker_seed = 0
         #: by worker, the states of its generators after the last batch that was delivered from it
-        self.worker_states = worker_states(start.workers)
+        self.worker_states = from_text(start.workers)
         if carryover is not None and not goes_on:
             self.worker_states = dict(carryover.worker_states)
         #: the last step that has moved them, the worker, and its states before
         self._states_before: tuple[int, str, Any] | None = None
         #: the step of the batch that was fetched last in this process, and the generators before it
-        self._drawn: tuple[int, dict[str, Any]] | None = None
+        self._before_draws: tuple[int, dict[str, Any]] | None = None
         #: the streams that serve the tasks, which are a state's, or the loader's
         self.streams = spec.streams
         #: how many batches the pass has, where all ranks have as many; None: as its streams have
@@ -102,18 +103,19 @@ class Run:
         self.worker_info = spec.reads_copies
         #: once the run is over: by stream, the state in which the next epoch finds the dataset
         self.last_states: dict[int, Any] = {}
-        self.follows = 0  # and the epoch that the loader's next pass would have been of then
-        #: workers have to be given the positions of their streams
+        #: and the number of the epoch that the loader had next then
+        self.next_epoch = 0
+        #: it goes on from a state or an interruption: workers are given their streams' positions
         self.goes_on = goes_on
         #: something was delivered or passed over since; or it begins an epoch, which draws
-        self.has_moved = start.base_seed is None or begins(start)
+        self.has_moved = start.base_seed is None or before_epoch(start)
         #: all batches were delivered, and the consumer has got StopIteration
         self.finished = False
 
-    def open(self, shared_seeds: SharedSeeds, carried: list[StreamPosition]) -> None:
+    def open(self, shared_seeds: SharedSeeds, left: list[StreamPosition]) -> None:
         """Draw seeds and open the sampler, in torch's order of draws.
 
-        ``carried`` are the streams, if the epoch before has left the dataset in another state.
+        ``left`` are the streams, if the epoch before has left the dataset in another state.
         """
         start, carryover, spec = self.start, self._carryover, self.spec
         rejoin(self._source)
@@ -128,7 +130,7 @@ class Run:
         seed = ((carryover if self._lives_on else None) or start).worker_seed
         self.worker_seed = self.base_seed if seed is None else seed
         self._open_again(shared_seeds)
-        positions = read(start.streams) if start.streams else carried
+        positions = read(start.streams) if start.streams else left
         if spec.streamed and not positions:
             positions = [StreamPosition() for _ in spec.streams.own]
         self._streamed = bool(positions)
@@ -295,7 +297,7 @@ class Run:
     # --- moving ----------------------------------------------------------------------------------
 
     def rejoin(self) -> None:
-        """The program may restore the global generators at any moment of a resumed epoch."""
+        """The program may restore the global generators at any moment of an epoch that goes on."""
         if self.goes_on and self._source.private is not None:
             rejoin(self._source)
 
@@ -308,16 +310,16 @@ class Run:
         if self.order is not None and not self.spec.known:
             self.order.take(0)
 
-    def draws_for(self, step: int) -> None:
+    def note_generators(self, step: int) -> None:
         """People's code is going to draw for a batch, from the generators at hand.
 
         With ``seeding="worker"`` nobody seeds them anew for it: an interruption puts them back.
         """
         private = self._source.private
         if private is None or self._source.seed is None:
-            self._drawn = step, capture_all()
+            self._before_draws = step, capture_all()
         else:  # its own states move when the batch is done, and to copy the dict saves 5 µs
-            self._drawn = step, dict(private.states)
+            self._before_draws = step, dict(private.states)
 
     def moved(self, answer: Answer) -> None:
         """A batch was delivered, or passed over, by that answer."""
@@ -328,7 +330,7 @@ class Run:
             self.worker_states[worker] = answer.states
 
     def hear_the_end(self) -> None:
-        """Let the sampler hear of the last batch, if nobody asks for the StopIteration behind it.
+        """Let the sampler hear of the last batch, if nobody asks for the StopIteration after it.
 
         A trainer that counts batches does not, as Lightning. A resume from there does.
 
@@ -345,10 +347,10 @@ class Run:
     def interrupted(self, handed_over: int) -> None:
         """Have every task that is under way done again, by new workers; see `Interrupted`."""
         retracted = self.schedule.handle(Interrupted(handed_over))
-        drawn, self._drawn = self._drawn, None
-        if drawn is not None and drawn[0] >= self.step:  # that batch is fetched again
+        before, self._before_draws = self._before_draws, None
+        if before is not None and before[0] >= self.step:  # that batch is fetched again
             with self._source.globals():
-                restore_all(drawn[1])
+                restore_all(before[1])
         if self._states_before is not None and retracted == [Retract(self._states_before[0])]:
             _, worker, states = self._states_before
             if states is None:  # the batch was that worker's first
@@ -368,13 +370,12 @@ class Run:
             order.open()
         return order
 
-    def seed_of(self, step: int) -> int:
+    def device_seed(self, step: int) -> int:
         """The seed of what ``device_convert`` draws for a step."""
         if self.order is None:
-            stream, ordinal = self.streams.number(step % len(self.streams)), step // len(
-                self.streams
-            )
-            seed = stream_seed(self.base_seed, stream, ordinal)
+            at, stream = divmod(step, len(self.streams))
+            # From 0, and a worker counts from 1: to change it would change what people get.
+            seed = stream_seed(self.base_seed, self.streams.number(stream), at)
         else:
             shard = self.spec.shard
             seed = batch_seed(self.base_seed, step * shard.world + shard.rank)
@@ -406,8 +407,8 @@ class Run:
         if spec.options.seeding == "worker" and not spec.workers:
             # In this process the dataset draws from the program's own generators, as under torch,
             # unless a seed was given. Then each epoch begins with its own.
-            source, begins = self._source, start.base_seed is None
-            if source.seed is not None and (begins or source.private is None):
+            source, fresh = self._source, start.base_seed is None
+            if source.seed is not None and (fresh or source.private is None):
                 source.private = GeneratorStates.seeded(self.base_seed)
         if self.order is None:
             asked = None if grouping.unit is Unit.SAMPLE else [None] * grouping.batch_size

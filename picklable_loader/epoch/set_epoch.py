@@ -33,30 +33,35 @@ class EpochChoice:
         self.chosen = saved.get("chosen")
         self.waits = self.chosen is not None
 
-    def after(self, epoch: int, follows: int) -> dict[str, Any]:
+    def after(self, epoch: int, next_epoch: int) -> dict[str, Any]:
         """The part of a pass's state that says which epoch comes next, unless it is plain.
 
-        ``follows`` is the loader's next one; later passes may have begun others.
+        ``next_epoch`` is the loader's; later passes may have begun others.
         """
         if self.chosen is not None:
             return {"next_epoch": self.chosen}
-        if follows == self.announced:  # it was given at once, as the newest pass was left
-            return {"next_epoch": follows}
-        return {} if follows == epoch + 1 else {"next_epoch": follows, "counted": True}
+        if next_epoch == self.announced:  # it was given at once, as the newest pass was left
+            return {"next_epoch": next_epoch}
+        return {} if next_epoch == epoch + 1 else {"next_epoch": next_epoch, "counted": True}
 
     def reaches(self, dataset: Any) -> bool:
         """The dataset is given epochs, and its copies in workers are given the same ones."""
         return self.announced is not None and has_set_epoch(dataset)
 
-    def begins(self, chosen: int | None, over: bool) -> None:
+    def note_begin(self, chosen: int | None, over: bool) -> None:
         """A pass begins, or goes on from a state that has this choice; or it is over already."""
         self.chosen, self.waits = chosen, chosen is not None and not over
 
     def choose(
-        self, spec: Spec, origin: FirstBaseline | None, epoch: int, follows: bool, goes_on: bool
+        self,
+        spec: Spec,
+        origin: FirstBaseline | None,
+        epoch: int,
+        after_a_pass: bool,
+        goes_on: bool,
     ) -> None:
-        """An epoch was chosen. ``follows``: it follows a pass of the loader, which may go on."""
-        self.begins(epoch if follows else None, over=not goes_on)
+        """An epoch was chosen, perhaps for after a pass of the loader, which may go on."""
+        self.note_begin(epoch if after_a_pass else None, over=not goes_on)
         if not goes_on:
             self._give(spec, origin, epoch)
 

@@ -21,15 +21,8 @@ from ..core.plan import Grouping, Plan, Unit
 from ..core.shard import ALONE, Shard, StreamShare
 from ..datasets.protocol import is_stateful, length_of, set_epoch_of, stream_lengths
 from ..orders.attributes import Frozen, freeze, memory
-from ..orders.torch_samplers import (
-    data_of,
-    describe,
-    draws_at_once,
-    gathers_as_torch,
-    is_known,
-    shortened,
-    source_length,
-)
+from ..orders.sampler_facts import data_of, describe, draws_at_once, source_length
+from ..orders.torch_samplers import gathers_as_torch, is_known, shortened
 from ..rng.generators import RNGS
 from ..rng.process_rank import rank_and_world
 from ..rng.source import Source
@@ -127,7 +120,7 @@ class Spec:
     def streams(self) -> StreamShare:
         """The streams that serve a new epoch's tasks; none: any worker may take any task."""
         if not self.streamed:
-            return StreamShare(ALONE, self.workers if self.pinned else 0)
+            return StreamShare(ALONE, self.workers if self.workers_fixed else 0)
         shard = self.shard if self.iterable else ALONE  # otherwise the order is shared
         return StreamShare(shard, self.options.num_streams or (self.workers or 1) * shard.world)
 
@@ -257,8 +250,8 @@ class Spec:
     # --- workers ---------------------------------------------------------------------------------
 
     @cached_property
-    def pinned(self) -> bool:
-        """Each batch has its worker."""
+    def workers_fixed(self) -> bool:
+        """Each batch has a certain worker."""
         if self.streamed or self.options.seeding == "worker":
             return True
         return self.options.schedule == "round_robin"
@@ -390,8 +383,8 @@ class Spec:
         # a rank whose streams have given nothing is at the end, too, if all ranks are
         return (cursor.step > 0 or cursor.batches == 0) and self.is_over(cursor)
 
-    def position(self, cursor: Cursor, at_epoch_end: str) -> tuple[int, int]:
-        """Epoch and step at which the loader goes on from a saved position."""
+    def epoch_and_step(self, cursor: Cursor, at_epoch_end: str) -> tuple[int, int]:
+        """Epoch and step at which the loader goes on from a saved cursor."""
         if at_epoch_end == "next" and self.at_the_end(cursor):
             return (cursor.epoch + 1 if cursor.next_epoch is None else cursor.next_epoch), 0
         return cursor.epoch, cursor.step

@@ -260,7 +260,7 @@ def _owned_by_sampler(spec: Spec) -> list[tuple[str, Any]]:
 def _data_at_risk(spec: Spec, state: dict[str, Any], live: bool, foreign: bool) -> list[str]:
     """The parts whose generators have moved, or may have, and are not saved as they are."""
     # A run gives each worker the same batches; and none has come from these workers yet.
-    alike = spec.workers < 2 or spec.pinned
+    alike = spec.workers < 2 or spec.workers_fixed
     unmoved = not state["epoch"] or (spec.workers and not spec.lives_on)
     if spec.hooked or (alike and unmoved and not state["step"]):
         return []

@@ -9,7 +9,8 @@ from typing import Any, cast
 from accelerate.data_loader import BatchSamplerShard
 from torch.utils.data import BatchSampler
 
-from ..orders.torch_samplers import data_of, describe, is_known, make_order, register_order
+from ..orders.sampler_facts import data_of, describe
+from ..orders.torch_samplers import is_known, make_order, register_order
 from ..rng.source import Setting
 from ..saving.states.checksum import checksum
 
@@ -154,7 +155,7 @@ class _OrderOfRanks:
         return cast(int, self._inner.length()) // self._step
 
     def _last(self) -> list[list[Any]]:
-        """The batches behind the last full step."""
+        """The batches after the last full step."""
         if self._tail is None:
             size, full = self._sampler.batch_size, self._full()
             self._inner.seek(full * self._step)

@@ -86,7 +86,7 @@ class ExactResume:
         """The Trainer's loader at the step of the checkpoint, where a loaded state has it."""
         if not isinstance(loader, Prepared) or loader.lead == 0:
             return skip_first_batches(loader, count)
-        # The Trainer does so behind the first batch: too late if an epoch begins with a draw.
+        # The Trainer does so after the first batch: too late if an epoch begins with a draw.
         self._load_rng_state(str(self._picklable_loader.folder))
         self._generators_are_back = True
         return loader

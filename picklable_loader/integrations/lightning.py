@@ -256,7 +256,7 @@ class ResumeLoaders(callbacks.Callback):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Lightning calls no ``on_train_epoch_start`` for the rest of an epoch."""
-        # An exception in this step leaves the generators behind its dropout.
+        # An exception in this step leaves the generators after its dropout.
         self._begun = trainer.fit_loop.epoch_loop.batch_progress.total.ready, capture_program()
         if self._callbacks_wait:
             groups = [group for each in trainer.optimizers for group in each.param_groups]
@@ -326,7 +326,7 @@ def _end_epoch(fit: Any) -> None:
     """
     loop, epochs, fetcher = fit.epoch_loop, fit.epoch_progress, fit._data_fetcher
     fetcher.reset()
-    fetcher.done = True  # as behind an epoch; Lightning begins the next pass behind its hook
+    fetcher.done = True  # as after an epoch; Lightning begins the next pass after its hook
     if fit.restarted_mid_epoch and loop.restarted_on_last:
         return  # saved after a validation: Lightning ends that epoch, with its hooks
     if loop.restarted_on_train_batch_end:

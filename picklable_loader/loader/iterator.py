@@ -227,7 +227,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             if start is None and left and not left.finished and left.spec.asks_when_left:
                 # Note what the pass has made of workers that live on.
                 self._driver.leave()
-                history.ends(left.spec, left)
+                history.note_end(left.spec, left)
             inner.abandon(spec, start)
             if self._driver.has_workers and not history.choice.reaches(spec.dataset):
                 warn_of_changed(spec.dataset, inner.given)
@@ -235,7 +235,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if start is None:
             _check_kind(self.loader)
             spec = agree_before_pass(self.loader, spec, None)
-            if inner.driver is not None or history.carried:
+            if inner.driver is not None or history.next_states:
                 inner.refit(spec)
             position = Position(run=history.fresh_run(spec, self._driver.carryover))
             compare_first(spec, position)
@@ -367,7 +367,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         if choice is None or not position.was_at_the_end(run):
             return False
         if choice == "next":
-            self._history.ends(run.spec, run)
+            self._history.note_end(run.spec, run)
             if not run.spec.lives_on:
                 self._driver.stop()
             self.begin(spec_of(self.loader))
@@ -385,7 +385,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         run = self._position.run
         assert run is not None
         run.finished = True
-        self._history.ends(run.spec, run)
+        self._history.note_end(run.spec, run)
         if not run.spec.lives_on:
             self._driver.stop()
 

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from ..core.checks import whole_number
 from ..core.plan import batches_in
+from ..core.seeds import Seeding
 from ..core.shard import Tail
 from ..epoch.batch_at import batch_at
 from ..epoch.options import (
@@ -23,7 +24,6 @@ from ..epoch.options import (
     Options,
     Scheduling,
     SeedDataset,
-    Seeding,
     Transport,
 )
 from ..epoch.turns import Batch

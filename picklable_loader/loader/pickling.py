@@ -148,8 +148,8 @@ class Picklable(Owner[_T]):
     def __getstate__(self) -> dict[str, Any]:
         history = self._pl.history
         # These are not in `saved`: a repr asks that, and runs nobody's code.
-        past, apart = history.past_by_now(), not self._pl.options.pickle_dataset
-        carried = {"carried": left_behind(history, spec_of(self))} if apart else {}
+        past, without = history.past_by_now(), not self._pl.options.pickle_dataset
+        carried = {"carried": left_behind(history, spec_of(self))} if without else {}
         state = {**self.__dict__, **_in_slots(self)}
         context = state.pop(_CONTEXT, None)
         state["_iterator"] = None

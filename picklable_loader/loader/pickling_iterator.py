@@ -119,7 +119,7 @@ class PicklableIterator(Generic[_T]):
 
     def _weight(self) -> Weight:
         """A sampler of the user's is not asked for its state: it is left out as the dataset is."""
-        loader, run, waits = self.loader, self._position.run, self._position.waits
+        loader, run, waits = self.loader, self._position.run, self._position.waits_at
         parts = loader.__dict__, loader.dataset, loader._pl.saved()
         if run is None or waits is not None:
             return weigh(*parts, waits and to_plain(*waits))
@@ -344,7 +344,7 @@ class PicklableIterator(Generic[_T]):
     def _lead(self, spec: Spec) -> None:
         """Be the loader's newest iterator."""
         inner = self.loader._pl
-        inner.history.begins(self._position)
+        inner.history.note_begin(self._position)
         if spec.lives_on:
             inner.driver, inner.iterator = self._driver, weakref.ref(self)
 

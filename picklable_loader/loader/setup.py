@@ -175,11 +175,11 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
         prefetch_factor=spec.prefetch_factor,
         transport=options.transport,
         codec=options.codec,
-        pinned=spec.pinned,
-        locked=loader.pin_memory or on_cuda(options.to_device),
+        workers_fixed=spec.workers_fixed,
+        page_locked=loader.pin_memory or on_cuda(options.to_device),
         sharded=spec.shared,
         isolation=inner.history.source.globals if in_torchs_way else batch,
-        before_batch=run.draws_for if in_torchs_way and job.draws else None,
+        before_batch=run.note_generators if in_torchs_way and job.draws else None,
         origin=None if spec.workers else inner.history.origin(spec),
     )
     return make_engine(setup)

@@ -18,8 +18,8 @@ from ..rng.generators import generator_from_text
 from ..rng.source import Setting, random_int64
 
 
-class Stream:
-    """The generator that an order's chunks are drawn from.
+class Chunks:
+    """The chunks of an order, drawn one after the other.
 
     Chunks that had been drawn when the order was saved are drawn again from a private generator,
     so that no one else's generator is turned back; later ones come from where torch takes them.
@@ -79,8 +79,8 @@ class ChunkedOrder:
     """An order that comes in chunks of equal length, and a last one that may be shorter."""
 
     seekable = True
-    #: what its state is, in `core.fields.FIELDS`
-    fields = "order in chunks"
+    #: see `core.order.Order`
+    _pl_record = "order in chunks"
     #: torch draws a seed for a generator of its own, where the sampler was given none
     own_seed = False
 
@@ -94,17 +94,17 @@ class ChunkedOrder:
         if setting.saved is not None:
             _check_saved(setting.saved)
         #: None until the first index is taken: torch's samplers draw nothing before that
-        self._stream: Stream | None = None
+        self._chunks: Chunks | None = None
         #: the chunk at hand, its number (-1: beyond the last one), and where in it
         self._chunk = torch.empty(0, dtype=torch.int64, device="cpu")
         self._number = -1
         self._offset = 0
-        #: where to go once the stream has begun
+        #: where to go once the first chunk is drawn
         self._target = 0
 
     # The differences between kinds of order.
 
-    def high(self) -> int:
+    def full_chunk_length(self) -> int:
         """How many indices a full chunk has."""
         return len(self.sampler)
 
@@ -119,11 +119,11 @@ class ChunkedOrder:
         """Dataset indices for those drawn."""
         return indices
 
-    def pass_chunks(self, stream: Stream, until: int) -> None:
+    def pass_chunks(self, chunks: Chunks, until: int) -> None:
         """Draw chunks and forget them, until that many are drawn."""
-        while stream.drawn < until:
-            number = stream.drawn
-            stream.draw(lambda generator: self.draw_chunk(number, generator))
+        while chunks.drawn < until:
+            number = chunks.drawn
+            chunks.draw(lambda generator: self.draw_chunk(number, generator))
 
     # The common part.
 
@@ -131,7 +131,7 @@ class ChunkedOrder:
         pass
 
     def take(self, count: int) -> list[Any]:
-        if self._stream is None:
+        if self._chunks is None:
             self._start()
         taken = self._slice(count)
         while len(taken) < count and self._next_chunk():
@@ -139,7 +139,7 @@ class ChunkedOrder:
         return self.translate(taken)
 
     def at(self, positions: range) -> list[Any]:
-        if self._stream is None:
+        if self._chunks is None:
             self._start()
         taken: list[int] = []
         while positions:
@@ -151,37 +151,37 @@ class ChunkedOrder:
         return self.translate(taken)
 
     def seek(self, position: int) -> None:
-        if self._stream is None:
+        if self._chunks is None:
             self._target = position
             return
         number, offset = divmod(position, self.chunk_length)
         if self._number != number:
-            self._go_to(self._stream, number)
+            self._go_to(self._chunks, number)
         self._offset = offset
 
     def length(self) -> int | None:
-        return len(self.sampler) if self._stream is None else self.total
+        return len(self.sampler) if self._chunks is None else self.total
 
     def state(self, live: bool) -> dict[str, Any] | None:
-        if self._stream is None:
+        if self._chunks is None:
             return None if self._setting.saved is None else dict(self._setting.saved)
-        return self._stream.state()
+        return self._chunks.state()
 
     def _start(self) -> None:
         self.total = len(self.sampler)
-        self.chunk_length = max(1, self.high())
+        self.chunk_length = max(1, self.full_chunk_length())
         own_seed = self.own_seed and self.sampler.generator is None
-        self._stream = Stream(self._setting, own_seed)
+        self._chunks = Chunks(self._setting, own_seed)
         if self._target:
             self.seek(self._target)
 
-    def _go_to(self, stream: Stream, number: int) -> None:
+    def _go_to(self, chunks: Chunks, number: int) -> None:
         """Make chunk ``number`` the current one."""
         self._chunk, self._number = self._chunk[:0], -1
-        if stream.drawn > number:
-            stream.rewind(stream.state().get("chunks", 0))
+        if chunks.drawn > number:
+            chunks.rewind(chunks.state().get("chunks", 0))
         last = self.chunk_count()
-        self.pass_chunks(stream, min(number, last))
+        self.pass_chunks(chunks, min(number, last))
         if number < last:
             self._next_chunk()
 
@@ -191,14 +191,14 @@ class ChunkedOrder:
         return taken
 
     def _next_chunk(self) -> bool:
-        stream = self._stream
-        assert stream is not None
-        number = stream.drawn
+        chunks = self._chunks
+        assert chunks is not None
+        number = chunks.drawn
         if number >= self.chunk_count():
             return False
         start = number * self.chunk_length
         self._chunk = self._chunk[:0]  # two permutations need not be in memory at once
-        chunk = stream.draw(lambda generator: self.draw_chunk(number, generator))
+        chunk = chunks.draw(lambda generator: self.draw_chunk(number, generator))
         self._chunk = chunk[: max(0, self.total - start)]
         self._number, self._offset = number, 0
         return True
@@ -206,7 +206,7 @@ class ChunkedOrder:
 
 def _check_saved(saved: dict[str, Any]) -> None:
     if "seed" in saved:
-        number(saved, "seed")
+        checked_number(saved, "seed")
         if len(saved) > 1:
             raise DamagedStateError("order", "a seed alone", list(saved))
         return
@@ -215,11 +215,11 @@ def _check_saved(saved: dict[str, Any]) -> None:
     except SYMPTOMS:
         found = saved.get("generator")
         raise DamagedStateError("order.generator", "a generator's state", found) from None
-    if number(saved, "chunks") < 0:
+    if checked_number(saved, "chunks") < 0:
         raise DamagedStateError("order.chunks", "from 0", saved["chunks"])
 
 
-def number(saved: dict[str, Any], name: str) -> int:
+def checked_number(saved: dict[str, Any], name: str) -> int:
     """A whole number of an order's saved state; DamagedStateError if it is none."""
     value = saved.get(name)
     if type(value) is not int or not -(2**63) <= value < 2**64:

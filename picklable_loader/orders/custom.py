@@ -42,7 +42,7 @@ class CustomOrder:
     """The indices that a sampler's iterator yields."""
 
     seekable = False
-    fields = "order of a custom sampler"
+    _pl_record = "order of a custom sampler"
 
     def __init__(self, sampler: Any, setting: Setting) -> None:
         self._sampler = sampler

@@ -109,7 +109,7 @@ class Record:
         """The sampler found these states when so much was done."""
         if self.log is not None:
             self.log.append([opens, taken, states])
-            # Before the end, or after batches were put back behind it?
+            # Before the end, or after batches were put back after it?
             unclear = any(event.ended and event.taken == taken for event in self.events)
             if unclear or len(self.log) > _LOG_LIMIT:
                 self.log = None

@@ -92,7 +92,7 @@ class ShuffleOrder:
     """The order of a `ShuffleSampler`: its key is all that a state holds of it."""
 
     seekable = True
-    fields = "order of a permutation"
+    _pl_record = "order of a permutation"
 
     def __init__(self, sampler: ShuffleSampler, setting: Setting) -> None:
         self._sampler = sampler

@@ -1,7 +1,7 @@
 """Orders for torch's samplers and our own: the identical sequence, restored from a few numbers.
 
-The table of factories at the end says which sampler has which order; any other sampler's iterator
-is taken as it is (`CustomOrder`).
+`_FACTORIES` says which sampler has which order; any other sampler's iterator is taken as it is
+(`CustomOrder`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,
-    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
@@ -22,9 +20,9 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from ..core.order import Order, SequenceOrder
-from ..errors import DamagedStateError, warn
+from ..errors import DamagedStateError
 from ..rng.source import Setting
-from .chunked import ChunkedOrder, Stream, number
+from .chunked import ChunkedOrder, Chunks, checked_number
 from .custom import CustomOrder
 from .shuffle_sampler import ShuffleOrder, ShuffleSampler
 
@@ -36,7 +34,7 @@ class PermutationOrder(ChunkedOrder):
 
     own_seed = True
 
-    def high(self) -> int:
+    def full_chunk_length(self) -> int:
         return len(self.sampler.data_source)
 
     def chunk_count(self) -> int:
@@ -55,7 +53,7 @@ class ReplacementOrder(ChunkedOrder):
     _LENGTH = 32
     _AT_ONCE = 2**15
 
-    def high(self) -> int:
+    def full_chunk_length(self) -> int:
         return self._LENGTH
 
     def chunk_count(self) -> int:
@@ -65,12 +63,12 @@ class ReplacementOrder(ChunkedOrder):
         size = min(self._LENGTH, self.total - number * self._LENGTH)
         return self._draw(size, generator)
 
-    def pass_chunks(self, stream: Stream, until: int) -> None:
+    def pass_chunks(self, chunks: Chunks, until: int) -> None:
         # n draws of 32 consume the generator as one draw of 32 n (tests/orders/test_samplers.py).
-        while (some := min(until - stream.drawn, stream.private_left(), self._AT_ONCE)) > 0:
-            size = min(some * self._LENGTH, self.total - stream.drawn * self._LENGTH)
-            stream.draw(lambda generator: self._draw(size, generator), some)
-        super().pass_chunks(stream, until)
+        while (some := min(until - chunks.drawn, chunks.private_left(), self._AT_ONCE)) > 0:
+            size = min(some * self._LENGTH, self.total - chunks.drawn * self._LENGTH)
+            chunks.draw(lambda generator: self._draw(size, generator), some)
+        super().pass_chunks(chunks, until)
 
     def _draw(self, size: int, generator: torch.Generator | None) -> torch.Tensor:
         high = len(self.sampler.data_source)
@@ -108,7 +106,7 @@ class DistributedOrder:
     """
 
     seekable = True
-    fields = "order of ranks"
+    _pl_record = "order of ranks"
 
     def __init__(self, sampler: DistributedSampler[Any], setting: Setting) -> None:
         self.sampler = sampler
@@ -119,7 +117,7 @@ class DistributedOrder:
         #: indices of the permutation before the first one of rank 0
         self._shift = 0 if saved is None else _shift(saved, sampler.num_replicas)
         if saved is not None:
-            self._start = {name: number(saved, name) for name in ("epoch", "seed")}
+            self._start = {name: checked_number(saved, name) for name in ("epoch", "seed")}
             if not -(2**63) <= sum(self._start.values()) < 2**64:  # it seeds a generator
                 raise DamagedStateError("order", "an epoch and a seed", self._start)
         self._permutation: torch.Tensor | None = None
@@ -169,7 +167,7 @@ def _length(sampler: DistributedSampler[Any], shift: int) -> int:
 
 
 def _shift(order: dict[str, Any], replicas: int) -> int:
-    shift = number(order, "shift") if "shift" in order else 0
+    shift = checked_number(order, "shift") if "shift" in order else 0
     if not 0 <= shift < replicas:
         raise DamagedStateError("order.shift", f"from 0 to {replicas - 1}", shift)
     return shift
@@ -252,129 +250,6 @@ def make_order(sampler: Any, setting: Setting) -> Order:
 def is_known(sampler: Any) -> bool:
     """There is an order for samplers of this kind."""
     return _factory(type(sampler)) is not None
-
-
-def describe(sampler: Any) -> str:
-    """The kind of order that a sampler has, as text for a fingerprint."""
-    name = type(sampler).__qualname__
-    if isinstance(sampler, RandomSampler) and sampler.replacement:
-        return f"{name}(replacement=True)"
-    if isinstance(sampler, WeightedRandomSampler) and not sampler.replacement:
-        return f"{name}(replacement=False)"
-    if isinstance(sampler, ShuffleSampler) and sampler.seed is not None:
-        return f"{name}(seed={sampler.seed})"
-    if isinstance(sampler, DistributedSampler):
-        return f"{name}(num_replicas={sampler.num_replicas}, shuffle={sampler.shuffle})"
-    return name
-
-
-def draws_at_once(sampler: Any) -> bool:
-    """The first index takes all of an epoch's draws, so that how far ahead others are is the same.
-
-    RandomSampler draws once more behind its last index: a permutation that nobody uses. The program
-    sees its generator move then, so that this must not come earlier than in torch.
-    """
-    if isinstance(sampler, RandomSampler):
-        return not sampler.replacement and sampler.num_samples < len(sampler.data_source)
-    of_torch = SequentialSampler, SubsetRandomSampler, WeightedRandomSampler, DistributedSampler
-    return isinstance(sampler, (*of_torch, ShuffleSampler, range, list, tuple))
-
-
-def data_of(sampler: Any) -> Any:
-    """The indices or weights that the program has given a sampler; None where there are none.
-
-    A saved state does not hold them: other ones would be another order. It does hold those that a
-    sampler with code of its own has changed, for example when it received feedback.
-    """
-    if isinstance(sampler, SubsetRandomSampler) and is_known(sampler):
-        sampler = sampler.indices
-    elif isinstance(sampler, WeightedRandomSampler) and is_known(sampler):
-        sampler = sampler.weights
-    if isinstance(sampler, range):
-        return [sampler.start, sampler.stop, sampler.step]
-    if isinstance(sampler, list | tuple):  # an __iter__ of its own may draw, or change it
-        return sampler if is_known(sampler) else None
-    return sampler if isinstance(sampler, torch.Tensor | np.ndarray) else None
-
-
-#: attributes of torch's samplers from which an order is drawn
-_SETTINGS = (
-    *("weights", "indices", "replacement", "num_samples", "_num_samples", "shuffle"),
-    "num_replicas",
-)
-
-
-def settings_of(sampler: Any) -> dict[str, tuple[Any, int]]:
-    """The attributes that an order is drawn from: by name, the value, and a sign of its changes.
-
-    A resume draws the order again, and would do so from what they are then.
-    """
-    found = vars(sampler) if is_known(sampler) and hasattr(sampler, "__dict__") else {}
-    return {name: (found[name], _changes(found[name])) for name in _SETTINGS if name in found}
-
-
-def warn_of_settings(sampler: Any, before: dict[str, tuple[Any, int]]) -> None:
-    """Warn of those that are other ones now; a list's own items are not compared."""
-    found = []
-    for name, (value, changes) in before.items():
-        now = getattr(sampler, name, None)
-        same = now is value or (type(now) is int and now == value)
-        if not same or _changes(now) != changes:
-            found.append(name.lstrip("_"))
-    if found:
-        warn(
-            f"{', '.join(sorted(found))} of the {type(sampler).__qualname__} has changed in "
-            "mid-epoch: this epoch is drawn from the old value, and its resume would draw it from "
-            "the new one. Change it between two epochs, or write a sampler with state_dict and "
-            "load_state_dict"
-        )
-
-
-def _changes(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value._version
-    return len(value) if isinstance(value, list | tuple | np.ndarray) else 0
-
-
-def source_length(sampler: Any, data: int | None) -> int | None:
-    """The samples that a sampler draws from, unless it is as long, and the ``data`` as well."""
-    if not is_known(sampler):
-        return None
-    source: Any = None
-    if isinstance(sampler, RandomSampler):
-        source = sampler.data_source
-        data = data if sampler.num_samples == data else None
-    elif isinstance(sampler, DistributedSampler):
-        source = sampler.dataset
-    return None if source is None or len(source) == data else len(source)
-
-
-#: samplers in a list that are looked at; longer ones are lists of indices
-_MOST_SAMPLERS = 64
-
-
-def is_distributed(sampler: Any) -> bool:
-    """It is torch's DistributedSampler; or its C++ one, bound by integrations/cpp."""
-    return isinstance(sampler, DistributedSampler) or hasattr(type(sampler), "_rank_share")
-
-
-def has_distributed(sampler: Any) -> bool:
-    """It is a DistributedSampler, or is made of one, as a batch sampler around one is."""
-    found, seen = [sampler], {id(sampler)}
-    for each in found:
-        if is_distributed(each):
-            return True
-        within: Any = ()
-        if each is sampler or isinstance(each, Sampler):
-            within = getattr(each, "__dict__", {}).values()
-        elif isinstance(each, list | tuple) and len(each) <= _MOST_SAMPLERS:
-            within = each
-        elif isinstance(each, dict) and len(each) <= _MOST_SAMPLERS:
-            within = each.values()
-        new = [part for part in within if id(part) not in seen]
-        seen.update(map(id, new))
-        found += new
-    return False
 
 
 #: a subclass that has one of these of its own may have another sequence

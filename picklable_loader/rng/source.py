@@ -55,7 +55,7 @@ def random_int64(generator: torch.Generator | None) -> int:
 _SAVED_HERE: dict[str, Any] = {}
 
 
-def rejoin(begins: Source | None = None) -> None:
+def rejoin(drawing: Source | None = None) -> None:
     """Have loaders draw from the program's own generators where these are in the loaded states.
 
     The program has restored them, or has not moved them: from here on they give the same draws as
@@ -63,7 +63,7 @@ def rejoin(begins: Source | None = None) -> None:
     the program.
 
     Args:
-        begins: the source of the loader that is about to draw.
+        drawing: the source of the loader that is about to draw.
     """
     living = [each for ref in _LIVING.valuerefs() if (each := ref()) is not None]
     apart = [each for each in living if each.private is not None and each.seed is None]
@@ -72,7 +72,7 @@ def rejoin(begins: Source | None = None) -> None:
     with Isolated.turn:
         found = capture_all()
         for source in apart:
-            source.join(found, living, source is begins)
+            source.join(found, living, source is drawing)
 
 
 #: no states: within it the program's own are drawn from
@@ -248,11 +248,11 @@ class Source:
     def _joined_of(self, rng: dict[str, str]) -> set[str]:
         return {name for name in self.joined & rng.keys() if self.loaded.get(name) == rng[name]}
 
-    def join(self, found: dict[str, Any], living: list[Source], begins: bool) -> None:
+    def join(self, found: dict[str, Any], living: list[Source], draws: bool) -> None:
         """Drop the private copies of generators that the program has restored.
 
-        The program's generators are in the states ``found``; a loader that ``begins`` is about to
-        draw, and whether others are is not known.
+        The program's generators are in the states ``found``; a loader that ``draws`` is about to
+        do so, and whether others are is not known.
         """
         private = self.private
         if private is None or private.entered:
@@ -262,7 +262,7 @@ class Source:
             if state != found[name] or state in [each.saved_at.get(name) for each in copies]:
                 continue  # it is not restored; or the original is going to make these draws
             loaded = self.loaded.get(name) in [each.loaded.get(name) for each in copies]
-            if loaded and not begins and _SAVED_HERE.get(name) == state:
+            if loaded and not draws and _SAVED_HERE.get(name) == state:
                 continue  # nobody has restored it: these are copies, and only one can have it
             del private.states[name]
             self.joined.add(name)

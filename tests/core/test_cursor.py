@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from picklable_loader.core.cursor import Cursor, begins, is_beginning, sees_worker_info
+from picklable_loader.core.cursor import Cursor, before_epoch, is_beginning, sees_worker_info
 from picklable_loader.core.streams import StreamPosition
 from picklable_loader.core.task import Task
 
@@ -28,7 +28,7 @@ def test_a_cursor_of_which_nothing_is_said_is_the_beginning_of_the_first_epoch()
 def test_an_epoch_is_begun_where_a_step_the_order_or_other_ranks_have_something_of_it(
     cursor: Cursor, begun: bool
 ) -> None:
-    assert begins(cursor) is is_beginning(cursor) is not begun
+    assert before_epoch(cursor) is is_beginning(cursor) is not begun
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_an_epoch_is_begun_where_a_step_the_order_or_other_ranks_have_something_
     ids=str,
 )
 def test_what_was_drawn_before_the_first_step_is_of_one_rank(cursor: Cursor) -> None:
-    assert begins(cursor) and not is_beginning(cursor)
+    assert before_epoch(cursor) and not is_beginning(cursor)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ class Stage:
 @pytest.fixture
 def lines() -> Lines:
     """One queue, from which each worker takes what it is idle for."""
-    return PacketLines(pinned=False)
+    return PacketLines(workers_fixed=False)
 
 
 @pytest.fixture

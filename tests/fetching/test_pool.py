@@ -108,7 +108,7 @@ def request(step: int, *indices: int, begins: bool = True, ticket: int = 0) -> b
 
 
 LINES: dict[str, Callable[[], Lines]] = {
-    "packets": lambda: PacketLines(pinned=True),
+    "packets": lambda: PacketLines(workers_fixed=True),
     "pipes": PipeLines,
 }
 
@@ -357,7 +357,7 @@ def test_what_a_worker_was_at_is_known_when_it_is_dead(
 
 
 def test_what_is_recalled_is_in_nobodys_hand() -> None:
-    lines = PacketLines(pinned=False)
+    lines = PacketLines(workers_fixed=False)
     lines.open(multiprocessing.get_context("fork"), 0).close()
     for length in (10, 100_000):
         assert lines.post(None, bytes(length)) is None

@@ -500,8 +500,8 @@ class Line:
 
 
 LINES: dict[str, Callable[[], Lines]] = {
-    "queue": lambda: PacketLines(pinned=False),
-    "packets": lambda: PacketLines(pinned=True),
+    "queue": lambda: PacketLines(workers_fixed=False),
+    "packets": lambda: PacketLines(workers_fixed=True),
     "pipes": PipeLines,
 }
 
@@ -586,7 +586,7 @@ def test_a_worker_that_is_gone_is_no_answer_and_no_timeout(line: Line) -> None:
 
 
 def test_whoever_is_idle_takes_the_next_task_from_the_queue() -> None:
-    line = Line(PacketLines(pinned=False), workers=3)
+    line = Line(PacketLines(workers_fixed=False), workers=3)
     frames = [bytes([step]) for step in range(9)]
     for frame in frames:
         line.lines.post(None, frame)

@@ -292,6 +292,7 @@ class SpiralOrder:
         self.size = sampler.size
         self.start = sampler.start if saved is None else saved["start"]
         self.place = 0
+        self.fields = ["start"]  # a name of its own, which means nothing to the loader
 
     def open(self) -> None:
         pass

@@ -45,7 +45,8 @@ class Engine(Protocol):
     renewed: bool
     #: by step, answers that ``wait`` has announced; the driver pops them
     answers: dict[int, Answer]
-    #: the workers' generators after all that they have answered (``seeding="worker"``)
+    #: the workers' generators after all that they have answered, delivered or not
+    #: (``seeding="worker"``)
     worker_states: dict[str, Any]
     clocks: Clocks
     deaths: DeathCount
@@ -98,7 +99,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Setup:
-    """All that an engine is made from. The loader fills it when the first pass begins."""
+    """All that an engine is made from. The loader fills it for each new engine."""
 
     job: Job
     #: of the first worker; the others have other numbers
@@ -112,10 +113,10 @@ class Setup:
     prefetch_factor: int | None
     transport: str
     codec: Any
-    #: each batch has its worker
-    pinned: bool
+    #: each batch has a certain worker
+    workers_fixed: bool
     #: the consumer copies batches to a GPU
-    locked: bool
+    page_locked: bool
     #: the ranks share the data already
     sharded: bool
     #: makes the context in which people's code runs in this process
@@ -203,7 +204,7 @@ def _lines(setup: Setup) -> Lines:
             'transport="arena" needs memfd_create and SOCK_SEQPACKET, which this system does not '
             'have, or refuses for want of descriptors; transport="auto" does without'
         )
-    return PacketLines(setup.pinned, setup.locked and page_lock.works_here())
+    return PacketLines(setup.workers_fixed, setup.page_locked and page_lock.works_here())
 
 
 def default_transport() -> str:

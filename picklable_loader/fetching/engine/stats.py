@@ -14,10 +14,10 @@ KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class WorkerStats:
-    """One worker, since it was started.
+    """One worker number, since the engine was started: a replacement adds to its predecessor's.
 
     Attributes:
-        pid: its process.
+        pid: its process, as it is now.
         tasks: batches that it has fetched, those that nobody wanted any more included.
         busy_s: seconds that it was busy, from the start of a task until its answer is ready. The
             task at hand counts where it is known that it has one: all of its tasks are for it

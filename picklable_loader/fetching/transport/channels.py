@@ -60,7 +60,7 @@ class Lines(Protocol):
     def wait(self, timeout_s: float | None) -> Messages | None:
         """The answers that have come, each with its worker; waits for one.
 
-        None when the time is up; perhaps none if a worker is lost.
+        None: the time is up. An empty list: a worker is lost, and nothing else has come.
         """
 
     def read(self, worker: int, message: bytes) -> Answer:

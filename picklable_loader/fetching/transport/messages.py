@@ -125,7 +125,8 @@ _IDLE_PART = 8
 _KINDS = (Arrived, Failed, Ended, Emptied, LastState, None)
 
 #: run, step, worker, kind, whether the rest is in the arena, how many regions the batch has,
-#: busy_ns, bytes, arena_bytes, idle_ns, whether the worker has started; at the end the ticket
+#: busy_ns, bytes, arena_bytes, idle_ns, whether the worker has started; at the end the ticket.
+#: The five from busy_ns on are fields of `Answer`, one after the other, in this order
 _HEADER = struct.Struct("<qqiBBiqqqq?q")
 _REGION = struct.Struct("<iqqqq")
 

@@ -148,14 +148,14 @@ class PacketLines:
     """The loader's side.
 
     Args:
-        pinned: each task is for a certain worker, without the queue.
+        workers_fixed: each task is for a certain worker, without the queue.
         locked: a GPU reads the batches in the workers' arenas.
     """
 
-    def __init__(self, pinned: bool, locked: bool = False) -> None:
+    def __init__(self, workers_fixed: bool, locked: bool = False) -> None:
         self._locked = locked
         self.lost_worker = False
-        self._pinned = pinned
+        self._workers_fixed = workers_fixed
         self._queue, self._queues_end = _pair()
         self._owned = [self._queue, self._queues_end]
         loaders_ends.add(self._queue)
@@ -186,7 +186,7 @@ class PacketLines:
         self._poll.register(ours, select.POLLIN)
         self._lines[worker] = ours
         self._readers[worker] = ArenaReader(memory.fd, self._locked)
-        tasks = theirs if self._pinned else self._queues_end
+        tasks = theirs if self._workers_fixed else self._queues_end
         return PacketEnd(tasks, theirs, memory.fd, self._requested.fd)
 
     def post(self, worker: int | None, message: bytes) -> int | None:

@@ -19,7 +19,7 @@ from ...datasets.datapipes import is_iter_datapipe, lasting
 from ...datasets.protocol import has_set_epoch, is_stateful, set_epoch_of
 from ...saving.pickles.by_reference import attributes_of, dumps, large_leaves, left_out, loads
 
-#: an attribute that is larger when pickled, large tensors and arrays in it aside, is not carried
+#: an attribute that is larger when pickled, large tensors and arrays in it aside, is left out
 _MOST_BYTES = 1 << 24
 #: a longer list is none of datasets
 _MOST_DATASETS = 1000
@@ -134,7 +134,7 @@ class FirstBaseline(Baseline):
         after = self._paths()
         self._set_by_epoch |= {path for path, form in after.items() if form != before.get(path)}
 
-    def begins(self, by_state: bool) -> None:
+    def note_begin(self, by_state: bool) -> None:
         """An epoch begins. The program has set what has changed since the end of the one before.
 
         ``by_state``: the epoch goes on from a state, which has set that.
@@ -143,7 +143,7 @@ class FirstBaseline(Baseline):
         self._note(self._by_program if by_program else self._by_epochs)
         self._between = False
 
-    def ends(self) -> None:
+    def note_end(self) -> None:
         """An epoch has ended."""
         self._note(self._by_epochs)
         self._between = True

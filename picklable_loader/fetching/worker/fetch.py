@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.utils.data import StackDataset, Subset
 
+from ...core.seeds import Seeding
 from ...core.task import Task
 from ...datasets.protocol import datasets_within
 from ...rng.owned import Seed, Seedable, seed_each, seedable_in
@@ -45,11 +46,11 @@ class Job:
     batched: bool
     #: iterable-style: an incomplete batch at the end is dropped
     drop_last: bool = False
-    seeding: str = "batch"
+    seeding: Seeding = "batch"
     seed_hooks: tuple[Callable[[int], object], ...] = ()
     #: "auto", "off", or a callable: how generators are seeded that people's code for a batch owns
     seed_dataset: Any = "off"
-    #: paths to those that are not
+    #: paths to generators that are not seeded
     excluded: frozenset[str] = frozenset()
     #: samples in a batch, of iterable-style data
     batch_size: int = 1
@@ -126,7 +127,7 @@ class MapFetcher:
         self._seeder = seeder
         self._per_sample = seeder.mode == "sample"
         #: the generators before the first batch, which may make others; None from the second on
-        self._found = None if seeder.mode == "worker" else found
+        self._found = None if seeder.mode == "none" else found
         self._begun = False
 
     def fetch(self, task: Task) -> Any:
@@ -340,7 +341,7 @@ def make_fetcher(
     ``opened`` makes a dataset go on from its state, and gives the iterator of iterable-style data;
     None: it begins. The stream has given so many batches of the epoch by then.
     """
-    mode = job.seeding if job.draws else "worker"
+    mode = job.seeding if job.draws and job.seeding != "worker" else "none"
     found = owned_by(job)
     seeder = Seeder(mode, base_seed, hooks_of(job, found), job.rank, job.world)
     lenient = job.on_error != "raise"

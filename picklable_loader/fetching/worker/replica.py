@@ -147,6 +147,7 @@ class Replica:
         torch_worker._worker_info = self._shown = self._info if begin.worker_info else None
         self._set_epoch(begin, self._announced)
         job, seed = self._job, begin.base_seed
+        # `begin.states` are of now; a replay of the whole epoch draws from where that began
         if position is None or position.state is not None or not position.given:
             restore_all(begin.states or {})
         if not job.streamed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ...core.seeds import batch_seed, sample_seed, stream_seed
 from ...core.task import Task
@@ -17,7 +17,8 @@ from ...rng.generators import capture_all, seed_all
 class Seeder:
     """Seeds everything, as one epoch's seeding mode says."""
 
-    mode: str
+    #: "none": each worker goes on drawing (``seeding="worker"``), or nobody draws
+    mode: Literal["batch", "sample", "none"]
     base_seed: int
     hooks: tuple[Callable[[int], object], ...] = ()
     rank: int = 0
@@ -40,12 +41,12 @@ class Seeder:
 
     def before_collate(self, position: int) -> None:
         """Before samples are collated, of which the first has that position in the order."""
-        if self.mode == "sample":
+        if self.mode == "sample":  # the sample's, which no other batch has
             self._seed(batch_seed(self.base_seed, position))
 
     def before_stream(self, stream: int, ordinal: int) -> None:
         """Before a stream's ``ordinal``-th batch is fetched; 0 is the call of ``iter``."""
-        if self.mode != "worker":
+        if self.mode != "none":
             self._seed(stream_seed(self.base_seed, stream, ordinal))
 
     def _seed(self, seed: int) -> None:

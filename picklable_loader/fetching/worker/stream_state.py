@@ -198,7 +198,7 @@ class StreamSaver:
     def _of_dataset(self, entries: dict[str, Any], over: bool, fresh: bool) -> dict[str, Any]:
         """Changes that epochs have made to the dataset, as further entries of a state."""
         if over and self._origin is not None:
-            self._origin.ends()
+            self._origin.note_end()
         if entries.keys() & {"dataset", "iterator"}:
             if self._halved:
                 return self._changes() if over else self._before(fresh)
@@ -248,7 +248,7 @@ class StreamSaver:
             Baseline.put_back(self._dataset, entries)
             self._set_epoch(self._announced)
         if self._origin is not None:
-            self._origin.begins(self.from_last_epoch or bool(entries))
+            self._origin.note_begin(self.from_last_epoch or bool(entries))
         self._reached = self._changes_before(entries)
         # With its pickled iterator the dataset has come as the epoch had changed it by then.
         begins = self._shared and "pickled" not in entries

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ...core.plan import Unit
 from ...epoch.spec import Spec
 from ...fetching.engine.stats import Stats
-from ...orders.torch_samplers import describe as describe_sampler
+from ...orders.sampler_facts import describe as describe_sampler
 from ...saving.pickles.placeholder import name_of
 from ...saving.pickles.size import Weight
 

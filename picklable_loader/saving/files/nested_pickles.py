@@ -53,7 +53,7 @@ def traces(file: BinaryIO) -> list[Trace]:
 
 
 def data_of(opened: bytes) -> bytes:
-    """The numbers in a file of torch within a plain pickle, behind their type and their count.
+    """The numbers in a file of torch within a plain pickle, after their type and their count.
 
     Equal tensors have equal ones. The file also has a number of the process that wrote it.
     """

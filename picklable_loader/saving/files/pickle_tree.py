@@ -56,7 +56,7 @@ class Trace:
 def trace(data: bytes | BinaryIO) -> Trace:
     """Read a pickle without building anything; NotPickle if the bytes are none.
 
-    Bytes after it are ignored. A file is positioned behind it afterwards.
+    Bytes after it are ignored. A file is positioned after it afterwards.
     """
     reader = _Reader(io.BytesIO(data) if isinstance(data, bytes) else data)
     try:

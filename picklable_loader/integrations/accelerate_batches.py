@@ -117,7 +117,7 @@ class _OrderOfRanks:
     def __init__(self, sampler: SeekableBatchesOfRanks, setting: Setting) -> None:
         self._sampler = sampler
         self._inner: Any = make_order(sampler.sampler, setting)
-        self.fields: str | None = getattr(self._inner, "fields", None)
+        self._pl_record: str | None = getattr(self._inner, "_pl_record", None)
         self._position = 0
         split = sampler.num_processes if sampler.split_batches else 1
         #: samples of a batch, and of a step of all processes

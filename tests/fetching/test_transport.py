@@ -516,7 +516,7 @@ def line(request: pytest.FixtureRequest) -> Iterator[Line]:
 
 def to_whom(line: Line) -> int | None:
     """Whom a request is for: a line with a queue gives it to anybody."""
-    return None if getattr(line.lines, "_pinned", True) is False else 0
+    return None if getattr(line.lines, "_workers_fixed", True) is False else 0
 
 
 def arrived(step: int, payload: Any = None, worker: int = 0) -> Answer:

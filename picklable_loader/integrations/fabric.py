@@ -71,12 +71,20 @@ class LoaderStates:
         Raises:
             StateError: see `DataLoader.load_state_dict`.
             UsageError: there were other loaders; or another number of ranks, and a loader has no
-                ``shard=``.
+                ``shard=``; or the generators were not saved (``rng=False``).
         """
         ranks, (rank, world) = state["ranks"], rank_and_world()
         if len(self._loaders) != (found := len(ranks[0]["loaders"])):
             raise UsageError(f"the checkpoint has {found} loaders, here are {len(self._loaders)}")
         choice: AtEpochEnd | None = "next" if epoch_over else None if epoch_over is None else "stop"
+        program, own_states = None, []
+        if self._rng and world == len(ranks):
+            if ranks[rank]["program"] is None:
+                raise UsageError(
+                    "the checkpoint has no generators of the program, as it was saved by "
+                    "LoaderStates(..., rng=False): load it with rng=False as well"
+                )
+            program = ProgramStates(ranks[rank]["program"])
         for at, loader in enumerate(self._loaders):
             states = [each["loaders"][at] for each in ranks]
             own = states[rank] if world == len(states) else None
@@ -88,11 +96,13 @@ class LoaderStates:
                     'with as many, or share the data by DataLoader(..., shard="auto"), whose '
                     "states fit any number"
                 )
+            own_states.append(own)
+        for loader, own in zip(self._loaders, own_states, strict=True):
             loader.load_state_dict(own, at_epoch_end=choice)
             if epoch_over and loader._at()[1]:
                 iter(loader)  # the pass that was left in its middle
-        if self._rng and world == len(ranks):
-            ProgramStates(ranks[rank]["program"]).restore()
+        if program is not None:
+            program.restore()
 
 
 def of_this_rank(

@@ -1,4 +1,4 @@
-"""Recorder: a loader whose batches say which indices they were made of, for `verify_resume`."""
+"""A loader whose batches say which indices they were made of, for `verify_resume`."""
 
 from __future__ import annotations
 
@@ -48,6 +48,16 @@ class _Recorded:
             return partial(set_epoch_of, self._dataset)
         return getattr(self._dataset, name)
 
+    # People's code sets attributes of its dataset: a worker_init_fn, a seed_dataset.
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("_dataset", "__getitems__"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._dataset, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._dataset, name)
+
     def _bulk(self, indices: Any) -> list[tuple[Any, Any]]:
         return list(zip(indices, self._dataset.__getitems__(indices)))
 
@@ -61,6 +71,16 @@ class _Instead:
     def __call__(self, error: Exception, index: Any) -> tuple[Any, Any] | None:
         another = self._on_error(error, index)
         return None if another is None else (index, another)
+
+
+class _Within:
+    """A ``convert`` or ``device_convert`` that is given batches without their indices."""
+
+    def __init__(self, convert: Callable[[Any], Any]) -> None:
+        self._convert = convert
+
+    def __call__(self, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        return pair[0], self._convert(pair[1])
 
 
 class _Collate:
@@ -90,7 +110,12 @@ def recorded(loader: Any) -> DataLoader[Any]:
         loader.collate_fn = _Collate(loader.collate_fn, loader.batch_sampler is not None)
         options = loader._pl.options
         if callable(options.on_error):
-            loader._pl.options = replace(options, on_error=_Instead(options.on_error))
+            options = replace(options, on_error=_Instead(options.on_error))
+        if options.convert is not None:
+            options = replace(options, convert=_Within(options.convert))
+        if options.device_convert is not None:
+            options = replace(options, device_convert=_Within(options.device_convert))
+        loader._pl.options = replace(options, with_state=False)
     return loader
 
 

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
+from ..core.checks import whole_number
 from ..errors import OrderMismatch, StateMismatch
 from ..loader.loader import DataLoader
 from ..saving.pickles.picklers import dump_with
@@ -46,7 +47,7 @@ class Report:
 
     Attributes:
         batches: batches of an uninterrupted epoch.
-        steps: where it was saved; -1 means after StopIteration.
+        steps: after how many batches it was saved; after StopIteration is one more.
         resumes: how many resumes were compared.
         seconds: how long it took.
         note: a condition that the program must meet for that; ``""`` if there is none.
@@ -94,7 +95,8 @@ def verify_resume(
         fresh_process: resume in a fresh process as well; on Linux, in one for each resume.
             ``make_loader`` gets there by cloudpickle, before it is called.
         max_steps: how many steps are tried if ``steps`` is None, from 4.
-        max_batches: batches of an epoch that are looked at; a longer or endless one is left there.
+        max_batches: batches of an epoch that are looked at, from 1; a longer or endless one is left
+            there.
 
     Returns:
         The things that were compared.
@@ -102,12 +104,15 @@ def verify_resume(
     Raises:
         ResumeError: something went on differently; the text says what, where, and why that
             usually happens.
-        ValueError: a codec is not known, or no worker count is given.
+        ValueError: a codec is not known, no worker count is given, or a number is too small.
         TypeError: ``make_loader`` returns no DataLoader of this package.
     """
-    unknown = [codec for codec in codecs if codec not in _DUMPS]
-    if unknown or not num_workers:
-        raise ValueError(f"codecs={unknown!r} are not known, or num_workers is empty")
+    if unknown := [codec for codec in codecs if codec not in _DUMPS]:
+        raise ValueError(f"codecs={unknown!r} are not known: choose from {sorted(_DUMPS)}")
+    if not num_workers:
+        raise ValueError("num_workers is empty: give the counts to try, for example (0, 2)")
+    max_steps = whole_number("max_steps", max_steps, 4)
+    max_batches = whole_number("max_batches", max_batches, 1)
     begin = time.perf_counter()
     subject = _Subject(make_loader, max_batches)
     # Before any run, which may change closures, and globals of __main__.

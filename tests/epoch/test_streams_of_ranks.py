@@ -614,6 +614,21 @@ def test_loader_states_of_one_mesh_restore_any_other_one(
 # --- bad input -----------------------------------------------------------------------------------
 
 
+def test_loaders_of_a_checkpoint_without_generators_are_where_they_were_when_that_is_refused() -> (
+    None
+):
+    loader = DataLoader(range(8), 2)
+    iterator = iter(loader)
+    next(iterator)
+    saved = LoaderStates(loader, rng=False).state_dict()
+    other = DataLoader(range(8), 2)
+    with pytest.raises(UsageError, match="rng=False as well"):
+        LoaderStates(other).load_state_dict(saved)
+    assert len(list(other)) == 4
+    LoaderStates(other, rng=False).load_state_dict(saved)
+    assert len(list(other)) == 3
+
+
 def merged(*parts: dict[str, Any]) -> RanksError:
     with pytest.raises(RanksError) as raised:
         merge_states(parts)

@@ -85,6 +85,20 @@ def test_with_a_window_those_in_it_are_passed_over_first(step: int) -> None:
     assert seen(iter(again)) == rest
 
 
+def test_a_state_of_one_rank_is_moved_on_over_that_ranks_batches() -> None:
+    """9 samples in batches of one: rank 0 has 5 of them, rank 1 has 4."""
+    data, options = range(9), {"shard_tail": "uneven", "in_order": False, "num_workers": 1}
+    for rank in (0, 1):
+        iterator = iter(DataLoader(data, 1, seed=1, shard=(rank, 2), **options))
+        next(iterator)
+        state = iterator.state_dict()
+        assert state["rank"] == [rank, 2]
+        assert batches_left(state) == iterator.remaining == 4 - rank
+        with pytest.raises(UsageError, match=f"has {4 - rank} batches left"):
+            moved_on(state, 5 - rank)
+        assert moved_on(state, 4 - rank)["step"] == 5 - rank
+
+
 def test_the_state_itself_stays_as_it_is() -> None:
     state = at(EXACT[0], 1).state_dict()
     before = repr(state)

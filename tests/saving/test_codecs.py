@@ -28,6 +28,7 @@ from laws.observe import lists
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, TensorDataset
 from zoo.datasets import Noisy
 from zoo.streams import StatefulDataset
+from zoo.upside import Upside
 
 import picklable_loader
 from picklable_loader import DataLoader
@@ -320,18 +321,6 @@ def test_a_part_that_has_changed_is_decided_on_anew() -> None:
 # --- codecs --------------------------------------------------------------------------------------
 
 
-class Upside:
-    """A codec of somebody's own."""
-
-    name = "upside"
-
-    def dumps(self, obj: Any) -> bytes:
-        return cloudpickle.dumps(obj)[::-1]  # type: ignore[no-any-return]
-
-    def loads(self, data: bytes) -> Any:
-        return pickle.loads(data[::-1])
-
-
 def test_a_codec_may_be_anybodys() -> None:
     it = iter(loader_of("dataset", codec=Upside()))
     next(it)
@@ -479,6 +468,9 @@ _STREAM = """
 import pickle, sys, torch
 from picklable_loader import DataLoader
 
+sys.path += sys.argv[2:]
+from zoo.upside import Upside
+
 class Counting:
     at = 0
     def __iter__(self):
@@ -493,15 +485,24 @@ class Typed(torch.utils.data.IterableDataset):
     def __iter__(self):
         return Counting()
 
-for workers in (0, 1):
-    it = iter(DataLoader(Typed(), 2, num_workers=workers, codec="cloudpickle"))
-    next(it)
-    pickle.dump(pickle.dumps(it), sys.stdout.buffer)
+class Order(torch.utils.data.Sampler):
+    def __iter__(self):
+        return Counting()
+
+codec = Upside() if sys.argv[1] == "own" else sys.argv[1]
+for data, sampler in [(Typed(), None), (range(13), Order())]:
+    for workers in (0, 1):
+        it = iter(DataLoader(data, 2, sampler=sampler, num_workers=workers, codec=codec))
+        next(it)
+        pickle.dump(pickle.dumps(it), sys.stdout.buffer)
 """
 
 
-def test_so_does_the_class_of_a_streams_iterator() -> None:
-    for saved in written_by(_STREAM):
+@pytest.mark.parametrize("codec", ["cloudpickle", "dill", "own"])
+def test_so_does_the_class_of_a_streams_or_a_samplers_iterator(codec: str) -> None:
+    saves = written_by(_STREAM, codec, *sys.path)
+    assert len(saves) == 4
+    for saved in saves:
         assert lists(pickle.loads(saved)) == [[3, 4], [5, 6], [7, 8], [9, 10], [11, 12]]
 
 

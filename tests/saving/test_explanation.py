@@ -93,6 +93,16 @@ def test_everything_that_cannot_be_saved_is_named_at_once() -> None:
     assert "! is a socket.socket" in text and "loader.dataset.rows (generator)" in text
 
 
+@pytest.mark.parametrize("of", [lambda loader: loader, iter])
+def test_a_loader_that_only_pickle_may_write_has_the_problems_of_pickle(of: Any) -> None:
+    data = [lambda: 0]
+    assert explain(of(DataLoader(data))).problems == []
+    refused = of(DataLoader(data, codec="pickle"))
+    assert [part.path.partition(".")[2] for part in explain(refused).problems] == ["dataset[0]"]
+    with pytest.raises(CannotSaveError, match=r"dataset\[0\]"):
+        pickle.dumps(refused)
+
+
 def test_the_text_shows_what_weighs_most_first_and_nothing_that_is_negligible() -> None:
     dataset = Samples(small=[1], large=np.zeros(50_000), middle=np.zeros(20_000))
     rows = str(explain(dataset)).splitlines()

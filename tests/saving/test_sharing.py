@@ -200,6 +200,45 @@ def test_loaders_and_iterators_in_one_pickle_share_what_they_shared(way: Any, od
     assert [len(list(iterator)) for iterator in found[:2]] == [1, 2]
 
 
+class Image(torch.Tensor):
+    """As torchvision's are."""
+
+
+class Noted(torch.Tensor):
+    """It has attributes, which only a codec may be able to write."""
+
+
+class WithTensors(Dataset[Any]):
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.scale = lambda: 1  # so that a codec carries it
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.tensor[index] * self.scale()
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, torch.nn.Parameter, Image])
+def test_a_tensor_that_a_model_shares_with_a_carried_dataset_is_saved_once(kind: Any) -> None:
+    weights = torch.arange(100000.0)
+    data = WithTensors(
+        torch.nn.Parameter(weights) if kind is torch.nn.Parameter else (weights.as_subclass(kind))
+    )
+    model, iterator = by_torch((weights, iter(DataLoader(data, 2))))
+    found = iterator.loader.dataset.tensor
+    assert type(found) is kind and found.data_ptr() == model.data_ptr()
+    assert len(list(iterator)) == 2
+
+
+def test_a_tensor_with_attributes_that_pickle_refuses_is_carried_with_them() -> None:
+    tensor = torch.arange(4.0).as_subclass(Noted)
+    tensor.note = lambda: 5
+    found = pickle.loads(pickle.dumps(iter(DataLoader(WithTensors(tensor))))).loader.dataset.tensor
+    assert type(found) is Noted and found.note() == 5 and found.tolist() == [0, 1, 2, 3]
+
+
 # --- a trainer that has loader and iterator, and is a part of the loader -------------------------
 
 

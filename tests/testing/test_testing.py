@@ -280,6 +280,12 @@ def test_an_unknown_codec_is_refused() -> None:
         verify_resume(lambda: build(Noisy()), codecs=("marshal",))
 
 
+@pytest.mark.parametrize("wrong", [{"max_batches": 0}, {"max_steps": 3}, {"num_workers": ()}])
+def test_numbers_with_which_nothing_would_be_compared_are_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        verify_resume(lambda: build(Noisy()), **wrong)
+
+
 class Endless(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         while True:
@@ -295,7 +301,45 @@ def looks_at_its_dataset(worker: int) -> None:
     assert info is not None and info.dataset.name == "noisy"
 
 
+class WithTable(Noisy):
+    """Its worker_init_fn gives it what it reads from, and seed_dataset its generator."""
+
+    table: Any = None
+    generator: Any = None
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return super().__getitem__(index) * self.table + self.generator.normal()
+
+
+def gives_a_table(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.table = 3
+
+
+def gives_a_generator(dataset: Any, seed: int) -> None:
+    dataset.generator = np.random.default_rng(seed)
+
+
+def halved(batch: torch.Tensor) -> torch.Tensor:
+    return batch / 2
+
+
 ODD: dict[str, Any] = {
+    "a dataset that is given attributes": lambda num_workers: build(
+        WithTable(),
+        1,
+        worker_init_fn=gives_a_table,
+        seed_dataset=gives_a_generator,
+    ),
+    "converted batches, each with its state": lambda num_workers: build(
+        Noisy(),
+        num_workers,
+        convert=halved,
+        device_convert=halved,
+        to_device="cpu",
+        with_state=True,
+    ),
     "an endless sampler": lambda num_workers: build(
         Noisy(), num_workers, sampler=Endless(), seed=1
     ),

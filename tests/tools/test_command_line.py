@@ -437,6 +437,24 @@ def reading(way: str, path: Path) -> Any:
     return from_json(path.read_text()) if way == "JSON" else torch.load(path, weights_only=True)
 
 
+def test_the_programs_generators_stay_in_a_checkpoint_that_is_moved_on(
+    tmp_path: Path, say: Say
+) -> None:
+    old, new, without = tmp_path / "old", tmp_path / "new", tmp_path / "without"
+    iterator = after(1)
+    save({"data": iterator.state_dict()}, old, save_rng=True)
+    save({"data": iterator.state_dict()}, without)
+    expected = torch.rand(2)
+    status, said, _ = say("skip", old, "-n", 3, "-o", new, "--json")
+    assert (status, json.loads(said)["states"][0]["path"]) == (0, "['data']")
+    assert load(new, weights_only=True, restore_rng=True)["data"]["step"] == 4
+    assert torch.equal(torch.rand(2), expected)
+    status, said, _ = say("diff", old, without, "--json")
+    assert status == 1
+    assert [each["path"] for each in json.loads(said)] == ["(the program's generators)"]
+    assert "the program's generators" in say("inspect", old)[1]
+
+
 def test_a_file_may_take_its_own_place(file: Path, say: Say) -> None:
     save(after(1).state_dict(), file)
     status, said, _ = say("skip", file, "-n", 2, "-o", file, "--json")

@@ -26,7 +26,7 @@ import stat
 import struct
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, cast
 
@@ -68,11 +68,27 @@ def save(obj: Any, path: AnyPath, *, save_rng: bool = False) -> None:
         Exception: what pickle raises for ``obj``. The old file stays.
     """
     with replacement(path) as file:
-        file.write(bytes(_HEADER_BYTES))
-        body = _Written(file)
-        body.dump({_PROGRAM: capture_program(), _OBJECT: obj} if save_rng else obj)
-        file.seek(0)
-        file.write(_origin(_VERSION) + _SEAL.pack(body.length, body.sha256.digest()))
+        _write(file, {_PROGRAM: capture_program(), _OBJECT: obj} if save_rng else obj)
+
+
+def rewrite(path: AnyPath, to: AnyPath, change: Callable[[Any], None]) -> None:
+    """Write a checkpoint anew, as ``change`` has changed the object in it; the rest stays.
+
+    Raises:
+        Exception: see `load` with ``weights_only``, and `save`; or that of ``change``.
+    """
+    content = _loaded(path, True, "cpu")
+    change(parts_of(content)[0])
+    with replacement(to) as file:
+        _write(file, content)
+
+
+def _write(file: BinaryIO, content: Any) -> None:
+    file.write(bytes(_HEADER_BYTES))
+    body = _Written(file)
+    body.dump(content)
+    file.seek(0)
+    file.write(_origin(_VERSION) + _SEAL.pack(body.length, body.sha256.digest()))
 
 
 def load(
@@ -110,18 +126,28 @@ def load(
         OSError: it cannot be read.
         Exception: what else unpickling raises.
     """
+    found = _loaded(path, weights_only, map_location)
+    obj, program = parts_of(found)
+    if restore_rng:
+        ProgramStates(program).restore()
+    return obj
+
+
+def _loaded(path: AnyPath, weights_only: bool, map_location: Any) -> Any:
     with open_body(path) as body:
         if weights_only:
-            found = load_screened(body, os.fsdecode(path), map_location)
-        else:
-            try:
-                found = torch.load(body, map_location=map_location, weights_only=False)
-            except (AttributeError, ImportError) as error:
-                raise moved(os.fsdecode(path), error) from error
-    has_rng = type(found) is dict and found.keys() == {_PROGRAM, _OBJECT}
-    if restore_rng:
-        ProgramStates(found[_PROGRAM] if has_rng else None).restore()
-    return found[_OBJECT] if has_rng else found
+            return load_screened(body, os.fsdecode(path), map_location)
+        try:
+            return torch.load(body, map_location=map_location, weights_only=False)
+        except (AttributeError, ImportError) as error:
+            raise moved(os.fsdecode(path), error) from error
+
+
+def parts_of(content: Any) -> tuple[Any, Any]:
+    """What was saved, and the program's generators, of a file's content; None: it has none."""
+    if type(content) is dict and content.keys() == {_PROGRAM, _OBJECT}:
+        return content[_OBJECT], content[_PROGRAM]
+    return content, None
 
 
 #: keys of a body that holds the program's generators as well

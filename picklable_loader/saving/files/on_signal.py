@@ -57,6 +57,7 @@ class save_on_signal:
         make_checkpoint: gives what is saved, for example a dict of states.
         signals: that ask for a checkpoint. Clusters send SIGTERM before they kill a job, or what
             the job has asked for: ``sbatch --signal=USR1@60``.
+        save_rng: see `save`.
 
     Attributes:
         received: the signal that came first, ``signal.SIGTERM`` for example; None: none has come.

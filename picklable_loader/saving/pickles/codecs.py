@@ -38,10 +38,9 @@ class Codec(Protocol):
     """Makes bytes of objects, and objects of those bytes.
 
     It is pickled along with what it has written, so that plain pickle must take it: an instance
-    of a class, or a module, that can be imported where the pickle is loaded.
+    of a class that can be imported where the pickle is loaded. An attribute ``name`` is what
+    messages call it; without one they use the name of its class.
     """
-
-    name: str  #: for messages
 
     def dumps(self, obj: Any) -> bytes:
         """An object as bytes; raises if that cannot be done."""

@@ -73,7 +73,7 @@ def open_carried(
 ) -> Any:
     """Open a part that a codec carried. This runs the code in it."""
     name = codec_name(codec)
-    if name in STOCK[1:] and tuple(python) != sys.version_info[:2]:
+    if isinstance(codec, str) and codec in STOCK[1:] and tuple(python) != sys.version_info[:2]:
         raise CannotLoadError(
             f"what {name} carries",
             f"Python {'.'.join(map(str, python))} has written it, and this is "

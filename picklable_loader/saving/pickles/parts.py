@@ -125,12 +125,17 @@ def packed_iterator(how: Packing, decision: Decision, attributes: Parts, iterato
     codecs = decision.codecs(how, parts)
     moved = {id(parts[name]) for name in codecs} | how.left_out
     still = [loader, *(part for part in parts.values() if id(part) not in moved)]
-    shared = _Shared()
-    if refusal(STOCK[0], iterator, _refer(moved, shared=shared), still, bool(moved)) is None:
+    shared, choice = _Shared(), how.codec if isinstance(how.codec, str) else None
+    by_name = choice in ("auto", STOCK[0])  # otherwise any program is to be able to load it
+    if by_name and not refusal(
+        STOCK[0], iterator, _refer(moved, shared=shared), still, bool(moved)
+    ):
         return iterator
     whole: Known = {id(part): (loader, name) for name, part in parts.items()}
     whole[id(loader)] = loader, None
-    for codec in STOCK[0 if shared.met else 1 :]:
+    # A codec of the user's would copy what the iterator shares with the loader: ours write it.
+    todo = (choice,) if choice in STOCK[1:] else STOCK[0 if shared.met else 1 :]
+    for codec in dict.fromkeys((*todo, *STOCK[1:])):
         if refusal(codec, iterator, _refer(), [loader, *parts.values()]) is None:
             plain = {name: part for name, part in parts.items() if id(part) not in moved}
             return Carried(codec, {"iterator": iterator}, whole, _held(how, plain))

@@ -91,7 +91,17 @@ def is_data(obj: Any) -> bool:
     kind = type(obj)
     if kind is np.ndarray:
         return not obj.dtype.hasobject
-    return kind is torch.Tensor or kind is torch.nn.Parameter
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return True
+    return isinstance(obj, torch.Tensor) and _is_like_torchs(obj, kind)
+
+
+def _is_like_torchs(tensor: torch.Tensor, kind: Any) -> bool:
+    """A tensor of a subclass, such as torchvision's ``Image``, that torch pickles as its own."""
+    own = {"__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__torch_dispatch__"}
+    theirs = torch.nn.Parameter if issubclass(kind, torch.nn.Parameter) else torch.Tensor
+    same = all(getattr(kind, name, None) is getattr(theirs, name, None) for name in own)
+    return same and not vars(tensor) and kind.__module__ != "__main__" and is_found(kind)
 
 
 def _pickler(codec: str, containers: bool = False) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import UsageError
 
-#: the most careful one first
+#: the most careful one first; each takes what those before it take, and needs them to load
 STOCK = ("pickle", "cloudpickle", "dill")
 
 

@@ -33,7 +33,7 @@ def moved_on(state: Mapping[str, Any], count: int) -> dict[str, Any]:
     if count < 0:
         raise UsageError(f"A state is moved on by a number of batches from 0, got {count}.")
     _refuse_inexact(cursor, fits)
-    plan = _plan(cursor, fits)
+    plan = _plan(cursor, fits, _rank_of(cursor))
     left = plan.remaining()
     if left is not None and count > left:
         raise UsageError(
@@ -77,15 +77,21 @@ def tasks_claimed(state: Mapping[str, Any]) -> int:
 
 def batches_left(state: Mapping[str, Any]) -> int | None:
     """Batches that a state, or a pickled iterator's, leaves; None if it does not say."""
-    return left_on_rank(from_plain(state, live=True))
+    saved = from_plain(state, live=True)
+    return left_on_rank(saved, _rank_of(saved.cursor))
 
 
-def left_on_rank(saved: Saved, rank: int = 0) -> int | None:
+def left_on_rank(saved: Saved, rank: int) -> int | None:
     """Batches that a rank has left where all ranks are at that position; None: it does not say."""
     cursor, fits = saved
     if type(fits.get("sampler_length")) is not int or cursor.streams or _is_reshared(cursor):
         return None
     return _plan(cursor, fits, rank).remaining()
+
+
+def _rank_of(cursor: Cursor) -> int:
+    """The rank that a state is of; one of all ranks is looked at as rank 0, which has the most."""
+    return 0 if cursor.rank is None else cursor.rank[0]
 
 
 def _is_reshared(cursor: Cursor) -> bool:
@@ -113,7 +119,7 @@ def _refuse_inexact(cursor: Cursor, fits: Mapping[str, Any]) -> None:
     )
 
 
-def _plan(cursor: Cursor, fits: Mapping[str, Any], rank: int = 0) -> Plan:
+def _plan(cursor: Cursor, fits: Mapping[str, Any], rank: int) -> Plan:
     """A plan of as many tasks as the state's loader has, whose indices do not matter."""
     word = fits.get("batches_from")
     if type(word) is not str or word not in {unit.value for unit in Unit}:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from ...errors import LoaderError
 from ...saving.files.archive import Archive
-from ...saving.files.checkpoint import MAGIC, open_body, open_file
+from ...saving.files.checkpoint import MAGIC, open_body, open_file, parts_of
 from ...saving.files.nested_pickles import names_of, traces
 from ...saving.files.pickle_nodes import Stored, as_nodes
 from ...saving.files.pickle_tree import NotPickle
@@ -42,6 +42,7 @@ class Contents:
     notes: dict[str, str] = field(default_factory=dict)
     names: frozenset[str] = frozenset()  #: all that running its code would import, module and name
     archive: Archive | None = None  #: the file's parts, where it is one of ``torch.save``.
+    program: Any = None  #: the generators of ``save(save_rng=True)``, as a tree
     _digests: dict[str, str] = field(default_factory=dict)
 
     def digest(self, stored: Stored) -> str:
@@ -164,4 +165,7 @@ def _from_archive(path: str, kind: str, size: int, body: BinaryIO) -> Contents:
         "byte order": archive.text("byteorder"),
     }
     notes = {name: note for name, note in notes.items() if note}
-    return Contents(path, kind, size, found.tree, notes, names, archive)
+    tree, program = parts_of(found.tree) if kind == "checkpoint" else (found.tree, None)
+    if program is not None:
+        notes["the program's generators"] = "saved"
+    return Contents(path, kind, size, tree, notes, names, archive, program)

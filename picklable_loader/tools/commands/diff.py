@@ -63,7 +63,11 @@ class _Comparison:
 
     def differences(self) -> Iterator[tuple[str, str | None, str | None]]:
         """The path of each difference, and the values in both files."""
-        waiting: list[tuple[Path, Any, Any]] = [(None, self._one.tree, self._other.tree)]
+        generators: Path = (None, lambda: "(the program's generators)", 0)
+        waiting: list[tuple[Path, Any, Any]] = [
+            (generators, self._one.program, self._other.program),
+            (None, self._one.tree, self._other.tree),
+        ]
         while waiting:
             path, a, b = waiting.pop()
             inner = is_container(a) and type(a) is type(b)

@@ -10,7 +10,7 @@ import torch
 
 from ...errors import LoaderError, UsageError
 from ...saving.files.archive import load_screened
-from ...saving.files.checkpoint import load, open_file, replacement, save
+from ...saving.files.checkpoint import open_file, replacement, rewrite
 from ...saving.states.skip import MOST_TASKS, moved_on, tasks_claimed
 from ...saving.states.state_json import from_json, to_json
 from ..table import Table, complain, show
@@ -34,12 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Move on every state in the file: 0; 2 if that is not exact, and nothing was written."""
     try:
+        moved: list[dict[str, Any]] = []
+
+        def move(content: Any) -> None:
+            moved.extend(_move(content, options.count))
+            if not moved:
+                raise NotRead(f"{options.file}: there is no state in it")
+
         kind = kind_of(options.file)
-        content = _read(options.file, kind)
-        moved = _move(content, options.count)
-        if not moved:
-            raise NotRead(f"{options.file}: there is no state in it")
-        _write(content, options.output, kind)
+        if kind == "checkpoint":
+            rewrite(options.file, options.output, move)
+        else:
+            content = _read(options.file, kind)
+            move(content)
+            _write(content, options.output, kind)
     except RecursionError:
         return complain(f"{options.file}: it is nested too deep to be written anew")
     except (NotRead, LoaderError, OSError) as error:
@@ -52,8 +60,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _read(path: str, kind: str) -> Any:
-    if kind == "checkpoint":
-        return load(path, weights_only=True, map_location="cpu")
     if kind == "torch.save":
         with open_file(path) as file:
             return load_screened(file, path, "cpu")
@@ -68,9 +74,6 @@ def _read(path: str, kind: str) -> Any:
 
 
 def _write(content: Any, path: str, kind: str) -> None:
-    if kind == "checkpoint":
-        save(content, path)
-        return
     with replacement(path) as file:
         if kind == "JSON":
             file.write(to_json(content).encode())

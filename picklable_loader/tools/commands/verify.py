@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import LoaderError
 from ...testing import Report, ResumeError, verify_resume
 from ..bench.subject import BenchError, function
-from ..table import Table, complain, show
+from ..table import Table, complain, number_from, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,17 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-steps",
-        type=int,
+        type=number_from(4, int),
         default=12,
         metavar="N",
         help="at how many steps to stop, from 4 (default: %(default)s)",
     )
     parser.add_argument(
         "--max-batches",
-        type=int,
+        type=number_from(1, int),
         default=1000,
         metavar="N",
-        help="batches of an epoch that are looked at (default: %(default)s)",
+        help="batches of an epoch that are looked at, from 1 (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 

@@ -11,7 +11,8 @@ pickle of a dict with these entries:
 * ``"drift"``: names of the attributes that earlier epochs have changed;
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
 * ``"first_rng"``: these when the epoch began, if ``iter`` is to draw from them once more: with
-  ``"pickled"``, if the worker is persistent, and with an ``"iterator"`` of a dataset without state;
+  ``"pickled"``, if the worker is persistent, with an ``"iterator"`` of a dataset without state, and
+  alone, for a replay in the program's own process;
 * ``"over"``: the epoch has ended there, and the next one is to begin;
 * ``"after"``: then, the attributes of a dataset with a state that are flags or None;
 * ``"announced"``: then, the epoch that set_epoch had given the dataset, if that has a state.
@@ -216,8 +217,10 @@ def _savable(position: StreamPosition, stream: int, live: bool) -> StreamPositio
         rng = entries.get("rng" if over else "first_rng")
         if rng is None:
             return position.copy(state=None, state_at=0)
-        state_at = position.state_at if over else 0  # a stream that has ended is not replayed
-        return position.copy(state={"over": True, "rng": states_to_text(rng)}, state_at=state_at)
+        text = states_to_text(rng)
+        if over:  # a stream that has ended is not replayed
+            return position.copy(state={"over": True, "rng": text})
+        return position.copy(state={"first_rng": text}, state_at=0)
     form = {name: entries[name] for name in _SAVED if name in entries}
     for name in filter(form.__contains__, _OF_PEOPLE):
         form[name] = encode_state(form[name], f"stream {stream}: state_dict() of the {name}")

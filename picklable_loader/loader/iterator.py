@@ -17,6 +17,7 @@ from ..datasets.protocol import is_hugging_face
 from ..epoch.changed_data import warn_of_changed
 from ..epoch.fits import check_kind
 from ..epoch.position import Position
+from ..epoch.run import Run
 from ..epoch.spec import Spec
 from ..epoch.stream_states import replayed
 from ..epoch.turns import AT_REST, MOVING
@@ -265,7 +266,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             every = run.spec.options.snapshot_every_n_steps
             positions = run.openings(new_workers=False).values()
             if count := replayed(positions, None if every == "auto" else every or NEVER):
-                self._warning = _replay(count, run.epoch, self.loader.dataset), ReplayWarning
+                self._warning = _replay(count, run), ReplayWarning
         self._collates = id(self.loader.collate_fn)
         self._driver.start(run, partial(engine_of, self.loader, self._driver), self._turn, skip)
 
@@ -401,17 +402,23 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 run.interrupted(self._handed_over)
 
 
-def _replay(count: int, epoch: int, dataset: Any) -> str:
+def _replay(count: int, run: Run) -> str:
     """The warning of batches that have to be fetched again."""
+    dataset, options = run.spec.dataset, run.spec.options
     advice = (
         "It goes on at once without a shuffle of its own, and if no batched function draws numbers"
         if is_hugging_face(dataset)
         else "Give the dataset, or its iterator, state_dict and load_state_dict, and it goes on at "
         "once"
     )
+    disturbed = options.seeding == "worker" and options.seed is None and not run.spec.workers
+    ahead = (
+        '. With seeding="worker", and neither seed= nor workers, a dataset that draws ahead of its '
+        "batches, for a shuffle buffer say, gives other samples if the program has drawn in between"
+    )
     return (
         f"the dataset {type(dataset).__qualname__} has no state, and is resumed by replay: {count} "
-        f"batches of epoch {epoch} are fetched again and dropped. {advice}"
+        f"batches of epoch {run.epoch} are fetched again and dropped. {advice}{ahead * disturbed}"
     )
 
 

@@ -120,7 +120,8 @@ class SamplerAccess(PicklableIterator[_T]):
             run = self._driver.run
             if run is None or run.finished:
                 run = self._live("tell()")
-            if not run.schedule.feedback.listening:
+            feedback = run.schedule.feedback
+            if not (feedback.listening or feedback.unsure):  # its iterator may not be open yet
                 raise UsageError(
                     f"tell() needs a sampler that listens: give {_named(run)}, or its iterator, "
                     "a method receive(step, objs)"

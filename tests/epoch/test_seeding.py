@@ -894,3 +894,90 @@ def test_a_pickle_of_a_pickle_has_what_persistent_workers_draw_from(by_loader: b
     again = pickle.loads(pickle.dumps(iterator))
     again = pickle.loads(pickle.dumps(again.loader)) if by_loader else again.loader
     assert lists(again) == lists(loader)
+
+
+# --- streams that are replayed, by seeding="worker" ----------------------------------------------
+
+
+class OrderedAtFirst(IterableDataset[int]):
+    """A generator that shuffles before its first sample, and draws for each one as well."""
+
+    def __iter__(self) -> Iterator[float]:
+        for index in random.sample(range(8), 8):
+            yield index + torch.rand(()).item() + np.random.rand()
+
+
+class OrderedByIter(IterableDataset[int]):
+    """Its order is drawn by ``iter``, before anybody asks for a sample."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.sample(range(8), 8))
+
+
+class Deck:
+    def __init__(self) -> None:
+        self.left = random.sample(range(8), 8)
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if not self.left:
+            raise StopIteration
+        return self.left.pop()
+
+
+class OrderedByIterator(IterableDataset[int]):
+    """Pickle takes its iterator, and a state begins it anew."""
+
+    def __iter__(self) -> Iterator[int]:
+        return Deck()
+
+
+@pytest.mark.matrix
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.EmptyEpochWarning")
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("step", [0, 1, 2, 4])
+@pytest.mark.parametrize("program_draws", [False, True])
+@pytest.mark.parametrize("dataset", [OrderedAtFirst, OrderedByIter, OrderedByIterator])
+def test_a_replay_draws_from_where_the_epoch_began(
+    dataset: Any, program_draws: bool, step: int, epoch: int, num_workers: int, seed: Any
+) -> None:
+    def make() -> Any:
+        options: dict[str, Any] = {"persistent_workers": num_workers > 0}
+        return DataLoader(
+            dataset(), 2, num_workers=num_workers, seeding="worker", seed=seed, **options
+        )
+
+    loader = make()
+    for _ in range(epoch):
+        list(loader)
+    iterator = iter(loader)
+    for _ in range(step):
+        next(iterator)
+        if program_draws:
+            random.random(), torch.rand(1), np.random.rand()
+    pickled, state = pickle.dumps(iterator), iterator.state_dict()
+    second = make()
+    second.load_state_dict(state)  # and what is saved of one that has not moved
+    state_of_a_state = pickle.loads(pickle.dumps(second)).state_dict()
+    expected = lists(iterator), lists(loader)
+    for saved in (state, state_of_a_state):
+        seed_everything(9)
+        other = make()
+        other.load_state_dict(saved)
+        assert (lists(other), lists(other)) == expected
+    again = pickle.loads(pickle.loads(pickle.dumps(pickled)))
+    assert (lists(again), lists(again.loader)) == expected
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_replay_that_other_draws_may_have_changed_says_so(seed: Any) -> None:
+    iterator = iter(DataLoader(OrderedAtFirst(), 2, seeding="worker", seed=seed))
+    next(iterator), next(iterator)
+    with pytest.warns(ReplayWarning) as given:
+        next(pickle.loads(pickle.dumps(iterator)))
+    assert ("ahead of its batches" in str(given[0].message)) is (seed is None)

@@ -1103,3 +1103,66 @@ def test_a_flag_that_load_state_dict_sets_at_an_epochs_end_does_not_reach_the_ne
     assert [lists(again) for again in at_its_end] == [[], []]
     for again in (*(each.loader for each in at_its_end), *between):
         assert [lists(again) for _ in range(2)] == expected
+
+
+# --- counters next to what pickle refuses --------------------------------------------------------
+
+
+class Pair:
+    def __init__(self, count: dict[str, int], other: Any) -> None:
+        self.count, self.other = count, other
+
+
+def of_a_local_class() -> dict[str, int]:
+    class Counts(dict[str, int]):
+        pass
+
+    return Counts(n=0)
+
+
+def beside_each_other() -> Pair:
+    count = {"n": 0}
+    return Pair(count, Pair(count, [lambda: 0, threading.RLock()]))
+
+
+COUNTS: dict[str, Callable[[], Any]] = {
+    "a lock": lambda: {"n": 0, "lock": threading.Lock()},
+    "a lambda": lambda: {"n": 0, "function": lambda: 0},
+    "a local class": of_a_local_class,
+    "several": beside_each_other,
+}
+
+
+class CountsBeside(IterableDataset[int]):
+    """It counts in an object that plain pickle refuses, and a codec carries."""
+
+    def __init__(self, kind: str) -> None:
+        self.counts = COUNTS[kind]()
+
+    def __iter__(self) -> Iterator[int]:
+        counts = getattr(self.counts, "count", self.counts)
+        for _ in range(8):
+            counts["n"] += 1
+            yield counts["n"]
+
+
+@LIVING_ON
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+@pytest.mark.parametrize("step", [0, 1, 2])
+@pytest.mark.parametrize("kind", COUNTS)
+def test_a_replay_undoes_a_count_in_what_only_a_codec_takes(
+    kind: str, step: int, epoch: int, options: dict[str, Any]
+) -> None:
+    loader = DataLoader(CountsBeside(kind), 2, **options)
+    for _ in range(epoch):
+        list(loader)
+    iterator = iter(loader)
+    for _ in range(step):
+        next(iterator)
+    again = pickle.loads(pickle.dumps(iterator))
+    expected = lists(iterator), lists(loader)
+    assert expected[0][0] == [8 * epoch + 2 * step + 1, 8 * epoch + 2 * step + 2]
+    assert (lists(again), lists(again.loader)) == expected
+    if kind == "several":
+        pair = again.loader.dataset.counts
+        assert pair.count is pair.other.count and pair.other.other[0]() == 0

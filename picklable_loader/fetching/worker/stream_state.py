@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import pickle
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
@@ -27,7 +26,7 @@ from ...datasets.wrapper import keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
 from ...rng.owned import owned_not_in
-from ...saving.pickles.by_reference import attributes_of, dumps, left_out, loads
+from ...saving.pickles.by_reference import LOCKS, attributes_of, dumps, left_out, loads
 from ...saving.pickles.picklers import to_bytes
 from .baseline import Baseline, FirstBaseline
 from .fetch import NEVER, Job
@@ -255,9 +254,8 @@ class StreamSaver:
         beginning = Baseline(self._dataset, self._by_value) if begins else None
         if beginning is not None:
             beginning.drift = self._reached.get("drift", [])
-        if self._with_rng and (self._lives_on or self._halved):
-            self._first_rng = entries.get("first_rng") or capture_all()
-            restore_all(self._first_rng)  # `iter` may draw, and change the dataset by it
+        if self._with_rng:
+            self._restore_first(entries, beginning)
         iterator = iterate(self._dataset, entries)
         self._by_pickle = self.beginning = self._undone = None
         # Generators cannot be pickled; an iterator of Python's own over a list would take the list
@@ -275,6 +273,18 @@ class StreamSaver:
             if "pickled" in entries:
                 iterator = self._by_pickle.read(entries["pickled"])
         return iterator
+
+    def _restore_first(self, entries: dict[str, Any], beginning: Baseline | None) -> None:
+        """Have ``iter``, which may change the dataset, and a replay draw what the epoch has drawn."""
+        of_copy = self._lives_on or self._halved
+        if not of_copy and beginning is None:
+            return
+        first_rng = entries.get("first_rng") or capture_all()
+        restore_all(first_rng)
+        if of_copy:
+            self._first_rng = first_rng
+        if beginning is not None:
+            beginning.state = to_bytes({"first_rng": first_rng})
 
     def _entries(self, iterator: Any, fresh: bool) -> dict[str, Any]:
         if self._by_pickle is not None:
@@ -392,12 +402,11 @@ def _digest(value: Any) -> Any:
     try:
         pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:  # whatever people's __reduce__ raises
-        return id(value) if callable(value) or isinstance(value, _LOCKS) else None
+        return id(value) if callable(value) or isinstance(value, LOCKS) else None
     return object() if len(pickled) <= _SMALL_BYTES else blake2b(pickled, digest_size=16).digest()
 
 
 _SMALL_BYTES = 4096
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 class Cadence:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from ..states.arrays import bytes_of
-from .picklers import reductions
+from .picklers import is_found, reductions
 
 #: tensors and arrays above this are looked for, and not written
 _LARGE_BYTES = 1 << 16
@@ -24,7 +25,7 @@ _LARGE_BYTES = 1 << 16
 #: objects that are looked at to find them
 _MOST_OBJECTS = 10_000
 
-#: the path to something below a dataset: attributes, indices and keys
+#: the path to something below a dataset: attributes, indices and keys; ``...`` leads to the class
 Path = tuple[Any, ...]
 
 
@@ -33,8 +34,11 @@ def attributes_of(dataset: Any) -> dict[str, Any]:
     return dict(getattr(dataset, "__dict__", {}))
 
 
-def large_leaves(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
-    """Large tensors and arrays in a dataset: their paths, ``("inner", "table")``, by id; they."""
+def leaves_of(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
+    """Parts of a dataset that are referred to: their paths, ``("inner", "table")``, by id; they.
+
+    These are large tensors and arrays, and locks, functions and classes that pickle refuses.
+    """
     found: dict[int, Path] = {}
     leaves: list[Any] = []
     seen = {id(dataset)}
@@ -42,15 +46,28 @@ def large_leaves(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
     while ahead and len(seen) < _MOST_OBJECTS:
         path, owner = ahead.popleft()
         for name, part in _parts(owner):
-            if id(part) in seen or isinstance(part, _NO_OWNERS):
+            if id(part) in seen:
                 continue
-            seen.add(id(part))
-            if not isinstance(part, torch.Tensor | np.ndarray):
-                ahead.append(((*path, name), part))
-            elif part.nbytes > _LARGE_BYTES:
+            if _is_leaf(part):
                 found[id(part)] = (*path, name)
                 leaves.append(part)
+            elif not isinstance(part, _NO_OWNERS):
+                ahead.append(((*path, name), part))
+                kind = type(part)
+                if id(kind) not in seen and not is_found(kind):
+                    found[id(kind)] = (*path, name, ...)
+                    leaves.append(kind)
+                seen.add(id(kind))
+            else:
+                continue
+            seen.add(id(part))
     return found, leaves
+
+
+def _is_leaf(part: Any) -> bool:
+    if isinstance(part, torch.Tensor | np.ndarray):
+        return part.nbytes > _LARGE_BYTES
+    return isinstance(part, LOCKS) or (isinstance(part, FunctionType) and not is_found(part))
 
 
 def _parts(owner: Any) -> Iterable[tuple[Any, Any]]:
@@ -60,7 +77,9 @@ def _parts(owner: Any) -> Iterable[tuple[Any, Any]]:
 
 
 #: what has no parts of a dataset's own
-_NO_OWNERS = (str, bytes, int, float, type, ModuleType, FunctionType)
+_NO_OWNERS = (str, bytes, int, float, type, ModuleType, FunctionType, torch.Tensor, np.ndarray)
+#: the types of locks
+LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 def left_out(
@@ -274,5 +293,9 @@ class _Unpickler(pickle.Unpickler):
             return getattr(self._dataset, name) if name else self._dataset
         found = self._dataset
         for part in name:
-            found = found[part] if isinstance(found, list | tuple | dict) else vars(found)[part]
+            if part is ...:
+                found = type(found)
+            else:
+                owner = found if isinstance(found, list | tuple | dict) else vars(found)
+                found = owner[part]
         return found

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import torch
 
 from ...core.snapshot import FORMAT
-from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, UsageError
+from ...errors import SYMPTOMS, CannotSaveError, DamagedStateError, LoaderError, UsageError
 from .arrays import TORCH_DTYPES, NotPlain, bytes_of, whole
 from .plain import check_hashes, decode, encode, is_endless
 from .skip import MOST_TASKS, moved_on, tasks_claimed
@@ -260,7 +260,7 @@ class _Reader:
             return self.dict(form, path)
         try:
             return _VALUES[form[_TYPE]](self, form, path)
-        except DamagedStateError:
+        except LoaderError:
             raise
         except (*SYMPTOMS, MemoryError, struct.error) as error:
             raise DamagedStateError(text_of(path), "a value as to_json writes it", form) from error

@@ -63,7 +63,7 @@ class _Comparison:
 
     def differences(self) -> Iterator[tuple[str, str | None, str | None]]:
         """The path of each difference, and the values in both files."""
-        generators: Path = (None, lambda: "(the program's generators)", 0)
+        generators: Path = (None, lambda: "(the program's generators)", 1)
         waiting: list[tuple[Path, Any, Any]] = [
             (generators, self._one.program, self._other.program),
             (None, self._one.tree, self._other.tree),

@@ -275,7 +275,7 @@ class StreamSaver:
         return iterator
 
     def _restore_first(self, entries: dict[str, Any], beginning: Baseline | None) -> None:
-        """Have ``iter``, which may change the dataset, and a replay draw what the epoch has drawn."""
+        """Have ``iter``, which may change the dataset, and a replay draw as the epoch has."""
         of_copy = self._lives_on or self._halved
         if not of_copy and beginning is None:
             return

@@ -56,7 +56,7 @@ class PicklableIterator(Generic[_T]):
         self._collates = id(loader.collate_fn)
         #: the step that workers have died of
         self._deadly: int | None = None
-        #: the sampler's iterator as it was carried, as long as the dataset is absent
+        #: the sampler's iterator as it was carried: for copies, and until the dataset is attached
         self._sealed: Opened | None = None
         self._iterable_length: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"

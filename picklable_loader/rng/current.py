@@ -14,7 +14,7 @@ from ..errors import UsageError
 class _Here(threading.local):
     """The seed that this thread fetches with, and those of the samples of a whole batch."""
 
-    #: and whether it is of one batch or sample; otherwise it is the worker's
+    #: the seed, and whether it is of one batch or sample; otherwise it is the worker's
     now: tuple[int | None, bool] = None, False
     samples: Callable[[], list[int]] | None = None
     #: how many calls were given seeds since `now` was set

@@ -245,7 +245,7 @@ def _protocol(kind: type[Any]) -> str | None:
 
     Hugging Face's collators make their ``generator`` with the first batch, which is too late.
     """
-    if issubclass(kind, Dataset):  # its method may draw a split; what it owns is found (issue 11)
+    if issubclass(kind, Dataset):  # its method may draw a split; what it owns is found
         return None
     if all(type(getattr_static(kind, name, None)) is FunctionType for name in (_LAZY, _MAKE)):
         return _LAZY

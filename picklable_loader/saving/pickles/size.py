@@ -27,7 +27,7 @@ _PLAIN = frozenset({int, float, bool, complex, type(None), list, tuple, dict, se
 _FUNCTIONS = (type, FunctionType, BuiltinFunctionType)
 #: whose classes' instances are pickled without running anybody's code
 _KNOWN = frozenset({"builtins", "collections", "functools", "numpy", "picklable_loader", "torch"})
-#: what torch's loader keeps and no pickle of ours holds
+#: attributes of a loader that are weighed apart, or that no pickle of ours holds
 _PASSING = frozenset({"_pl", "_iterator", "_DataLoader__multiprocessing_context"})
 
 

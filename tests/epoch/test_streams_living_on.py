@@ -1113,13 +1113,6 @@ class Pair:
         self.count, self.other = count, other
 
 
-def of_a_local_class() -> dict[str, int]:
-    class Counts(dict[str, int]):
-        pass
-
-    return Counts(n=0)
-
-
 def beside_each_other() -> Pair:
     count = {"n": 0}
     return Pair(count, Pair(count, [lambda: 0, threading.RLock()]))
@@ -1128,7 +1121,6 @@ def beside_each_other() -> Pair:
 COUNTS: dict[str, Callable[[], Any]] = {
     "a lock": lambda: {"n": 0, "lock": threading.Lock()},
     "a lambda": lambda: {"n": 0, "function": lambda: 0},
-    "a local class": of_a_local_class,
     "several": beside_each_other,
 }
 

@@ -25,7 +25,7 @@ _LARGE_BYTES = 1 << 16
 #: objects that are looked at to find them
 _MOST_OBJECTS = 10_000
 
-#: the path to something below a dataset: attributes, indices and keys; ``...`` leads to the class
+#: the path to something below a dataset: attributes, indices and keys
 Path = tuple[Any, ...]
 
 
@@ -37,7 +37,7 @@ def attributes_of(dataset: Any) -> dict[str, Any]:
 def leaves_of(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
     """Parts of a dataset that are referred to: their paths, ``("inner", "table")``, by id; they.
 
-    These are large tensors and arrays, and locks, functions and classes that pickle refuses.
+    These are large tensors and arrays, and locks and functions that pickle refuses.
     """
     found: dict[int, Path] = {}
     leaves: list[Any] = []
@@ -53,11 +53,6 @@ def leaves_of(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
                 leaves.append(part)
             elif not isinstance(part, _NO_OWNERS):
                 ahead.append(((*path, name), part))
-                kind = type(part)
-                if id(kind) not in seen and not is_found(kind):
-                    found[id(kind)] = (*path, name, ...)
-                    leaves.append(kind)
-                seen.add(id(kind))
             else:
                 continue
             seen.add(id(part))
@@ -293,9 +288,5 @@ class _Unpickler(pickle.Unpickler):
             return getattr(self._dataset, name) if name else self._dataset
         found = self._dataset
         for part in name:
-            if part is ...:
-                found = type(found)
-            else:
-                owner = found if isinstance(found, list | tuple | dict) else vars(found)
-                found = owner[part]
+            found = found[part] if isinstance(found, list | tuple | dict) else vars(found)[part]
         return found

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from ...datasets.datapipes import is_iter_datapipe, lasting
 from ...datasets.protocol import has_set_epoch, is_stateful, set_epoch_of
-from ...saving.pickles.by_reference import attributes_of, dumps, leaves_of, left_out, loads
+from ...saving.pickles.by_reference import attributes_of, dumps, large_leaves, left_out, loads
 
 #: an attribute that is larger when pickled, large tensors and arrays in it aside, is left out
 _MOST_BYTES = 1 << 24
@@ -29,8 +29,8 @@ _NO_PAST: dict[str, list[str]] = {}
 class Baseline:
     """A dataset's attributes, as they are now. An object that several refer to stays one.
 
-    Large tensors and arrays, locks and lambdas are referred to, at any depth. A dataset that has a
-    state needs none of this. With ``by_value`` classes of ``__main__`` go along.
+    Large tensors and arrays are referred to, at any depth. A dataset that has a state needs none of
+    this. With ``by_value`` classes of ``__main__`` go along.
     """
 
     def __init__(self, dataset: Any, by_value: bool = False) -> None:
@@ -42,7 +42,7 @@ class Baseline:
         self.state: bytes | None = None
         attributes = {} if is_stateful(dataset) else attributes_of(dataset)
         self._names = set(attributes)
-        self._leaves, self._alive = leaves_of(dataset) if attributes else ({}, [])
+        self._leaves, self._alive = large_leaves(dataset) if attributes else ({}, [])
         self._each = {name: self._form(value) for name, value in attributes.items()}
         known = {name: attributes[name] for name, form in self._each.items() if form is not None}
         self._together = self._small(known, len(known) * _MOST_BYTES)

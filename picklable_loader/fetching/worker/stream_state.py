@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
@@ -26,7 +27,7 @@ from ...datasets.wrapper import keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
 from ...rng.owned import owned_not_in
-from ...saving.pickles.by_reference import LOCKS, attributes_of, dumps, left_out, loads
+from ...saving.pickles.by_reference import attributes_of, dumps, left_out, loads
 from ...saving.pickles.picklers import to_bytes
 from .baseline import Baseline, FirstBaseline
 from .fetch import NEVER, Job
@@ -402,11 +403,12 @@ def _digest(value: Any) -> Any:
     try:
         pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:  # whatever people's __reduce__ raises
-        return id(value) if callable(value) or isinstance(value, LOCKS) else None
+        return id(value) if callable(value) or isinstance(value, _LOCKS) else None
     return object() if len(pickled) <= _SMALL_BYTES else blake2b(pickled, digest_size=16).digest()
 
 
 _SMALL_BYTES = 4096
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
 class Cadence:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
-import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 
 from ..states.arrays import bytes_of
-from .picklers import is_found, reductions
+from .picklers import reductions
 
 #: tensors and arrays above this are looked for, and not written
 _LARGE_BYTES = 1 << 16
@@ -34,11 +33,8 @@ def attributes_of(dataset: Any) -> dict[str, Any]:
     return dict(getattr(dataset, "__dict__", {}))
 
 
-def leaves_of(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
-    """Parts of a dataset that are referred to: their paths, ``("inner", "table")``, by id; they.
-
-    These are large tensors and arrays, and locks and functions that pickle refuses.
-    """
+def large_leaves(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
+    """Large tensors and arrays in a dataset: their paths, ``("inner", "table")``, by id; they."""
     found: dict[int, Path] = {}
     leaves: list[Any] = []
     seen = {id(dataset)}
@@ -46,23 +42,15 @@ def leaves_of(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
     while ahead and len(seen) < _MOST_OBJECTS:
         path, owner = ahead.popleft()
         for name, part in _parts(owner):
-            if id(part) in seen:
-                continue
-            if _is_leaf(part):
-                found[id(part)] = (*path, name)
-                leaves.append(part)
-            elif not isinstance(part, _NO_OWNERS):
-                ahead.append(((*path, name), part))
-            else:
+            if id(part) in seen or isinstance(part, _NO_OWNERS):
                 continue
             seen.add(id(part))
+            if not isinstance(part, torch.Tensor | np.ndarray):
+                ahead.append(((*path, name), part))
+            elif part.nbytes > _LARGE_BYTES:
+                found[id(part)] = (*path, name)
+                leaves.append(part)
     return found, leaves
-
-
-def _is_leaf(part: Any) -> bool:
-    if isinstance(part, torch.Tensor | np.ndarray):
-        return part.nbytes > _LARGE_BYTES
-    return isinstance(part, LOCKS) or (isinstance(part, FunctionType) and not is_found(part))
 
 
 def _parts(owner: Any) -> Iterable[tuple[Any, Any]]:
@@ -72,9 +60,7 @@ def _parts(owner: Any) -> Iterable[tuple[Any, Any]]:
 
 
 #: what has no parts of a dataset's own
-_NO_OWNERS = (str, bytes, int, float, type, ModuleType, FunctionType, torch.Tensor, np.ndarray)
-#: the types of locks
-LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_NO_OWNERS = (str, bytes, int, float, type, ModuleType, FunctionType)
 
 
 def left_out(

@@ -100,8 +100,8 @@ class Schedule:
         self._placement = Placement(policy.workers, plan.streams if positions else 0, policy.moving)
         #: streams with states serve the tasks
         self._streamed = bool(positions)
-        keeps_tasks = type(plan) is Plan
-        self._streams = StreamPositions(positions, self._placement, self._window, keeps_tasks)
+        needs_tasks = type(plan) is Plan
+        self._streams = StreamPositions(positions, self._placement, self._window, needs_tasks)
         self._dispatch = Dispatch(self._window, self._placement, self._streams)
         #: no task is ever held: no stream may move, no bytes are counted, and no worker has died
         self._sends_at_once = not self._placement.moving and policy.bytes is None

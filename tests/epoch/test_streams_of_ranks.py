@@ -614,9 +614,7 @@ def test_loader_states_of_one_mesh_restore_any_other_one(
 # --- bad input -----------------------------------------------------------------------------------
 
 
-def test_loaders_of_a_checkpoint_without_generators_are_where_they_were_when_that_is_refused() -> (
-    None
-):
+def test_a_refused_checkpoint_without_generators_moves_no_loader() -> None:
     loader = DataLoader(range(8), 2)
     iterator = iter(loader)
     next(iterator)

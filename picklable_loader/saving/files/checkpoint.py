@@ -78,7 +78,7 @@ def rewrite(path: AnyPath, to: AnyPath, change: Callable[[Any], None]) -> None:
         Exception: see `load` with ``weights_only``, and `save`; or that of ``change``.
     """
     content = _loaded(path, True, "cpu")
-    change(parts_of(content)[0])
+    change(object_and_program(content)[0])
     with replacement(to) as file:
         _write(file, content)
 
@@ -127,7 +127,7 @@ def load(
         Exception: what else unpickling raises.
     """
     found = _loaded(path, weights_only, map_location)
-    obj, program = parts_of(found)
+    obj, program = object_and_program(found)
     if restore_rng:
         ProgramStates(program).restore()
     return obj
@@ -143,8 +143,8 @@ def _loaded(path: AnyPath, weights_only: bool, map_location: Any) -> Any:
             raise moved(os.fsdecode(path), error) from error
 
 
-def parts_of(content: Any) -> tuple[Any, Any]:
-    """What was saved, and the program's generators, of a file's content; None: it has none."""
+def object_and_program(content: Any) -> tuple[Any, Any]:
+    """The saved object, and the program's generators, in a file's content; None: it has none."""
     if type(content) is dict and content.keys() == {_PROGRAM, _OBJECT}:
         return content[_OBJECT], content[_PROGRAM]
     return content, None

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from ...errors import LoaderError
 from ...saving.files.archive import Archive
-from ...saving.files.checkpoint import MAGIC, open_body, open_file, parts_of
+from ...saving.files.checkpoint import MAGIC, object_and_program, open_body, open_file
 from ...saving.files.nested_pickles import names_of, traces
 from ...saving.files.pickle_nodes import Stored, as_nodes
 from ...saving.files.pickle_tree import NotPickle
@@ -165,7 +165,7 @@ def _from_archive(path: str, kind: str, size: int, body: BinaryIO) -> Contents:
         "byte order": archive.text("byteorder"),
     }
     notes = {name: note for name, note in notes.items() if note}
-    tree, program = parts_of(found.tree) if kind == "checkpoint" else (found.tree, None)
+    tree, program = object_and_program(found.tree) if kind == "checkpoint" else (found.tree, None)
     if program is not None:
         notes["the program's generators"] = "saved"
     return Contents(path, kind, size, tree, notes, names, archive, program)

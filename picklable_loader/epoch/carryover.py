@@ -10,7 +10,7 @@ from ..core.budget import Policy
 from ..core.streams import StreamPosition
 from ..rng.generators import states_from_text, states_to_text
 from .spec import Spec
-from .stream_states import savable, warn_of_drift
+from .stream_states import savable, warn_of_drift, warn_of_lost
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ def streams_left(
         drift: attributes of the program's own dataset that epochs have changed.
     """
     positions = positions_left(spec, states)
-    if not live:
+    if live:
+        warn_of_lost(spec, positions)
+    else:
         warn_of_drift(spec.dataset, positions, drift)
     apart = positions and spec.streams.shard.world > 1
     return {

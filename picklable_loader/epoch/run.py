@@ -34,7 +34,7 @@ from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, from_text
 from .saved_feedback import restored_feedback, saved_feedback, saved_order
 from .spec import Spec
-from .stream_states import read, savable, warn_of_drift, warn_of_lost_generators
+from .stream_states import read, savable, warn_of_drift, warn_of_lost, warn_of_lost_generators
 
 
 def shows_draws(source: Source, spec: Spec) -> bool:
@@ -219,7 +219,9 @@ class Run:
         """The streams' positions, as a state holds them."""
         positions = self.schedule.positions(undone)
         warn_of_lost_generators(self.spec.dataset, positions)
-        if not live:
+        if live:
+            warn_of_lost(self.spec, positions)
+        else:
             warn_of_drift(self.spec.dataset, positions)
         return tuple(
             position.copy(since=[self._as_saved(task, live) for task in position.since])

@@ -179,6 +179,11 @@ class Spec:
         return given or self.workers > 0
 
     @property
+    def dataset_travels(self) -> bool:
+        """A pickle holds the dataset that is read, as it is then."""
+        return self.options.pickle_dataset and not self.reads_copies
+
+    @property
     def rank(self) -> tuple[int, int]:
         """This rank, and the number of ranks."""
         return (self.shard.rank, self.shard.world) if self.shared else rank_and_world()

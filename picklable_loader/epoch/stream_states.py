@@ -9,6 +9,7 @@ pickle of a dict with these entries:
 * ``"begun"``: the dataset at its beginning, for a replay (`Baseline`; while the epoch lasts, that
   itself is the state);
 * ``"drift"``: names of the attributes that earlier epochs have changed;
+* ``"lost"``: those of them that no pickle brings back either;
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
 * ``"first_rng"``: these when the epoch began, if ``iter`` is to draw from them once more: with
   ``"pickled"``, if the worker is persistent, with an ``"iterator"`` of a dataset without state, and
@@ -28,6 +29,7 @@ import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..core.cursor import Cursor
 from ..core.streams import StreamPosition
 from ..datasets.protocol import dataset_state, is_hugging_face, save
 from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
@@ -37,6 +39,7 @@ from ..rng.generators import states_from_text, states_to_text
 from ..saving.pickles.opened import Pickled
 from ..saving.pickles.picklers import to_bytes
 from ..saving.states.plain import decode, encode_state
+from .spec import Spec
 
 _STATES = ("dataset", "iterator")
 #: entries that hold what people's code gives, and all that a loader's state may have
@@ -76,6 +79,26 @@ def warn_of_drift(
             "with a dataset that no epoch has changed. It gives other samples if these depend on "
             "the attributes. Pickle the iterator, or give the dataset state_dict and "
             "load_state_dict",
+        )
+
+
+def warn_of_lost(spec: Spec, positions: Iterable[StreamPosition]) -> None:
+    """Warn of attributes that a pickle cannot bring to where its resume needs them."""
+    names, travels = set[str](), spec.dataset_travels
+    for state in (position.state for position in positions):
+        if isinstance(state, Baseline):
+            names.update(state.lost() if travels else state.lost_before)
+        elif type(state) is bytes and b"lost" in state and not travels:
+            names.update(pickle.loads(state).get("lost", ()))
+    if names:
+        warn(
+            f"the dataset {type(spec.dataset).__qualname__} has no state, and its iteration has "
+            f"changed its attributes {', '.join(sorted(names))}. A resume needs them as they were "
+            "when the epoch began, or as they are in a worker. This pickle does not hold that, as "
+            "they are large, or plain pickle refuses them: they hold a lambda, a lock or an object "
+            "of a local class. If samples depend on them, the resume gives other ones. Give the "
+            'dataset state_dict and load_state_dict; or pass codec="cloudpickle", which takes '
+            "lambdas and local classes",
         )
 
 
@@ -137,6 +160,27 @@ def warn_of_used(dataset: Any) -> None:
     )
 
 
+def warn_of_changed(spec: Spec, cursor: Cursor, begun: int, names: Sequence[str]) -> None:
+    """Warn, when a state is loaded, of a dataset that is not as when the state's epoch began.
+
+    Args:
+        spec, cursor: of the loader, and of the state.
+        begun: the number of the loader's epoch that was to begin next.
+        names: attributes that epochs have changed in the program's own dataset.
+    """
+    ended = bool(cursor.streams) and all(stream.ended for stream in cursor.streams)
+    needs = spec.epoch_and_step(cursor, "next")[0] if ended else cursor.epoch
+    from_start = any(not (each.state_at or each.ended) for each in cursor.streams)
+    if names and needs != begun and (from_start or ended or not cursor.streams):
+        warn(
+            f"the dataset {type(spec.dataset).__qualname__} has no state, and passes of this "
+            f"loader have changed its attributes {', '.join(names)}. The loaded state needs them "
+            f"as they were when epoch {needs} began. If samples depend on them, the resume gives "
+            "other ones. Load it into a new loader with a new dataset, or give the dataset "
+            "state_dict and load_state_dict"
+        )
+
+
 def state_now(dataset: Any, iterable: bool, announced: int | None) -> dict[int, Any]:
     """The state in which the next epoch finds a dataset that no worker has a copy of.
 
@@ -190,7 +234,7 @@ def brought(positions: Iterable[StreamPosition]) -> dict[int, Any]:
 
 def _may_carry(entries: dict[str, Any]) -> bool:
     """The state is of the end of an epoch, or of a stream that has none."""
-    return "over" in entries or not entries.keys() - {"drift"}
+    return "over" in entries or not entries.keys() - {"drift", "lost"}
 
 
 def remembers(states: Iterable[Any]) -> bool:

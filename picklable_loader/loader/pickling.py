@@ -21,6 +21,7 @@ from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
 from ..epoch.ranks import check_pickled
 from ..epoch.spec import Spec
+from ..epoch.stream_states import warn_of_changed
 from ..epoch.turns import still
 from ..epoch.unsaved import (
     MOST_PARTS,
@@ -289,12 +290,14 @@ def load_into(
     saved = state.get("program") if restore_rng and isinstance(state, dict) else None
     program = ProgramStates(saved) if restore_rng else None
     history = loader._pl.history
-    iterated = history.iterated
+    iterated, begun = history.iterated, history.next_epoch
+    changed = [] if spec.reads_copies else history.past_by_now().get("changed", [])
     position = history.load(spec, state, strict, at_epoch_end, of)
     if history.taken_over:
         give_back(history, spec)
     if iterated and position.start is not None:
         warn_of_moved(spec, position.start.cursor)
+        warn_of_changed(spec, position.start.cursor, begun, changed)
     adopt(loader, position.seed)
     if program is not None:
         program.restore()

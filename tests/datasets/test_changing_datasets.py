@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import queue
 import random
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +20,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from zoo.streams import Walk
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
-from picklable_loader.errors import LoaderWarning
+from picklable_loader.errors import LoaderWarning, ReplayWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
 
@@ -512,3 +514,166 @@ def test_what_the_program_sets_between_epochs_is_no_change_by_epochs(
             iterator.state_dict()
         assert len(found) == (warned and epoch > 0)
         lists(iterator)
+
+
+class Reader:
+    """Counts what it reads, beside what plain pickle refuses."""
+
+    def __init__(self) -> None:
+        self.read, self.transform = 0, lambda index: index
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(8):
+            self.read += 1
+            yield self.transform(self.read)
+
+
+class ByAReader(IterableDataset[int]):
+    def __init__(self) -> None:
+        self.reader = Reader()
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.reader
+
+
+class ByReadersInADict(ByAReader):
+    def __init__(self) -> None:
+        self.readers = {"train": [Reader()]}
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.readers["train"][0]
+
+
+class ByTheReadersText(ByAReader):
+    def __init__(self) -> None:
+        self.reader: Any = Reader()
+        self.reader.text = ""
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(8):
+            self.reader.text += "a"
+            yield len(self.reader.text)
+
+
+class ByTheReadersTensor(ByAReader):
+    def __init__(self) -> None:
+        self.reader: Any = Reader()
+        self.reader.sums = torch.zeros(3)
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(8):
+            self.reader.sums += 1
+            yield int(self.reader.sums[0])
+
+
+class LargeSums(IterableDataset[int]):
+    """A large tensor is changed in place."""
+
+    def __init__(self) -> None:
+        self.sums = torch.zeros(100_000)
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(8):
+            self.sums += 1
+            yield int(self.sums[0])
+
+
+HIDDEN: list[Any] = [ByAReader, ByReadersInADict, ByTheReadersText, ByTheReadersTensor, LargeSums]
+
+
+def with_warnings(act: Any) -> tuple[Any, bool]:
+    """What it gives, and whether it has warned of changed attributes."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always", LoaderWarning)
+        found = act()
+    return found, any("changed its attributes" in str(each.message) for each in given)
+
+
+@pytest.mark.parametrize("step", [0, 1, 3])
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize("door", ["pickle", "pickle without the dataset", "state"])
+@pytest.mark.parametrize("num_workers, persistent", WORKERS)
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_a_change_that_cannot_be_undone_is_warned_of_where_a_resume_is_not_exact(
+    kind: Any, num_workers: int, persistent: bool, door: str, epochs: int, step: int
+) -> None:
+    whole = door != "pickle without the dataset"
+    options: Any = {"num_workers": num_workers, "persistent_workers": persistent}
+    options |= {"seed": 1, "pickle_dataset": whole}
+
+    def resumed(saved: Any) -> Any:
+        if door == "state":
+            loader = DataLoader(kind(), 2, **options)
+            loader.load_state_dict(saved)
+            return iter(loader)
+        again = pickle.loads(saved)
+        if not whole:
+            again.loader.attach(kind())
+        return again
+
+    loader = DataLoader(kind(), 2, **options)
+    for _ in range(epochs):
+        list(loader)
+    iterator = iter(loader)
+    for _ in range(step):
+        next(iterator)
+    save = iterator.state_dict if door == "state" else lambda: pickle.dumps(iterator)
+    saved, warned = with_warnings(save)
+    again = resumed(saved)
+    exact = [lists(again), lists(again.loader)] == [lists(iterator), lists(loader)]
+    assert exact == (not warned)
+
+
+@pytest.mark.parametrize("step", [None, 0, 1])
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize("kind", [*KINDS, *HIDDEN])
+def test_a_state_that_the_same_loader_loads_later_is_exact_or_warned_of(
+    kind: Any, epochs: int, step: int | None
+) -> None:
+    loader = DataLoader(kind(), 2, seed=1)
+    for _ in range(epochs):
+        list(loader)
+    saved_by = loader if step is None else iter(loader)
+    for _ in range(step or 0):
+        next(saved_by)  # type: ignore[call-overload]
+    state, warned = with_warnings(saved_by.state_dict)
+    expected = lists(saved_by)
+    _, warned_then = with_warnings(lambda: loader.load_state_dict(state))
+    assert lists(loader) == expected or warned or warned_then
+
+
+class Harmless(IterableDataset[int]):
+    """A lambda, and objects of Python's own that change, which no sample depends on."""
+
+    def __init__(self) -> None:
+        self.begun, self.jobs, self.transform = threading.Event(), queue.SimpleQueue(), [abs]
+        self.transform.append(lambda index: index)
+
+    def __iter__(self) -> Iterator[int]:
+        self.begun.set()
+        self.jobs.put(1)
+        return map(self.transform[1], range(8))
+
+    def __getstate__(self) -> Any:
+        return {"transform": self.transform}
+
+    def __setstate__(self, state: Any) -> None:
+        self.__init__()
+
+
+@pytest.mark.parametrize("num_workers, persistent", WORKERS)
+def test_a_lock_or_an_event_that_changes_is_not_warned_of(
+    num_workers: int, persistent: bool
+) -> None:
+    options: Any = {"num_workers": num_workers, "persistent_workers": persistent}
+    loader = DataLoader(Harmless(), 2, seed=1, **options)
+    list(loader)
+    iterator = iter(loader)
+    next(iterator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LoaderWarning)
+        warnings.simplefilter("ignore", ReplayWarning)
+        state, pickled = iterator.state_dict(), pickle.dumps(iterator)
+        rest = lists(iterator)
+        loader.load_state_dict(state)
+        assert lists(pickle.loads(pickled)) == lists(loader) == rest

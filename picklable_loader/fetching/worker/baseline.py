@@ -9,21 +9,45 @@ worker has a copy that earlier epochs have changed, but a replay begins with the
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Set
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping, Set, Sized
+from contextlib import suppress
 from hashlib import blake2b
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
+import torch
 from torch.utils.data import Dataset
 
 from ...datasets.datapipes import is_iter_datapipe, lasting
 from ...datasets.protocol import has_set_epoch, is_stateful, set_epoch_of
-from ...saving.pickles.by_reference import attributes_of, dumps, large_leaves, left_out, loads
+from ...saving.pickles.by_reference import (
+    LARGE_BYTES,
+    attributes_of,
+    dumps,
+    large_leaves,
+    left_out,
+    loads,
+)
+from ...saving.states.arrays import bytes_of
 
 #: an attribute that is larger when pickled, large tensors and arrays in it aside, is left out
 _MOST_BYTES = 1 << 24
 #: a longer list is none of datasets
 _MOST_DATASETS = 1000
+#: objects of an attribute without a pickle that are looked at, and characters of a text
+_MOST_OBJECTS = 10_000
+_MOST_TEXT = 1000
 _NO_PAST: dict[str, list[str]] = {}
+
+
+class Form(NamedTuple):
+    """A digest that shows whether a value has changed."""
+
+    digest: bytes
+    #: the value is small and has a pickle, so it can be put back; otherwise see `_trace`
+    known: bool
 
 
 class Baseline:
@@ -38,14 +62,17 @@ class Baseline:
         self._by_value = by_value
         #: attributes that earlier epochs have changed, which no state holds
         self.drift: list[str] = []
+        #: those of them that no pickle brings back either, unless it holds the dataset
+        self.lost_before: list[str] = []
         #: the iterator's state before the first sample, if it has one
         self.state: bytes | None = None
         attributes = {} if is_stateful(dataset) else attributes_of(dataset)
         self._names = set(attributes)
         self._leaves, self._alive = large_leaves(dataset) if attributes else ({}, [])
         self._each = {name: self._form(value) for name, value in attributes.items()}
-        known = {name: attributes[name] for name, form in self._each.items() if form is not None}
+        known = {name: attributes[name] for name, form in self._each.items() if form.known}
         self._together = self._small(known, len(known) * _MOST_BYTES)
+        self._versions = self._versions_now()
 
     def changes(self) -> bytes | None:
         """A state with the changes to undo before a replay, and the drift; else what `state` is."""
@@ -64,7 +91,7 @@ class Baseline:
         changed = {
             name
             for name, form in self._each.items()
-            if form is not None and (name not in now or self._form(now[name]) != form)
+            if form.known and (name not in now or self._form(now[name]) != form)
         }
         if not new and not changed:
             return None
@@ -73,6 +100,23 @@ class Baseline:
             return new, self._written(known, changed)
         except Exception:  # what cannot be read again cannot be put back: nor can the dataset
             return None
+
+    def lost(self) -> set[str]:
+        """Attributes that have changed since, and cannot be put back."""
+        now = attributes_of(self._dataset)
+        hidden = {name for name, form in self._each.items() if not form.known}
+        changed = {n for n in hidden & now.keys() if self._form(now[n]) != self._each[n]}
+        return changed | self._written_over()
+
+    def _written_over(self) -> set[str]:
+        """Attributes with a large tensor that was changed in place; arrays do not show it."""
+        now = self._versions_now()
+        moved = {leaf for leaf, version in self._versions.items() if now[leaf] != version}
+        return {str(path[0]) for leaf, path in self._leaves.items() if leaf in moved}
+
+    def _versions_now(self) -> dict[int, int]:
+        tensors = (leaf for leaf in self._alive if isinstance(leaf, torch.Tensor))
+        return {id(tensor): _version(tensor) for tensor in tensors}
 
     def _written(self, known: dict[str, Any], changed: Set[str]) -> bytes:
         """A pickle of the values that have changed; what the others have is referred to."""
@@ -89,10 +133,12 @@ class Baseline:
             vars(dataset).pop(name, None)
         vars(dataset).update(loads(before, dataset))
 
-    def _form(self, value: Any) -> bytes | None:
-        """A digest that shows whether a value has changed; None: it is large, or has no pickle."""
+    def _form(self, value: Any) -> Form:
         small = self._small(value, _MOST_BYTES, to_compare=True)
-        return None if small is None else blake2b(small, digest_size=16).digest()
+        seen = b""
+        with suppress(Exception):  # whatever people's __len__ raises
+            seen = _trace(value, self._dataset) if small is None else small
+        return Form(blake2b(seen, digest_size=16).digest(), small is not None)
 
     def _small(self, value: Any, most_bytes: int, to_compare: bool = False) -> bytes | None:
         """A value's pickle; None if it is large, or has none."""
@@ -153,7 +199,7 @@ class FirstBaseline(Baseline):
         self._note(self._by_program)
         self._by_epochs.update(drift)
 
-    def _forms(self) -> dict[str, bytes | None]:
+    def _forms(self) -> dict[str, Form]:
         if is_stateful(self._dataset):
             return {}
         return {name: self._form(value) for name, value in attributes_of(self._dataset).items()}
@@ -162,17 +208,17 @@ class FirstBaseline(Baseline):
         before, self._newest = self._newest, self._forms()
         changed |= _differ(before, self._newest)
 
-    def _set_by_program(self, now: dict[str, bytes | None]) -> set[str]:
+    def _set_by_program(self, now: dict[str, Form]) -> set[str]:
         """Attributes that the program has set between epochs, and no epoch has changed."""
         since = _differ(self._newest, now) if self._between else set()
         return (self._by_program | since) - self._by_epochs
 
-    def _paths(self) -> dict[tuple[Any, ...], bytes | None]:
+    def _paths(self) -> dict[tuple[Any, ...], Form]:
         """By path, the forms of attributes, and of those of datasets below; none if not needed."""
         dataset = self._dataset
         if is_stateful(dataset) or not has_set_epoch(dataset):
             return {}
-        found: dict[tuple[Any, ...], bytes | None] = {}
+        found: dict[tuple[Any, ...], Form] = {}
         ahead: list[tuple[Any, ...]] = [((), dataset, {id(dataset)})]
         for path, owner, above in ahead:
             for name, value in _parts(owner):
@@ -183,7 +229,7 @@ class FirstBaseline(Baseline):
                     found[where] = self._form(value)
         return found
 
-    def _form(self, value: Any) -> bytes | None:
+    def _form(self, value: Any) -> Form:
         return super()._form(lasting(value))
 
     def past(self) -> dict[str, list[str]]:
@@ -207,11 +253,13 @@ class FirstBaseline(Baseline):
         changed = {
             name: now[name]
             for name, form in forms.items()
-            if form is not None and form != self._each.get(name)
+            if form.known and form != self._each.get(name)
         }
-        if not gone and not changed:
+        hidden = {n for n, form in forms.items() if not form.known and n in self._names}
+        lost = {n for n in hidden if forms[n] != self._each[n]} | self._written_over()
+        if not gone and not changed and not lost:
             return {"drift": sorted(self._drifted)} if self._drifted else {}
-        known = {name: value for name, value in now.items() if forms[name] is not None}
+        known = {name: value for name, value in now.items() if forms[name].known}
         try:
             entry = gone, self._written(known, changed.keys())
         except Exception:  # whatever people's __reduce__ raises
@@ -224,8 +272,11 @@ class FirstBaseline(Baseline):
         )
         as_in_class = {name for name in changed if self._first.get((name,)) == forms[name]}
         again = self._only_set_by_epoch() | self._set_by_program(forms)
+        lost &= built - again - as_in_class
         drift = {*gone, *changed} & built - again - as_in_class
-        return {"begun": entry, "drift": sorted(drift | self._drifted)}
+        found: dict[str, Any] = {"drift": sorted(drift | lost | self._drifted)}
+        found |= {"begun": entry} if gone or changed else {}
+        return {**found, "lost": sorted(lost)} if lost else found
 
     def _only_set_by_epoch(self) -> set[str]:
         """Attributes in which set_epoch has changed something, and nothing else has."""
@@ -270,3 +321,43 @@ def _holds_datasets(value: Any, deep: int = 2) -> bool:
 
 def _is_torchs(kind: type[Any]) -> bool:
     return kind.__module__.partition(".")[0] == "torch"
+
+
+def _trace(value: Any, dataset: Any) -> bytes:
+    """Numbers, texts and small tensors in a dataset's attribute that has no pickle, and lengths.
+
+    They show a count next to a lambda, for example. Objects of Python's own and of torch's classes
+    (a lock, a thread pool) are not looked into: they change, and no sample depends on that.
+    """
+    found: list[Any] = []
+    seen = {id(dataset)}
+    ahead = deque([value])
+    while ahead and len(seen) < _MOST_OBJECTS:
+        part = ahead.popleft()
+        if isinstance(part, int | float | complex):
+            found.append(repr(part))
+        elif isinstance(part, str | bytes):
+            found.append((len(part), part[:_MOST_TEXT]))
+        elif isinstance(part, torch.Tensor):
+            found.append(bytes_of(part) if part.nbytes <= LARGE_BYTES else _version(part))
+        elif id(part) not in seen:
+            seen.add(id(part))
+            found.append(len(part) if isinstance(part, Sized) else "")
+            ahead.extend(islice(_within(part), _MOST_OBJECTS))
+    return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
+
+
+def _within(part: Any) -> Iterable[Any]:
+    if isinstance(part, list | tuple | deque):
+        return part
+    if isinstance(part, dict):
+        return part.values()
+    package = type(part).__module__.partition(".")[0]
+    if package in ("torch", *sys.stdlib_module_names) or is_iter_datapipe(part):
+        return ()
+    return attributes_of(part).values()
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often it was changed in place."""
+    return 0 if tensor.is_inference() else tensor._version

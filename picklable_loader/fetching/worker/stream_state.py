@@ -255,6 +255,7 @@ class StreamSaver:
         beginning = Baseline(self._dataset, self._by_value) if begins else None
         if beginning is not None:
             beginning.drift = self._reached.get("drift", [])
+            beginning.lost_before = self._reached.get("lost", [])
         if self._with_rng:
             self._restore_first(entries, beginning)
         iterator = iterate(self._dataset, entries)

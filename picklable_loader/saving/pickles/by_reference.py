@@ -19,7 +19,7 @@ from ..states.arrays import bytes_of
 from .picklers import reductions
 
 #: tensors and arrays above this are looked for, and not written
-_LARGE_BYTES = 1 << 16
+LARGE_BYTES = 1 << 16
 
 #: objects that are looked at to find them
 _MOST_OBJECTS = 10_000
@@ -47,7 +47,7 @@ def large_leaves(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
             seen.add(id(part))
             if not isinstance(part, torch.Tensor | np.ndarray):
                 ahead.append(((*path, name), part))
-            elif part.nbytes > _LARGE_BYTES:
+            elif part.nbytes > LARGE_BYTES:
                 found[id(part)] = (*path, name)
                 leaves.append(part)
     return found, leaves

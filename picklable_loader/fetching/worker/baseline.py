@@ -43,7 +43,7 @@ _NO_PAST: dict[str, list[str]] = {}
 
 
 class Form(NamedTuple):
-    """A digest that shows whether a value has changed."""
+    """A digest that shows whether a value has changed; an empty one: nothing can show it."""
 
     digest: bytes
     #: the value is small and has a pickle, so it can be put back; otherwise see `_trace`
@@ -105,7 +105,11 @@ class Baseline:
         """Attributes that have changed since, and cannot be put back."""
         now = attributes_of(self._dataset)
         hidden = {name for name, form in self._each.items() if not form.known}
-        changed = {n for n in hidden & now.keys() if self._form(now[n]) != self._each[n]}
+        return self._differ_from_first({n: self._form(now[n]) for n in hidden & now.keys()})
+
+    def _differ_from_first(self, hidden: Mapping[str, Form]) -> set[str]:
+        """Those of attributes that cannot be put back, and those changed in place."""
+        changed = {n for n, form in hidden.items() if form.digest and form != self._each[n]}
         return changed | self._written_over()
 
     def _written_over(self) -> set[str]:
@@ -138,7 +142,7 @@ class Baseline:
         seen = b""
         with suppress(Exception):  # whatever people's __len__ raises
             seen = _trace(value, self._dataset) if small is None else small
-        return Form(blake2b(seen, digest_size=16).digest(), small is not None)
+        return Form(blake2b(seen, digest_size=16).digest() if seen else b"", small is not None)
 
     def _small(self, value: Any, most_bytes: int, to_compare: bool = False) -> bytes | None:
         """A value's pickle; None if it is large, or has none."""
@@ -255,8 +259,8 @@ class FirstBaseline(Baseline):
             for name, form in forms.items()
             if form.known and form != self._each.get(name)
         }
-        hidden = {n for n, form in forms.items() if not form.known and n in self._names}
-        lost = {n for n in hidden if forms[n] != self._each[n]} | self._written_over()
+        hidden = {n: form for n, form in forms.items() if not form.known and n in self._names}
+        lost = self._differ_from_first(hidden)
         if not gone and not changed and not lost:
             return {"drift": sorted(self._drifted)} if self._drifted else {}
         known = {name: value for name, value in now.items() if forms[name].known}
@@ -329,10 +333,12 @@ def _trace(value: Any, dataset: Any) -> bytes:
     They show a count next to a lambda, for example. Objects of Python's own and of torch's classes
     (a lock, a thread pool) are not looked into: they change, and no sample depends on that.
     """
+    if _is_opaque(value):
+        return b""
     found: list[Any] = []
     seen = {id(dataset)}
     ahead = deque([value])
-    while ahead and len(seen) < _MOST_OBJECTS:
+    while ahead and len(found) < _MOST_OBJECTS:
         part = ahead.popleft()
         if isinstance(part, int | float | complex):
             found.append(repr(part))
@@ -343,7 +349,7 @@ def _trace(value: Any, dataset: Any) -> bytes:
         elif id(part) not in seen:
             seen.add(id(part))
             found.append(len(part) if isinstance(part, Sized) else "")
-            ahead.extend(islice(_within(part), _MOST_OBJECTS))
+            ahead.extend(islice(_within(part), max(0, _MOST_OBJECTS - len(ahead))))
     return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
 
 
@@ -352,10 +358,17 @@ def _within(part: Any) -> Iterable[Any]:
         return part
     if isinstance(part, dict):
         return part.values()
+    return () if _is_opaque(part) else attributes_of(part).values()
+
+
+def _is_opaque(part: Any) -> bool:
+    if isinstance(part, _LOOKED_INTO):
+        return False
     package = type(part).__module__.partition(".")[0]
-    if package in ("torch", *sys.stdlib_module_names) or is_iter_datapipe(part):
-        return ()
-    return attributes_of(part).values()
+    return package == "torch" or package in sys.stdlib_module_names or is_iter_datapipe(part)
+
+
+_LOOKED_INTO = (list, tuple, deque, dict, set, int, float, complex, str, bytes, torch.Tensor)
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -18,6 +18,10 @@ from torch.utils.data.dataloader import (
     _sharding_worker_init_fn,
     _share_dist_seed,
 )
+from torch.utils.data.datapipes.datapipe import (
+    _IterDataPipeSerializationWrapper,
+    _MapDataPipeSerializationWrapper,
+)
 
 from ..core.seeds import base_seed
 from ..rng.source import Source
@@ -48,6 +52,20 @@ class SharedSeeds:
     def _drawn(self, generator: torch.Generator | None) -> int:
         with torch.device("cpu"):
             return int(_share_dist_seed(generator, self._group))
+
+
+def wrapped(dataset: Any) -> Any:
+    """A DataPipe as torch's DataLoader holds it; other datasets are returned as they are."""
+    for kind, wrapper in _WRAPPERS.items():
+        if isinstance(dataset, kind) and not isinstance(dataset, wrapper):
+            return wrapper(dataset)
+    return dataset
+
+
+_WRAPPERS: dict[type[Any], type[Any]] = {
+    IterDataPipe: _IterDataPipeSerializationWrapper,
+    MapDataPipe: _MapDataPipeSerializationWrapper,
+}
 
 
 def seeded(dataset: Any, shared_seed: int) -> Any:

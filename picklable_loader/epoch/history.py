@@ -344,8 +344,7 @@ class History:
         spec = position.as_begun(spec)
         cursor, fits = position.start
         if spec.shared:
-            found = fit(position.start, spec, True)
-            position.start = own_streams(spec, found)
+            position.start = own_streams(spec, fit(position.start, spec, True))
             cursor = position.start.cursor
         else:
             check_fits(spec.fingerprint(), fits)
@@ -439,7 +438,8 @@ class History:
         position = Position(start, given, at_epoch_end=choice, pending=True)
         if of in (None, self.position):
             # Epochs have left them, here or in a pickle. A state of before the first one has none.
-            used = self.next_states and spec.stateful and not (self.iterated or spec.reads_copies)
+            moved = self.next_states or (self.position is not None and self.resume is None)
+            used = moved and spec.stateful and not (self.iterated or spec.reads_copies)
             if (used or self.built is None) and not cursor.streams:
                 warn_of_used(spec.dataset)
             self.next_states = {} if cursor.streams else self.built or {}

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from ..core.checks import whole_number
+from ..datasets.datapipes import wrapped
 from ..epoch.attached import give_back, left_behind, take_over
 from ..epoch.fits import unlike_its_pickle
 from ..epoch.history import History
@@ -291,12 +292,13 @@ def load_into(
     program = ProgramStates(saved) if restore_rng else None
     history = loader._pl.history
     iterated, begun = history.iterated, history.next_epoch
-    changed = [] if spec.reads_copies else history.past_by_now().get("changed", [])
     position = history.load(spec, state, strict, at_epoch_end, of)
     if history.taken_over:
         give_back(history, spec)
-    if iterated and position.start is not None:
-        warn_of_moved(spec, position.start.cursor)
+    if position.start is not None:
+        if iterated:
+            warn_of_moved(spec, position.start.cursor)
+        changed = [] if spec.reads_copies else history.past_by_now().get("changed", [])
         warn_of_changed(spec, position.start.cursor, begun, changed)
     adopt(loader, position.seed)
     if program is not None:
@@ -338,7 +340,7 @@ def _attach(loader: Owner[Any], dataset: Any) -> None:
     missing: Any = loader.dataset
     if not is_absent(missing):
         raise UsageError("this loader has its dataset: attach is for one that was saved without")
-    before = dict(loader.__dict__)
+    before, dataset = dict(loader.__dict__), wrapped(dataset)
     inner, history = loader._pl, loader._pl.history
     options, saved = inner.options, None
     # Parts that refer to the dataset are put together anew, around this one.

@@ -20,6 +20,8 @@ from torch.utils.data import (
     Sampler,
     WeightedRandomSampler,
 )
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torch.utils.data.datapipes.map import SequenceWrapper
 from zoo.datasets import CountedNoise
 from zoo.streams import StatefulDataset, Walk
 
@@ -483,3 +485,18 @@ def test_a_dataset_is_attached_before_a_state_is_loaded(make: Callable[[], Any])
     again.attach(make())
     again.load_state_dict(state)
     assert lists(again) == lists(iterator)
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.parametrize("pipe", [IterableWrapper, SequenceWrapper])
+def test_a_datapipe_is_attached_as_it_was_given_or_as_its_loader_holds_it(pipe: Any) -> None:
+    def loader() -> DataLoader[Any]:
+        return DataLoader(pipe(list(range(10))), 2, seed=1, pickle_dataset=False)
+
+    iterator = iter(loader())
+    next(iterator)
+    pickled, rest = pickle.dumps(iterator), lists(iterator)
+    for dataset in (pipe(list(range(10))), loader().dataset):
+        again = pickle.loads(pickled)
+        again.loader.attach(dataset)
+        assert lists(again) == rest

@@ -566,6 +566,24 @@ class ByTheReadersTensor(ByAReader):
             yield int(self.reader.sums[0])
 
 
+class ByTheReadersArray(ByAReader):
+    def __init__(self) -> None:
+        self.reader: Any = Reader()
+        self.reader.sums, self.reader.count = np.zeros(3), np.int64(0)
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(8):
+            self.reader.sums += 1
+            yield int(self.reader.sums[0])
+
+
+class ByTheReadersNumber(ByTheReadersArray):
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(8):
+            self.reader.count = self.reader.count + np.int64(1)
+            yield int(self.reader.count)
+
+
 class LargeSums(IterableDataset[int]):
     """A large tensor is changed in place."""
 
@@ -578,7 +596,15 @@ class LargeSums(IterableDataset[int]):
             yield int(self.sums[0])
 
 
-HIDDEN: list[Any] = [ByAReader, ByReadersInADict, ByTheReadersText, ByTheReadersTensor, LargeSums]
+HIDDEN: list[Any] = [
+    ByAReader,
+    ByReadersInADict,
+    ByTheReadersText,
+    ByTheReadersTensor,
+    ByTheReadersArray,
+    ByTheReadersNumber,
+    LargeSums,
+]
 
 
 def with_warnings(act: Any) -> tuple[Any, bool]:

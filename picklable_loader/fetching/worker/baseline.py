@@ -17,6 +17,7 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset
 
@@ -346,6 +347,9 @@ def _trace(value: Any, dataset: Any) -> bytes:
             found.append((len(part), part[:_MOST_TEXT]))
         elif isinstance(part, torch.Tensor):
             found.append(bytes_of(part) if part.nbytes <= LARGE_BYTES else _version(part))
+        elif isinstance(part, np.ndarray | np.generic):
+            small = part.nbytes <= LARGE_BYTES and not part.dtype.hasobject
+            found.append(part.tobytes() if small else b"")
         elif id(part) not in seen:
             seen.add(id(part))
             found.append(len(part) if isinstance(part, Sized) else "")
@@ -368,7 +372,10 @@ def _is_opaque(part: Any) -> bool:
     return package == "torch" or package in sys.stdlib_module_names or is_iter_datapipe(part)
 
 
-_LOOKED_INTO = (list, tuple, deque, dict, set, int, float, complex, str, bytes, torch.Tensor)
+_LOOKED_INTO = (
+    *(list, tuple, deque, dict, set, int, float, complex, str, bytes),
+    *(torch.Tensor, np.ndarray, np.generic),
+)
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -30,7 +30,16 @@ from torch.utils.data import (
     random_split,
 )
 from torch.utils.data.distributed import DistributedSampler
-from zoo.datasets import Epochal, N, Noisy, NoisyInBulk, NoisyStream, noise, noisy_collate
+from zoo.datasets import (
+    CountedNoise,
+    Epochal,
+    N,
+    Noisy,
+    NoisyInBulk,
+    NoisyStream,
+    noise,
+    noisy_collate,
+)
 from zoo.samplers import (
     DrawsAsItGoes,
     DrawsAtOnce,
@@ -981,3 +990,44 @@ def test_a_replay_that_other_draws_may_have_changed_says_so(seed: Any) -> None:
     with pytest.warns(ReplayWarning) as given:
         next(pickle.loads(pickle.dumps(iterator)))
     assert ("ahead of its batches" in str(given[0].message)) is (seed is None)
+
+
+class DrawsForItsConvert(IterableDataset[torch.Tensor]):
+    """Its samples, and what becomes of their batches, are drawn from its own generator."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(1)
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(12):
+            yield index + torch.tensor(self.rng.random())
+
+    def convert(self, batch: torch.Tensor) -> torch.Tensor:
+        return batch + 100 * int(self.rng.integers(9))
+
+
+def noisy_convert(batch: Any) -> Any:
+    return [batch, torch.rand(())]
+
+
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("seeding", ["batch", "worker"])
+@pytest.mark.parametrize("kind", [NoisyStream, CountedNoise, DrawsForItsConvert])
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_replay_draws_what_convert_has_drawn(
+    every: int, kind: Any, seeding: Any, num_workers: int
+) -> None:
+    def make() -> DataLoader[Any]:
+        dataset = kind()
+        options: Any = {"num_workers": num_workers, "snapshot_every_n_steps": every}
+        convert = getattr(dataset, "convert", noisy_convert)
+        return DataLoader(dataset, 3, seed=1, seeding=seeding, convert=convert, **options)
+
+    for step in (1, 2, 3):
+        seen(iterator := iter(make()), step)
+        state, pickled, rest = iterator.state_dict(), pickle.dumps(iterator), seen(iterator)
+        assert seen(pickle.loads(pickled)) == rest
+        loader = make()
+        loader.load_state_dict(state)
+        assert seen(iter(loader)) == rest

@@ -204,7 +204,7 @@ class Replica:
         assert fetcher is not None, "the worker could not begin"
         whose = run, task.step, self._config.worker
         try:  # no local variable holds an error: its traceback would hold this frame, and that it
-            batch, notes = with_feedback(lambda: converted(fetcher.fetch(task), self._job))
+            batch, notes = self._fetched(task)
         except StreamEnded:
             return Answer(*whose, Ended, None, None, self.take_state(over=True))
         except NothingLeft as none:
@@ -216,6 +216,13 @@ class Replica:
             return Answer(*whose, Failed, wrapped or error, None, state)
         state = None if self._saver is None else self._state_if_due(began_ns)
         return Answer(*whose, Arrived, batch, None, state, notes=notes, made=fetcher.made)
+
+    def _fetched(self, task: Task) -> tuple[Any, Any]:
+        """A task's batch, and the feedback that comes with it."""
+        fetcher = self._fetcher
+        assert fetcher is not None
+        # `convert` may draw from a generator that the dataset draws from as well.
+        return with_feedback(lambda: converted(fetcher.fetch(task), self._job))
 
     def _state_if_due(self, began_ns: int, failed: bool = False) -> Any:
         """The stream's state, if one is due after a batch that was begun then.
@@ -250,7 +257,7 @@ class Replica:
     def _fetch_again(self, task: Task, position: StreamPosition) -> None:
         assert self._fetcher is not None
         try:
-            with_feedback(self._fetcher.fetch, task)  # it was delivered, and so was its feedback
+            self._fetched(task)  # it was delivered, and so was its feedback
         except StreamEnded:
             raise self._refusal(
                 f"it ended before batch {position.given}, which it had given when it was saved"

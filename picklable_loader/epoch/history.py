@@ -112,7 +112,6 @@ class History:
 
     def restore_position(self, saved: Mapping[str, Any]) -> None:
         """Become what `saved` has given, in the state that the next ``iter`` goes on from only."""
-        self.position = None
         if saved["resume"] is not None:
             start, choice = from_plain(saved["resume"], live=True), saved["resume_at_end"]
             self.position = Position(start, at_epoch_end=choice, pending=True)
@@ -351,8 +350,7 @@ class History:
         if shows_draws(self.source, spec):
             self.draws_as = "" if cursor.draws_as == spec.draws_as else cursor.draws_as
         self.source.restore(cursor.rng)
-        if cursor.announced != self.choice.dataset_has:
-            self.choice.put_back(spec, self.origin_known, cursor.announced)
+        self.choice.go_on_at(spec, self.origin_known, cursor.announced)
         if cursor.streams and (spec.lives_on or self.midway):
             # the pass may be left, and begun anew
             self.next_states = brought(read(cursor.streams)) or self.next_states

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..datasets.protocol import has_set_epoch, set_epoch_of
+from ..errors import warn
 from ..fetching.worker.baseline import FirstBaseline
 from .spec import Spec
 
@@ -89,7 +90,23 @@ class EpochChoice:
         else:
             origin.set_epoch(epoch)
 
+    def go_on_at(self, spec: Spec, origin: FirstBaseline | None, epoch: int | None) -> None:
+        """See that the dataset has the epoch of a state, whose pass goes on."""
+        if epoch is None and self.dataset_has is not None and has_set_epoch(spec.dataset):
+            _warn_of_no_epoch(spec.dataset, self.dataset_has)
+        elif epoch != self.dataset_has:
+            self.put_back(spec, origin, epoch)
+
     def put_back(self, spec: Spec, origin: FirstBaseline | None, epoch: int | None) -> None:
         """Give the dataset the epoch of a state's pass; None: the state has none."""
         if epoch is not None:
             self._give_dataset(spec, origin, epoch)
+
+
+def _warn_of_no_epoch(dataset: Any, given: int) -> None:
+    warn(
+        f"the loaded state is of a pass before the first set_epoch(), and the dataset "
+        f"{type(dataset).__qualname__} has been given epoch {given} since: nothing can undo that. "
+        "If samples depend on it, the resume gives other ones. Call loader.set_epoch() before the "
+        "first epoch as well, or load the state into a new loader with a new dataset"
+    )

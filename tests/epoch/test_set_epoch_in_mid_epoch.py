@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch.utils.data import (
 from zoo.datasets import Epochal, Numbers
 
 from picklable_loader import DataLoader, from_json, to_json
-from picklable_loader.errors import StateError
+from picklable_loader.errors import LoaderWarning, ReplayWarning, StateError
 from picklable_loader.saving.states.merge import merge_states
 
 pytestmark = [
@@ -178,6 +179,7 @@ def test_a_loader_that_is_pickled_in_mid_epoch_has_the_choice(kind: str) -> None
     assert plain(list(again)) == plain(list(twice)) == expected
 
 
+@pytest.mark.filterwarnings("ignore:.*has been given epoch 7 since")
 def test_a_pass_that_is_over_is_pickled_with_the_choice() -> None:
     for behind in (0, 1):
         iterator = iter(KINDS["shuffled"]())
@@ -273,3 +275,25 @@ def test_it_reaches_the_datasets_within_torchs_wrappers(kind: str, options: dict
     again = DataLoader(WRAPPED[kind](), 3, seed=1, **options)
     again.load_state_dict(state)
     assert epochs(again) == {7}
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize("kind", [lambda: Epochal(12), Lines])
+def test_a_pass_before_the_first_set_epoch_cannot_be_gone_back_to_silently(
+    kind: Any, options: dict[str, Any]
+) -> None:
+    """Nobody knows how to undo the dataset's set_epoch."""
+    loader = DataLoader(kind(), 3, seed=1, **options)
+    next(iterator := iter(loader))
+    state, pickled, rest = loader.state_dict(), pickle.dumps(iterator), plain(list(iterator))
+    assert plain(list(pickle.loads(pickled))) == rest
+    loader.set_epoch(1)
+    loader.load_state_dict(state)
+    with pytest.warns(LoaderWarning, match="has been given epoch 1 since"):
+        assert plain(list(loader)) != rest
+    loader.load_state_dict(state)
+    loader.set_epoch(0)  # an epoch that the program chooses now is no matter of the state
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", LoaderWarning)
+        warnings.simplefilter("ignore", ReplayWarning)
+        assert len(list(loader)) == len(rest)

@@ -129,6 +129,27 @@ def test_an_iterator_goes_on_once_it_has_its_dataset_again(
 
 
 @KIND
+@pytest.mark.parametrize("codec", ["auto", "cloudpickle", "dill"])
+@pytest.mark.parametrize("convert", [None, lambda batch: batch], ids=["as it is", "converted"])
+@pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+def test_with_its_dataset_the_loader_of_an_iterator_is_still_where_the_iterator_is(
+    kind: str, codec: str, convert: Any
+) -> None:
+    """Attributes that a codec carries came with the loader's own position, which has none."""
+    it = iter(loader_of(kind, codec=codec, convert=convert, pickle_dataset=False))
+    next(it), next(it)
+    again = pickle.loads(pickle.dumps(it))
+    again.attach(KINDS[kind][0]())
+    other = loader_of(kind, convert=convert)
+    other.load_state_dict(again.loader.state_dict())
+    next(again), next(it)
+    later = loader_of(kind, convert=convert)
+    later.load_state_dict(again.loader.state_dict())
+    rest = lists(it)
+    assert lists(other)[1:] == lists(later) == lists(again) == rest
+
+
+@KIND
 def test_it_may_be_saved_again_before_it_has_its_dataset(kind: str) -> None:
     it = iter(loader_of(kind, pickle_dataset=False))
     next(it)

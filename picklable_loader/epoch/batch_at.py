@@ -99,12 +99,14 @@ def _recut(spec: Spec, history: History) -> tuple[int, int]:
         return 0, 0
     start = position.start
     cursor = position.run.start if position.run else start and start.cursor
-    shift = cursor.position - cursor.next_step * samples if cursor else 0
-    if cursor is None or not shift:
+    if cursor is None:
         return 0, 0
-    if (length := spec.length(cursor)) is not None and cursor.position >= length:
-        return 0, 0  # the epoch's last step may have fewer samples
-    return cursor.step, shift
+    # After the epoch's last step, which may have fewer samples, the position does not show it.
+    drawn = [(task.step, task.position) for task in cursor.window]
+    next_step, at = min(drawn, default=(cursor.next_step, cursor.position))
+    length = spec.length(cursor)
+    shift = at - next_step * samples
+    return (cursor.step, shift) if shift and (length is None or at < length) else (0, 0)
 
 
 def _task(

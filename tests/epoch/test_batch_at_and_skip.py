@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -435,3 +436,38 @@ def test_a_distributed_order_is_found_at_once_in_any_epoch() -> None:
     expected = [seen(iter(loader)) for _ in range(3)]
     assert at(loader, 3, 1) == expected[1][3]
     assert sampler.epoch == 2
+
+
+class Shuffles(Sampler[int]):
+    def __len__(self) -> int:
+        return 20
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.sample(range(20), 20))
+
+
+@pytest.mark.parametrize("sampler, workers", [(None, 0), (None, 1), (Shuffles, 0), (Shuffles, 1)])
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_after_a_state_of_another_batch_size_batch_at_gives_what_is_delivered(
+    steps: int, sampler: Any, workers: int
+) -> None:
+    """Workers have drawn the rest of the epoch, whose last batch is short, when it is saved."""
+
+    def make(size: int, num_workers: int) -> DataLoader[Any]:
+        order: Any = {"shuffle": True} if sampler is None else {"sampler": sampler()}
+        return DataLoader(range(20), size, seed=2, num_workers=num_workers, **order)
+
+    iterator = iter(make(5, 0))
+    next(iterator), next(iterator)
+    loader = make(3, workers)
+    loader.load_state_dict(iterator.state_dict(), strict=False)
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    state = loader.state_dict()
+    loader = make(3, workers)
+    loader.load_state_dict(state)
+    iterator = iter(loader)
+    for _ in range(4 - steps):
+        assert loader.batch_at(iterator.step).tolist() == next(iterator).tolist()
+    assert next(iterator, None) is None

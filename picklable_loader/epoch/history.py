@@ -90,6 +90,7 @@ class History:
             **self.choice.saved(),
             "resume": resume,
             "resume_at_end": choice,
+            **(self.source.saved() if resume is None else {}),
             "carried": self.next_states,
             "carryover": carryover and carryover.to_plain(),
             **({"draws_as": self.draws_as} if self.draws_as != "" else {}),
@@ -106,9 +107,9 @@ class History:
         carryover = saved.get("carryover")  # golden pickles have none
         self.carryover = carryover and Carryover.from_plain(carryover)
         self.restore_position(saved)
+        self.source.become(saved)
         if self.resume is not None:
-            cursor, fits = self.resume
-            self.source.load(cursor.rng, fits)
+            self.source.load(self.resume.cursor.rng, self.resume.fits)
 
     def restore_position(self, saved: Mapping[str, Any]) -> None:
         """Become what `saved` has given, in the state that the next ``iter`` goes on from only."""

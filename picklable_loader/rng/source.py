@@ -12,7 +12,7 @@ same draws, as torch would, so that dropout in the model is not shifted.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -218,6 +218,17 @@ class Source:
         for name, generator in self.generators.items():
             if name in saved:
                 set_generator(generator, saved[name])
+
+    def saved(self) -> dict[str, Any]:
+        """The part of it that a pickle of the loader holds, besides its generators."""
+        if self.private is None:
+            return {}
+        return {"rng": states_to_text(self.private.states), "rng_fits": self.fits}
+
+    def become(self, saved: Mapping[str, Any]) -> None:
+        """Draw as the source that has `saved` this."""
+        if "rng" in saved:
+            self.load(saved["rng"], saved["rng_fits"])
 
     def load(self, rng: dict[str, str], fits: dict[str, Any]) -> None:
         """Note that a state is loaded, from which the loader goes on later.

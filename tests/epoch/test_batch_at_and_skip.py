@@ -446,12 +446,13 @@ class Shuffles(Sampler[int]):
         return iter(random.sample(range(20), 20))
 
 
-@pytest.mark.parametrize("sampler, workers", [(None, 0), (None, 1), (Shuffles, 0), (Shuffles, 1)])
+@pytest.mark.parametrize("made", [(None, 0), (None, 1), (Shuffles, 0), (Shuffles, 1)], ids=str)
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_after_a_state_of_another_batch_size_batch_at_gives_what_is_delivered(
-    steps: int, sampler: Any, workers: int
+    steps: int, made: Any
 ) -> None:
     """Workers have drawn the rest of the epoch, whose last batch is short, when it is saved."""
+    sampler, workers = made
 
     def make(size: int, num_workers: int) -> DataLoader[Any]:
         order: Any = {"shuffle": True} if sampler is None else {"sampler": sampler()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import warnings
 from collections.abc import Iterator
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from laws.observe import seen
+from laws.observe import lists, seen
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
-from zoo.datasets import CountedNoise, Epochal, Noisy
+from zoo.datasets import CountedNoise, Epochal, N, Noisy
+from zoo.samplers import DrawsAsItGoes, from_torch
 from zoo.streams import SavedWalk, Walk
 
 from picklable_loader import DataLoader, Interleave, ShuffleBuffer
@@ -446,3 +448,35 @@ def test_the_dataset_is_given_an_epoch_only_if_it_was_chosen() -> None:
     again.load_state_dict(iterator.state_dict())
     list(again)
     assert (again.epoch, again.dataset.epoch) == (5, 5)
+
+
+@pytest.mark.parametrize("door", ["pickle", "deepcopy", "pickle of a pickle"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("order", [{"shuffle": True}, {"sampler": DrawsAsItGoes(from_torch)}])
+def test_a_loader_that_went_on_from_a_state_is_pickled_with_what_its_epochs_are_drawn_from(
+    order: dict[str, Any], num_workers: int, door: str
+) -> None:
+    """The program's generators are elsewhere than those that the state has brought."""
+
+    def make() -> DataLoader[Any]:
+        return DataLoader(range(N), 2, num_workers=num_workers, **order)
+
+    torch.manual_seed(1)
+    first = make()
+    next(iter(first))
+    state = first.state_dict()
+    torch.manual_seed(99)
+    loader = make()
+    loader.load_state_dict(state)
+    lists(loader)
+    for _ in range(2):
+        if door == "deepcopy":
+            again = copy.deepcopy(loader)
+        else:
+            again = pickle.loads(pickle.dumps(loader))
+        if door == "pickle of a pickle":
+            again = pickle.loads(pickle.dumps(again))
+        drawn = torch.get_rng_state()
+        expected = lists(loader), lists(loader)
+        torch.set_rng_state(drawn)
+        assert (lists(again), lists(again)) == expected

@@ -113,6 +113,11 @@ class Source:
         self.joined: set[str] = set()
         _LIVING[id(self)] = self
 
+    @property
+    def found(self) -> tuple[dict[str, list[Any]], ...]:
+        """The sampler's attributes that a state, when it is loaded, may find."""
+        return (self.origin, self.unpickled) if self.unpickled else (self.origin,)
+
     def draw(self, name: str, how: Callable[[torch.Generator | None], _T]) -> _T:
         """Draw from the generator of that name, or as a draw from torch's global one."""
         generator, private = self.generators.get(name), self._private_here()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from laws.observe import lists, seen
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 from zoo.datasets import CountedNoise, Epochal, N, Noisy
 from zoo.samplers import DrawsAsItGoes, from_torch
@@ -480,3 +480,91 @@ def test_a_loader_that_went_on_from_a_state_is_pickled_with_what_its_epochs_are_
         expected = lists(loader), lists(loader)
         torch.set_rng_state(drawn)
         assert (lists(again), lists(again)) == expected
+
+
+class ChecksItsEpoch:
+    """It refuses a state of another epoch than the dataset's."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        assert state["epoch"] == self.epoch
+
+
+class MapOfOneEpoch(ChecksItsEpoch, Dataset[int]):
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        return 100 * self.epoch + index
+
+
+class StreamOfOneEpoch(ChecksItsEpoch, IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return Walk([100 * self.epoch + index for index in range(6)])
+
+
+class IteratorOfOneEpoch(Told):
+    def __iter__(self) -> Iterator[int]:
+        return WalkOfOneEpoch(self.epoch)
+
+
+class WalkOfOneEpoch(ChecksItsEpoch):
+    def __init__(self, epoch: int) -> None:
+        self.epoch, self.at = epoch, 0
+
+    def __iter__(self) -> WalkOfOneEpoch:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == 6:
+            raise StopIteration
+        self.at += 1
+        return 100 * self.epoch + self.at
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        super().load_state_dict(state)
+        self.at = state["at"]
+
+
+ONE_EPOCH: dict[str, Any] = {
+    "map-style": MapOfOneEpoch,
+    "stream": StreamOfOneEpoch,
+    "iterator": IteratorOfOneEpoch,
+    "stream, shuffled": lambda: ShuffleBuffer(StreamOfOneEpoch(), size=3),
+    "iterator, shuffled": lambda: ShuffleBuffer(IteratorOfOneEpoch(), size=3),
+    "iterator, interleaved": lambda: Interleave([IteratorOfOneEpoch()]),
+}
+
+
+@pytest.mark.parametrize("kind", ONE_EPOCH)
+@pytest.mark.parametrize("workers", [(0, False), (1, False), (1, True)], ids=str)
+def test_a_state_of_an_epochs_end_is_loaded_into_the_dataset_of_that_epoch(
+    workers: Any, kind: str
+) -> None:
+    """The next epoch's was set already: an iterator that compares its epoch refused the state."""
+
+    def made() -> DataLoader[Any]:
+        return make(ONE_EPOCH[kind](), workers[0], persistent_workers=workers[1], seed=1)
+
+    loader = made()
+    loader.set_epoch(0)
+    list(loader)
+    state = loader.state_dict()
+    pickled = pickle.dumps(loader)
+    loader.set_epoch(1)
+    expected = lists(loader)
+    again = made()
+    again.load_state_dict(state)
+    for resumed in (again, pickle.loads(pickled)):
+        resumed.set_epoch(1)
+        assert lists(resumed) == expected

@@ -183,19 +183,25 @@ class Replica:
         """Its stream was at the end of the epoch before, and has begun the one at hand."""
         return self._saver is not None and self._saver.from_last_epoch
 
-    def _set_epoch(self, begin: EpochStart, announced: int | None = None) -> None:
-        """Set the epoch, unless it is the ``announced`` one, and the seed that DataPipes share."""
+    def _set_epoch(
+        self, begin: EpochStart, announced: int | None = None, back: bool = False
+    ) -> None:
+        """Set the epoch, unless it is the ``announced`` one, and the seed that DataPipes share.
+
+        ``back``: set the announced one, in which a state is to be loaded.
+        """
         dataset = self._job.dataset
         if begin.shared_seed is not None:
             dataset = seeded(dataset, begin.shared_seed)
             self._job = replace(self._job, dataset=dataset)
-        if begin.announced in (None, announced):
+        epoch, had = (announced, self._announced) if back else (begin.announced, announced)
+        if epoch is None or epoch == had:
             return
-        self._announced = begin.announced
+        self._announced = epoch
         if self._origin is None:
-            set_epoch_of(dataset, begin.announced)
+            set_epoch_of(dataset, epoch)
         else:
-            self._origin.set_epoch(begin.announced)
+            self._origin.set_epoch(epoch)
 
     def answer(self, run: int, task: Task, began_ns: int) -> Answer:
         """Do a task. An exception of people's code is the answer, unless it ends this process."""

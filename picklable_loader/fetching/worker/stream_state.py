@@ -44,7 +44,7 @@ class StreamSaver:
         stream: int,
         shared: bool,
         origin: FirstBaseline | None,
-        set_epoch: Callable[[int | None], None],
+        set_epoch: Callable[..., None],
         announced: int | None,
     ) -> None:
         self._dataset = job.dataset
@@ -104,6 +104,7 @@ class StreamSaver:
         entries = {} if state is None else pickle.loads(state)
         self.over = "over" in entries and begun
         rng = entries.get("rng", {})
+        self._set_epoch(None if begun else entries.get("announced"), True)  # it gave that state
         if not self._iterable:
             if "dataset" in entries:
                 self._dataset.load_state_dict(entries["dataset"])

@@ -276,6 +276,22 @@ class Plan:
             None if self.order.seekable or shard.world == 1 else items,
         )
 
+    def gives_again(self, tasks: Sequence[Task]) -> bool:
+        """Whether these tasks, in their sequence, are cut as the order would be cut now.
+
+        They are not if the batch size has changed since they were drawn.
+        """
+        if self.grouping.unit is not Unit.SAMPLE_OF_BATCH:
+            return True
+        stride = self.grouping.batch_size * self.grouping.shard.world
+        following = [(task.step, task.position) for task in tasks[1:]]
+        for task, (step, end) in zip(tasks, [*following, (self.next_step, self.position)]):
+            samples = end - task.position
+            short = samples < stride and end == self.order.length()
+            if step == task.step + 1 and samples != stride and not short:
+                return False
+        return True
+
     def again(self, task: Task) -> Task | None:
         """A task of a saved state, with this rank's indices; None: it has none of them.
 

@@ -1,4 +1,4 @@
-"""Warns of what the program changes in its dataset while persistent workers have copies of it.
+"""Warns of what the program changes in dataset or collate_fn while persistent workers have copies.
 
 They go on with the earlier value, as in torch. Workers of a resume are new, and have the later one.
 """
@@ -20,14 +20,18 @@ from ..rng.reads import ATOMS
 _MOST = 64
 
 
-def noted(dataset: Any) -> dict[str, Any]:
-    """By path, what the attributes of a dataset, and of the datasets in it, are at the moment.
+def noted(parts: dict[str, Any]) -> dict[str, Any]:
+    """By path, what the attributes of a loader's parts, and of datasets in them, are at the moment.
+
+    ``parts`` are the dataset, collate_fn and the like by their names; the workers' job refers to
+    them, so no other object has their ``id`` meanwhile.
 
     Numbers and text are noted as they are, containers by their identity. What is None or empty may
     be filled when it is first needed: None.
     """
-    found: dict[str, Any] = {}
-    for path, owner in within(dataset):
+    found: dict[str, Any] = {f"loader.{name}": id(part) for name, part in parts.items()}
+    owners = (owner for name, part in parts.items() for owner in within(part, f"loader.{name}"))
+    for path, owner in owners:
         for name, value in _attributes(owner):
             at, kind = f"{path}.{name}", type(value)
             if kind in ATOMS:
@@ -39,9 +43,9 @@ def noted(dataset: Any) -> dict[str, Any]:
     return found
 
 
-def within(dataset: Any) -> Iterator[tuple[str, Any]]:
+def within(dataset: Any, path: str = "loader.dataset") -> Iterator[tuple[str, Any]]:
     """By path, a dataset, and those in its attributes and in the lists and dicts there."""
-    ahead, seen = [("loader.dataset", dataset)], {id(dataset)}
+    ahead, seen = [(path, dataset)], {id(dataset)}
     for path, owner in ahead:
         yield path, owner
         for name, value in _attributes(owner):
@@ -60,19 +64,18 @@ def _attributes(owner: Any) -> list[tuple[str, Any]]:
     return list(islice(getattr(owner, "__dict__", {}).items(), _MOST))
 
 
-def warn_of_changed(dataset: Any, given: dict[str, Any]) -> None:
-    """Warn, once for some workers, of attributes that have changed since these were started.
+def warn_of_changed(parts: dict[str, Any], given: dict[str, Any]) -> None:
+    """Warn, once for some workers, of what has changed since these were started.
 
     ``given`` was `noted` when they were started; it is cleared with the warning.
     """
-    now = noted(dataset)
+    now = noted(parts)
     names = [at for at, was in given.items() if was is not None and now.get(at, was) != was]
     if names:
         given.clear()
         warn(
             f"{', '.join(names[:4])}{', ...' if names[4:] else ''} has changed since the "
             "persistent workers were started: they go on with the earlier value, and the new "
-            "workers of a resume would have this one. Give the dataset set_epoch(), which "
-            "loader.set_epoch() calls in the workers as well; or build a new loader where you "
-            "change the dataset"
+            "workers of a resume would have this one. Build a new loader where you change it; or "
+            "give the dataset set_epoch(), which loader.set_epoch() calls in the workers as well"
         )

@@ -22,7 +22,7 @@ from ..core.seeds import base_seed, batch_seed, next_base_seed, owned_seed, stre
 from ..core.streams import StreamPlan, StreamPosition
 from ..core.task import Task
 from ..datasets.datapipes import SharedSeeds
-from ..errors import CannotSaveError, UsageError
+from ..errors import CannotSaveError, UsageError, warn
 from ..fetching.transport.messages import Answer, EpochStart
 from ..orders.sampler_facts import settings_of
 from ..orders.torch_samplers import make_order
@@ -242,6 +242,13 @@ class Run:
         if not pending:
             return plan.next_step, plan.position, ()
         pending.sort(key=attrgetter("step"))
+        if self.order.seekable and not plan.gives_again(pending):
+            warn(
+                "the batch size has changed in mid-epoch, and batches of the earlier size are "
+                "drawn already: this pass delivers them, and its resume would draw them in the new "
+                "size. Call flush() of the iterator where you change it, or change it between two "
+                "epochs"
+            )
         first = plan.next_step - len(pending)
         if self.order.seekable and pending[0].step == first:
             # Nothing was delivered out of order: these tasks can simply be drawn again.

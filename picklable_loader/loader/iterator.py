@@ -14,7 +14,6 @@ from torch.utils.data.dataloader import _DatasetKind
 from ..core.checks import whole_number
 from ..core.events import Arrived, Budgeted, Failed, Skipped
 from ..datasets.protocol import is_hugging_face
-from ..epoch.changed_data import warn_of_changed
 from ..epoch.fits import check_kind
 from ..epoch.position import Position
 from ..epoch.run import Run
@@ -41,7 +40,7 @@ from .display.timeline import Timeline, draw, timeline
 from .internals import Owner
 from .pickling import state_here
 from .sampler_access import SamplerAccess
-from .setup import engine_of, spec_of
+from .setup import engine_of, spec_of, warn_of_changes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -231,7 +230,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 history.note_end(left.spec, left)
             inner.abandon(spec, start)
             if self._driver.has_workers and not history.choice.reaches(spec.dataset):
-                warn_of_changed(spec.dataset, inner.given)
+                warn_of_changes(self.loader, spec)
             self._driver.rest()
         if start is None:
             _check_kind(self.loader)

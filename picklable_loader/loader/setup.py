@@ -13,7 +13,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from ..core.order import Listener
 from ..core.plan import Unit
 from ..datasets.packed_list import large_lists
-from ..epoch.changed_data import noted
+from ..epoch.changed_data import noted, warn_of_changed
 from ..epoch.driver import Driver
 from ..epoch.ranks import shard_of
 from ..epoch.run import Run
@@ -138,6 +138,11 @@ def _arg_of(
     return argument(make, start)
 
 
+def warn_of_changes(loader: Owner[Any], spec: Spec) -> None:
+    """Warn of what has changed since the persistent workers were started."""
+    warn_of_changed(parts_of(spec, loader.collate_fn), loader._pl.given)
+
+
 def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
     """The engine for a loader's passes, from this run on; see `make_engine`."""
     if loader.pin_memory:
@@ -150,7 +155,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
                 "memory, so each worker may grow to the size of all. Make it a "
                 "picklable_loader.PackedList, an array, or a tensor, which workers share"
             )
-    inner.given = noted(spec.dataset) if spec.lives_on and not spec.streamed else {}
+    inner.given = noted(parts_of(spec, loader.collate_fn)) if spec.lives_on else {}
     options, job = spec.options, job_of(loader, spec)
     in_torchs_way, batch = options.seeding == "worker", partial(Batch, inner.turn, job.draws)
     if job.draws:

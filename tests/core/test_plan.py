@@ -36,6 +36,22 @@ def by_size(length: int, batch_size: int, drop_last: bool = False) -> Plan:
     return Plan(sequence(range(length)), grouping)
 
 
+@given(
+    st.integers(1, 30), st.integers(1, 5), st.integers(1, 5), st.integers(1, 8), st.integers(1, 2)
+)
+def test_an_order_gives_tasks_again_unless_another_size_would_cut_them_elsewhere(
+    length: int, size: int, later: int, count: int, ranks: int
+) -> None:
+    def plan(size: int) -> Plan:
+        grouping = Grouping(Unit.SAMPLE_OF_BATCH, size, shard=Shard(0, ranks, "uneven"))
+        return Plan(sequence(range(length)), grouping)
+
+    drawn, again = plan(size), plan(later)
+    tasks = rest(drawn, count)
+    drawn.grouping = again.grouping
+    assert drawn.gives_again(tasks) == (tasks == rest(again, len(tasks)))
+
+
 # --- units ---------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import random
 import threading
@@ -13,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from laws.observe import lists
-from torch.utils.data import ConcatDataset, IterableDataset, Sampler, Subset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Sampler, Subset
 from zoo import inexact
 from zoo.datasets import Noisy
 from zoo.own_generators import BATCH, KINDS, Draws, Epochs, N, Saves, jittered, of_map
@@ -472,6 +474,81 @@ def test_a_change_that_persistent_workers_never_get_is_named_once(name: str, wit
 @pytest.mark.parametrize("name", UNCHANGED)
 def test_what_is_no_change_for_persistent_workers_is_not_told(name: str) -> None:
     assert not _changed(UNCHANGED[name], num_workers=1, persistent_workers=True)
+
+
+class Scaled(IterableDataset[int]):
+    def __init__(self) -> None:
+        self.scale = 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([self.scale * index for index in range(4)])
+
+
+class ScaledWithState(Dataset[int]):
+    def __init__(self) -> None:
+        self.scale = 1
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return self.scale * index
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class Scaling:
+    def __init__(self) -> None:
+        self.scale = 1
+
+    def __call__(self, batch: Any) -> Any:
+        return torch.as_tensor(batch) * self.scale
+
+
+#: by path, a loader's options, and a change of the program's
+PARTS: dict[str, tuple[dict[str, Any], Callable[[Any], object]]] = {
+    "dataset.scale": (
+        {"dataset": Scaled()},
+        lambda loader: vars(loader.dataset).update(scale=2),
+    ),
+    "dataset.scale, of a dataset with a state": (
+        {"dataset": ScaledWithState()},
+        lambda loader: vars(loader.dataset).update(scale=2),
+    ),
+    "collate_fn": (
+        {"dataset": range(4)},
+        lambda loader: setattr(loader, "collate_fn", list),
+    ),
+    "collate_fn.scale": (
+        {"dataset": range(4), "collate_fn": Scaling()},
+        lambda loader: vars(loader.collate_fn).update(scale=2),
+    ),
+    "convert.scale": (
+        {"dataset": range(4), "convert": Scaling()},
+        lambda loader: vars(loader.convert).update(scale=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}], ids=str)
+def test_a_change_of_each_part_counts_in_new_workers_and_is_named_where_workers_live_on(
+    part: str, options: dict[str, Any]
+) -> None:
+    given, change = copy.deepcopy(PARTS[part][0]), PARTS[part][1]
+    loader = DataLoader(batch_size=2, num_workers=1, seed=1, **given, **options)
+    before = lists(loader)
+    change(loader)
+    if not options:
+        list(loader)
+        return
+    named = part.partition(",")[0].replace(".", r"\.")
+    with pytest.warns(LoaderWarning, match=f"^loader\\.{named} has changed since the persistent"):
+        assert lists(loader) == before
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -213,6 +214,31 @@ def test_with_drop_last_a_pass_and_its_copies_hold_to_the_batch_size_that_it_beg
         assert [batch.tolist() for batch in again] == expected
     for epoch in (loader, by_pickle.loader, by_copy.loader):
         assert {len(batch) for batch in epoch} == {5}, "the next pass has the new size"
+
+
+@pytest.mark.parametrize("shard", [None, (0, 2)])
+@pytest.mark.parametrize("save", [pickle.dumps, lambda iterator: iterator.state_dict()])
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_a_save_warns_of_batches_ahead_that_a_resume_would_cut_in_another_size(
+    steps: int, save: Any, shard: Any
+) -> None:
+    options: Any = {"num_workers": 1, "prefetch_budget": 2, "seed": 3, "shard": shard}
+    iterator = iter(loader := DataLoader(range(40), 2, **options))
+    next(iterator)
+    save(iterator)
+    assert loader.batch_sampler is not None
+    loader.batch_sampler.batch_size = 3  # type: ignore[attr-defined]
+    for _ in range(steps):
+        next(iterator)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        save(iterator)
+    assert len(given) == (steps < 2) and all("Call flush()" in str(each.message) for each in given)
+    iterator.flush()
+    state, rest = iterator.state_dict(), [batch.tolist() for batch in iterator]
+    again = DataLoader(range(40), 3, **options)
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == rest
 
 
 def test_flush_asks_an_order_again_whose_batch_size_was_changed() -> None:

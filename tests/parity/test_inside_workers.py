@@ -284,6 +284,7 @@ def test_persistent_workers_are_the_same_processes_and_keep_their_first_copy_of_
     assert_parity(observe)
 
 
+@pytest.mark.filterwarnings("ignore:loader.collate_fn has changed since")
 def test_persistent_workers_keep_what_else_they_were_given_at_their_start() -> None:
     def observe(make: Make) -> Any:
         loader = make(Numbers(4), 2, num_workers=1, persistent_workers=True, collate_fn=list)

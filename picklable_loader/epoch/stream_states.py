@@ -160,7 +160,7 @@ def warn_of_used(dataset: Any) -> None:
     )
 
 
-def warn_of_changed(spec: Spec, cursor: Cursor, begun: int, names: Sequence[str]) -> None:
+def warn_of_later_attributes(spec: Spec, cursor: Cursor, begun: int, names: Sequence[str]) -> None:
     """Warn, when a state is loaded, of a dataset that is not as when the state's epoch began.
 
     Args:

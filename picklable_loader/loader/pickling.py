@@ -22,7 +22,7 @@ from ..epoch.options import AtEpochEnd, Options
 from ..epoch.position import Position
 from ..epoch.ranks import check_pickled
 from ..epoch.spec import Spec
-from ..epoch.stream_states import warn_of_changed
+from ..epoch.stream_states import warn_of_later_attributes
 from ..epoch.turns import still
 from ..epoch.unsaved import (
     MOST_PARTS,
@@ -299,7 +299,7 @@ def load_into(
         if iterated:
             warn_of_moved(spec, position.start.cursor)
         changed = [] if spec.reads_copies else history.past_by_now().get("changed", [])
-        warn_of_changed(spec, position.start.cursor, begun, changed)
+        warn_of_later_attributes(spec, position.start.cursor, begun, changed)
     adopt(loader, position.seed)
     if program is not None:
         program.restore()

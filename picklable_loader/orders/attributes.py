@@ -148,7 +148,7 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
             epoch that cannot be saved; or its state_dict holds more than plain values.
     """
     now = freeze(sampler, source.dataset)
-    attributes = changed(now, *source.found)
+    attributes = changed(now, *source.origins)
     if is_stateful(sampler):
         state = encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)
         # It may hold weights, and not the generator that the next epoch is drawn from.

@@ -250,7 +250,7 @@ class CustomOrder:
             state["iterator_state"] = encode_state(self._iterator.state_dict(), what, live)
             # Its sampler may count epochs, of which iter() makes another order.
             before, now = self.record.before, self._turns.frozen()
-            state["sampler"] = changed(before, *self._source.found, now if live else before)
+            state["sampler"] = changed(before, *self._source.origins, now if live else before)
             state |= {"between": between} if (between := changed(now, before)) else {}
         else:
             state["sampler_state"] = self._sampler_state(live)
@@ -295,7 +295,7 @@ class CustomOrder:
         state["checksum"] = self.record.checksum
         if self.record.events:
             state["events"] = self.record.events_as_plain(live)
-        state["sampler"] = changed(before, *self._source.found, now if live else before)
+        state["sampler"] = changed(before, *self._source.origins, now if live else before)
         if self.record.others:
             state["others"] = [[*moved] for moved in self.record.others]
         if self.record.between:

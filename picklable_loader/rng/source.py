@@ -114,7 +114,7 @@ class Source:
         _LIVING[id(self)] = self
 
     @property
-    def found(self) -> tuple[dict[str, list[Any]], ...]:
+    def origins(self) -> tuple[dict[str, list[Any]], ...]:
         """The sampler's attributes that a state, when it is loaded, may find."""
         return (self.origin, self.unpickled) if self.unpickled else (self.origin,)
 

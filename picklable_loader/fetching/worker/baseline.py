@@ -106,10 +106,10 @@ class Baseline:
         """Attributes that have changed since, and cannot be put back."""
         now = attributes_of(self._dataset)
         hidden = {name for name, form in self._each.items() if not form.known}
-        return self._differ_from_first({n: self._form(now[n]) for n in hidden & now.keys()})
+        return self._lost_among({n: self._form(now[n]) for n in hidden & now.keys()})
 
-    def _differ_from_first(self, hidden: Mapping[str, Form]) -> set[str]:
-        """Those of attributes that cannot be put back, and those changed in place."""
+    def _lost_among(self, hidden: Mapping[str, Form]) -> set[str]:
+        """Attributes that have changed and cannot be put back; ``hidden``: forms of such, as now."""
         changed = {n for n, form in hidden.items() if form.digest and form != self._each[n]}
         return changed | self._written_over()
 
@@ -261,7 +261,7 @@ class FirstBaseline(Baseline):
             if form.known and form != self._each.get(name)
         }
         hidden = {n: form for n, form in forms.items() if not form.known and n in self._names}
-        lost = self._differ_from_first(hidden)
+        lost = self._lost_among(hidden)
         if not gone and not changed and not lost:
             return {"drift": sorted(self._drifted)} if self._drifted else {}
         known = {name: value for name, value in now.items() if forms[name].known}

@@ -109,7 +109,7 @@ class Baseline:
         return self._lost_among({n: self._form(now[n]) for n in hidden & now.keys()})
 
     def _lost_among(self, hidden: Mapping[str, Form]) -> set[str]:
-        """Attributes that have changed and cannot be put back; ``hidden``: forms of such, as now."""
+        """Attributes that have changed and cannot be put back; ``hidden``: their forms, as now."""
         changed = {n for n, form in hidden.items() if form.digest and form != self._each[n]}
         return changed | self._written_over()
 

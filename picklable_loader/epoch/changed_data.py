@@ -20,19 +20,21 @@ from ..rng.reads import ATOMS
 _MOST = 64
 
 
-def noted(parts: dict[str, Any]) -> dict[str, Any]:
+def noted(parts: dict[str, Any], defaults: bool = True) -> dict[str, Any]:
     """By path, what the attributes of a loader's parts, and of datasets in them, are at the moment.
 
     ``parts`` are the dataset, collate_fn and the like by their names; the workers' job refers to
     them, so no other object has their ``id`` meanwhile.
 
     Numbers and text are noted as they are, containers by their identity. What is None or empty may
-    be filled when it is first needed: None.
+    be filled when it is first needed: None. With ``defaults``, numbers and text of a class are noted
+    for an object that may be given its own.
     """
     found: dict[str, Any] = {f"loader.{name}": id(part) for name, part in parts.items()}
     owners = (owner for name, part in parts.items() for owner in within(part, f"loader.{name}"))
     for path, owner in owners:
-        for name, value in _attributes(owner):
+        of_class = _defaults(type(owner)) if defaults else {}
+        for name, value in {**of_class, **dict(_attributes(owner))}.items():
             at, kind = f"{path}.{name}", type(value)
             if kind in ATOMS:
                 found[at] = value if value is None else (kind, value)
@@ -64,12 +66,21 @@ def _attributes(owner: Any) -> list[tuple[str, Any]]:
     return list(islice(getattr(owner, "__dict__", {}).items(), _MOST))
 
 
+def _defaults(kind: type[Any]) -> dict[str, Any]:
+    """Numbers and text that a class of the program's has."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.partition(".")[0] not in ("torch", "typing", "builtins"):
+            found |= {name: each for name, each in vars(base).items() if type(each) in ATOMS}
+    return {name: each for name, each in found.items() if not name.startswith("__")}
+
+
 def warn_of_changed(parts: dict[str, Any], given: dict[str, Any]) -> None:
     """Warn, once for some workers, of what has changed since these were started.
 
     ``given`` was `noted` when they were started; it is cleared with the warning.
     """
-    now = noted(parts)
+    now = noted(parts, defaults=False)
     names = [at for at, was in given.items() if was is not None and now.get(at, was) != was]
     if names:
         given.clear()

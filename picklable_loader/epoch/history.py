@@ -25,6 +25,7 @@ from .run import Run, shows_draws, too_far_behind
 from .set_epoch import EpochChoice
 from .spec import Spec
 from .stream_states import (
+    as_left,
     brought,
     kept_of,
     read,
@@ -33,7 +34,6 @@ from .stream_states import (
     state_now,
     warn_of_drift,
     warn_of_forgotten,
-    warn_of_left,
     warn_of_lengths,
     warn_of_used,
 )
@@ -61,7 +61,7 @@ class History:
         self.midway = False
         #: what epochs had done to the dataset before it was pickled; see `FirstBaseline.past`
         self.past: Mapping[str, Sequence[str]] = {}
-        #: `next_states` is of the middle of an epoch, which was left
+        #: the dataset of this process is as an epoch's middle has left it
         self.left = False
         # No pickle holds the rest.
         #: the sampler was iterated since the program has built it
@@ -79,12 +79,13 @@ class History:
     def saved(self, carryover: Carryover | None) -> dict[str, Any]:
         """The part of it that a pickle holds; ``carryover`` is that of persistent workers."""
         resume, choice, carryover = None, None, carryover or self.carryover
-        if self.resume is not None and self.position is not None:
+        position = self.position
+        if self.resume is not None and position is not None:
             cursor, fits = self.resume
             resume = to_plain(cursor._replace(rng=self.source.as_now(cursor.rng)), fits)
-            choice = self.position.at_epoch_end
-        elif carryover is None and self.position is not None:
-            carryover = self.position.unpickled_carryover
+            choice = position.at_epoch_end
+        elif carryover is None and position is not None:
+            carryover = position.unpickled_carryover
         return {
             "next_epoch": self.next_epoch,
             **self.choice.saved(),
@@ -94,8 +95,8 @@ class History:
             "carried": self.next_states,
             "carryover": carryover and carryover.to_plain(),
             **({"draws_as": self.draws_as} if self.draws_as != "" else {}),
-            **({"left": True} if self.left else {}),
-            **({"midway": True} if self.midway or (self.position and self.position.midway) else {}),
+            **({"left": True} if self.left or (position and position.in_place) else {}),
+            **({"midway": True} if self.midway or (position and position.midway) else {}),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -127,10 +128,9 @@ class History:
 
     def at(self, spec: Spec) -> tuple[int, int]:
         """Epoch and step of the newest pass; if there is none, of the next ``iter``."""
-        position = self.position
-        if position is None or position.over:
+        if self.position is None or self.position.over:
             return self.next_epoch, 0
-        return position.at(spec)
+        return self.position.at(spec)
 
     def origin(self, spec: Spec) -> FirstBaseline | None:
         """An iterable-style dataset as it was before the loader's first epoch in this process."""
@@ -218,10 +218,8 @@ class History:
         sampler = spec.unstarted(self.source, self.iterated, live)
         if live:
             return self._start_of(spec, epoch, rng, sampler, None, {})
-        if self.left:
-            warn_of_left(spec.dataset)
-        fields = self._streams_left(spec, live)
-        return self._start_of(spec, epoch, rng, sampler, self.carryover, fields)
+        left = self._streams_left(spec, live)
+        return self._start_of(spec, epoch, rng, sampler, self.carryover, left)
 
     def _drawing(self, spec: Spec) -> str | None:
         return spec.draws_as if self.draws_as == "" else self.draws_as
@@ -255,7 +253,10 @@ class History:
 
     def _streams_left(self, spec: Spec, live: bool) -> dict[str, Any]:
         drift = () if spec.workers or live else self.past_by_now().get("changed", ())
-        return streams_left(spec, self.next_states, live, drift)
+        states = self.next_states
+        if self.left and self.position is None and not live:
+            states = as_left(spec, states, self.choice.dataset_has)
+        return streams_left(spec, states, live, drift)
 
     # --- moving ----------------------------------------------------------------------------------
 
@@ -287,7 +288,7 @@ class History:
         """Have the next epoch begin with what a pass has made that nobody can move any more."""
         if not spec.reads_copies:
             self.next_states = state_now(spec.dataset, spec.iterable, self.choice.dataset_has)
-            self.left = spec.iterable and self.next_states != {}
+            self.left = True
         self.carryover, self.position = position.carryover(), None
 
     def _for_loaded(self, spec: Spec, position: Position, epoch: int) -> tuple[bool, int | None]:

@@ -165,12 +165,16 @@ class Position:
         return True
 
     @property
-    def midway(self) -> bool:
-        """It reads a stream of the program's own dataset, which a pickle has as it is then."""
+    def in_place(self) -> bool:
+        """It goes on, and reads the program's own dataset, which a pickle has as it is then."""
         run = self.run
-        if run is None or run.finished or run.spec.reads_copies:
-            return False
-        return run.spec.iterable and run.streams.total == 1
+        return not (run is None or run.finished or run.spec.reads_copies)
+
+    @property
+    def midway(self) -> bool:
+        """It reads a stream of that dataset."""
+        run = self.run
+        return run is not None and self.in_place and run.spec.iterable and run.streams.total == 1
 
     @property
     def _unbegun(self) -> Cursor | None:

@@ -141,16 +141,6 @@ def warn_of_forgotten(dataset: Any, had: int, total: int) -> None:
     )
 
 
-def warn_of_left(dataset: Any) -> None:
-    """Warn of the state of an iterable-style dataset whose epoch was left in the middle."""
-    warn(
-        f"the epoch before was left in its middle. A resume from this state_dict() loads the "
-        f"state_dict() of the dataset {type(dataset).__qualname__} as it is now, and then calls "
-        "iter(). It gives other samples if iter() begins elsewhere after load_state_dict() than "
-        "without. Take the state after the next epoch's first batch, or after a whole epoch"
-    )
-
-
 def warn_of_used(dataset: Any) -> None:
     """Warn, when a state of before the first epoch is loaded, of a dataset that is not as then."""
     warn(
@@ -204,6 +194,27 @@ def state_now(dataset: Any, iterable: bool, announced: int | None) -> dict[int, 
     except Exception as error:  # whatever people's state_dict raises: users who save hear of it
         what, why = f"the dataset {type(dataset).__qualname__}", f"{type(error).__name__}: {error}"
         return {0: CannotSaveError(what, why, "Its state_dict should work between epochs, too")}
+
+
+def as_left(spec: Spec, states: dict[int, Any], announced: int | None) -> dict[int, Any]:
+    """The states in which an epoch that was left in its middle has left the program's dataset.
+
+    Args:
+        spec: of the loader.
+        states: those that were taken when it was left; none, if the dataset came in a pickle.
+        announced: the epoch that set_epoch has given it.
+    """
+    if not (states or spec.reads_copies):
+        states = state_now(spec.dataset, spec.iterable, announced)
+    if states and spec.iterable:
+        warn(
+            "the epoch before was left in its middle. A resume from this state_dict() loads the "
+            f"state_dict() of the dataset {type(spec.dataset).__qualname__} as it is now, and then "
+            "calls iter(). It gives other samples if iter() begins elsewhere after "
+            "load_state_dict() than without. Take the state after the next epoch's first batch, or "
+            "after a whole epoch"
+        )
+    return states
 
 
 def kept_of(states: dict[int, Any]) -> dict[int, Any] | None:

@@ -466,11 +466,14 @@ def test_workers_that_are_set_later_find_the_dataset_of_before_the_first_epoch(
 
 
 @pytest.mark.parametrize("kind", ["state", "stream with a state", "stream with a flag"])
-@pytest.mark.parametrize("pickled", ["no", "iterator", "loader"])
+@pytest.mark.parametrize("pickled", ["no", "iterator", "loader", "loader, in mid-epoch"])
 def test_a_dataset_with_a_state_is_as_the_epoch_has_left_it_that_set_epoch_ends(
     pickled: str, kind: str
 ) -> None:
-    """A state from between `set_epoch` and ``iter`` did not have it, if no worker read it."""
+    """A state from between `set_epoch` and ``iter`` did not have it, if no worker read it.
+
+    That of an unpickled loader, whose epoch ends without `set_epoch`, did not either.
+    """
     dataset, options = USED[kind]
     loader = unpickled = DataLoader(dataset(), 3, **options)
     iterator = iter(loader)
@@ -478,7 +481,10 @@ def test_a_dataset_with_a_state_is_as_the_epoch_has_left_it_that_set_epoch_ends(
     if pickled == "iterator":
         unpickled = pickle.loads(pickle.dumps(iterator)).loader  # nobody has the iterator
     del iterator
-    loader.set_epoch(1)
+    if pickled == "loader, in mid-epoch":
+        unpickled = pickle.loads(pickle.dumps(loader))
+    else:
+        loader.set_epoch(1)
     if pickled == "iterator":
         unpickled.set_epoch(1)
     elif pickled == "loader":

@@ -412,6 +412,8 @@ def test_a_generator_of_the_loaders_own_class_is_told_of(workers: int) -> None:
 class Staged(Noisy):
     """Its samples depend on what the program has set."""
 
+    level = 1
+
     def __init__(self) -> None:
         super().__init__(N)
         self.mosaic, self.weights, self.scales = True, np.ones(3), [1, 2]
@@ -433,10 +435,12 @@ CHANGED: dict[str, Callable[[Any, Staged], object]] = {
     "scales": _set(scales=[1, 2]),
     "weights": _set(weights=np.zeros(3)),
     "epoch": lambda loader, data: data.set_epoch(3),
+    "level": _set(level=2),
 }
 UNCHANGED: dict[str, Callable[[Any, Staged], object]] = {
     "nothing": _set(),
     "the same value": _set(mosaic=True),
+    "the value of its class": _set(level=1),
     "made when it is needed": _set(lazy=7, files=[1]),
     "a cache": lambda loader, data: data.cache.update({1: 1}),
     "in place": lambda loader, data: data.scales.append(3),

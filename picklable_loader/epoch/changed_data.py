@@ -27,7 +27,7 @@ def noted(parts: dict[str, Any], defaults: bool = True) -> dict[str, Any]:
     them, so no other object has their ``id`` meanwhile.
 
     Numbers and text are noted as they are, containers by their identity. What is None or empty may
-    be filled when it is first needed: None. With ``defaults``, numbers and text of a class are noted
+    be filled when it is first needed: None. With ``defaults``, numbers and text of a class count
     for an object that may be given its own.
     """
     found: dict[str, Any] = {f"loader.{name}": id(part) for name, part in parts.items()}

@@ -9,46 +9,28 @@ worker has a copy that earlier epochs have changed, but a replay begins with the
 from __future__ import annotations
 
 import pickle
-import sys
-from collections import deque
-from collections.abc import Iterable, Mapping, Set, Sized
-from contextlib import suppress
-from hashlib import blake2b
-from itertools import islice
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset
 
 from ...datasets.datapipes import is_iter_datapipe, lasting
 from ...datasets.protocol import has_set_epoch, is_stateful, set_epoch_of
 from ...saving.pickles.by_reference import (
-    LARGE_BYTES,
     attributes_of,
     dumps,
     large_leaves,
     left_out,
     loads,
 )
-from ...saving.states.arrays import bytes_of
+from .forms import Form, form_of, version_of
 
 #: an attribute that is larger when pickled, large tensors and arrays in it aside, is left out
 _MOST_BYTES = 1 << 24
 #: a longer list is none of datasets
 _MOST_DATASETS = 1000
-#: objects of an attribute without a pickle that are looked at, and characters of a text
-_MOST_OBJECTS = 10_000
-_MOST_TEXT = 1000
 _NO_PAST: dict[str, list[str]] = {}
-
-
-class Form(NamedTuple):
-    """A digest that shows whether a value has changed; an empty one: nothing can show it."""
-
-    digest: bytes
-    #: the value is small and has a pickle, so it can be put back; otherwise see `_trace`
-    known: bool
 
 
 class Baseline:
@@ -121,7 +103,7 @@ class Baseline:
 
     def _versions_now(self) -> dict[int, int]:
         tensors = (leaf for leaf in self._alive if isinstance(leaf, torch.Tensor))
-        return {id(tensor): _version(tensor) for tensor in tensors}
+        return {id(tensor): version_of(tensor) for tensor in tensors}
 
     def _written(self, known: dict[str, Any], changed: Set[str]) -> bytes:
         """A pickle of the values that have changed; what the others have is referred to."""
@@ -139,11 +121,7 @@ class Baseline:
         vars(dataset).update(loads(before, dataset))
 
     def _form(self, value: Any) -> Form:
-        small = self._small(value, _MOST_BYTES, to_compare=True)
-        seen = b""
-        with suppress(Exception):  # whatever people's __len__ raises
-            seen = _trace(value, self._dataset) if small is None else small
-        return Form(blake2b(seen, digest_size=16).digest() if seen else b"", small is not None)
+        return form_of(value, self._small(value, _MOST_BYTES, to_compare=True), self._dataset)
 
     def _small(self, value: Any, most_bytes: int, to_compare: bool = False) -> bytes | None:
         """A value's pickle; None if it is large, or has none."""
@@ -326,58 +304,3 @@ def _holds_datasets(value: Any, deep: int = 2) -> bool:
 
 def _is_torchs(kind: type[Any]) -> bool:
     return kind.__module__.partition(".")[0] == "torch"
-
-
-def _trace(value: Any, dataset: Any) -> bytes:
-    """Numbers, texts and small tensors in a dataset's attribute that has no pickle, and lengths.
-
-    They show a count next to a lambda, for example. Objects of Python's own and of torch's classes
-    (a lock, a thread pool) are not looked into: they change, and no sample depends on that.
-    """
-    if _is_opaque(value):
-        return b""
-    found: list[Any] = []
-    seen = {id(dataset)}
-    ahead = deque([value])
-    while ahead and len(found) < _MOST_OBJECTS:
-        part = ahead.popleft()
-        if isinstance(part, int | float | complex):
-            found.append(repr(part))
-        elif isinstance(part, str | bytes):
-            found.append((len(part), part[:_MOST_TEXT]))
-        elif isinstance(part, torch.Tensor):
-            found.append(bytes_of(part) if part.nbytes <= LARGE_BYTES else _version(part))
-        elif isinstance(part, np.ndarray | np.generic):
-            small = part.nbytes <= LARGE_BYTES and not part.dtype.hasobject
-            found.append(part.tobytes() if small else b"")
-        elif id(part) not in seen:
-            seen.add(id(part))
-            found.append(len(part) if isinstance(part, Sized) else "")
-            ahead.extend(islice(_within(part), max(0, _MOST_OBJECTS - len(ahead))))
-    return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
-
-
-def _within(part: Any) -> Iterable[Any]:
-    if isinstance(part, list | tuple | deque):
-        return part
-    if isinstance(part, dict):
-        return part.values()
-    return () if _is_opaque(part) else attributes_of(part).values()
-
-
-def _is_opaque(part: Any) -> bool:
-    if isinstance(part, _LOOKED_INTO):
-        return False
-    package = type(part).__module__.partition(".")[0]
-    return package == "torch" or package in sys.stdlib_module_names or is_iter_datapipe(part)
-
-
-_LOOKED_INTO = (
-    *(list, tuple, deque, dict, set, int, float, complex, str, bytes),
-    *(torch.Tensor, np.ndarray, np.generic),
-)
-
-
-def _version(tensor: torch.Tensor) -> int:
-    """How often it was changed in place."""
-    return 0 if tensor.is_inference() else tensor._version

@@ -112,7 +112,7 @@ class Schedule:
         self._drawn: Task | None = None
         #: the plan has no more tasks
         self._exhausted = False
-        #: what drawing raised; nothing is drawn until the consumer has got it
+        #: what drawing raised; nothing new is drawn until the consumer has got it
         self._fault: Exception | None = None
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -315,7 +315,9 @@ class Schedule:
             out.append(Retract(last.task.step))
         positions = self.positions(() if last is None else (last,))
         self.plan.restart(self._window.tasks(), positions)
+        fault = self._fault
         self._begin(self.delivered, positions)
+        self._fault = fault  # the sampler raises it once
 
     def _serve(self, out: list[Instruction]) -> None:
         """Give the consumer what it waits for, if it is here."""
@@ -403,8 +405,10 @@ class Schedule:
 
     def _may_draw(self) -> bool:
         """There may be more tasks."""
-        over = self._exhausted or self._fault or self._streams.awaited is not None
+        over = self._exhausted or self._streams.awaited is not None
         if over or (self._window.given_up and self._window.redraws):
+            return False
+        if self._fault and not self.plan.backlog:  # which was drawn before that
             return False
         limit, drawn = self.plan.limit, len(self._window.entries)
         return limit is None or self.delivered + drawn < limit

@@ -128,7 +128,10 @@ def test_a_skipped_task_that_a_worker_has_is_awaited_and_dropped() -> None:
     assert schedule.delivered == 1
 
 
-def test_what_the_sampler_raises_waits_for_what_was_drawn_before() -> None:
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_what_the_sampler_raises_waits_for_what_was_drawn_before(interrupted: bool) -> None:
+    """An interruption has that drawn again, and the sampler raises only once."""
+
     class Failing(SequenceOrder):
         seekable = False
 
@@ -141,6 +144,9 @@ def test_what_the_sampler_raises_waits_for_what_was_drawn_before() -> None:
     plan = Plan(Failing(Numbers(4)), Grouping(Unit.SAMPLE_OF_BATCH))
     schedule = Schedule(plan, Policy(workers=1, budget=3))
     assert schedule.handle(Started()) == [Send(None, Task(0, [0], 0))]
+    if interrupted:
+        schedule.handle(Interrupted(0))
+        assert schedule.handle(Started()) == [Send(None, Task(0, [0], 0))]
     schedule.handle(Arrived(0))
     assert schedule.handle(Wanted()) == [Deliver(0)]
     [fault] = schedule.handle(Wanted())

@@ -9,6 +9,7 @@ import random
 import threading
 import warnings
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -280,14 +281,18 @@ def test_a_dataset_that_changes_itself_is_resumed_exactly_or_warned_of(
         assert lists(again) == epochs[epoch + 1]
 
 
-@pytest.mark.parametrize("step", [0, 2])
+@pytest.mark.parametrize("step, moved", [(0, 0), (2, 0), (0, 1), (1, 1), (1, 2)])
 @pytest.mark.parametrize("epochs", [0, 1])
 @pytest.mark.parametrize("num_workers, persistent", WORKERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_unpickled_pass_that_has_begun_and_not_moved_is_pickled_again(
-    kind: Any, num_workers: int, persistent: bool, epochs: int, step: int
+def test_an_unpickled_pass_is_pickled_again(
+    kind: Any, num_workers: int, persistent: bool, epochs: int, step: int, moved: int
 ) -> None:
-    """With a pickled iterator the dataset has changed, and this was taken for its beginning."""
+    """The dataset has changed by then, and this was taken for its beginning.
+
+    So it was in a pass that has not moved yet; and in one that has, from the state at its
+    beginning, where only a wrapper of ours has a state.
+    """
     options: Any = {"num_workers": num_workers, "persistent_workers": persistent}
     loader = DataLoader(kind(), 4, seed=1, **options)
     for _ in range(epochs):
@@ -299,6 +304,7 @@ def test_an_unpickled_pass_that_has_begun_and_not_moved_is_pickled_again(
     for _ in range(2):
         again = pickle.loads(pickle.dumps(again))
         again.skip(0)
+        assert lists(islice(again, moved)) == lists(islice(iterator, moved))
     assert (lists(again), lists(again.loader)) == (lists(iterator), lists(loader))
 
 

@@ -20,7 +20,7 @@ from zoo.streams import Generated, StatefulDataset, StatefulIterator, StatefulWa
 
 from picklable_loader import DataLoader
 from picklable_loader.errors import CannotSaveError, ReplayWarning, StateMismatch, StreamError
-from picklable_loader.fetching.worker.stream_state import Cadence
+from picklable_loader.fetching.worker.cadence import Cadence
 
 MS = 1_000_000
 

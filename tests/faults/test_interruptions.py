@@ -25,6 +25,7 @@ import picklable_loader
 from picklable_loader import DataLoader, send_feedback
 from picklable_loader.core.order import SequenceOrder
 from picklable_loader.errors import CannotSaveError, UsageError
+from picklable_loader.fetching.engine.inline import InlineEngine
 from picklable_loader.fetching.engine.pool_engine import PoolEngine
 from picklable_loader.loader.iterator import LoaderIterator
 from picklable_loader.orders.chunked import ChunkedOrder
@@ -499,6 +500,43 @@ def test_ctrl_c_within_a_sampler_of_ones_own_is_an_error_at_the_next_draw_and_sa
             assert len(found) >= at // 3 - 2 * workers and found == expected[: len(found)]
     loader.set_epoch(0)
     assert lists(loader) == expected
+
+
+class RaisesAtItsFourth(Sampler[int]):
+    """It ends there if it is a generator, and goes on otherwise."""
+
+    def __init__(self, generator: bool) -> None:
+        self.generator = generator
+
+    def index(self, at: int) -> int:
+        if at == 3:
+            raise ValueError("no index")
+        return at
+
+    def __iter__(self) -> Iterator[int]:
+        return (self.index(at) for at in range(6)) if self.generator else map(self.index, range(6))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("generator", [True, False])
+def test_what_a_sampler_has_raised_comes_after_an_interruption_as_well(
+    generator: bool, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    sampler, options = RaisesAtItsFourth(generator), {"prefetch_budget": 6} if workers else {}
+    options |= {"num_workers": workers}
+    iterator = iter(DataLoader(Numbers(), 1, sampler=sampler, seed=5, **options))
+    monkeypatch.setattr(PoolEngine if workers else InlineEngine, "wait", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    for at in range(3):
+        assert next(iterator)[0, 0] == at
+    with pytest.raises(ValueError, match="no index"):
+        next(iterator)
+    assert len(list(iterator)) == (0 if generator else 2)
 
 
 class AroundADraw(Interrupting):

@@ -33,10 +33,11 @@ from ...rng.current import set_current
 from ...rng.generators import GLOBAL, restore_all
 from ..transport.messages import Answer, EpochStart
 from .baseline import FirstBaseline
+from .cadence import Cadence
 from .feedback import with_feedback
 from .fetch import Fetcher, Job, StreamEnded, converted, hooks_of, make_fetcher, owned_by
 from .on_error import NothingLeft
-from .stream_state import Cadence, StreamSaver
+from .stream_state import StreamSaver
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ class StreamSaver:
         self._halved = job.iterable and keeps_own(job.dataset)
         #: either has a state
         self._has_state = False
+        #: the state of this epoch that it was opened at
+        self._opened_at: bytes | None = None
         #: then, with ``num_workers=0``: the dataset's changes by ``iter``, to undo
         self._undone: dict[str, Any] | None = None
         #: what the dataset was before the epoch, if that is needed to go on
@@ -102,6 +104,7 @@ class StreamSaver:
         if isinstance(state, Baseline):
             state = state.changes()
         entries = {} if state is None else pickle.loads(state)
+        self._opened_at = None if "over" in entries else state
         self.over = "over" in entries and begun
         rng = entries.get("rng", {})
         self._set_epoch(None if begun else entries.get("announced"), True)  # it gave that state
@@ -173,8 +176,9 @@ class StreamSaver:
         beginning = self.beginning
         if beginning is None or not self._has_state:
             return beginning if state is None else state
-        if isinstance(state, bytes):
-            beginning.state = state
+        known = state if begins else self._opened_at
+        if isinstance(known, bytes):
+            beginning.state = known
             return beginning
         return beginning if state is None and begins else state
 
@@ -411,40 +415,3 @@ def _digest(value: Any) -> Any:
 
 _SMALL_BYTES = 4096
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
-
-
-class Cadence:
-    """When a state is to be taken.
-
-    Args:
-        every: after every so many batches, from 1; None: as often as a hundredth of the time that
-            fetching takes allows, and after a second of it even if that is more, up to a twentieth.
-    """
-
-    def __init__(self, every: int | None) -> None:
-        self._every = every
-        self._since = 0
-        self._busy_ns = 0
-        #: what the last state has cost; after the first batch one is taken in any case
-        self._cost_ns = 0
-
-    def due(self, busy_ns: int) -> bool:
-        """Note that a batch took so long; should a state be taken after it?"""
-        self._since += 1
-        self._busy_ns += busy_ns
-        if self._every is not None:
-            return self._since >= self._every
-        cheap, bearable = 100 * self._cost_ns, max(_SECOND_NS, 20 * self._cost_ns)
-        return self._busy_ns >= min(cheap, bearable)
-
-    def taken(self, cost_ns: int) -> None:
-        """Note that a state was taken, and what it has cost."""
-        self._since = self._busy_ns = 0
-        self._cost_ns = cost_ns
-
-    def sent(self, cost_ns: int) -> None:
-        """Note what it has cost to send it; to receive it costs as much again."""
-        self._cost_ns += 2 * cost_ns
-
-
-_SECOND_NS = 1_000_000_000

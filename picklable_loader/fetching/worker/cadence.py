@@ -1,0 +1,39 @@
+"""How often the state of a stream is taken."""
+
+from __future__ import annotations
+
+_SECOND_NS = 1_000_000_000
+
+
+class Cadence:
+    """When a state is to be taken.
+
+    Args:
+        every: after every so many batches, from 1; None: as often as a hundredth of the time that
+            fetching takes allows, and after a second of it even if that is more, up to a twentieth.
+    """
+
+    def __init__(self, every: int | None) -> None:
+        self._every = every
+        self._since = 0
+        self._busy_ns = 0
+        #: what the last state has cost; after the first batch one is taken in any case
+        self._cost_ns = 0
+
+    def due(self, busy_ns: int) -> bool:
+        """Note that a batch took so long; should a state be taken after it?"""
+        self._since += 1
+        self._busy_ns += busy_ns
+        if self._every is not None:
+            return self._since >= self._every
+        cheap, bearable = 100 * self._cost_ns, max(_SECOND_NS, 20 * self._cost_ns)
+        return self._busy_ns >= min(cheap, bearable)
+
+    def taken(self, cost_ns: int) -> None:
+        """Note that a state was taken, and what it has cost."""
+        self._since = self._busy_ns = 0
+        self._cost_ns = cost_ns
+
+    def sent(self, cost_ns: int) -> None:
+        """Note what it has cost to send it; to receive it costs as much again."""
+        self._cost_ns += 2 * cost_ns

@@ -98,7 +98,7 @@ class Plan:
         self._ended = False
         #: items at the end of a custom sampler of which this rank has no task
         self.tail: list[Any] = []
-        #: the order has given what no task was made of: drawing was stopped by a signal
+        #: the order has moved, and the next step has not: drawing was stopped by a signal
         self.interrupted = False
         #: so it was with a custom sampler's order, which cannot be sought in
         self.lost = False
@@ -354,26 +354,29 @@ class Plan:
 
     def _stride(self, wanted: int) -> int:
         # Batches of a list may have any size: their samples must be counted.
-        passed, shard = 0, self.grouping.shard
+        passed, position, shard = 0, self.position, self.grouping.shard
+        self.interrupted = True
         self.order.seek(self._item(self.next_step, self.position))
         while passed < wanted:
             batches = self.order.take(min(wanted - passed, _STRIDE) * shard.world)
             if not batches:
                 break
             passed += shard.count(len(batches))
-            self.position += sum(map(_samples, batches))
-        self.next_step += passed
+            position += sum(map(_samples, batches))
+        step = self.next_step + passed
+        self.next_step, self.position, self.interrupted = step, position, False
         return passed
 
     def _leap(self, wanted: int) -> int:
         left = self.remaining()
         steps = wanted if left is None else min(wanted, left)
-        length = self.order.length()
-        self.next_step += steps
-        self.position += steps * self.grouping.batch_size * self.grouping.shard.world
+        length, step = self.order.length(), self.next_step + steps
+        position = self.position + steps * self.grouping.batch_size * self.grouping.shard.world
         if length is not None:
-            self.position = min(self.position, length)
-        self.order.seek(self.position)
+            position = min(position, length)
+        self.interrupted = True
+        self.order.seek(position)
+        self.next_step, self.position, self.interrupted = step, position, False
         return steps
 
 

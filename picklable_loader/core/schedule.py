@@ -313,6 +313,12 @@ class Schedule:
             self.feedback.retract(last.task.step)
             self._window.take_back(last.task)
             out.append(Retract(last.task.step))
+        plan = self.plan
+        if type(plan) is Plan:  # which a skip may have left halfway
+            passed = plan.next_step - len(self._window.entries) - len(plan.backlog)
+            if passed != self.delivered:
+                self.delivered = passed
+                self.deliveries.forget()
         positions = self.positions(() if last is None else (last,))
         self.plan.restart(self._window.tasks(), positions)
         fault = self._fault

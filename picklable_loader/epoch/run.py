@@ -367,6 +367,7 @@ class Run:
             else:
                 self.worker_states[worker] = states
         self.goes_on = True
+        self.has_moved |= self.step != self.start.step  # a skip may have moved it
 
     # --- building --------------------------------------------------------------------------------
 

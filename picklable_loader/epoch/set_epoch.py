@@ -23,6 +23,8 @@ class EpochChoice:
         self.waits = False
         #: the epoch that the program's dataset was last given
         self.dataset_has: int | None = None
+        #: the dataset came in a pickle, and another loader may have given it another epoch before
+        self._unsure = False
 
     def saved(self) -> dict[str, Any]:
         """The part of it that a pickle of the loader holds."""
@@ -32,7 +34,7 @@ class EpochChoice:
         """Become what `saved` has given."""
         self.announced = self.dataset_has = saved["announced"]
         self.chosen = saved.get("chosen")
-        self.waits = self.chosen is not None
+        self.waits, self._unsure = self.chosen is not None, True
 
     def after(self, epoch: int, next_epoch: int) -> dict[str, Any]:
         """The part of a pass's state that says which epoch comes next, unless it is plain.
@@ -84,7 +86,7 @@ class EpochChoice:
             self._give_dataset(spec, origin, self.announced)
 
     def _give_dataset(self, spec: Spec, origin: FirstBaseline | None, epoch: int) -> None:
-        self.dataset_has = epoch
+        self.dataset_has, self._unsure = epoch, False
         if origin is None:
             set_epoch_of(spec.dataset, epoch)
         else:
@@ -94,7 +96,7 @@ class EpochChoice:
         """See that the dataset has the epoch of a state, whose pass goes on."""
         if epoch is None and self.dataset_has is not None and has_set_epoch(spec.dataset):
             _warn_of_no_epoch(spec.dataset, self.dataset_has)
-        elif epoch != self.dataset_has:
+        elif epoch != self.dataset_has or (self._unsure and spec.reads_copies):
             self.put_back(spec, origin, epoch)
 
     def put_back(self, spec: Spec, origin: FirstBaseline | None, epoch: int | None) -> None:

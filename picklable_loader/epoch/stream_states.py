@@ -319,3 +319,23 @@ def replayed(positions: Iterable[StreamPosition], every: int | None) -> int:
     """
     without_state = (each for each in positions if not each.state_at and not each.ended)
     return sum(each.given for each in without_state if each.given >= (every or 1))
+
+
+def text_of_replay(spec: Spec, epoch: int, count: int) -> str:
+    """The warning of so many batches of an epoch that have to be fetched again."""
+    advice = (
+        "It goes on at once without a shuffle of its own, and if no batched function draws numbers"
+        if is_hugging_face(spec.dataset)
+        else "Give the dataset, or its iterator, state_dict and load_state_dict, and it goes on at "
+        "once"
+    )
+    disturbed = spec.options.seeding == "worker" and spec.options.seed is None and not spec.workers
+    ahead = (
+        '. With seeding="worker", and neither seed= nor workers, a dataset that draws ahead of its '
+        "batches, for a shuffle buffer say, gives other samples if the program has drawn in between"
+    )
+    return (
+        f"the dataset {type(spec.dataset).__qualname__} has no state, and is resumed by replay: "
+        f"{count} batches of epoch {epoch} are fetched again and dropped. "
+        f"{advice}{ahead * disturbed}"
+    )

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data.dataloader import _DatasetKind
 
 from ..core.checks import whole_number
-from ..core.events import Arrived, Budgeted, Failed, Skipped
-from ..datasets.protocol import is_hugging_face
+from ..core.events import Arrived, Budgeted, Skipped
 from ..epoch.fits import check_kind
 from ..epoch.position import Position
-from ..epoch.run import Run
 from ..epoch.spec import Spec
-from ..epoch.stream_states import replayed
+from ..epoch.stream_states import replayed, text_of_replay
 from ..epoch.turns import AT_REST, MOVING
 from ..errors import (
     EmptyEpochWarning,
@@ -121,8 +119,17 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             ValueError, TypeError: ``count`` is negative, or no whole number.
         """
         count = whole_number("count", count, 0)
+        driver = self._driver
         with self._turn.jumps("skip()"):
-            passed, self._notes = self._skip(count), ()
+            run = self._position.run
+            self._handed_over = -1 if run is None else run.schedule.delivered
+            driver.settled = False
+            try:
+                passed, self._notes = self._skip(count), ()
+            except BaseException as error:  # as in `__next__`
+                if not driver.settled:
+                    self._come_to_rest(error)
+                raise
             return passed
 
     def _skip(self, count: int) -> int:
@@ -265,7 +272,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             every = run.spec.options.snapshot_every_n_steps
             positions = run.openings(new_workers=False).values()
             if count := replayed(positions, None if every == "auto" else every or NEVER):
-                self._warning = _replay(count, run), ReplayWarning
+                self._warning = text_of_replay(run.spec, run.epoch, count), ReplayWarning
         self._collates = id(self.loader.collate_fn)
         self._driver.start(run, partial(engine_of, self.loader, self._driver), self._turn, skip)
 
@@ -317,9 +324,6 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 return self._next()
             self._finish()
             raise
-        # A batch that raised counts as delivered. One of a worker that could not start does not:
-        # the next call starts new workers.
-        driver.settled = answer.kind is Failed and answer.started
         return self._hand_over(answer, run.spec)
 
     def _warn_of_bad_samples(self) -> None:
@@ -333,7 +337,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
 
     def _hand_over(self, answer: Answer, spec: Spec) -> _T:
         if answer.kind is not Arrived:
-            answer.reraise()
+            self._raise(answer)
         payload, self._notes = answer.payload, answer.notes
         if type(payload) is Thinned:
             payload, bad = payload
@@ -358,6 +362,17 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             with Isolated.turn:
                 return payload, state_here(loader, self._position)  # type: ignore[return-value]
         return payload  # type: ignore[no-any-return]
+
+    def _raise(self, answer: Answer) -> NoReturn:
+        own = getattr(answer.payload, "exc_type", type(answer.payload))
+        try:
+            answer.reraise()
+        except Exception as error:
+            # A batch that raised counts as delivered. One of a worker that could not start does
+            # not: the next call starts new workers. Nor does one whose error a signal handler's has
+            # replaced, as it was raised. Torch makes RuntimeErrors of those that it cannot build.
+            self._driver.settled = answer.started and type(error) in (own, RuntimeError)
+            raise
 
     def _goes_to_next_epoch(self) -> bool:
         """If a resumed epoch had no batch to deliver, begin the next one (True), or warn."""
@@ -399,26 +414,6 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         finally:  # a second Ctrl-C comes while workers are awaited
             if run is not None:
                 run.interrupted(self._handed_over)
-
-
-def _replay(count: int, run: Run) -> str:
-    """The warning of batches that have to be fetched again."""
-    dataset, options = run.spec.dataset, run.spec.options
-    advice = (
-        "It goes on at once without a shuffle of its own, and if no batched function draws numbers"
-        if is_hugging_face(dataset)
-        else "Give the dataset, or its iterator, state_dict and load_state_dict, and it goes on at "
-        "once"
-    )
-    disturbed = options.seeding == "worker" and options.seed is None and not run.spec.workers
-    ahead = (
-        '. With seeding="worker", and neither seed= nor workers, a dataset that draws ahead of its '
-        "batches, for a shuffle buffer say, gives other samples if the program has drawn in between"
-    )
-    return (
-        f"the dataset {type(dataset).__qualname__} has no state, and is resumed by replay: {count} "
-        f"batches of epoch {run.epoch} are fetched again and dropped. {advice}{ahead * disturbed}"
-    )
 
 
 def _longer(loader: Owner[Any], promised: int, fetched: int) -> str:

@@ -197,7 +197,8 @@ class ChunkedOrder:
         if number >= self.chunk_count():
             return False
         start = number * self.chunk_length
-        self._chunk = self._chunk[:0]  # two permutations need not be in memory at once
+        # Two permutations need not be in memory at once; and a signal may come within the draw.
+        self._chunk, self._number = self._chunk[:0], -1
         chunk = chunks.draw(lambda generator: self.draw_chunk(number, generator))
         self._chunk = chunk[: max(0, self.total - start)]
         self._number, self._offset = number, 0

@@ -297,3 +297,29 @@ def test_a_pass_before_the_first_set_epoch_cannot_be_gone_back_to_silently(
         warnings.simplefilter("error", LoaderWarning)
         warnings.simplefilter("ignore", ReplayWarning)
         assert len(list(loader)) == len(rest)
+
+
+@pytest.mark.parametrize("way", ["pickle", "state"])
+@pytest.mark.parametrize("workers, persistent", [(0, False), (2, False), (2, True)])
+def test_another_loader_of_the_dataset_that_sets_its_epoch_is_not_seen_by_workers(
+    workers: int, persistent: bool, way: str
+) -> None:
+    """Nor by a resume, whose dataset has that epoch in the pickle."""
+    data = Epochal(12)
+    loader = DataLoader(data, 4, seed=1, num_workers=workers, persistent_workers=persistent)
+    loader.set_epoch(3)
+    iterator = iter(loader)
+    next(iterator)
+    other = DataLoader(data, 4, seed=2)
+    other.set_epoch(1)
+    if way == "pickle":
+        again = pickle.loads(pickle.dumps(iterator))
+    else:
+        fresh = DataLoader(Epochal(12), 4, seed=1, num_workers=workers)
+        fresh.load_state_dict(iterator.state_dict())
+        again = iter(fresh)
+    found = list(map(plain, again))
+    if workers or way == "pickle":
+        assert found == list(map(plain, iterator))
+    else:  # the dataset is the program's own, as under torch, and a new one has the pass's epoch
+        assert found != list(map(plain, iterator))

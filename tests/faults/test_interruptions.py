@@ -12,13 +12,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 from laws.observe import lists
-from torch.utils.data import Dataset, IterableDataset, Sampler
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 from zoo import cuda
 
 import picklable_loader
@@ -27,6 +28,7 @@ from picklable_loader.core.order import SequenceOrder
 from picklable_loader.errors import CannotSaveError, UsageError
 from picklable_loader.fetching.engine.inline import InlineEngine
 from picklable_loader.fetching.engine.pool_engine import PoolEngine
+from picklable_loader.fetching.transport.messages import Answer
 from picklable_loader.loader.iterator import LoaderIterator
 from picklable_loader.orders.chunked import ChunkedOrder
 from picklable_loader.rng.current import fetching
@@ -120,6 +122,92 @@ def test_what_a_signal_handler_raises_at_any_line_loses_no_batch(
         assert found + lists(iterator) == expected, f"line {at}"
         at += 17 if workers else 3
     assert at > 60
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("sampler", [None, "batches", "own"])
+def test_an_interrupted_skip_has_passed_over_what_the_iterator_says(
+    sampler: str | None, workers: int
+) -> None:
+    batches = [[at, at + 1] for at in range(0, 24, 2)]
+    options: dict[str, Any] = {"seed": 5, "num_workers": workers}
+    if sampler is None:
+        options |= {"batch_size": 2}
+    else:
+        options["batch_sampler"] = batches if sampler == "batches" else Lines(batches)
+    expected = lists(DataLoader(Numbers(), **options))
+    at, interrupted = 1, True
+    while interrupted:
+        iterator = iter(DataLoader(Numbers(), **options))
+        next(iterator), next(iterator)
+        before = sys.gettrace()
+        sys.settrace(WithinASkip(at, KeyboardInterrupt))
+        try:
+            assert iterator.skip(5) == 5
+            interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        assert 2 <= iterator.step <= 7
+        if interrupted and sampler == "own":
+            try:
+                copied = pickle.dumps(iterator)
+            except CannotSaveError:  # the sampler was asked, and its answer was lost
+                at += 2
+                continue
+        else:
+            copied = pickle.dumps(iterator)
+        rest = expected[iterator.step :]
+        assert lists(pickle.loads(copied)) == rest, f"line {at}"
+        assert lists(iterator) == rest, f"line {at}"
+        at += 7 if workers else 2
+    assert at > 40
+
+
+class WithinASkip(Interrupting):
+    """Wherever batches are passed over; a draw of the plan is noted before a signal is handled."""
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        if code.co_filename.endswith(OUT) or code.co_name in ("advance", "_leap", "_stride"):
+            return super().__call__(frame, event, argument)
+        return None
+
+
+class Lines(Sampler[list[int]]):
+    """A batch sampler of the program's own."""
+
+    def __init__(self, batches: list[list[int]]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from self.batches
+
+
+class Damaged(Numbers):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 1:
+            raise KeyError("damaged")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_error_of_a_batch_comes_again_if_an_interruption_has_replaced_it(workers: int) -> None:
+    def pressed(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is Answer.reraise.__code__:
+            sys.setprofile(before)
+            raise KeyboardInterrupt
+
+    iterator = iter(DataLoader(Damaged(), 1, seed=5, num_workers=workers))
+    next(iterator)
+    before = sys.getprofile()
+    sys.setprofile(pressed)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    with pytest.raises(KeyError, match="damaged"):
+        next(iterator)
+    assert next(iterator)[0, 0] == 2
 
 
 class WhileSending(Interrupting):
@@ -537,6 +625,49 @@ def test_what_a_sampler_has_raised_comes_after_an_interruption_as_well(
     with pytest.raises(ValueError, match="no index"):
         next(iterator)
     assert len(list(iterator)) == (0 if generator else 2)
+
+
+class InTheOrder(Interrupting):
+    """Where the order of one of torch's samplers draws."""
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename.endswith(os.sep + "chunked.py"):
+            return super().__call__(frame, event, argument)
+        return None
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "sampler, step",
+    [({}, 6), ({"num_samples": 33}, 6), ({"num_samples": 50, "replacement": True}, 10)],
+    ids=str,
+)
+def test_an_interrupted_draw_of_torchs_samplers_loses_no_index(
+    sampler: dict[str, Any], step: int, workers: int
+) -> None:
+    """A chunk that was to be replaced was lost: the last 2 of 20 indices, for example."""
+
+    def make() -> DataLoader[Any]:
+        order = RandomSampler(range(20), **sampler)
+        return DataLoader(Numbers(), 3, sampler=order, seed=2, num_workers=workers)
+
+    expected = lists(make())
+    at, interrupted = 1, True
+    while interrupted:
+        iterator = iter(make())
+        found = lists(islice(iterator, step))
+        before = sys.gettrace()
+        sys.settrace(tracer := InTheOrder(at))
+        try:
+            found += lists(islice(iterator, 1))
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        interrupted = tracer.count >= at
+        assert found + lists(iterator) == expected, f"line {at}"
+        at += 3 if workers else 1
+    assert at > 3
 
 
 class AroundADraw(Interrupting):

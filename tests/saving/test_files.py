@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import functools
+import gc
 import inspect
+import itertools
 import math
 import multiprocessing
 import os
@@ -13,11 +15,13 @@ import random
 import resource
 import signal
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -327,6 +331,27 @@ def test_an_error_of_any_call_leaves_the_old_file_and_no_other(
         patch.setattr(os, call, fail)
         with pytest.raises(type(error)):
             save("new", target)
+
+
+@pytest.mark.parametrize("write", [1, 2, 9, 40])
+def test_ctrl_c_as_torch_writes_is_that_and_leaves_the_old_file(target: Path, write: int) -> None:
+    """Torch's writer made an error of its own of it, and then ended the process."""
+    written = files._Written.write.__code__
+    calls = itertools.count(1)
+
+    def pressed(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is written and next(calls) == write:
+            raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    with only_whole_files_in(target.parent):
+        sys.setprofile(pressed)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                save([torch.zeros(1000) for _ in range(20)], target)
+        finally:
+            sys.setprofile(before)
+        gc.collect()  # the traceback holds torch's writer
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])

@@ -163,10 +163,15 @@ class _Written(io.RawIOBase):
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._error: BaseException | None = None
+        #: torch has failed: its writer may live as long as the traceback, and writes once more in
+        #: its destructor, where an exception would end the process
+        self._failed = False
         self.length = 0
         self.sha256 = hashlib.sha256()
 
     def write(self, data: Any) -> int:
+        if self._failed:
+            return len(data)
         try:
             self._file.write(data)
         except BaseException as error:
@@ -179,9 +184,13 @@ class _Written(io.RawIOBase):
     def dump(self, obj: Any) -> None:
         try:
             torch.save(obj, cast("BinaryIO", self))
-        except Exception:
-            if self._error is not None:  # torch speaks of an unexpected position instead
-                raise self._error from None
+        except BaseException as error:
+            self._failed = True
+            found = self._error
+            if found is None and "inline_container" in str(error):  # a signal handler's
+                found = error.__context__
+            if found is not None:  # torch speaks of an unexpected position instead
+                raise found from None
             raise
 
 

@@ -68,12 +68,16 @@ class Deliveries:
             count -= delivery.counts
         return found
 
-    def take_back(self, handed_over: int) -> Delivery | None:
-        """Forget the newest one, unless the consumer has it; see `Interrupted`."""
+    def beyond(self, handed_over: int) -> Delivery | None:
+        """The newest one, unless the consumer has it; see `Interrupted`."""
         if not self._last or self._last[-1].delivered < handed_over:
             return None
-        self.newest = self._last[-1].newest
-        return self._last.pop()
+        return self._last[-1]
+
+    def take_back(self, last: Delivery) -> None:
+        """Forget the newest one, which this is."""
+        self.newest = last.newest
+        self._last.pop()
 
     def forget(self) -> None:
         """Forget all of them: no state can be behind a skip."""

@@ -129,7 +129,8 @@ class Plan:
     def give_back(self, tasks: Iterable[Task]) -> None:
         """Tasks that were drawn are to be drawn again."""
         queues: dict[int | None, deque[Task]] = {}
-        for task in sorted([*tasks, *self.backlog], key=_step):
+        by_step = {task.step: task for task in (*self.backlog, *tasks)}
+        for task in sorted(by_step.values(), key=_step):
             queues.setdefault(task.stream, deque()).append(task)
         self._queues = queues
 
@@ -152,11 +153,11 @@ class Plan:
             order = self.order
             if not (isinstance(order, Listener) and order.put_back(self._given(pending))):
                 return False
-        self._queues, self.tail = {}, []
+        self._queues, self.tail, self.interrupted = {}, [], self.order.seekable
         if pending:
             self.next_step, self.position = pending[0].step, pending[0].position
-        self._ended = False
         self.seek()
+        self._ended = self.interrupted = False
         return True
 
     def _given(self, tasks: Sequence[Task]) -> list[Any]:

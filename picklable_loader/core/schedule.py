@@ -86,6 +86,8 @@ class Schedule:
         self.feedback = feedback or Feedback(plan if isinstance(plan, Plan) else None)
         self.deliveries = Deliveries(remember, delivered - 1 if newest is None else newest)
         self._past = Past(maxlen=64)
+        #: what drawing raised; nothing new is drawn until the consumer has got it
+        self._fault: Exception | None = None
         self._begin(delivered, positions)
 
     def _begin(self, delivered: int, positions: Sequence[StreamPosition]) -> None:
@@ -112,8 +114,6 @@ class Schedule:
         self._drawn: Task | None = None
         #: the plan has no more tasks
         self._exhausted = False
-        #: what drawing raised; nothing new is drawn until the consumer has got it
-        self._fault: Exception | None = None
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take one event; return what is to be done about it, in this order.
@@ -306,24 +306,27 @@ class Schedule:
             self.deliveries.forget()
 
     def _interrupted(self, event: Interrupted, out: list[Instruction]) -> None:
+        # A second signal may come at any line: then all of this is done once more.
         if self._drawn is not None:
             self._window.take_back(self._drawn)
-        if (last := self.deliveries.take_back(event.handed_over)) is not None:
+        if (last := self.deliveries.beyond(event.handed_over)) is not None:
             self.delivered = last.delivered
             self.feedback.retract(last.task.step)
             self._window.take_back(last.task)
-            out.append(Retract(last.task.step))
-        plan = self.plan
-        if type(plan) is Plan:  # which a skip may have left halfway
-            passed = plan.next_step - len(self._window.entries) - len(plan.backlog)
-            if passed != self.delivered:
-                self.delivered = passed
-                self.deliveries.forget()
+        plan, tasks, skipped = self.plan, self._window.tasks(), False
+        if type(plan) is Plan:  # which a skip or a flush may have left halfway
+            tasks = tuple([task for task in tasks if task.step < plan.next_step])
+            pending = {task.step for task in (*tasks, *plan.backlog)}
+            before, self.delivered = self.delivered, plan.next_step - len(pending)
+            skipped = before != self.delivered
         positions = self.positions(() if last is None else (last,))
-        self.plan.restart(self._window.tasks(), positions)
-        fault = self._fault
+        plan.restart(tasks, positions)
         self._begin(self.delivered, positions)
-        self._fault = fault  # the sampler raises it once
+        if skipped:
+            self.deliveries.forget()
+        elif last is not None:
+            self.deliveries.take_back(last)
+            out.append(Retract(last.task.step))
 
     def _serve(self, out: list[Instruction]) -> None:
         """Give the consumer what it waits for, if it is here."""

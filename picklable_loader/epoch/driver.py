@@ -240,14 +240,17 @@ class Driver:
 
     def stop(self) -> None:
         """Forget the run, and retire the workers."""
+        # First of all: whatever a signal handler raises from here on, it does not work any more.
+        engine, self._engine = self._engine, None
         self.rest()
-        if self._engine is not None:
-            self._last = self._figures(self._engine)
-            answers = tuple(self._engine.clocks.last_answers)
-            self._last_record = Record(answers, tuple(self._waits))
-            # Whatever a signal handler raises meanwhile, it does not work any more.
-            engine, self._engine, self.carryover = self._engine, None, None
-            engine.close()
+        if engine is not None:
+            self.carryover = None
+            try:
+                self._last = self._figures(engine)
+                answers = tuple(engine.clocks.last_answers)
+                self._last_record = Record(answers, tuple(self._waits))
+            finally:
+                engine.close()
 
     def refit(self, streams: StreamShare) -> None:
         """Have new workers started if those that live on serve other streams.

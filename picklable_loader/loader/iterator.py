@@ -23,7 +23,6 @@ from ..errors import (
     ReplayWarning,
     SkippedWarning,
     UsageError,
-    WorkerDied,
     warn,
 )
 from ..fetching.engine.pool_engine import HalfReadError
@@ -79,8 +78,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         turn, entered = self._turn, False
         try:
             with turn.lock:
-                run = self._position.run
-                self._handed_over = -1 if run is None else run.schedule.delivered
+                self._note_handed_over()
                 before, turn.phase, entered = turn.phase, MOVING, True
                 if turn.mover != get_ident():
                     turn.note_mover()
@@ -93,10 +91,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
                 return batch
         except BaseException as error:  # Ctrl-C, and what other signals' handlers raise, as well
             if entered:
-                self._notes = ()
-                if not (isinstance(error, StopIteration) or self._driver.settled):
-                    with turn.lock:
-                        self._come_to_rest(error)
+                self._settle(error)
             if type(error) is not HalfReadError:
                 raise
         return self.__next__()
@@ -119,17 +114,8 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
             ValueError, TypeError: ``count`` is negative, or no whole number.
         """
         count = whole_number("count", count, 0)
-        driver = self._driver
-        with self._turn.jumps("skip()"):
-            run = self._position.run
-            self._handed_over = -1 if run is None else run.schedule.delivered
-            driver.settled = False
-            try:
-                passed, self._notes = self._skip(count), ()
-            except BaseException as error:  # as in `__next__`
-                if not driver.settled:
-                    self._come_to_rest(error)
-                raise
+        with self._jumps("skip()"):
+            passed, self._notes = self._skip(count), ()
             return passed
 
     def _skip(self, count: int) -> int:
@@ -174,7 +160,7 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
     @prefetch_budget.setter
     def prefetch_budget(self, budget: int | Literal["auto"]) -> None:
         tasks, most = spec_of(self.loader).budget_for(budget)
-        with self._turn.jumps("prefetch_budget"):
+        with self._jumps("prefetch_budget"):
             self.start()
             run = self._position.run
             if run is None or self._driver.run is None:
@@ -403,17 +389,6 @@ class LoaderIterator(SamplerAccess[_T], Iterator[_T]):
         self._history.note_end(run.spec, run)
         if not run.spec.lives_on:
             self._driver.stop()
-
-    def _come_to_rest(self, error: BaseException) -> None:
-        """Give up the workers; the next call starts new ones, on what the consumer has not got."""
-        run = self._position.run
-        if isinstance(error, WorkerDied):
-            self._deadly = error.step
-        try:
-            self._driver.stop()
-        finally:  # a second Ctrl-C comes while workers are awaited
-            if run is not None:
-                run.interrupted(self._handed_over)
 
 
 def _longer(loader: Owner[Any], promised: int, fetched: int) -> str:

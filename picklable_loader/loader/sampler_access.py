@@ -11,12 +11,12 @@ from ..epoch.run import Run
 from ..epoch.turns import AT_REST
 from ..errors import UsageError
 from ..saving.states.notes import note_of, objects_of
-from .pickling_iterator import PicklableIterator
+from .interruptible_iterator import InterruptibleIterator
 
 _T = TypeVar("_T", covariant=True)
 
 
-class SamplerAccess(PicklableIterator[_T]):
+class SamplerAccess(InterruptibleIterator[_T]):
     """The part of an iterator that a live sampler is reached by; see docs/live_samplers.md."""
 
     def start(self, skip: int = 0) -> None:
@@ -83,7 +83,7 @@ class SamplerAccess(PicklableIterator[_T]):
                 that has a state, ``seeding="worker"``, or ``in_order=False``.
             Exception: what ``put_back`` raises; nothing was given up.
         """
-        with self._turn.jumps("flush()"):
+        with self._jumps("flush()"):
             run = self._live("flush()")
             spec = run.spec
             reasons = {
@@ -96,7 +96,11 @@ class SamplerAccess(PicklableIterator[_T]):
                 raise UsageError(f"flush() needs {wrong[0]}: batches in workers cannot be undone")
             before = self.drawn
             run.has_moved, self._position.at_epoch_end = True, None
-            self._driver.handle(Flushed())
+            try:
+                self._driver.handle(Flushed())
+            except Exception:  # put_back's
+                self._driver.settled = True
+                raise
             return before - self.drawn
 
     def tell(self, obj: Any) -> None:

@@ -123,15 +123,18 @@ class Source:
         generator, private = self.generators.get(name), self._private_here()
         if generator is not None:
             return how(generator)
-        self.saved_at.pop("torch", None)
         if private is None or "torch" not in private.states:
-            with Isolated.turn:
-                return how(None)
+            return self._draw_here(how)
         with private:
             value = how(None)
-        with Isolated.turn:
-            how(None)  # the global generator moves as it does under torch
+        self._draw_here(how)  # the global generator moves as it does under torch
         return value
+
+    def _draw_here(self, how: Callable[[torch.Generator | None], _T]) -> _T:
+        with Isolated.turn:
+            # Not before: a copy in another thread would take this draw for the program's own.
+            self.saved_at.pop("torch", None)
+            return how(None)
 
     def apart(self, saved: dict[str, str]) -> Source:
         """A source that draws the same numbers and moves no generator of the user's.

@@ -45,9 +45,11 @@ def test_only_what_the_consumer_has_not_got_is_taken_back() -> None:
     deliveries = Deliveries(3, -1)
     deliveries.add(delivery(0))
     deliveries.add(delivery(1))
-    assert deliveries.take_back(handed_over=2) is None
-    assert deliveries.take_back(handed_over=1) == delivery(1)
-    assert len(deliveries) == 1 and deliveries.take_back(handed_over=1) is None
+    assert deliveries.beyond(handed_over=2) is None
+    last = deliveries.beyond(handed_over=1)
+    assert last == delivery(1)
+    deliveries.take_back(last)
+    assert len(deliveries) == 1 and deliveries.beyond(handed_over=1) is None
 
 
 def test_a_schedule_remembers_one_delivery_unless_more_are_asked_for() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import sys
 from collections.abc import Set
 from typing import Any
 
@@ -201,6 +202,44 @@ def test_an_interruption_loses_no_step_and_repeats_none(
     left = range(delivered - lost, 6)
     assert delivered_by(schedule, schedule.handle(Started()), len(left)) == list(left)
     assert schedule.handle(Wanted()) == [Finish()]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_interruption_that_is_interrupted_is_done_once_more(lost: bool) -> None:
+    """At whatever line the second signal comes."""
+    at, interrupted = 0, True
+    while interrupted:
+        at += 1
+        schedule = Schedule(plan_of(7), Policy(workers=2, budget=3))
+        delivered_by(schedule, schedule.handle(Started()), 2)
+        lines, interrupted = 0, False
+
+        def line(frame: Any, event: str, _: Any) -> Any:
+            nonlocal lines
+            lines += event == "line" and frame.f_code.co_filename.endswith(CORE)
+            if lines == at:
+                raise KeyboardInterrupt
+            return line
+
+        before = sys.gettrace()
+        sys.settrace(line)
+        try:
+            schedule.handle(Interrupted(2 - lost))
+        except KeyboardInterrupt:
+            interrupted = True
+            sys.settrace(before)
+            schedule.handle(Interrupted(2 - lost))
+        finally:
+            sys.settrace(before)
+        schedule.validate()
+        left = list(range(2 - lost, 7))
+        assert schedule.delivered == 2 - lost, f"line {at}"
+        assert delivered_by(schedule, schedule.handle(Started()), len(left)) == left, f"line {at}"
+        assert schedule.handle(Wanted()) == [Finish()]
+    assert at > 30
+
+
+CORE = ("schedule.py", "plan.py", "deliveries.py", "window.py", "positions.py")
 
 
 def test_a_step_that_is_flushed_twice_comes_once_where_later_ones_were_delivered() -> None:

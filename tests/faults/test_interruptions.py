@@ -165,12 +165,42 @@ def test_an_interrupted_skip_has_passed_over_what_the_iterator_says(
     assert at > 40
 
 
+def test_an_interrupted_flush_or_change_of_the_budget_loses_no_batch() -> None:
+    def budget(iterator: Any) -> None:
+        iterator.prefetch_budget = 5
+
+    options: dict[str, Any] = {"seed": 5, "num_workers": 1, "prefetch_budget": 3}
+    expected = lists(DataLoader(Numbers(), 2, **options))
+    for act in (LoaderIterator.flush, budget):
+        at, interrupted = 1, True
+        while interrupted:
+            iterator = iter(DataLoader(Numbers(), 2, **options))
+            found = lists(islice(iterator, 2))
+            before = sys.gettrace()
+            sys.settrace(WithinASkip(at, KeyboardInterrupt))
+            try:
+                act(iterator)
+                interrupted = False
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            assert found + lists(iterator) == expected, f"line {at}"
+            at += 5
+        assert at > 20
+
+
 class WithinASkip(Interrupting):
-    """Wherever batches are passed over; a draw of the plan is noted before a signal is handled."""
+    """Wherever batches are passed over or given up; a signal is handled after a draw is noted."""
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code
-        if code.co_filename.endswith(OUT) or code.co_name in ("advance", "_leap", "_stride"):
+        if code.co_filename.endswith(OUT) or code.co_name in (
+            "advance",
+            "_leap",
+            "_stride",
+            "put_back",
+        ):
             return super().__call__(frame, event, argument)
         return None
 

@@ -201,6 +201,24 @@ def test_what_only_goes_to_a_process_goes_to_each_of_them(method: str) -> None:
     dataset.queue.join_thread()
 
 
+class Compiled:
+    """As functions of Cython: the class has an attribute ``__module__``, which is no text."""
+
+    def __reduce__(self) -> Any:
+        return Compiled, ()
+
+
+Compiled.__module__ = property(lambda self: __name__)  # type: ignore[assignment]
+
+
+def test_an_object_whose_class_has_no_module_reaches_the_workers() -> None:
+    assert not isinstance(Compiled.__module__, str)
+    dataset = Made(lambda index: (index, Compiled.__name__))
+    dataset.compiled = Compiled()  # type: ignore[attr-defined]
+    loader = DataLoader(dataset, 3, num_workers=1, multiprocessing_context="spawn")
+    assert loader.codec == "auto" and len(list(loader)) == len(loader)
+
+
 @METHODS
 def test_workers_that_die_are_replaced_with_lambdas_as_well(method: str, tmp_path: Path) -> None:
     sign = tmp_path / "die"

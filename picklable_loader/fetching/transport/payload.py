@@ -90,7 +90,8 @@ class _Packer:
             if self._main.get(name) is obj and isinstance(obj, type):
                 self.names[name] = obj
         sent = kind in _SENT and kind.__module__ not in _ORDINARY
-        if not sent and not kind.__module__.startswith("multiprocessing."):
+        # The module of Cython's functions is no text: their class has an attribute of that name.
+        if not sent and not str(kind.__module__).startswith("multiprocessing."):
             return None
         return self.numbered.reference(obj)
 

@@ -88,7 +88,7 @@ def _within(part: Any) -> Iterable[Any]:
 def _is_opaque(part: Any) -> bool:
     if isinstance(part, _LOOKED_INTO):
         return False
-    package = type(part).__module__.partition(".")[0]
+    package = str(type(part).__module__).partition(".")[0]
     return package == "torch" or package in sys.stdlib_module_names or is_iter_datapipe(part)
 
 

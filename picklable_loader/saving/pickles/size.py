@@ -106,7 +106,7 @@ class _Scale(pickle.Pickler):
             self.left_out[obj.__name__] = None
             return True
         if obj is not self._dataset and not isinstance(obj, Dataset):
-            if kind.__module__.partition(".")[0] in _KNOWN:
+            if str(kind.__module__).partition(".")[0] in _KNOWN:
                 return False
         self.left_out[kind.__qualname__] = None
         return True

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ..errors import UsageError, WorkerDied
+from ..epoch.options import AtEpochEnd
+from ..epoch.position import Position
+from ..errors import StateError, UsageError, WorkerDied
+from .pickling import load_into
 from .pickling_iterator import PicklableIterator
 
 _T = TypeVar("_T", covariant=True)
@@ -23,6 +26,40 @@ class InterruptibleIterator(PicklableIterator[_T]):
         run = self._position.run
         self._handed_over = -1 if run is None else run.schedule.delivered
 
+    def load_state_dict(
+        self,
+        state: dict[str, Any],
+        *,
+        strict: bool = True,
+        at_epoch_end: AtEpochEnd | None = None,
+        restore_rng: bool = False,
+    ) -> None:
+        """Go on from a saved state; the pass at hand is abandoned.
+
+        Args:
+            state: what ``state_dict`` of this iterator, or of its loader, returned.
+            strict: see `DataLoader.load_state_dict`.
+            at_epoch_end: see `DataLoader.load_state_dict`.
+            restore_rng: see `DataLoader.load_state_dict`.
+
+        Raises:
+            StateError, UsageError: see `DataLoader.load_state_dict`; this iterator is as it was.
+        """
+        with self._jumps("load_state_dict()"):
+            choice = at_epoch_end or self.loader._pl.options.at_epoch_end
+            history, before = self._history, self._position
+            newest = history.position is before
+            try:
+                self._go_to(load_into(self.loader, state, strict, choice, restore_rng, before))
+            except BaseException:
+                if newest and history.position not in (None, before):  # the loader has it already
+                    self._go_to(history.position)
+                raise
+
+    def _go_to(self, position: Position) -> None:
+        self._driver.stop()
+        self._take(position)
+
     @contextmanager
     def _jumps(self, what: str) -> Iterator[None]:
         """See `Turn.jumps`; nothing is left half done.
@@ -35,7 +72,7 @@ class InterruptibleIterator(PicklableIterator[_T]):
             self._driver.settled = False
             try:
                 yield
-            except UsageError:  # nothing has moved
+            except (UsageError, StateError):  # nothing has moved
                 raise
             except BaseException as error:
                 self._settle(error)

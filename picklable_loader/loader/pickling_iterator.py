@@ -15,7 +15,6 @@ from ..core.cursor import Saved
 from ..core.snapshot import from_plain, to_plain
 from ..epoch.driver import Driver
 from ..epoch.history import History
-from ..epoch.options import AtEpochEnd
 from ..epoch.position import Position
 from ..epoch.spec import Spec
 from ..epoch.turns import still
@@ -28,7 +27,7 @@ from ..saving.pickles.size import Weight, weigh
 from .copies import alone, apart, named_copy
 from .display.describe import Description, describe, in_one_line
 from .display.html import card
-from .pickling import Picklable, load_into, state_of, waits_for, warn_of_generators
+from .pickling import Picklable, state_of, waits_for, warn_of_generators
 from .setup import batches_of, packing_of, spec_of
 
 _T = TypeVar("_T", covariant=True)
@@ -170,31 +169,6 @@ class PicklableIterator(Generic[_T]):
             CannotSaveError, UsageError, ValueError, TypeError: see `state_dict`.
         """
         return self._copied(whole_number("batches", batches, 0))
-
-    def load_state_dict(
-        self,
-        state: dict[str, Any],
-        *,
-        strict: bool = True,
-        at_epoch_end: AtEpochEnd | None = None,
-        restore_rng: bool = False,
-    ) -> None:
-        """Go on from a saved state; the pass at hand is abandoned.
-
-        Args:
-            state: what ``state_dict`` of this iterator, or of its loader, returned.
-            strict: see `DataLoader.load_state_dict`.
-            at_epoch_end: see `DataLoader.load_state_dict`.
-            restore_rng: see `DataLoader.load_state_dict`.
-
-        Raises:
-            StateError, UsageError: see `DataLoader.load_state_dict`; this iterator is as it was.
-        """
-        with self._turn.jumps("load_state_dict()"):
-            choice = at_epoch_end or self.loader._pl.options.at_epoch_end
-            position = load_into(self.loader, state, strict, choice, restore_rng, self._position)
-            self._driver.stop()
-            self._take(position)
 
     def __getstate__(self) -> dict[str, Any]:
         return self._saved()

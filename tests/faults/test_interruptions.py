@@ -190,6 +190,41 @@ def test_an_interrupted_flush_or_change_of_the_budget_loses_no_batch() -> None:
         assert at > 20
 
 
+class AsItLoads(Interrupting):
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename.endswith((*OUT, "history.py", "position.py", "pickling.py")):
+            return super().__call__(frame, event, argument)
+        return None
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_interrupted_load_is_done_or_has_done_nothing(workers: int, seed: int | None) -> None:
+    """The loader had the state, and its iterator went on in the pass before."""
+    at, found, interrupted = 1, set[str](), True
+    while interrupted:
+        torch.manual_seed(0)
+        loader = DataLoader(range(12), 2, shuffle=True, seed=seed, num_workers=workers)
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+        state = iterator.state_dict()
+        next(iterator)
+        before = sys.gettrace()
+        sys.settrace(AsItLoads(at, KeyboardInterrupt))
+        try:
+            iterator.load_state_dict(state)
+            interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        left, step = lists(iterator), loader.epoch
+        assert (len(left), step) in ((3, 1), (4, 1)), f"line {at}"
+        found.add(str((left, lists(loader))))
+        at += 9 if workers else 1
+    assert at > 20 and len(found) == 2
+
+
 class WithinASkip(Interrupting):
     """Wherever batches are passed over or given up; a signal is handled after a draw is noted."""
 

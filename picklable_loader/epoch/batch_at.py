@@ -24,7 +24,7 @@ from ..orders.attributes import changed, freeze, prepare
 from ..orders.custom import CustomOrder
 from ..orders.replay import Replay
 from ..orders.torch_samplers import make_order
-from ..rng.current import current
+from ..rng.current import run_apart
 from ..rng.source import Setting, Source
 from .history import History
 from .spec import Spec
@@ -66,12 +66,15 @@ def batch_at(
             "from a state of another batch size or number of ranks. Its batches are those from "
             f"step {first} on"
         )
+
+    def made() -> Any:
+        task = _task(spec, history.source, owner, cursor, order, step, shift)
+        then = _of_epoch(job, history.choice.announced, epoch)
+        fetcher = make_fetcher(then, cursor.base_seed or 0)
+        return with_feedback(lambda: converted(fetcher.fetch(task), then))[0]  # it came before
+
     try:
-        with current(None), isolation():
-            task = _task(spec, history.source, owner, cursor, order, step, shift)
-            job = _of_epoch(job, history.choice.announced, epoch)
-            fetcher = make_fetcher(job, cursor.base_seed or 0)
-            batch, _ = with_feedback(lambda: converted(fetcher.fetch(task), job))  # it came before
+        batch = run_apart(isolation(), None, made)
     except NothingLeft as none:
         raise _no_batch(step, none.skipped) from None
     return batch.batch if type(batch) is Thinned else batch

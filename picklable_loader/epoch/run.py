@@ -356,10 +356,10 @@ class Run:
     def interrupted(self, handed_over: int) -> None:
         """Have every task that is under way done again, by new workers; see `Interrupted`."""
         retracted = self.schedule.handle(Interrupted(handed_over))
-        before, self._before_draws = self._before_draws, None
+        before = self._before_draws
         if before is not None and before[0] >= self.step:  # that batch is fetched again
-            with self._source.globals():
-                restore_all(before[1])
+            self._source.globals().run(restore_all, before[1])
+        self._before_draws = None
         if self._states_before is not None and retracted == [Retract(self._states_before[0])]:
             _, worker, states = self._states_before
             if states is None:  # the batch was that worker's first

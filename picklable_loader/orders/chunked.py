@@ -25,9 +25,10 @@ class Chunks:
     so that no one else's generator is turned back; later ones come from where torch takes them.
     """
 
-    def __init__(self, setting: Setting, own_seed: bool) -> None:
+    def __init__(self, setting: Setting, start: dict[str, Any]) -> None:
         self._source = setting.source
-        self.start = _begin(setting, own_seed)
+        #: the seed, or the generator's state, of the first chunk
+        self.start = start
         #: chunks drawn so far
         self.drawn = 0
         self._private: torch.Generator | None = None
@@ -94,6 +95,7 @@ class ChunkedOrder:
         if setting.saved is not None:
             _check_saved(setting.saved)
         #: None until the first index is taken: torch's samplers draw nothing before that
+        self._begun: dict[str, Any] | None = None
         self._chunks: Chunks | None = None
         #: the chunk at hand, its number (-1: beyond the last one), and where in it
         self._chunk = torch.empty(0, dtype=torch.int64, device="cpu")
@@ -171,7 +173,9 @@ class ChunkedOrder:
         self.total = len(self.sampler)
         self.chunk_length = max(1, self.full_chunk_length())
         own_seed = self.own_seed and self.sampler.generator is None
-        self._chunks = Chunks(self._setting, own_seed)
+        if self._begun is None:  # a signal may come after the draw
+            self._begun = _begin(self._setting, own_seed)
+        self._chunks = Chunks(self._setting, self._begun)
         if self._target:
             self.seek(self._target)
 

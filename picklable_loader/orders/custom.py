@@ -208,9 +208,8 @@ class CustomOrder:
         # The epoch may have made attributes, which the class alone had before.
         undone = changed(self.record.before, freeze(sampler, source.dataset))
         thaw(sampler, {**source.origin, **undone})
-        world = self._setting.private()
-        beyond = world or source.globals()
-        return Replay(sampler, self.record, world or GeneratorStates({}), beyond)
+        own = self._setting.private()
+        return Replay(sampler, self.record, own or GeneratorStates({}), own or source.globals())
 
     # --- saving ----------------------------------------------------------------------------------
 
@@ -351,10 +350,9 @@ class CustomOrder:
             self._sampler.load_state_dict(decode(saved["sampler_state"]))
         thaw(self._sampler, saved.get("sampler", {}))
         self.record.before = self._turns.frozen()
-        with self._private or self._source.globals():
-            aside = GeneratorStates(capture_all())  # what it draws here was drawn before
-        with aside:
-            self._iterator = iter(self._sampler)
+        here = self._private or self._source.globals()
+        aside = GeneratorStates(here.run(capture_all))  # what it draws here was drawn before
+        self._iterator = aside.run(iter, self._sampler)
         if "iterator_state" in saved:
             thaw(self._sampler, saved.get("between", self.record.before))
             self._iterator.load_state_dict(decode(saved["iterator_state"]))
@@ -436,15 +434,17 @@ class CustomOrder:
                 return self._private.run(act, argument)
             finally:
                 self._drew |= states != self._private.states
+        return self._source.globals().run(self._draw_here, act, argument)  # type: ignore
+
+    def _draw_here(self, act: Callable[[Any], _T], argument: Any) -> _T:
         opens, taken = self.record.opens, self.record.taken
-        with self._source.globals():
-            found = capture_all()
-            try:
-                return act(argument)
-            finally:
-                left = capture_all()
-                if left != found:
-                    self._drew = True
-                    self._source.saved_at.clear()
-                    self.record.drew(opens, taken, found, left)
-                self.record.left = left
+        found = capture_all()
+        try:
+            return act(argument)
+        finally:
+            left = capture_all()
+            if left != found:
+                self._drew = True
+                self._source.saved_at.clear()
+                self.record.drew(opens, taken, found, left)
+            self.record.left = left

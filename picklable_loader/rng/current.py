@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import count
+from typing import Any, TypeVar
 
 from ..core.seeds import repeated_seed
 from ..errors import UsageError
+
+_T = TypeVar("_T")
 
 
 class _Here(threading.local):
@@ -134,3 +137,27 @@ class current:
     def __exit__(self, *error: object) -> None:
         global _latest
         (_here.now, _here.calls), _latest = self._before, self._before[0]
+
+
+def run_apart(
+    isolation: AbstractContextManager[Any],
+    seed: int | None,
+    act: Callable[..., _T],
+    *arguments: Any,
+) -> _T:
+    """Call people's code, which leaves no trace in this process.
+
+    Args:
+        isolation: a context like `Isolated`, which may be left twice.
+        seed: the current seed within it.
+        act, arguments: the call.
+    """
+    here = current(seed)
+    try:
+        with isolation, here:
+            return act(*arguments)
+    except BaseException:
+        # Once more: a signal may have come within one of their methods.
+        here.__exit__()
+        isolation.__exit__(None, None, None)
+        raise

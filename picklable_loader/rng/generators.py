@@ -278,7 +278,7 @@ class GeneratorStates:
 
     def run(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Call that inside the context; afterwards the program's own are back in any case."""
-        return _run_in(Inside(self), act, *arguments)
+        return Inside(self).run(act, *arguments)
 
 
 class Inside:
@@ -317,6 +317,10 @@ class Inside:
             self._of._inside.remove(self)
         if self._held is not None and self._held._is_owned():
             self._held.release()
+
+    def run(self, act: Callable[..., _T], *arguments: Any) -> _T:
+        """Call that inside; a plain ``with`` may leave the lock locked, as a signal comes."""
+        return _run_in(self, act, *arguments)
 
 
 def states_to_text(states: Mapping[str, Any]) -> dict[str, str]:

@@ -125,8 +125,7 @@ class Source:
             return how(generator)
         if private is None or "torch" not in private.states:
             return self._draw_here(how)
-        with private:
-            value = how(None)
+        value = private.run(how, None)
         self._draw_here(how)  # the global generator moves as it does under torch
         return value
 
@@ -154,7 +153,7 @@ class Source:
         )
         return source
 
-    def globals(self) -> AbstractContextManager[Any]:
+    def globals(self) -> Inside:
         """A context in which a user's sampler finds the global generators it should draw from.
 
         No other thread has them set aside meanwhile.
@@ -177,8 +176,7 @@ class Source:
         generator = self.generators.get(name)
         if generator is not None:
             return generator_to_text(generator)
-        with self.globals():
-            return generator_to_text(torch.default_generator)
+        return self.globals().run(generator_to_text, torch.default_generator)
 
     def state(self, moved: Iterable[str] = (), live: bool = False) -> dict[str, str]:
         """The states from which later draws will come.

@@ -735,6 +735,30 @@ def test_an_interrupted_draw_of_torchs_samplers_loses_no_index(
     assert at > 3
 
 
+def test_an_interrupted_batch_at_leaves_the_programs_generators_to_it() -> None:
+    """And to other threads: a lock was left locked."""
+    loader = DataLoader(Numbers(), 3, shuffle=True)
+    next(iter(loader))
+    expected, program = loader.batch_at(0), torch.get_rng_state()
+    at, interrupted = 1, True
+    while interrupted:
+        before = sys.gettrace()
+        sys.settrace(tracer := AroundABatch(at))
+        try:
+            loader.batch_at(0)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        interrupted = tracer.count >= at
+        held = Isolated.turn._is_owned()  # type: ignore[attr-defined]
+        assert not held and not Isolated._entered, f"line {at}"
+        assert torch.equal(torch.get_rng_state(), program), f"line {at}"
+        at += 1
+    assert at > 20
+    assert torch.equal(loader.batch_at(0), expected)
+
+
 class AroundADraw(Interrupting):
     """Where the program's generators are set aside for a sampler's draw, and come back."""
 
@@ -744,11 +768,14 @@ class AroundADraw(Interrupting):
         return None
 
 
-def test_an_interruption_of_a_samplers_draw_leaves_the_programs_generators_to_it() -> None:
+@pytest.mark.parametrize("seed", [5, None])
+def test_an_interruption_of_a_samplers_draw_leaves_the_programs_generators_to_it(
+    seed: int | None,
+) -> None:
     at, interrupted = 0, True
     while interrupted:
         at += 1
-        iterator = iter(DataLoader(Numbers(), 3, sampler=PressedInSampler(True), seed=5))
+        iterator = iter(DataLoader(Numbers(), 3, sampler=PressedInSampler(True), seed=seed))
         next(iterator)
         program, before = capture_all(), sys.gettrace()
         sys.settrace(AroundADraw(at))
@@ -760,14 +787,19 @@ def test_an_interruption_of_a_samplers_draw_leaves_the_programs_generators_to_it
         finally:
             sys.settrace(before)
         assert capture_all() == program, f"line {at}"
+        assert not Isolated.turn._is_owned(), f"line {at}"  # type: ignore[attr-defined]
     assert at > 30
 
 
 class AroundABatch(Interrupting):
-    """Where the program's generators are set aside for a batch, and come back."""
+    """Where the program's generators are set aside for a batch, and come back.
+
+    A tracer can raise where a ``with`` of `Isolated.undone` ends; no signal's handler can.
+    """
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename.endswith(("generators.py", "current.py", "inline.py")):
+        name, undone = frame.f_code.co_filename, frame.f_code.co_name == "undone"
+        if name.endswith(("generators.py", "current.py", "inline.py")) and not undone:
             return super().__call__(frame, event, argument)
         return None
 

@@ -14,7 +14,7 @@ from torch.utils.data._utils import worker as torch_worker
 from ...core.events import Answered, Ended, LastState
 from ...core.streams import StreamPosition, StreamStates
 from ...core.task import Task
-from ...rng.current import current
+from ...rng.current import run_apart
 from ...rng.generators import capture_all, restore_all
 from ..transport.messages import Answer, EpochStart
 from ..worker.baseline import FirstBaseline
@@ -145,18 +145,12 @@ class InlineEngine:
 
     def _inside(self, act: Callable[..., _T], *arguments: Any) -> _T:
         """Run people's code, which leaves no trace in this process."""
-        isolation, seed = self._isolation(), current(self._seed)
         info = torch_worker._worker_info
         try:
-            with isolation, seed:  # of the loader's own draws: no batch is being fetched yet
-                if self._bare:
-                    return act(*arguments)
-                with collate_here():
-                    return act(*arguments)
-        except BaseException:
-            # Once more: a signal may have come within one of their methods.
-            seed.__exit__()
-            isolation.__exit__(None, None, None)
-            raise
+            # The seed is that of the loader's own draws: no batch is being fetched yet.
+            if self._bare:
+                return run_apart(self._isolation(), self._seed, act, *arguments)
+            with collate_here():
+                return run_apart(self._isolation(), self._seed, act, *arguments)
         finally:
             torch_worker._worker_info = info

@@ -277,8 +277,8 @@ class History:
             goes_on, dropped = self._for_loaded(spec, position, epoch)
         elif position is not None and not position.over and position.orphaned:
             self._leave(spec, position)
-        self.next_epoch = epoch
         after_a_pass = self.position is not None and (goes_on or self.resume is None)
+        self.next_epoch, self.choice.announced = epoch, self.choice.announced if goes_on else epoch
         if after_a_pass and position is not None and position.over:
             position.leads_to(epoch)
         self.choice.choose(spec, self.origin_known, epoch, after_a_pass, goes_on)

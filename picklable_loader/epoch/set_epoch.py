@@ -70,9 +70,10 @@ class EpochChoice:
 
     def _give(self, spec: Spec, origin: FirstBaseline | None, epoch: int) -> None:
         """Give samplers and dataset an epoch."""
-        self.announced, self.waits = epoch, False
+        self.announced = epoch
         spec.set_epoch_of_samplers(epoch)
         self._give_dataset(spec, origin, epoch)
+        self.waits = False  # not before: a signal may have come, and the next pass does it again
 
     def give_if_it_waits(self, spec: Spec, origin: FirstBaseline | None) -> None:
         """Give them the choice, now that no pass goes on."""
@@ -82,15 +83,16 @@ class EpochChoice:
     def give_what_is_due(self, spec: Spec, origin: FirstBaseline | None) -> None:
         """See that samplers and dataset have their epoch, before a pass begins."""
         self.give_if_it_waits(spec, origin)  # the pass before was not read to its end
-        if self.announced not in (None, self.dataset_has):  # it went on from another epoch's state
+        # It went on from another epoch's state; or a signal has stopped `set_epoch` in the middle.
+        if self.announced not in (None, self.dataset_has):
             self._give_dataset(spec, origin, self.announced)
 
     def _give_dataset(self, spec: Spec, origin: FirstBaseline | None, epoch: int) -> None:
-        self.dataset_has, self._unsure = epoch, False
         if origin is None:
             set_epoch_of(spec.dataset, epoch)
         else:
             origin.set_epoch(epoch)
+        self.dataset_has, self._unsure = epoch, False
 
     def go_on_at(self, spec: Spec, origin: FirstBaseline | None, epoch: int | None) -> None:
         """See that the dataset has the epoch of a state, whose pass goes on."""

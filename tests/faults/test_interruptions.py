@@ -21,6 +21,7 @@ import torch
 from laws.observe import lists
 from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 from zoo import cuda
+from zoo.datasets import Epochal
 
 import picklable_loader
 from picklable_loader import DataLoader, send_feedback
@@ -223,6 +224,34 @@ def test_an_interrupted_load_is_done_or_has_done_nothing(workers: int, seed: int
         found.add(str((left, lists(loader))))
         at += 9 if workers else 1
     assert at > 20 and len(found) == 2
+
+
+class AsItSetsTheEpoch(Interrupting):
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename.endswith(("set_epoch.py", "history.py", "protocol.py")):
+            return super().__call__(frame, event, argument)
+        return None
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_interrupted_set_epoch_has_reached_loader_and_dataset_or_neither(workers: int) -> None:
+    at, found, interrupted = 1, set[str](), True
+    while interrupted:
+        loader = DataLoader(Epochal(6), 2, shuffle=True, seed=5, num_workers=workers)
+        loader.set_epoch(1)
+        list(loader)
+        before = sys.gettrace()
+        sys.settrace(AsItSetsTheEpoch(at, KeyboardInterrupt))
+        try:
+            loader.set_epoch(4)
+            interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        found.add(str(lists(loader)))
+        at += 3 if workers else 1
+    assert at > 10 and len(found) == 2
 
 
 class WithinASkip(Interrupting):

@@ -266,6 +266,7 @@ class Affinities(Dataset[list[int]]):
         return sorted(os.sched_getaffinity(0))
 
 
+@pytest.mark.filterwarnings("ignore:loader.dataset.tag has changed since")
 def test_persistent_workers_are_the_same_processes_and_keep_their_first_copy_of_the_dataset() -> (
     None
 ):

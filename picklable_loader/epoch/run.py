@@ -359,7 +359,7 @@ class Run:
         before = self._before_draws
         if before is not None and before[0] >= self.step:  # that batch is fetched again
             self._source.globals().run(restore_all, before[1])
-        self._before_draws = None
+        self._before_draws = None  # not before: a second signal has all of this done once more
         if self._states_before is not None and retracted == [Retract(self._states_before[0])]:
             _, worker, states = self._states_before
             if states is None:  # the batch was that worker's first

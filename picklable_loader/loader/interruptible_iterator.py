@@ -1,4 +1,4 @@
-"""What a signal's handler raises, such as KeyboardInterrupt, leaves an iterator whole."""
+"""An iterator that Ctrl-C, or what another signal's handler raises, does not leave half moved."""
 
 from __future__ import annotations
 

@@ -94,8 +94,9 @@ class ChunkedOrder:
         self._setting = setting
         if setting.saved is not None:
             _check_saved(setting.saved)
-        #: None until the first index is taken: torch's samplers draw nothing before that
-        self._begun: dict[str, Any] | None = None
+        #: where the first chunk is drawn from, and the chunks; None until the first index is taken,
+        #: as torch's samplers draw nothing before that
+        self._start_at: dict[str, Any] | None = None
         self._chunks: Chunks | None = None
         #: the chunk at hand, its number (-1: beyond the last one), and where in it
         self._chunk = torch.empty(0, dtype=torch.int64, device="cpu")
@@ -173,9 +174,9 @@ class ChunkedOrder:
         self.total = len(self.sampler)
         self.chunk_length = max(1, self.full_chunk_length())
         own_seed = self.own_seed and self.sampler.generator is None
-        if self._begun is None:  # a signal may come after the draw
-            self._begun = _begin(self._setting, own_seed)
-        self._chunks = Chunks(self._setting, self._begun)
+        if self._start_at is None:  # a signal may come after the draw
+            self._start_at = _begin(self._setting, own_seed)
+        self._chunks = Chunks(self._setting, self._start_at)
         if self._target:
             self.seek(self._target)
 

@@ -434,9 +434,9 @@ class CustomOrder:
                 return self._private.run(act, argument)
             finally:
                 self._drew |= states != self._private.states
-        return self._source.globals().run(self._draw_here, act, argument)  # type: ignore
+        return self._source.globals().run(self._noted, act, argument)  # type: ignore[no-any-return]
 
-    def _draw_here(self, act: Callable[[Any], _T], argument: Any) -> _T:
+    def _noted(self, act: Callable[[Any], _T], argument: Any) -> _T:
         opens, taken = self.record.opens, self.record.taken
         found = capture_all()
         try:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import FrameType
@@ -68,7 +69,11 @@ class Stream(IterableDataset[torch.Tensor]):
 
 
 class Interrupting:
-    """Raises an exception at a line of ours, by its number, as a signal's handler may."""
+    """A context that raises at a line of ours, by its number, as a signal's handler may."""
+
+    #: only lines of files whose names end so count, and those of these functions
+    files: tuple[str, ...] = ("",)
+    functions: tuple[str, ...] = ()
 
     def __init__(self, at: int, kind: type[BaseException] = KeyboardInterrupt) -> None:
         self.at, self.kind, self.count = at, kind, 0
@@ -77,7 +82,20 @@ class Interrupting:
         name = frame.f_code.co_filename
         if not name.startswith(OURS) or os.sep + "worker" + os.sep in name:
             return None
-        return self.line
+        counts = name.endswith(self.files) or frame.f_code.co_name in self.functions
+        return self.line if counts else None
+
+    def __enter__(self) -> Interrupting:
+        self.before = sys.gettrace()
+        sys.settrace(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(self.before)
+
+    @property
+    def raised(self) -> bool:
+        return self.count >= self.at
 
     def line(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
@@ -141,15 +159,9 @@ def test_an_interrupted_skip_has_passed_over_what_the_iterator_says(
     while interrupted:
         iterator = iter(DataLoader(Numbers(), **options))
         next(iterator), next(iterator)
-        before = sys.gettrace()
-        sys.settrace(WithinASkip(at, KeyboardInterrupt))
-        try:
+        with suppress(KeyboardInterrupt), WithinASkip(at) as tracer:
             assert iterator.skip(5) == 5
-            interrupted = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
+        interrupted = tracer.raised
         assert 2 <= iterator.step <= 7
         if interrupted and sampler == "own":
             try:
@@ -177,25 +189,18 @@ def test_an_interrupted_flush_or_change_of_the_budget_loses_no_batch() -> None:
         while interrupted:
             iterator = iter(DataLoader(Numbers(), 2, **options))
             found = lists(islice(iterator, 2))
-            before = sys.gettrace()
-            sys.settrace(WithinASkip(at, KeyboardInterrupt))
-            try:
+            with suppress(KeyboardInterrupt), WithinASkip(at) as tracer:
                 act(iterator)
-                interrupted = False
-            except KeyboardInterrupt:
-                pass
-            finally:
-                sys.settrace(before)
+            interrupted = tracer.raised
             assert found + lists(iterator) == expected, f"line {at}"
             at += 5
         assert at > 20
 
 
 class AsItLoads(Interrupting):
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename.endswith((*OUT, "history.py", "position.py", "pickling.py")):
-            return super().__call__(frame, event, argument)
-        return None
+    """Within a load; what comes after it is the next batch's."""
+
+    files = ("iterator.py", "driver.py", "run.py", "history.py", "position.py", "pickling.py")
 
 
 @pytest.mark.parametrize("seed", [None, 5])
@@ -210,15 +215,9 @@ def test_an_interrupted_load_is_done_or_has_done_nothing(workers: int, seed: int
         next(iterator), next(iterator)
         state = iterator.state_dict()
         next(iterator)
-        before = sys.gettrace()
-        sys.settrace(AsItLoads(at, KeyboardInterrupt))
-        try:
+        with suppress(KeyboardInterrupt), AsItLoads(at) as tracer:
             iterator.load_state_dict(state)
-            interrupted = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
+        interrupted = tracer.raised
         left, step = lists(iterator), loader.epoch
         assert (len(left), step) in ((3, 1), (4, 1)), f"line {at}"
         found.add(str((left, lists(loader))))
@@ -227,10 +226,7 @@ def test_an_interrupted_load_is_done_or_has_done_nothing(workers: int, seed: int
 
 
 class AsItSetsTheEpoch(Interrupting):
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename.endswith(("set_epoch.py", "history.py", "protocol.py")):
-            return super().__call__(frame, event, argument)
-        return None
+    files = ("set_epoch.py", "history.py", "protocol.py")
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -240,15 +236,9 @@ def test_an_interrupted_set_epoch_has_reached_loader_and_dataset_or_neither(work
         loader = DataLoader(Epochal(6), 2, shuffle=True, seed=5, num_workers=workers)
         loader.set_epoch(1)
         list(loader)
-        before = sys.gettrace()
-        sys.settrace(AsItSetsTheEpoch(at, KeyboardInterrupt))
-        try:
+        with suppress(KeyboardInterrupt), AsItSetsTheEpoch(at) as tracer:
             loader.set_epoch(4)
-            interrupted = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
+        interrupted = tracer.raised
         found.add(str(lists(loader)))
         at += 3 if workers else 1
     assert at > 10 and len(found) == 2
@@ -257,16 +247,8 @@ def test_an_interrupted_set_epoch_has_reached_loader_and_dataset_or_neither(work
 class WithinASkip(Interrupting):
     """Wherever batches are passed over or given up; a signal is handled after a draw is noted."""
 
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        code = frame.f_code
-        if code.co_filename.endswith(OUT) or code.co_name in (
-            "advance",
-            "_leap",
-            "_stride",
-            "put_back",
-        ):
-            return super().__call__(frame, event, argument)
-        return None
+    files = ("iterator.py", "driver.py", "run.py", "schedule.py", "window.py", "streams.py")
+    functions = ("advance", "_leap", "_stride", "put_back")
 
 
 class Lines(Sampler[list[int]]):
@@ -724,10 +706,7 @@ def test_what_a_sampler_has_raised_comes_after_an_interruption_as_well(
 class InTheOrder(Interrupting):
     """Where the order of one of torch's samplers draws."""
 
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename.endswith(os.sep + "chunked.py"):
-            return super().__call__(frame, event, argument)
-        return None
+    files = (os.sep + "chunked.py",)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -750,15 +729,9 @@ def test_an_interrupted_draw_of_torchs_samplers_loses_no_index(
     while interrupted:
         iterator = iter(make())
         found = lists(islice(iterator, step))
-        before = sys.gettrace()
-        sys.settrace(tracer := InTheOrder(at))
-        try:
+        with suppress(KeyboardInterrupt), InTheOrder(at) as tracer:
             found += lists(islice(iterator, 1))
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
-        interrupted = tracer.count >= at
+        interrupted = tracer.raised
         assert found + lists(iterator) == expected, f"line {at}"
         at += 3 if workers else 1
     assert at > 3
@@ -771,15 +744,9 @@ def test_an_interrupted_batch_at_leaves_the_programs_generators_to_it() -> None:
     expected, program = loader.batch_at(0), torch.get_rng_state()
     at, interrupted = 1, True
     while interrupted:
-        before = sys.gettrace()
-        sys.settrace(tracer := AroundABatch(at))
-        try:
+        with suppress(KeyboardInterrupt), AroundABatch(at) as tracer:
             loader.batch_at(0)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
-        interrupted = tracer.count >= at
+        interrupted = tracer.raised
         held = Isolated.turn._is_owned()  # type: ignore[attr-defined]
         assert not held and not Isolated._entered, f"line {at}"
         assert torch.equal(torch.get_rng_state(), program), f"line {at}"

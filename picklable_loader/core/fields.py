@@ -89,12 +89,12 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "announced": (int,), "after": _FORM,
     },
     # The order's own state: one of these. That of a registered order is checked by its factory.
-    "order of a sequence": {},
+    "order of a sequence": {"grown_from": (list,)},
     "order in chunks": {
-        "seed": (int,), "generator": (str,), "chunks": (int,),
+        "seed": (int,), "generator": (str,), "chunks": (int,), "grown_from": (list,),
     },
     "order of ranks": {"epoch": (int,), "seed": (int,), "shift": (int,)},
-    "order of a permutation": {"key": (int,)},
+    "order of a permutation": {"key": (int,), "grown_from": (list,)},
     "order of DataPipes": {"shared_seed": (int,)},
     "order of a custom sampler": {
         "opens": (int,),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from ..errors import DamagedStateError
 
 
 @runtime_checkable
@@ -86,29 +88,65 @@ class Section(Sequence[Any]):
         return self._order.at(self._positions[part])
 
 
+class Lengths(NamedTuple):
+    """How long an epoch is. A dataset that grows in mid-epoch does not make it longer."""
+
+    #: samples that the indices are drawn from, and indices of the epoch
+    source: int
+    total: int
+
+    def restored(self, saved: Mapping[str, Any] | None) -> Lengths:
+        """Those that an epoch was begun with, where these are the lengths now.
+
+        ``saved`` is the order's state; None: the epoch begins.
+
+        Raises:
+            DamagedStateError: the state has others than a dataset that has grown can have.
+        """
+        was = (saved or {}).get("grown_from")
+        if was is None:
+            return self
+        numbers = type(was) is list and len(was) == 2 and {*map(type, was)} == {int}
+        if not numbers or not (0 <= was[0] <= self.source and 0 <= was[1] <= self.total):
+            raise DamagedStateError("order.grown_from", f"two lengths up to {[*self]}", was)
+        return Lengths(*was)
+
+    def saved(self, now: Lengths) -> dict[str, list[int]]:
+        """What an order's state holds of them: nothing, unless the dataset has grown since."""
+        grown = self != now and self.source <= now.source and self.total <= now.total
+        return {"grown_from": [*self]} if grown else {}
+
+
 class SequenceOrder:
     """The order of a sequence: ``range``, a list of indices, a list of batches.
 
     Args:
         make: gives the sequence; called when it is first needed, as torch's samplers look at
             their data then.
+        saved: the state to go on from; None: from the beginning.
+
+    Raises:
+        DamagedStateError: that is no state of such an order.
     """
 
     seekable = True
     _pl_record = "order of a sequence"
 
-    def __init__(self, make: Callable[[], Sequence[Any]]) -> None:
+    def __init__(
+        self, make: Callable[[], Sequence[Any]], saved: Mapping[str, Any] | None = None
+    ) -> None:
         self._make = make
-        self._sequence: Sequence[Any] | None = None
+        self._saved = saved
+        self._sequence: Sequence[Any] | None = None if saved is None else self._made()
         self._position = 0
 
     def open(self) -> None:
         if self._sequence is None:
-            self._sequence = self._make()
+            self._sequence = self._made()
 
     def take(self, count: int) -> list[Any]:
         if self._sequence is None:
-            self._sequence = self._make()
+            self._sequence = self._made()
         start = self._position
         taken = list(self._sequence[start : start + count])
         self._position = start + len(taken)
@@ -116,14 +154,25 @@ class SequenceOrder:
 
     def at(self, positions: range) -> list[Any]:
         if self._sequence is None:
-            self._sequence = self._make()
+            self._sequence = self._made()
         return list(self._sequence[positions.start : positions.stop : positions.step])
 
     def seek(self, position: int) -> None:
         self._position = position
 
     def length(self) -> int | None:
-        return len(self._make() if self._sequence is None else self._sequence)
+        return len(self._made() if self._sequence is None else self._sequence)
 
     def state(self, live: bool) -> dict[str, Any] | None:
-        return None
+        if self._sequence is None:
+            return None
+        return _lengths(self._sequence).saved(_lengths(self._make())) or None
+
+    def _made(self) -> Sequence[Any]:
+        sequence = self._make()
+        total = _lengths(sequence).restored(self._saved).total
+        return sequence if total == len(sequence) else sequence[:total]
+
+
+def _lengths(sequence: Sequence[Any]) -> Lengths:
+    return Lengths(len(sequence), len(sequence))

@@ -53,6 +53,8 @@ def fit(saved: Saved, spec: Spec, strict: bool) -> Saved:
         cursor = cursor._replace(step=steps, next_step=steps)
     if any(each.name in ("world_size", "shard_tail") for each in unlike):
         cursor = cursor._replace(again={})  # other ranks have other streams to read again
+    if _in_sequence(cursor) and any(each.name == "dataset_length" for each in unlike):
+        cursor = cursor._replace(order=None)  # it goes on to the end of the data at hand
     if any(each.name in ("seeding", "num_workers") for each in unlike):
         cursor = cursor._replace(workers={})
     fits = dict(expected)
@@ -272,6 +274,11 @@ _CUT_FOR_A_DISTRIBUTED_SAMPLER = (
 )
 
 
+def _in_sequence(cursor: Cursor) -> bool:
+    """No index was drawn at random, or by a program's own sampler."""
+    return cursor.order is None or cursor.order.keys() == {"grown_from"}
+
+
 def _is_bridged(entry: Difference, saved: Saved, expected: Mapping[str, Any], strict: bool) -> bool:
     cursor, found, name = saved.cursor, saved.fits, entry.name
     # Tasks in the window were cut to the old batch size, and so were the batches that a stream has
@@ -293,7 +300,7 @@ def _is_bridged(entry: Difference, saved: Saved, expected: Mapping[str, Any], st
     if name == "batch_size":
         return uncut
     if name in ("dataset_length", "sampler_length", "sampler_checksum", "source_length"):
-        return cursor.order is None  # data in sequence, or an epoch that is yet to begin
+        return _in_sequence(cursor)  # or its epoch is yet to begin
     return name in _BRIDGED
 
 

@@ -22,7 +22,7 @@ from ..core.shard import ALONE, Shard, StreamShare
 from ..datasets.protocol import is_stateful, length_of, set_epoch_of, stream_lengths
 from ..orders.attributes import Frozen, freeze, memory
 from ..orders.sampler_facts import data_of, describe, draws_at_once, source_length
-from ..orders.torch_samplers import gathers_as_torch, is_known, shortened
+from ..orders.torch_samplers import gathers_as_torch, is_known, length_in
 from ..rng.generators import RNGS
 from ..rng.process_rank import rank_and_world
 from ..rng.source import Source
@@ -159,8 +159,8 @@ class Spec:
         """Indices of an epoch, that of a cursor or a new one; None if the sampler has no length."""
         if self.iterable:
             return None
-        short = shortened(self.sampler, cursor.order) if cursor and self.is_distributed else None
-        return length_of(self.sampler) if short is None else short
+        begun = length_in(cursor.order, self.sampler) if cursor and self.known else None
+        return length_of(self.sampler) if begun is None else begun
 
     @property
     def is_distributed(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import torch
 
+from ..core.order import Lengths
 from ..core.seeds import order_seed
 from ..errors import SYMPTOMS, DamagedStateError
 from ..rng.generators import generator_from_text
@@ -87,13 +88,14 @@ class ChunkedOrder:
 
     def __init__(self, sampler: Any, setting: Setting) -> None:
         self.sampler = sampler
-        #: indices of the epoch, and of a chunk (from 1), as they were at the first index: a
-        #: dataset may grow
-        self.total = 0
+        #: as they were at the first index: a dataset may grow
+        self.lengths = Lengths(0, 0)
+        #: indices of a full chunk, from 1
         self.chunk_length = 1
         self._setting = setting
         if setting.saved is not None:
             _check_saved(setting.saved)
+            self._lengths_now().restored(setting.saved)
         #: where the first chunk is drawn from, and the chunks; None until the first index is taken,
         #: as torch's samplers draw nothing before that
         self._start_at: dict[str, Any] | None = None
@@ -107,9 +109,13 @@ class ChunkedOrder:
 
     # The differences between kinds of order.
 
+    def source_length(self) -> int:
+        """How many samples the indices are drawn from."""
+        return len(self.sampler)
+
     def full_chunk_length(self) -> int:
         """How many indices a full chunk has."""
-        return len(self.sampler)
+        return self.lengths.source
 
     def chunk_count(self) -> int:
         """How many chunks torch draws; the last one may turn out to be needed for nothing."""
@@ -163,15 +169,20 @@ class ChunkedOrder:
         self._offset = offset
 
     def length(self) -> int | None:
-        return len(self.sampler) if self._chunks is None else self.total
+        if self._chunks is None:
+            return self._lengths_now().restored(self._setting.saved).total
+        return self.lengths.total
 
     def state(self, live: bool) -> dict[str, Any] | None:
         if self._chunks is None:
             return None if self._setting.saved is None else dict(self._setting.saved)
-        return self._chunks.state()
+        return {**self._chunks.state(), **self.lengths.saved(self._lengths_now())}
+
+    def _lengths_now(self) -> Lengths:
+        return Lengths(self.source_length(), len(self.sampler))
 
     def _start(self) -> None:
-        self.total = len(self.sampler)
+        self.lengths = self._lengths_now().restored(self._setting.saved)
         self.chunk_length = max(1, self.full_chunk_length())
         own_seed = self.own_seed and self.sampler.generator is None
         if self._start_at is None:  # a signal may come after the draw
@@ -205,7 +216,7 @@ class ChunkedOrder:
         # Two permutations need not be in memory at once; and a signal may come within the draw.
         self._chunk, self._number = self._chunk[:0], -1
         chunk = chunks.draw(lambda generator: self.draw_chunk(number, generator))
-        self._chunk = chunk[: max(0, self.total - start)]
+        self._chunk = chunk[: max(0, self.lengths.total - start)]
         self._number, self._offset = number, 0
         return True
 
@@ -213,7 +224,7 @@ class ChunkedOrder:
 def _check_saved(saved: dict[str, Any]) -> None:
     if "seed" in saved:
         checked_number(saved, "seed")
-        if len(saved) > 1:
+        if "generator" in saved or "chunks" in saved:
             raise DamagedStateError("order", "a seed alone", list(saved))
         return
     try:

@@ -18,6 +18,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from ..datasets.protocol import length_of
 from ..errors import warn
 from .shuffle_sampler import ShuffleSampler
 from .torch_samplers import is_known
@@ -79,7 +80,11 @@ def settings_of(sampler: Any) -> dict[str, tuple[Any, int]]:
     A resume draws the order again, and would do so from what they are then.
     """
     found = vars(sampler) if is_known(sampler) and hasattr(sampler, "__dict__") else {}
-    return {name: (found[name], _changes(found[name])) for name in _SETTINGS if name in found}
+    settings = {name: (found[name], _changes(found[name])) for name in _SETTINGS if name in found}
+    for name in ("data_source", "dataset"):
+        if (length := length_of(found.get(name))) is not None:
+            settings[name] = length, 0
+    return settings
 
 
 def warn_of_settings(sampler: Any, before: dict[str, tuple[Any, int]]) -> None:
@@ -87,6 +92,10 @@ def warn_of_settings(sampler: Any, before: dict[str, tuple[Any, int]]) -> None:
     found = []
     for name, (value, changes) in before.items():
         now = getattr(sampler, name, None)
+        if name in ("data_source", "dataset"):
+            now = length_of(now)
+            if name == "data_source" and now is not None and now > value:
+                continue  # the order's state has the length that it began with
         same = now is value or (type(now) is int and now == value)
         if not same or _changes(now) != changes:
             found.append(name.lstrip("_"))

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import Sampler
 
 from ..core.checks import whole_number
+from ..core.order import Lengths
 from ..core.seeds import order_seed
 from ..errors import DamagedStateError
 from ..rng.source import Setting, random_int64
@@ -104,6 +105,7 @@ class ShuffleOrder:
                 raise DamagedStateError("order.key", "from 0 to 2**64 - 1", self._key)
         #: made at the first index, as torch's samplers look at their data then
         self._permutation: Permutation | None = None
+        self._lengths().restored(setting.saved)
         self._position = 0
         #: some positions, and the indices there
         self._ahead = range(0)
@@ -135,10 +137,20 @@ class ShuffleOrder:
         self._position = position
 
     def length(self) -> int | None:
-        return len(self._sampler) if self._permutation is None else self._permutation.n
+        return self._lengths_at_first().total if self._permutation is None else self._permutation.n
 
-    def state(self, live: bool) -> dict[str, int] | None:
-        return None if self._key is None else {"key": self._key}
+    def state(self, live: bool) -> dict[str, Any] | None:
+        if self._key is None:
+            return None
+        return {"key": self._key, **self._lengths_at_first().saved(self._lengths())}
+
+    def _lengths(self) -> Lengths:
+        return Lengths(len(self._sampler), len(self._sampler))
+
+    def _lengths_at_first(self) -> Lengths:
+        if self._permutation is None:
+            return self._lengths().restored(self._setting.saved)
+        return Lengths(self._permutation.n, self._permutation.n)
 
     def _begin(self) -> Permutation:
         if self._key is None:
@@ -148,7 +160,7 @@ class ShuffleOrder:
                 self._key = setting.source.draw("sampler", random_int64)
             else:
                 self._key = order_seed(seed, setting.epoch)
-        self._permutation = Permutation(len(self._sampler), self._key)
+        self._permutation = Permutation(self._lengths_at_first().total, self._key)
         return self._permutation
 
 

@@ -34,13 +34,13 @@ class PermutationOrder(ChunkedOrder):
 
     own_seed = True
 
-    def full_chunk_length(self) -> int:
+    def source_length(self) -> int:
         return len(self.sampler.data_source)
 
     def chunk_count(self) -> int:
         # At the end torch draws one more permutation for the remainder, even if there is none:
         # with a generator of the user's, the next epoch's order depends on it.
-        return self.total // self.chunk_length + 1
+        return self.lengths.total // self.chunk_length + 1
 
     def draw_chunk(self, number: int, generator: torch.Generator | None) -> torch.Tensor:
         return torch.randperm(self.chunk_length, generator=generator, device="cpu")
@@ -53,25 +53,28 @@ class ReplacementOrder(ChunkedOrder):
     _LENGTH = 32
     _AT_ONCE = 2**15
 
+    def source_length(self) -> int:
+        return len(self.sampler.data_source)
+
     def full_chunk_length(self) -> int:
         return self._LENGTH
 
     def chunk_count(self) -> int:
-        return self.total // self._LENGTH + 1
+        return self.lengths.total // self._LENGTH + 1
 
     def draw_chunk(self, number: int, generator: torch.Generator | None) -> torch.Tensor:
-        size = min(self._LENGTH, self.total - number * self._LENGTH)
+        size = min(self._LENGTH, self.lengths.total - number * self._LENGTH)
         return self._draw(size, generator)
 
     def pass_chunks(self, chunks: Chunks, until: int) -> None:
         # n draws of 32 consume the generator as one draw of 32 n (tests/orders/test_samplers.py).
         while (some := min(until - chunks.drawn, chunks.private_left(), self._AT_ONCE)) > 0:
-            size = min(some * self._LENGTH, self.total - chunks.drawn * self._LENGTH)
+            size = min(some * self._LENGTH, self.lengths.total - chunks.drawn * self._LENGTH)
             chunks.draw(lambda generator: self._draw(size, generator), some)
         super().pass_chunks(chunks, until)
 
     def _draw(self, size: int, generator: torch.Generator | None) -> torch.Tensor:
-        high = len(self.sampler.data_source)
+        high = self.lengths.source
         return torch.randint(
             high=high, size=(size,), dtype=torch.int64, generator=generator, device="cpu"
         )
@@ -81,7 +84,7 @@ class SubsetOrder(ChunkedOrder):
     """SubsetRandomSampler: one permutation of a list of indices."""
 
     def draw_chunk(self, number: int, generator: torch.Generator | None) -> torch.Tensor:
-        return torch.randperm(len(self.sampler.indices), generator=generator, device="cpu")
+        return torch.randperm(self.lengths.source, generator=generator, device="cpu")
 
     def translate(self, indices: list[int]) -> list[Any]:
         chosen = self.sampler.indices
@@ -122,6 +125,8 @@ class DistributedOrder:
                 raise DamagedStateError("order", "an epoch and a seed", self._start)
         self._permutation: torch.Tensor | None = None
         self._position = 0
+        #: samples, as they were at the first index: a dataset may grow
+        self._size: int | None = None
 
     def open(self) -> None:
         self._start = self.state(live=False)
@@ -130,19 +135,20 @@ class DistributedOrder:
         sampler = self.sampler
         if self._start is None:
             self.open()
-        size = len(sampler.dataset)  # type: ignore[arg-type]
+        if self._size is None:
+            self._size = len(sampler.dataset)  # type: ignore[arg-type]
         stop = min(self._position + count, _length(sampler, self._shift))
         first = sampler.rank + self._shift
         positions = torch.arange(self._position, stop, device="cpu") * sampler.num_replicas + first
         self._position = max(self._position, stop)
         # Padding repeats the permutation from its beginning.
-        positions %= size
+        positions %= self._size
         if not sampler.shuffle:
             return cast("list[int]", positions.tolist())
         if self._permutation is None:
             start, generator = self.state(live=False), torch.Generator()
             generator.manual_seed(start["seed"] + start["epoch"])
-            self._permutation = torch.randperm(size, generator=generator, device="cpu")
+            self._permutation = torch.randperm(self._size, generator=generator, device="cpu")
         return cast("list[int]", self._permutation[positions].tolist())
 
     def seek(self, position: int) -> None:
@@ -173,9 +179,14 @@ def _shift(order: dict[str, Any], replicas: int) -> int:
     return shift
 
 
-def shortened(sampler: Any, order: dict[str, Any] | None) -> int | None:
-    """Indices that a sampler gives in an epoch that was `reshared`; None: as many as ever."""
-    return _length(sampler, order["shift"]) if order and "shift" in order else None
+def length_in(order: dict[str, Any] | None, sampler: Any) -> int | None:
+    """Indices of an epoch at hand, where its length is not the sampler's; None: it is.
+
+    The epoch was `reshared`; or its dataset has grown since it began.
+    """
+    if order and "shift" in order and isinstance(sampler, DistributedSampler):
+        return _length(sampler, order["shift"])
+    return order["grown_from"][1] if order and "grown_from" in order else None
 
 
 def reshared(
@@ -205,12 +216,16 @@ def _random(sampler: RandomSampler, setting: Setting) -> Order:
     return kind(sampler, setting)
 
 
+def _in_sequence(sampler: SequentialSampler, setting: Setting) -> Order:
+    return SequenceOrder(lambda: range(len(sampler.data_source)), setting.saved)
+
+
 def _sequence(sampler: Any, setting: Setting) -> Order:
-    return SequenceOrder(lambda: sampler)
+    return SequenceOrder(lambda: sampler, setting.saved)
 
 
 _FACTORIES: dict[type[Any], OrderFactory] = {
-    SequentialSampler: lambda s, _: SequenceOrder(lambda: range(len(s.data_source))),
+    SequentialSampler: _in_sequence,
     RandomSampler: _random,
     SubsetRandomSampler: SubsetOrder,
     WeightedRandomSampler: WeightedOrder,

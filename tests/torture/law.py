@@ -99,6 +99,8 @@ class Training:
         chooses: in this epoch, after so many batches, it calls ``set_epoch`` with this one.
         looks: in this epoch, after so many batches, it takes a batch of another pass. What that
             changes in a sampler or a dataset may be refused, or warned of.
+        grows: in this epoch, after so many batches, so many samples come to its dataset. A save may
+            warn: workers have copies. A sampler of its own may be refused.
         ordered: batches come in their order; else only which come in an epoch is certain.
     """
 
@@ -112,12 +114,13 @@ class Training:
     tells_epoch: bool = False
     chooses: tuple[int, int, int] | None = None
     looks: tuple[int, int] | None = None
+    grows: tuple[int, int, int] | None = None
     ordered: bool = True
 
     @property
     def exact(self) -> bool:
         """It is promised that nothing is refused, and nothing warned of."""
-        return self.kind.promise == "exact" and self.looks is None
+        return self.kind.promise == "exact" and self.looks is self.grows is None
 
     def run(self, saves: bool, hops: bool) -> list[list[Any]]:
         """Train; returns the batches of each epoch.
@@ -128,7 +131,8 @@ class Training:
         """
         seed_everything(1)
         try:
-            self._loader: Any = self.make(self.workers)
+            self._grown = 0
+            self._loader: Any = self._built(self.workers)
         except (ValueError, TypeError, RuntimeError) as error:
             raise Void(str(error)) from error
         self._ahead = list(self.hops) if saves else []
@@ -139,6 +143,12 @@ class Training:
         finally:
             self._loader = self._opened = None
         return passes if self.ordered else [sorted(batches, key=repr) for batches in passes]
+
+    def _built(self, workers: int) -> Any:
+        loader: Any = self.make(workers)
+        if self._grown:
+            loader.dataset.size += self._grown
+        return loader
 
     def _epoch(self, epoch: int) -> list[Any]:
         if self.tells_epoch and self._opened is None:
@@ -170,6 +180,9 @@ class Training:
         """Other calls of the loader in mid-epoch."""
         if self.chooses is not None and self.chooses[:2] == (epoch, step):
             self._loader.set_epoch(self.chooses[2])
+        if self.grows is not None and self.grows[:2] == (epoch, step) and not self._grown:
+            self._grown = self.grows[2]
+            self._loader.dataset.size += self._grown
         if self.looks == (epoch, step):
             with suppress(Boom, StopIteration):
                 next(iter(self._loader))
@@ -205,7 +218,7 @@ class Training:
             iterator.close()
         seed_everything(99 + hop.step)
         with _to_be_said(self.exact, "as it is loaded", warned=True):
-            copied = codec.load(saved, lambda: self.make(hop.workers))
+            copied = codec.load(saved, lambda: self._built(hop.workers))
         if hop.way in PICKLED and copied.loader.num_workers != hop.workers:
             copied.loader.num_workers = hop.workers
             copied.loader.prefetch_factor = 2 if hop.workers else None

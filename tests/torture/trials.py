@@ -82,6 +82,7 @@ class Trial:
     tells_epoch: bool = False
     chooses: tuple[int, int, int] | None = None
     looks: tuple[int, int] | None = None
+    grows: tuple[int, int, int] | None = None
 
     def script(self, about: str = "A trial.") -> str:
         """A program that does it."""
@@ -131,6 +132,7 @@ _LEAST = (
     ("tells_epoch", False),
     ("chooses", None),
     ("looks", None),
+    ("grows", None),
 )
 
 
@@ -167,6 +169,9 @@ def drawn(chance: Random, kinds: list[str]) -> Trial:
         # behind it. A replay cannot know what the look drew from the loader's own generators.
         if not (kind.has_streams and _seeds_by_worker(trial, kind)):
             trial = replace(trial, looks=(epoch, step), workers=0)
+    grows = hasattr(kind.arguments()["dataset"], "size") and "dataset" not in options
+    if grows and trial.looks is None and step and chance.random() < 0.2:
+        trial = replace(trial, grows=(epoch, step, chance.randrange(1, 20)))
     return replace(trial, hops=_hops(chance, trial, kind))
 
 
@@ -199,7 +204,7 @@ def _options(chance: Random, kind: Kind) -> dict[str, str]:
 
 
 def _hops(chance: Random, trial: Trial, kind: Kind) -> tuple[Hop, ...]:
-    plain = trial.skip is trial.leave is trial.chooses is trial.looks is None
+    plain = trial.skip is trial.leave is trial.chooses is trial.looks is trial.grows is None
     races = plain and kind.limit is None and "on_error" not in trial.options
     may_end = plain and not trial.tells_epoch
     ways = [way for way in WAYS if kind.json or way != JSON.name]

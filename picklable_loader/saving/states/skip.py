@@ -6,12 +6,13 @@ by their number. In any other case it is refused, and the error says what to do 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
 from ...core.cursor import Cursor, Saved, is_beginning
 from ...core.fields import ITERABLE
-from ...core.order import SequenceOrder
+from ...core.order import Lengths, SequenceOrder
 from ...core.plan import Grouping, Plan, Unit
 from ...core.shard import Shard, Tail
 from ...core.snapshot import from_plain, to_plain
@@ -126,6 +127,8 @@ def _plan(cursor: Cursor, fits: Mapping[str, Any], rank: int) -> Plan:
         raise DamagedStateError("fits.batches_from", "a known word", word)
     unit = Unit(word)
     length = _whole(fits, "sampler_length", 0)
+    if cursor.order is not None and "grown_from" in cursor.order:
+        length = Lengths(sys.maxsize, length).restored(cursor.order).total
     gathered = unit is Unit.SAMPLE_OF_BATCH
     size = _whole(fits, "batch_size", 1) if gathered else 1
     world, tail = _whole(fits, "world_size", 1, 1), fits.get("shard_tail", "pad")

@@ -1,4 +1,4 @@
-"""Warns of what the program changes in dataset or collate_fn while persistent workers have copies.
+"""What the program changes in dataset or collate_fn while workers have copies.
 
 They go on with the earlier value, as in torch. Workers of a resume are new, and have the later one.
 """
@@ -26,9 +26,9 @@ def noted(parts: dict[str, Any], defaults: bool = True) -> dict[str, Any]:
     ``parts`` are the dataset, collate_fn and the like by their names; the workers' job refers to
     them, so no other object has their ``id`` meanwhile.
 
-    Numbers and text are noted as they are, containers by their identity. What is None or empty may
-    be filled when it is first needed: None. With ``defaults``, numbers and text of a class count
-    for an object that may be given its own.
+    Numbers and text are noted as they are, containers, arrays and transforms by their identity.
+    What is None or empty may be filled when it is first needed: None. With ``defaults``, numbers
+    and text of a class count for an object that may be given its own.
     """
     found: dict[str, Any] = {f"loader.{name}": id(part) for name, part in parts.items()}
     owners = (owner for name, part in parts.items() for owner in within(part, f"loader.{name}"))
@@ -40,7 +40,7 @@ def noted(parts: dict[str, Any], defaults: bool = True) -> dict[str, Any]:
                 found[at] = value if value is None else (kind, value)
             elif kind in (list, tuple, dict, set):
                 found[at] = (kind, id(value)) if value else None
-            elif kind in (np.ndarray, torch.Tensor):
+            elif kind in (np.ndarray, torch.Tensor) or callable(value):
                 found[at] = kind, id(value)
     return found
 
@@ -75,14 +75,15 @@ def _defaults(kind: type[Any]) -> dict[str, Any]:
     return {name: each for name, each in found.items() if not name.startswith("__")}
 
 
-def warn_of_changed(parts: dict[str, Any], given: dict[str, Any]) -> None:
-    """Warn, once for some workers, of what has changed since these were started.
+def changed(parts: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    """The paths to what has changed since workers were started, where ``given`` was `noted`."""
+    now = noted(parts, defaults=False) if given else {}
+    return [at for at, was in given.items() if was is not None and now.get(at, was) != was]
 
-    ``given`` was `noted` when they were started; it is cleared with the warning.
-    """
-    now = noted(parts, defaults=False)
-    names = [at for at, was in given.items() if was is not None and now.get(at, was) != was]
-    if names:
+
+def warn_of_changed(parts: dict[str, Any], given: dict[str, Any]) -> None:
+    """Warn, once for some persistent workers, of what has `changed`; ``given`` is then cleared."""
+    if names := changed(parts, given):
         given.clear()
         warn(
             f"{', '.join(names[:4])}{', ...' if names[4:] else ''} has changed since the "

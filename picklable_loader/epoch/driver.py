@@ -61,6 +61,8 @@ class Driver:
         self._waited_ns = 0
         #: from when to when, the last times
         self._waits: deque[tuple[int, int]] = deque(maxlen=KEPT)
+        #: what `noted` has found in the loader's parts when the workers were started
+        self.given: dict[str, Any] = {}
         #: what was counted and noted in the end, of an engine that is closed
         self._last = Stats()
         self._last_record = Record()

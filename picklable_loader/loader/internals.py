@@ -41,8 +41,6 @@ class Internals:
         #: persistent workers, and the iterator that has them
         self.driver: Driver | None = None
         self.iterator: weakref.ref[Any] | None = None
-        #: what `noted` has found in the dataset when the workers were started
-        self.given: dict[str, Any] = {}
         #: parts of the loader that were looked through for generators which no state holds
         self.looked: set[str] = set()
         #: the program was warned of generators that first batches make

@@ -13,12 +13,13 @@ from torch.utils.data import Dataset
 from ..core.checks import whole_number
 from ..core.cursor import Saved
 from ..core.snapshot import from_plain, to_plain
+from ..epoch.changed_data import changed
 from ..epoch.driver import Driver
 from ..epoch.history import History
 from ..epoch.position import Position
 from ..epoch.spec import Spec
 from ..epoch.turns import still
-from ..epoch.unsaved import warn_of_another_pass
+from ..epoch.unsaved import parts_of, warn_of_another_pass
 from ..errors import LoaderWarning, warn
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
@@ -197,10 +198,14 @@ class PicklableIterator(Generic[_T]):
         names = spec.options.other_batches(now)
         if id(self.loader.collate_fn) != self._collates:
             names.append("collate_fn")
+        if not self._history.choice.reaches(spec.dataset):
+            parts = parts_of(spec, self.loader.collate_fn)
+            found = changed(parts, self._driver.given)
+            names += [name for at in found if (name := at.removeprefix("loader.")) not in names]
         if names:
             warn(
-                f"{', '.join(names)} of the loader was set in mid-epoch: this pass goes on with "
-                "the old value, and its pickle with the new one. Set it between two passes, or "
+                f"{', '.join(names[:4])} of the loader was set in mid-epoch: this pass goes on "
+                "with the old value, and its pickle with the new one. Set it between passes; or "
                 "save state_dict() and build the loader with the old value to finish this epoch"
             )
 

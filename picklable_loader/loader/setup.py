@@ -140,7 +140,8 @@ def _arg_of(
 
 def warn_of_changes(loader: Owner[Any], spec: Spec) -> None:
     """Warn of what has changed since the persistent workers were started."""
-    warn_of_changed(parts_of(spec, loader.collate_fn), loader._pl.given)
+    driver = loader._pl.driver
+    warn_of_changed(parts_of(spec, loader.collate_fn), driver.given if driver else {})
 
 
 def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
@@ -155,7 +156,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
                 "memory, so each worker may grow to the size of all. Make it a "
                 "picklable_loader.PackedList, an array, or a tensor, which workers share"
             )
-    inner.given = noted(parts_of(spec, loader.collate_fn)) if spec.lives_on else {}
+    driver.given = noted(parts_of(spec, loader.collate_fn)) if spec.workers else {}
     options, job = spec.options, job_of(loader, spec)
     in_torchs_way, batch = options.seeding == "worker", partial(Batch, inner.turn, job.draws)
     if job.draws:

@@ -420,7 +420,7 @@ class Staged(Noisy):
         self.cache: dict[int, int] = {0: 0}
         self.lazy: Any = None
         self.files: list[int] = []
-        self.epoch = 0
+        self.epoch, self.transform = 0, int
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -436,6 +436,7 @@ CHANGED: dict[str, Callable[[Any, Staged], object]] = {
     "weights": _set(weights=np.zeros(3)),
     "epoch": lambda loader, data: data.set_epoch(3),
     "level": _set(level=2),
+    "transform": _set(transform=float),
 }
 UNCHANGED: dict[str, Callable[[Any, Staged], object]] = {
     "nothing": _set(),
@@ -478,6 +479,45 @@ def test_a_change_that_persistent_workers_never_get_is_named_once(name: str, wit
 @pytest.mark.parametrize("name", UNCHANGED)
 def test_what_is_no_change_for_persistent_workers_is_not_told(name: str) -> None:
     assert not _changed(UNCHANGED[name], num_workers=1, persistent_workers=True)
+
+
+def _in_mid_epoch(change: Any, **options: Any) -> tuple[Any, bytes, list[str]]:
+    """An iterator, its pickle after a change of the program's, and what the save has warned of."""
+    data = Staged()
+    loader = DataLoader(data, BATCH, seed=1, **options)
+    iterator = iter(loader)
+    next(iterator)
+    change(loader, data)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        saved = pickle.dumps(iterator)
+    return iterator, saved, [str(each.message) for each in given]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_pickle_names_a_change_in_mid_epoch_that_no_worker_gets(
+    name: str, persistent: bool
+) -> None:
+    options: dict[str, Any] = {"num_workers": 1, "persistent_workers": persistent}
+    *_, (text,) = _in_mid_epoch(CHANGED[name], **options)
+    assert text.startswith(f"dataset.{name} of the loader was set in mid-epoch")
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_a_pickle_does_not_name_what_is_no_change(name: str, persistent: bool) -> None:
+    options: dict[str, Any] = {"num_workers": 1, "persistent_workers": persistent}
+    assert not _in_mid_epoch(UNCHANGED[name], **options)[2]
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_without_workers_a_change_in_mid_epoch_counts_for_the_pass_and_for_its_pickle(
+    name: str,
+) -> None:
+    iterator, saved, said = _in_mid_epoch(CHANGED[name])
+    assert not said
+    assert [*map(repr, pickle.loads(saved))] == [*map(repr, iterator)]
 
 
 class Scaled(IterableDataset[int]):

@@ -17,7 +17,9 @@ def difference(expected: Any, found: Any, path: str) -> str | None:
     if type(expected) is not type(found):
         return f"{path}: expected {type(expected).__name__}, found {type(found).__name__}"
     if isinstance(expected, torch.Tensor | np.ndarray):
-        return None if _same_array(expected, found) else _differ(expected, found, path)
+        if _same_array(expected, found):
+            return None
+        return _differ(expected, found, path) + _how_far(expected, found)
     if isinstance(expected, Mapping):
         if list(expected) != list(found):
             return _differ(list(expected), list(found), f"{path}.keys()")
@@ -47,6 +49,16 @@ def _same_array(expected: Any, found: Any) -> bool:
 
 def _differ(expected: Any, found: Any, path: str) -> str:
     return f"{path}: expected {_short(expected)}, found {_short(found)}"
+
+
+def _how_far(expected: Any, found: Any) -> str:
+    """How far two arrays of floats are apart: a repr does not show the last bits."""
+    try:
+        one, other = (torch.as_tensor(each).double() for each in (expected, found))
+        most = float((one - other).abs().max())
+    except Exception:  # other shapes, or a dtype without numbers
+        return ""
+    return f" (at most {most:.1e} apart)"
 
 
 def _short(value: Any) -> str:

@@ -48,8 +48,11 @@ CONTENT = (
     "that the loader does not know of (a numpy Generator, a library's own): seed it from "
     "picklable_loader.current_seed(), or register seed_hooks=. Or it keeps something from sample "
     "to sample (a counter, a cache): compute it from the index instead. Or it looks at the "
-    "worker's number. Or a stream finds its position by reading again in its first next(), behind "
-    "the batch's seed: read again within load_state_dict, or within iter()."
+    "worker's number. Or the values are next to equal: torch computes in several threads in this "
+    "process and in one thread in a worker, which rounds otherwise; call torch.set_num_threads(1). "
+    "Or it goes through a set, which has another order in another process or after a pickle: sort "
+    "it. Or a stream finds its position by reading again in its first next(), behind the batch's "
+    "seed: read again within load_state_dict, or within iter()."
 )
 LENGTH = (
     "The epoch has another number of batches. Usually the sampler's iteration depends on something "

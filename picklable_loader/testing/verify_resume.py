@@ -308,7 +308,9 @@ def _check_in_child(subject: bytes, tasks: list[_Task], expected: list[Trace]) -
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder, "work")
         work.write_bytes(subject + cloudpickle.dumps((tasks, expected)))
-        code = f"from {__name__} import _child; import sys; _child(sys.argv[1])"
+        # As many threads as here: other ones round otherwise, and the program chooses them.
+        threads = torch.get_num_threads()
+        code = f"from {__name__} import _child; import sys; _child(sys.argv[1], {threads})"
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         done = subprocess.run(
             [sys.executable, "-c", code, str(work)],
@@ -324,7 +326,8 @@ def _check_in_child(subject: bytes, tasks: list[_Task], expected: list[Trace]) -
         raise error
 
 
-def _child(path: str) -> None:
+def _child(path: str, threads: int) -> None:
+    torch.set_num_threads(threads)
     with open(path, "rb") as file:
         subject, (tasks, expected) = pickle.load(file), pickle.load(file)
     for task in tasks:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -410,3 +411,61 @@ def test_a_class_of_a_script_that_dill_changes_is_an_error_of_the_codec_and_no_h
         [sys.executable, "-c", LOSES_A_BASE], capture_output=True, text=True, timeout=240
     )
     assert done.stdout.splitlines() == ["codec True True"] * 2, done.stderr
+
+
+class RoundedByThreads(Dataset[torch.Tensor]):
+    """As a sum is that torch shares out among its threads."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(()) + torch.get_num_threads() * 2**-22
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_last_bits_that_depend_on_threads_are_found_and_are_gone_with_one_thread() -> None:
+    def make(num_workers: int = 0) -> DataLoader[Any]:
+        return DataLoader(RoundedByThreads(), 2, num_workers=num_workers)
+
+    with pytest.raises(ResumeError, match=r"2\.4e-07 apart[\s\S]*set_num_threads\(1\)") as raised:
+        verify_resume(make, steps=(1,))
+    assert raised.value.what == "content"
+    torch.set_num_threads(1)
+    verify_resume(make, steps=(1,))
+
+
+SET = """
+import random
+from torch.utils.data import Dataset
+from picklable_loader import DataLoader
+from picklable_loader.testing import ResumeError, verify_resume
+
+class Tags(Dataset):
+    def __init__(self):
+        self.tags = {f"tag {number}" for number in range(50)}
+    def __len__(self):
+        return 20
+    def __getitem__(self, index):
+        return random.choice(list(self.tags))
+
+try:
+    verify_resume(lambda: DataLoader(Tags(), 4, seed=1), steps=(2,))
+except ResumeError as error:
+    print(error)
+"""
+
+
+def test_samples_that_depend_on_the_order_of_a_set_are_found(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SET)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert "content differs" in done.stdout and "it goes through a set" in done.stdout

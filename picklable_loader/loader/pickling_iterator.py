@@ -19,7 +19,7 @@ from ..epoch.history import History
 from ..epoch.position import Position
 from ..epoch.spec import Spec
 from ..epoch.turns import still
-from ..epoch.unsaved import parts_of, warn_of_another_pass
+from ..epoch.unsaved import warn_of_another_pass
 from ..errors import LoaderWarning, warn
 from ..saving.pickles.codecs import bare
 from ..saving.pickles.opened import Opened
@@ -29,7 +29,7 @@ from .copies import alone, apart, named_copy
 from .display.describe import Description, describe, in_one_line
 from .display.html import card
 from .pickling import Picklable, state_of, waits_for, warn_of_generators
-from .setup import batches_of, packing_of, spec_of
+from .setup import batches_of, copied_parts, packing_of, spec_of
 
 _T = TypeVar("_T", covariant=True)
 
@@ -199,8 +199,7 @@ class PicklableIterator(Generic[_T]):
         if id(self.loader.collate_fn) != self._collates:
             names.append("collate_fn")
         if not self._history.choice.reaches(spec.dataset):
-            parts = parts_of(spec, self.loader.collate_fn)
-            found = changed(parts, self._driver.given)
+            found = changed(copied_parts(self.loader, spec), self._driver.given)
             names += [name for at in found if (name := at.removeprefix("loader.")) not in names]
         if names:
             warn(

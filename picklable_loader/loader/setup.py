@@ -138,10 +138,15 @@ def _arg_of(
     return argument(make, start)
 
 
+def copied_parts(loader: Owner[Any], spec: Spec) -> dict[str, Any]:
+    """The loader's parts of which workers have copies, by their names."""
+    return {**parts_of(spec, loader.collate_fn), "worker_init_fn": loader.worker_init_fn}
+
+
 def warn_of_changes(loader: Owner[Any], spec: Spec) -> None:
     """Warn of what has changed since the persistent workers were started."""
     driver = loader._pl.driver
-    warn_of_changed(parts_of(spec, loader.collate_fn), driver.given if driver else {})
+    warn_of_changed(copied_parts(loader, spec), driver.given if driver else {})
 
 
 def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
@@ -156,7 +161,7 @@ def engine_of(loader: Owner[Any], driver: Driver, run: Run) -> Engine:
                 "memory, so each worker may grow to the size of all. Make it a "
                 "picklable_loader.PackedList, an array, or a tensor, which workers share"
             )
-    driver.given = noted(parts_of(spec, loader.collate_fn)) if spec.workers else {}
+    driver.given = noted(copied_parts(loader, spec)) if spec.workers else {}
     options, job = spec.options, job_of(loader, spec)
     in_torchs_way, batch = options.seeding == "worker", partial(Batch, inner.turn, job.draws)
     if job.draws:

@@ -70,7 +70,7 @@ def data_of(sampler: Any) -> Any:
 #: attributes of torch's samplers from which an order is drawn
 _SETTINGS = (
     *("weights", "indices", "replacement", "num_samples", "_num_samples", "shuffle"),
-    "num_replicas",
+    *("num_replicas", "rank"),
 )
 
 

@@ -274,3 +274,19 @@ def test_a_pickle_of_a_pass_warns_of_what_was_set_since_it_began(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pickle.dumps(iterator)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_pickle_of_a_pass_warns_of_a_worker_init_fn_that_its_workers_have_not_called(
+    persistent: bool,
+) -> None:
+    loader = DataLoader(range(6), 2, num_workers=1, persistent_workers=persistent)
+    iterator = iter(loader)
+    next(iterator)
+    loader.worker_init_fn = starts_with_anything
+    with pytest.warns(LoaderWarning, match="worker_init_fn of the loader was set in mid-epoch"):
+        pickle.dumps(iterator)
+    list(iterator)
+    if persistent:
+        with pytest.warns(LoaderWarning, match="worker_init_fn has changed since the persistent"):
+            iter(loader)

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +297,31 @@ def test_what_a_worker_cannot_open_is_an_error_of_the_programs(method: str, tran
     assert iterator.step == 0
     loader.multiprocessing_context = "fork"
     assert torch.cat(list(loader)).tolist() == list(range(8))
+
+
+class Thirds(Dataset[torch.Tensor]):
+    def __init__(self) -> None:
+        self.offset = torch.zeros(())
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.offset + torch.tensor(index / 3)
+
+
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_program_s_default_dtype_is_that_of_its_workers(method: str) -> None:
+    here = next(iter(DataLoader(Thirds(), 4)))
+    context: Any = {"num_workers": 1, "multiprocessing_context": method}
+    there = next(iter(DataLoader(Thirds(), 4, **context)))
+    assert here.dtype == there.dtype == torch.float64
+    assert torch.equal(here, there)

@@ -45,6 +45,7 @@ def work(line: WorkersEnd, job: Job | Payload, config: WorkerConfig, life: Any, 
     if stack is not None and STACK_SIGNAL is not None and hasattr(faulthandler, "register"):
         faulthandler.register(STACK_SIGNAL, file=stack.fileno(), all_threads=True)
     torch.multiprocessing._set_thread_name("pt_data_worker")  # what `top` shows, as under torch
+    torch.set_default_dtype(config.default_dtype)
     # Prints a line when the process dies of SIGBUS, SIGSEGV and the like.
     _set_worker_signal_handlers()
     try:

@@ -12,7 +12,7 @@ import random
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -61,6 +61,8 @@ class WorkerConfig:
     here: bool = False
     #: each stream reads a copy of the dataset that none has read before: it may be read again
     copies: bool = False
+    #: the program's: a spawned process has float32, and `torch.tensor(0.5)` another type there
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     @property
     def served(self) -> StreamShare:

@@ -27,17 +27,23 @@ def is_stateful(thing: Any) -> bool:
     Such are LitData's and MosaicML's: ``state_dict(num_samples, ...)`` is for their own loaders,
     which count the samples of all workers.
     """
-    if not _has_methods(thing):
+    if not _has_methods(thing) or _holds_weights(thing):
         return False
     return all(getattr_static(thing, method, None) is not None for method in _METHODS)
 
 
 def delegates_state(thing: Any) -> bool:
     """Its ``__getattr__`` finds the methods of what it wraps: their state lacks what it holds."""
-    return _has_methods(thing) and not is_stateful(thing)
+    return _has_methods(thing) and not is_stateful(thing) and not _holds_weights(thing)
 
 
 _METHODS = ("state_dict", "load_state_dict")
+
+
+def _holds_weights(thing: Any) -> bool:
+    """Its state is its data: a torch Module, or a TensorDict, which may be a dataset."""
+    method = getattr(getattr_static(thing, "state_dict", None), "__module__", None)
+    return str(method).startswith(("torch.nn.modules.", "tensordict."))
 
 
 def _has_methods(thing: Any) -> bool:

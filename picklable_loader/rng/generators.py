@@ -130,6 +130,15 @@ def capture_all() -> dict[str, Any]:
     return {"torch": _torch.capture(), "numpy": _numpy.capture(), "python": _py.capture()}
 
 
+def use_mersenne_twister() -> None:
+    """Give numpy the global bit generator that batches are drawn from, in a worker.
+
+    A fork has the program's, which `np.random.set_bit_generator` may have exchanged.
+    """
+    if not isinstance(_get_bits(), np.random.MT19937):
+        _set_bits(np.random.MT19937(0))
+
+
 def restore_all(states: dict[str, Any]) -> None:
     """Put those that are named at captured states."""
     for name, state in states.items():

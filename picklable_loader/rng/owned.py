@@ -7,6 +7,7 @@ finds it, and in the global variables that the code of these reads. It calls nob
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import random
 from collections import Counter, deque
@@ -67,6 +68,8 @@ _32_BITS = 0xFFFFFFFF
 _WORDS = 625
 #: methods of Hugging Face's collators: the first makes a generator by the second, when it is needed
 _LAZY, _MAKE = "create_rng", "get_generator"
+#: albumentations': AlbumentationsX adds a worker's own seed to that of its `set_random_seed`
+_BY_GENERATORS = "random_generator", "py_random"
 #: this layer may not import it
 _ITERATOR = ("picklable_loader", "LoaderIterator")
 #: their referents are all that is of interest in them
@@ -234,14 +237,19 @@ def seed_each(found: Seedable, seed: int) -> None:
 
 
 def _by_protocol(thing: Any, name: str, seed: int) -> None:
-    if name != _LAZY:
-        getattr(thing, name)(seed=seed & _32_BITS)
+    seed &= _32_BITS
+    if name == _BY_GENERATORS[0]:
+        thing.set_random_state(np.random.default_rng(seed), random.Random(seed))
+    elif name != _LAZY:
+        getattr(thing, name)(seed=seed)
     elif thing.seed is not None:  # otherwise it draws from the global generators
-        thing.generator = thing.get_generator(seed & _32_BITS)
+        thing.generator = thing.get_generator(seed)
+        if hasattr(thing, "_generator_pid"):  # it makes another one in another process
+            thing._generator_pid = os.getpid()
 
 
 def _protocol(kind: type[Any]) -> str | None:
-    """The method by which its objects seed all that they own: albumentations', or monai's.
+    """How its objects seed all that they own, by a method of albumentations' or of monai's.
 
     Hugging Face's collators make their ``generator`` with the first batch, which is too late.
     """
@@ -250,12 +258,21 @@ def _protocol(kind: type[Any]) -> str | None:
     if all(type(getattr_static(kind, name, None)) is FunctionType for name in (_LAZY, _MAKE)):
         return _LAZY
     for name in ("set_random_seed", "set_random_state"):
-        method = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
-        if type(method) is FunctionType:
-            with suppress(TypeError):
-                signature(method).bind(None, seed=0)
-                return name
+        if _takes(kind, name, "seed"):
+            both = name == "set_random_seed" and _takes(kind, "set_random_state", *_BY_GENERATORS)
+            return _BY_GENERATORS[0] if both else name
     return None
+
+
+def _takes(kind: type[Any], name: str, *arguments: str) -> bool:
+    method = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    if type(method) is not FunctionType:
+        return False
+    try:
+        signature(method).bind(None, **dict.fromkeys(arguments))
+    except TypeError:
+        return False
+    return True
 
 
 def _goes_on(thing: Any, ours: bool, owners: set[int]) -> bool:

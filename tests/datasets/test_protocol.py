@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from laws.observe import expected_warnings, lists
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Sampler, StackDataset, Subset
 from zoo.datasets import Numbers as Squared
@@ -275,3 +276,37 @@ def test_a_save_says_that_it_lacks_the_state_of_a_dataset_within_one_without_a_s
     ):
         iterator.state_dict()
     iterator.state_dict()
+
+
+class WithWeights(torch.nn.Module):
+    """A dataset that computes its samples; its state is its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(300, 300)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class WithAPosition(WithWeights):
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return {"at": 1}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_weights_of_a_dataset_are_no_position_and_are_not_in_its_state(
+    num_workers: int,
+) -> None:
+    assert not is_stateful(WithWeights()) and is_stateful(WithAPosition())
+    loader: Any = DataLoader(WithWeights(), 2, num_workers=num_workers)  # type: ignore[arg-type]
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    assert len(pickle.dumps(state)) < 10_000  # and not 360 kB
+    again: Any = DataLoader(WithWeights(), 2)  # type: ignore[arg-type]
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in iterator]

@@ -17,7 +17,7 @@ import torch
 from laws.observe import expected_warnings, lists
 from torch.utils.data import Dataset, IterableDataset, Sampler, default_collate, get_worker_info
 from zoo import own_generators
-from zoo.datasets import Numbers
+from zoo.datasets import Noisy, Numbers
 from zoo.own_generators import noise as noise_of_another_module
 
 from picklable_loader import DataLoader
@@ -494,3 +494,20 @@ def test_a_collate_fn_that_reads_its_own_iterator_is_not_warned_of() -> None:
     next(own)
     own.state_dict()  # warnings are errors
     own = None
+
+
+@pytest.fixture
+def another_bit_generator() -> Iterator[None]:
+    before = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    np.random.set_bit_generator(np.random.PCG64(3))  # type: ignore[attr-defined]
+    yield
+    np.random.set_bit_generator(before)  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("another_bit_generator")
+def test_a_batch_is_the_same_in_a_worker_where_the_program_has_exchanged_numpy_s_generator() -> (
+    None
+):
+    here, there = (lists(DataLoader(Noisy(), 4, seed=1, num_workers=n)) for n in (0, 1))
+    assert here == there
+    assert type(np.random.get_bit_generator()) is np.random.PCG64  # type: ignore[attr-defined]

@@ -45,6 +45,42 @@ class Pipeline:
         return self.py_random.random() + float(self.generator.random())
 
 
+class AddsTheWorkersSeed(Pipeline):
+    """As AlbumentationsX does; its other method takes generators as they are."""
+
+    def set_random_seed(self, seed: int | None) -> None:
+        worker = get_worker_info()
+        super().set_random_seed(seed if worker is None else (seed or 0) + worker.seed)
+
+    def set_random_state(
+        self, random_generator: np.random.Generator, py_random: random.Random
+    ) -> None:
+        self.generator, self.py_random = random_generator, py_random
+
+
+class MasksByProcess:
+    """A collator with Hugging Face's protocol: it makes its generator anew in each process."""
+
+    seed: int | None = 42
+
+    def __init__(self) -> None:
+        self.generator: Any = None
+        self._generator_pid: int | None = None
+
+    def get_generator(self, seed: int) -> torch.Generator:
+        return torch.Generator().manual_seed(seed)
+
+    def create_rng(self) -> None:
+        worker = get_worker_info()
+        self.generator = self.get_generator(42 + (0 if worker is None else worker.id))
+        self._generator_pid = os.getpid()
+
+    def random(self) -> float:
+        if self.generator is None or self._generator_pid != os.getpid():
+            self.create_rng()
+        return float(torch.rand((), generator=self.generator))
+
+
 class Randomizable:
     """A transform with monai's protocol: its class owns a generator until it has one."""
 
@@ -106,6 +142,8 @@ UNSEEDABLE: dict[str, Callable[[], dict[str, Any]]] = {
 SEEDED: dict[str, Callable[[], dict[str, Any]]] = {
     **{name: make for name, make in KINDS.items() if name not in UNSEEDABLE},
     "albumentations": lambda: {"dataset": Draws(Pipeline())},
+    "AlbumentationsX": lambda: {"dataset": Draws(AddsTheWorkersSeed())},
+    "a collator that looks at its process": lambda: {"dataset": Draws(MasksByProcess())},
     "monai": lambda: {"dataset": Draws(Randomizable())},
     "spawned": lambda: {"dataset": Draws(Spawns())},
     "bits": lambda: {"dataset": OfBits()},

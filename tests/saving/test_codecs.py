@@ -16,6 +16,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from multiprocessing.shared_memory import ShareableList, SharedMemory
 from typing import Any
 
 import cloudpickle
@@ -804,6 +805,14 @@ def test_one_that_a_name_leads_to_stays_the_one_there_is() -> None:
 # --- what belongs to its process -----------------------------------------------------------------
 
 REFERENT = Noisy()
+
+
+def removed(shared: Any) -> Any:
+    """It has no name any more, so that nothing is left."""
+    getattr(shared, "shm", shared).unlink()
+    return shared
+
+
 BOUND: dict[str, Callable[[], Any]] = {
     "a binary file": lambda: open(__file__, "rb"),
     "a text file": lambda: open(__file__),
@@ -817,6 +826,8 @@ BOUND: dict[str, Callable[[], Any]] = {
     "a map of memory": lambda: mmap.mmap(-1, 10),
     "a generator": lambda: (row for row in range(3)),
     "a database": lambda: sqlite3.connect(":memory:"),
+    "shared memory": lambda: removed(SharedMemory(create=True, size=10)),
+    "a list in shared memory": lambda: removed(ShareableList([1])),
 }
 
 

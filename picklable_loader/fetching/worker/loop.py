@@ -10,7 +10,7 @@ from torch._utils import ExceptionWrapper
 
 from ...core.events import Failed, LastState
 from ...errors import StreamError
-from ...rng.generators import capture_all
+from ...rng.generators import capture_all, use_mersenne_twister
 from ..transport.channels import Channel
 from ..transport.messages import Answer, Request, read_request
 from .collate import collate_into
@@ -24,6 +24,7 @@ def serve(channel: Channel, job: Job | Exception, config: WorkerConfig) -> None:
     An exception in place of the job is the answer to all of them.
     """
     torch.set_num_threads(1)
+    use_mersenne_twister()
     collate_into(channel.allocate)
     worker = None if isinstance(job, Exception) else _Worker(job, config)
     done_ns: int | None = None

@@ -20,7 +20,7 @@ import torch
 
 from ...errors import CannotSaveError
 from .codecs import newobj
-from .picklers import BOUND_TO_PROCESS, check_movable, is_data, written
+from .picklers import BOUND_TO_PROCESS, check_movable, ends_with_program, is_data, written
 from .size import in_words
 from .stock import STOCK
 
@@ -299,6 +299,11 @@ def _advice(obj: Any, codecs: tuple[str, ...]) -> str:
         return (
             "open it in worker_init_fn or when it is first needed, and drop it in the "
             "__getstate__ of its owner"
+        )
+    if ends_with_program(obj):
+        return (
+            "save state_dict() instead; or drop it in the __getstate__ of its owner, and make it "
+            "again in __setstate__"
         )
     if isinstance(obj, GeneratorType):
         return "keep what it is made from, or a class with __next__ and state_dict, instead"

@@ -178,7 +178,7 @@ class Plan:
     def seek(self) -> None:
         """Have the order go on at the next task, if it can be sought in."""
         if self.order.seekable:
-            self.order.seek(self._item(self.next_step, self.position))
+            self.order.seek(self.item(self.next_step, self.position))
 
     def draw(self) -> Task:
         """The next task.
@@ -256,7 +256,7 @@ class Plan:
             if length is not None and length - start >= count:
                 return Section(cast(RandomAccess, order), range(start, start + count))
         if order.seekable:
-            order.seek(self._item(step, start))
+            order.seek(self.item(step, start))
         return order.take(count)
 
     def share(self, step: int, start: int, items: Sequence[Any]) -> Task | None:
@@ -300,7 +300,7 @@ class Plan:
         """
         items, grouping = task.indices, self.grouping
         if self.order.seekable:
-            self.order.seek(self._item(task.step, task.position))
+            self.order.seek(self.item(task.step, task.position))
             items = self.order.take(grouping.batch_size * grouping.shard.world)
         elif self._alone and not self._gathered:
             items = [items]
@@ -313,7 +313,7 @@ class Plan:
         self.order.seek(0)
         return self.order.take(count)
 
-    def _item(self, step: int, position: int) -> int:
+    def item(self, step: int, position: int) -> int:
         """The number of a step's first item in the order."""
         return step * self.grouping.shard.world if self._by_batch else position
 
@@ -350,14 +350,14 @@ class Plan:
         length = self.order.length()
         if length is None:
             return None
-        left = max(0, length - self._item(self.next_step, self.position))
+        left = max(0, length - self.item(self.next_step, self.position))
         return sum(map(len, self._queues.values())) + batches_in(left, self.grouping)
 
     def _stride(self, wanted: int) -> int:
         # Batches of a list may have any size: their samples must be counted.
         passed, position, shard = 0, self.position, self.grouping.shard
         self.interrupted = True
-        self.order.seek(self._item(self.next_step, self.position))
+        self.order.seek(self.item(self.next_step, self.position))
         while passed < wanted:
             batches = self.order.take(min(wanted - passed, _STRIDE) * shard.world)
             if not batches:

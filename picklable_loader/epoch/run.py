@@ -32,7 +32,7 @@ from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode
 from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, from_text
-from .saved_feedback import restored_feedback, saved_feedback, saved_order
+from .saved_feedback import restored_feedback, saved_feedback, saved_order, state_before
 from .spec import Spec
 from .stream_states import read, savable, warn_of_drift, warn_of_lost, warn_of_lost_generators
 
@@ -174,13 +174,14 @@ class Run:
         undone = self._undone(behind) if behind else []
         step = undone[-1].delivered if undone else self.schedule.delivered
         next_step, position, pending = self._pending(step, undone)
+        before = None if undone or live else state_before(pending, self.order, self.schedule.plan)
+        if before is not None:  # these are drawn again
+            next_step, position, pending = pending[0].step, pending[0].position, ()
         window = tuple([self._as_saved(task, live) for task in pending]) if pending else ()
         positions = self._of_streams(live, undone) if self._streamed else ()
-        order: dict[str, Any] | None = None
-        if self.shared_seed is not None:
-            order = {"shared_seed": self.shared_seed}
-        elif self.order is not None:
-            order = saved_order(self.order, self.schedule, self.spec.sampler, live)
+        order: Any = None if self.shared_seed is None else {"shared_seed": self.shared_seed}
+        if order is None and self.order is not None:
+            order = before or saved_order(self.order, self.schedule, self.spec.sampler, live)
         untouched = order is None or self.spec.known
         return Cursor(
             epoch=self.epoch,
@@ -283,12 +284,14 @@ class Run:
 
     def saved(self, live: bool, behind: int = 0) -> Saved:
         """The position of the run, as a state holds it; see `cursor`."""
-        fits = self._fits or self.spec.fingerprint(self.streams.total)
+        cursor = self.cursor(live, behind)
+        grown = "grown_from" in (cursor.order or ())
+        fits = (None if grown else self._fits) or self.spec.fingerprint(self.streams.total)
         size = self._grouping.batch_size
         if fits["batch_size"] != size:  # the only setting that may change while a run lasts
             fits = {**fits, "batch_size": size}
         self._fits = self._source.fits = fits
-        return Saved(self.cursor(live, behind), fits)
+        return Saved(cursor, fits)
 
     def wrong_lengths(self) -> list[int]:
         """Streams that have had more or fewer batches in the epoch than the dataset says."""

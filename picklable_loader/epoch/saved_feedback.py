@@ -11,7 +11,10 @@ from ..core.feedback import Feedback
 from ..core.order import Listener, Order
 from ..core.plan import Plan
 from ..core.schedule import Schedule
+from ..core.streams import StreamPlan
+from ..core.task import Task
 from ..errors import SYMPTOMS, DamagedStateError, warn
+from ..orders.custom import CustomOrder
 from ..orders.given import taker_of
 from ..orders.unknown import saved_indices
 from ..saving.states.notes import notes_as_plain, notes_from_plain
@@ -60,6 +63,18 @@ def saved_order(
     if taker_of(order.iterator(), sampler) is None:
         return state
     return {**state, "tail": saved_indices(tail, live)}
+
+
+def state_before(
+    pending: Sequence[Task], order: Order | None, plan: Plan | StreamPlan
+) -> dict[str, Any] | None:
+    """The order's state before tasks that are pending, to draw them again; None: it has none."""
+    if not pending or not isinstance(order, CustomOrder) or not isinstance(plan, Plan):
+        return None
+    first = pending[0]
+    if first.step != plan.next_step - len(pending):  # some were delivered out of order
+        return None
+    return order.state_before(plan.item(first.step, first.position))
 
 
 def restored_feedback(cursor: Cursor, order: Order, plan: Plan) -> Feedback:

@@ -88,6 +88,14 @@ def _with_owners(paths: Iterable[str]) -> set[str]:
     return found
 
 
+def placeable(frozen: Frozen, there: Frozen) -> Frozen:
+    """Those of some attributes that a sampler with the attributes ``there`` has a place for.
+
+    An item of a list that is shorter there is left out: its state_dict has to make that.
+    """
+    return {path: form for path, form in frozen.items() if path in there or _may_lack(there, path)}
+
+
 def small(frozen: Frozen) -> Frozen:
     """The numbers, texts, flags and generators of these attributes."""
     return {

@@ -25,17 +25,20 @@ from ..rng.source import Setting, Source
 from ..saving.states.checksum import checksum
 from ..saving.states.plain import alike, decode, encode_state
 from .attribute_rngs import ATTRIBUTE_RNGS
-from .attributes import Frozen, changed, freeze, small, thaw
+from .attributes import Frozen, changed, freeze, placeable, small, thaw
 from .given import Event, goes_on, receiver_of, taker_of
+from .lent import Lent
 from .other_iterators import SamplerTurns
 from .replay import Record, Replay, next_items
-from .unknown import check_known, form_to_compare, once_only, pickles
+from .states_ahead import StatesAhead
+from .unknown import IS_POSITION, check_known, once_only, pickles
 
 _T = TypeVar("_T")
 
 #: A state_dict is believed to hold the position once so many takes in a row have changed it: the
 #: first one may also draw a permutation, or count an epoch.
 _PROOFS = 2
+_OF_SAMPLER = "state_dict() of the sampler: "
 
 
 class CustomOrder:
@@ -68,10 +71,8 @@ class CustomOrder:
         #: what the sampler is to receive
         self._heard: deque[Event] = deque()
         self._pickles: bool | None = None
-        #: form of the iterator that the program has, as it was last drawn from; None: it has none
-        self._lent: Any = None
-        #: the program has changed it, or may have
-        self._changed = False
+        self._ahead = StatesAhead()
+        self._lent = Lent()
 
     @property
     def to_restore(self) -> bool:
@@ -112,7 +113,9 @@ class CustomOrder:
             self._pass_on()  # what it receives changes its state as well
             before = self._own_state()
             steady = alike(before, self._own_state())  # it may show its calls, or the time
+        self._ahead.note(self.record.taken, self._sampler, self._iterator)
         taken = self._draw(self._next, count)
+        self._ahead.drawn(taken)
         if before is not None and taken:
             self._moved_to = self._own_state()
             self._moves.append(steady and not alike(before, self._moved_to))
@@ -147,8 +150,8 @@ class CustomOrder:
         if self._iterator is None:
             self.open()
         self._pass_on()
-        if lend and self._lent is None:
-            self._lent = self._form()
+        if lend and not self._lent:
+            self._lent.note(self._iterator, self._sampler)
         return cast("Iterator[Any]", self._iterator)
 
     def _pass_on(self) -> None:
@@ -163,7 +166,7 @@ class CustomOrder:
             self.record.log = None  # a replay could not tell these draws from those of `take`
 
     def seek(self, position: int) -> None:
-        raise NotImplementedError("a custom sampler's order cannot be sought in")
+        raise NotImplementedError("it cannot be sought in")
 
     def length(self) -> int | None:
         return length_of(self._sampler)
@@ -195,15 +198,25 @@ class CustomOrder:
         except CannotSaveError as error:
             if lacks:
                 error.reason += "; and state_dict() lacks the generators that it draws from"
+                error.advice += f"; {IS_POSITION}"
             if lacks or not moves:
                 raise
             self._add_own_state(state, live)  # the best there is, as nothing speaks against it
         return state
 
+    def state_before(self, taken: int) -> dict[str, Any] | None:
+        """The state in which so many indices were taken; None: see `StatesAhead`."""
+        own = None if self._lent else self._ahead.before(taken)
+        if own is None or not all(self._moves) or self._lacks_generators() or self.listens:
+            return None
+        attributes = self._placeable(changed(self.record.before, *self._source.origins))
+        state = {"opens": self.record.opens, "taken": taken, "ended": False}
+        return {**state, "iterator_state": own, "sampler": attributes}
+
     def again(self, sampler: Any, source: Source) -> Replay | None:
         """The epoch from its beginning, by a copy of the sampler; None if that cannot be had."""
-        self._look()
-        if self.record.log is None or self.record.events or self._changed:
+        self._lent.look(self._iterator, self._sampler)
+        if self.record.log is None or self.record.events or self._lent.changed:
             return None
         # The epoch may have made attributes, which the class alone had before.
         undone = changed(self.record.before, freeze(sampler, source.dataset))
@@ -220,8 +233,7 @@ class CustomOrder:
 
     def _add_private(self, state: dict[str, Any]) -> None:
         if self._private is not None:
-            states = self._private.states
-            moved = {name: each for name, each in states.items() if each != self._start[name]}
+            moved = {n: s for n, s in self._private.states.items() if s != self._start[n]}
             state["universe"] = states_to_text(moved)
 
     def _stateful(self) -> Any:
@@ -248,24 +260,25 @@ class CustomOrder:
             what = "state_dict() of the sampler's iterator: "
             state["iterator_state"] = encode_state(self._iterator.state_dict(), what, live)
             # Its sampler may count epochs, of which iter() makes another order.
-            before, now = self.record.before, self._turns.frozen()
-            state["sampler"] = changed(before, *self._source.origins, now if live else before)
-            state |= {"between": between} if (between := changed(now, before)) else {}
+            before, now, origins = self.record.before, self._turns.frozen(), self._source.origins
+            state["sampler"] = self._placeable(changed(before, *origins, now if live else before))
+            between = self._placeable(changed(now, before))
+            state |= {"between": between} if between else {}
         else:
-            state["sampler_state"] = self._sampler_state(live)
+            state["sampler_state"] = encode_state(self._sampler.state_dict(), _OF_SAMPLER, live)
         if self.record.ended:
             state["after"] = small(changed(self._turns.frozen(), self._source.origin))
 
-    def _sampler_state(self, live: bool) -> Any:
-        return encode_state(self._sampler.state_dict(), "state_dict() of the sampler: ", live)
+    def _placeable(self, frozen: Frozen) -> Frozen:
+        return placeable(frozen, self._source.origin or self.record.before)
 
     def _no_replay(self) -> CannotSaveError | None:
         """The error if no replay leads to where the sampler is."""
         if not self._turns.newest:
             self.record.move(*self._turns.changes())
-        self._look()
+        self._lent.look(self._iterator, self._sampler)
         name = f"the iterator of the sampler {type(self._sampler).__qualname__}"
-        if self._changed:
+        if self._lent.changed:
             return CannotSaveError(
                 name,
                 "the program has it from get_sampler_iter(), and has changed it or may have",
@@ -304,23 +317,9 @@ class CustomOrder:
     def _add_changed_state(self, state: dict[str, Any], live: bool) -> None:
         if self._moved_to is not None and is_stateful(self._sampler):
             # No position, but what the program has changed in mid-epoch: weights, a curriculum.
-            known = all(self._moves) and not self._loaded
-            if not (known and alike(self._moved_to, self._own_state())):
-                state["sampler_state"] = self._sampler_state(live)
-
-    def _form(self) -> Any:
-        """A form of the iterator that can be compared."""
-        if type(self._iterator).__module__ in ("builtins", "itertools"):
-            return []  # such as a generator: it has no attributes that could be changed
-        # An iterator that is the sampler is to be looked into, too.
-        sampler = None if self._iterator is self._sampler else self._sampler
-        return form_to_compare(self._iterator, sampler, None)
-
-    def _look(self) -> None:
-        """Note whether the program has changed the iterator that it has."""
-        if self._lent is not None and not self._changed:
-            now = self._form()
-            self._changed = type(now) is not list or now != self._lent
+            same = alike(self._moved_to, self._own_state())
+            if not all(self._moves) or self._loaded or not same:
+                state["sampler_state"] = encode_state(self._sampler.state_dict(), _OF_SAMPLER, live)
 
     # --- restoring -------------------------------------------------------------------------------
 
@@ -419,13 +418,13 @@ class CustomOrder:
         """Let the sampler act; without a seed, note from which global generators it draws."""
         if not self._turns.newest:
             self.record.move(*self._turns.begin())
-        if self._lent is None:
+        if not self._lent:
             return self._draw_alone(act, argument)
-        self._look()
+        self._lent.look(self._iterator, self._sampler)
         try:
             return self._draw_alone(act, argument)
         finally:
-            self._lent = self._form()
+            self._lent.note(self._iterator, self._sampler)
 
     def _draw_alone(self, act: Callable[[Any], _T], argument: Any) -> _T:
         if self._private is not None:

@@ -29,6 +29,13 @@ OTHERS = (Dataset, DataLoader, torch.nn.Module, io.IOBase)
 _MOST_BYTES = 1 << 16
 
 
+#: advice on generators that a sampler owns and its state_dict does not hold
+IS_POSITION = (
+    "If the sampler goes on exactly from its state_dict alone, set its attribute "
+    "state_is_position = True"
+)
+
+
 def once_only(sampler: Any) -> CannotSaveError:
     """The error for a sampler that is an iterator, for example a generator."""
     return CannotSaveError(
@@ -50,7 +57,13 @@ def saved_indices(drawn: Any, live: bool) -> Any:
             "the sampler has given None as the index of a sample, and workers have it ahead",
             "Give another index, for example -1; or use num_workers=0, which draws none ahead",
         )
-    return encode_state(drawn, "an index that the sampler has given: ", live)
+    try:
+        return encode_state(drawn, "an index that the sampler has given: ", live)
+    except CannotSaveError as error:
+        error.advice += (
+            f". Workers have it ahead: prefetch_budget=1 draws none ahead. {IS_POSITION}"
+        )
+        raise
 
 
 def is_programs(value: Any) -> bool:

@@ -75,6 +75,23 @@ def test_the_epoch_goes_on_as_it_began_also_after_two_resumes(
     assert values(iterator) == values(once) == values(twice)
 
 
+@pytest.mark.parametrize("door", ["pickle", "state"])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_saves_before_and_after_it_has_grown_are_exact(kind: str, door: str) -> None:
+    data = Buffer()
+    iterator = iter(build(data, kind))
+    next(iterator)
+    saved = [pickle.dumps(iterator)]
+    for count in (0, 3, 4):
+        data.grow(count)
+        iterator.state_dict()
+        saved.append(pickle.dumps(iterator))
+    last = resumed(door, iterator, lambda: build(data, kind))
+    rest = values(iterator)
+    assert values(last) == rest
+    assert all(values(pickle.loads(each)) == rest for each in saved)
+
+
 @pytest.mark.parametrize("kind", SAMPLERS)
 def test_the_next_epoch_has_the_new_samples(kind: str) -> None:
     data = Buffer()

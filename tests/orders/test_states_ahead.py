@@ -1,0 +1,162 @@
+"""Samplers that yield objects and have a state, as lhotse's: workers have some objects ahead."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch.utils.data import Dataset, Sampler
+
+from picklable_loader import DataLoader
+from picklable_loader.errors import CannotSaveError
+
+N = 24
+
+
+class Cut:
+    """No state can hold it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class Speech(Dataset[Any]):
+    def __getitem__(self, index: Any) -> Any:
+        cuts = index if isinstance(index, list) else [index]
+        return [cut.number for cut in cuts], random.random()
+
+
+class Stats:
+    def __init__(self) -> None:
+        self.drawn = 0
+
+
+class Cuts(Sampler[Any]):
+    """It is its own iterator, and begins a new log with each epoch."""
+
+    def __init__(self, log: Any) -> None:
+        self.at, self.epoch, self.log = 0, 0, log
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        return N
+
+    def __next__(self) -> Any:
+        if self.at == N:
+            self.at, self.epoch = 0, self.epoch + 1
+            raise StopIteration
+        if isinstance(self.log, dict):
+            stats = self.log.setdefault(self.epoch, Stats())
+        else:
+            if len(self.log) <= self.epoch:
+                self.log.append(Stats())
+            stats = self.log[self.epoch]
+        stats.drawn += 1
+        self.at += 1
+        return Cut((self.at * 7 + self.epoch) % N)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.epoch = state["at"], state["epoch"]
+        if not isinstance(self.log, dict):
+            self.log.extend(Stats() for _ in range(self.epoch - len(self.log)))
+
+
+class Shuffled(Cuts):
+    """Its generator is not in its state: it is made anew for each epoch."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__(log)
+        self.rng = random.Random(0)
+
+    def __next__(self) -> Any:
+        cut = super().__next__()
+        self.rng.seed(cut.number)
+        return Cut(self.rng.randrange(1000))
+
+
+LOGS = {"list": list, "dict": dict, "deque": deque}
+
+
+def build(sampler: Any, workers: int, batch_size: int | None = None, **options: Any) -> Any:
+    return DataLoader(
+        Speech(),
+        batch_size,
+        sampler=sampler,
+        num_workers=workers,
+        seed=1,
+        collate_fn=as_they_are,
+        **options,
+    )
+
+
+def as_they_are(samples: Any) -> Any:
+    return samples
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("workers, later", [(0, 0), (0, 2), (2, 0), (2, 3)])
+@pytest.mark.parametrize("log", LOGS)
+def test_a_state_has_the_sampler_s_state_from_before_what_workers_have_ahead(
+    log: str, workers: int, later: int, batch_size: int | None, epoch: int, steps: int
+) -> None:
+    loader = build(Cuts(LOGS[log]()), workers, batch_size)
+    for _ in range(epoch):
+        list(loader)
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    again = build(Cuts(LOGS[log]()), later, batch_size)
+    again.load_state_dict(state)
+    assert list(again) == list(iterator)
+    assert list(again) == list(loader)
+
+
+def test_a_save_after_a_resume_is_exact_as_well() -> None:
+    loader = build(Cuts([]), 2)
+    iterator = iter(loader)
+    for _ in range(2):
+        next(iterator)
+        again = build(Cuts([]), 2)
+        again.load_state_dict(loader.state_dict())
+        loader, iterator, left = again, iter(again), iterator
+        next(left), next(iterator)
+    assert list(iterator) == list(left)
+
+
+def test_one_with_a_generator_has_to_say_that_its_state_is_its_position() -> None:
+    iterator = iter(build(Shuffled([]), 2))
+    next(iterator)
+    with pytest.raises(CannotSaveError, match="state_is_position = True"):
+        iterator.state_dict()
+    sampler = Shuffled([])
+    sampler.state_is_position = True  # type: ignore[attr-defined]
+    iterator = iter(build(sampler, 2))
+    next(iterator)
+    again = build(Shuffled([]), 2)
+    again.load_state_dict(iterator.state_dict())
+    assert list(again) == list(iterator)
+
+
+class NotItsOwnIterator(Cuts):
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(N):
+            yield Cut(number)
+
+
+def test_with_another_iterator_a_save_says_how_to_draw_nothing_ahead() -> None:
+    iterator = iter(build(NotItsOwnIterator([]), 2))
+    next(iterator)
+    with pytest.raises(CannotSaveError, match="prefetch_budget=1 draws none ahead"):
+        iterator.state_dict()

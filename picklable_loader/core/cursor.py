@@ -51,6 +51,9 @@ class Cursor(NamedTuple):
     #: of a pass with one stream: people's code in it sees torch's ``get_worker_info()``, as in a
     #: worker; None: see `sees_worker_info`
     worker_info: bool | None = None
+    #: by path, the generators that the dataset owns, as they were when the epoch began, if a
+    #: stream is to be read again from its start
+    dataset_rng: dict[str, Any] = _EMPTY
     #: the epoch that ``set_epoch`` has last set on the dataset; None if it was never called
     announced: int | None = None
     #: the epoch of the pass after this one, which ``set_epoch`` has chosen; None: the next number

@@ -41,6 +41,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
         "again": (dict,),
         "batches": (int,),
         "worker_info": (bool,),
+        "dataset_rng": (dict,),
         "announced": (int, _NULL),
         "next_epoch": (int,),
         "counted": (bool,),

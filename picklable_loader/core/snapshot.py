@@ -63,6 +63,8 @@ def to_plain(cursor: Cursor, fits: Mapping[str, Any]) -> dict[str, Any]:
     seen = cursor.worker_info
     if seen is not None and seen != usually_sees_worker_info(cursor):
         state["worker_info"] = seen
+    if cursor.dataset_rng:
+        state["dataset_rng"] = {**cursor.dataset_rng}
     if cursor.counted:
         state["counted"] = True
     if cursor.rank is not None:
@@ -108,6 +110,7 @@ def from_plain(state: Mapping[str, Any], live: bool = False) -> Saved:
         num_streams=state.get("num_streams"),
         batches=state.get("batches"),
         worker_info=state.get("worker_info"),
+        dataset_rng=dict(state.get("dataset_rng", {})),
         next_epoch=state.get("next_epoch"),
         counted=state.get("counted", False),
         rank=_rank(state),

@@ -28,6 +28,7 @@ from ..saving.states.plain import decode
 from ..saving.states.torchdata import is_torchdatas
 from ..saving.states.torchdata import read as read_torchdata
 from ..saving.states.tree import check_checksum, copied
+from . import dataset_rng
 from .fits import fit, own_streams
 from .from_torchdata import taken_over
 from .spec import Spec
@@ -73,6 +74,7 @@ def check(spec: Spec, source: Source, saved: Saved) -> None:
     source.check(cursor.rng, cursor.workers)
     _check_workers(spec, cursor)
     _check_streams(spec, cursor)
+    dataset_rng.check(cursor.dataset_rng)
     if spec.iterable:
         if cursor.order is not None:
             check_fields(cursor.order, "order of DataPipes", "order.")

@@ -13,6 +13,7 @@ from ..errors import CannotSaveError
 from ..fetching.worker.baseline import Baseline
 from ..saving.pickles.picklers import to_bytes
 from ..saving.pickles.placeholder import is_absent
+from .dataset_rng import put_back
 from .history import History
 from .spec import Spec
 from .stream_states import settle, state_now
@@ -42,6 +43,8 @@ def take_over(history: History, spec: Spec, dataset: Any) -> None:
     """Bring the attached dataset to the state of the one that the pickle lacks."""
     drift = history.past.get("changed", ())
     history.source.dataset, history.past = dataset, {}
+    if history.position is not None and history.position.start is not None:
+        put_back(dataset, history.position.start.cursor.dataset_rng)
     announced = history.choice.announced
     if spec.workers:  # they are given these states later
         if announced is not None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.budget import Policy
+from ..core.cursor import Cursor
 from ..core.streams import StreamPosition
 from ..rng.generators import states_from_text, states_to_text
+from .dataset_rng import at_begin, for_replays
 from .spec import Spec
 from .stream_states import savable, warn_of_drift, warn_of_lost
 
@@ -73,9 +75,11 @@ def streams_left(
     else:
         warn_of_drift(spec.dataset, positions, drift)
     apart = positions and spec.streams.shard.world > 1
+    saved, owned = savable(positions, live), at_begin(Cursor(), spec)
     return {
-        "streams": savable(positions, live),
+        "streams": saved,
         "num_streams": spec.streams.total if apart else None,
         "batches": spec.batches if positions else None,
         "worker_info": spec.reads_copies if positions else None,
+        "dataset_rng": for_replays(owned, saved, live) if saved else owned,
     }

@@ -32,6 +32,7 @@ from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode
 from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, from_text
+from .dataset_rng import at_begin, for_replays
 from .saved_feedback import restored_feedback, saved_feedback, saved_order, state_before
 from .spec import Spec
 from .stream_states import read, savable, warn_of_drift, warn_of_lost, warn_of_lost_generators
@@ -74,15 +75,13 @@ class Run:
     ) -> None:
         self.spec = spec
         self._source = source
-        self.start = start
-        self.draws_as = start.draws_as
+        self.start, self.draws_as = start, start.draws_as
         self._lives_on = self.draws_as == "persistent_workers"
         self._carryover = carryover
         self._fits: dict[str, Any] | None = None
         self._grouping = spec.grouping
         self.writer = Writer()
-        self.epoch = start.epoch
-        self.announced = start.announced
+        self.epoch, self.announced = start.epoch, start.announced
         self.shared_seed: int | None = None
         self.base_seed = 0
         #: the seed with which the workers are, or were, started
@@ -123,6 +122,7 @@ class Run:
             self.shared_seed = int(start.order["shared_seed"])
         else:
             self.shared_seed = shared_seeds.draw(spec.dataset, self.epoch)
+        self._dataset_rng = at_begin(start, spec)
         #: None: iterable-style data
         self.order = None if spec.iterable else self._make_order()
         self.settings = settings_of(spec.sampler)
@@ -193,6 +193,7 @@ class Run:
             num_streams=self.streams.total if positions and self.streams.shard.world > 1 else None,
             batches=self.batches,
             worker_info=self.worker_info if positions else None,
+            dataset_rng=for_replays(self._dataset_rng, positions, live),
             rank=self._rank(window, positions, order),
             base_seed=self.base_seed,
             worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,

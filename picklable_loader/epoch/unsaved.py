@@ -112,7 +112,8 @@ def warn_of_unsaved(
         warn(
             f"the state of the dataset {type(spec.dataset).__qualname__} lacks the samples in the "
             "buffer of its shuffle: a resume reads the epoch again from its beginning. Shuffle by "
-            "picklable_loader.ShuffleBuffer around the dataset, and it goes on at once",
+            "picklable_loader.ShuffleBuffer around the dataset, and it goes on at once. If its own "
+            "shuffle() has no seed=, another program has another order",
             ReplayWarning,
         )
         looked.add("dataset")

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from ..core.checks import whole_number
 from ..datasets.datapipes import wrapped
+from ..epoch import dataset_rng
 from ..epoch.attached import give_back, left_behind, take_over
 from ..epoch.fits import unlike_its_pickle
 from ..epoch.history import History
@@ -300,6 +301,8 @@ def load_into(
             warn_of_moved(spec, position.start.cursor)
         changed = [] if spec.reads_copies else history.past_by_now().get("changed", [])
         warn_of_later_attributes(spec, position.start.cursor, begun, changed)
+    if position.start is not None:
+        dataset_rng.put_back(spec.dataset, position.start.cursor.dataset_rng)
     adopt(loader, position.seed)
     if program is not None:
         program.restore()

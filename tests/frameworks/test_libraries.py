@@ -31,7 +31,7 @@ def _of(library: str, **options: object) -> Options:
 _CASES: dict[str, Options] = {
     "Hugging Face datasets, map-style": _of("hf map"),
     "Hugging Face datasets, streamed": _of("hf stream"),
-    "the same, `ShuffleBuffer` or `.shuffle()`": _of("hf shuffled"),
+    "the same, `ShuffleBuffer` or `.shuffle(seed=)`": _of("hf shuffled"),
     "webdataset, `.shuffle()`": _of("webdataset"),
     "LitData": _of("litdata", checkpoint=[3, 13], no=_OTHERS[1:]),
     "LitData, the page's class": _of("litdata counted", checkpoint=[3, 13], no=_OTHERS),

@@ -12,7 +12,7 @@ from ...core.fields import ITERABLE
 from ...core.shard import Shard, StreamShare
 from ...core.snapshot import to_plain
 from ...core.streams import StreamPosition
-from ...errors import DamagedStateError, RanksError
+from ...errors import DamagedStateError, RanksError, warn
 from .skip import left_on_rank, read
 from .tree import with_checksum
 
@@ -21,11 +21,16 @@ _OF_STREAMS = {"step", "next_step", "streams", "num_streams", "rank", "batches"}
 #: and those that share an order: each may have drawn further ahead, and have workers of its own;
 #: before they have agreed on a seed, each has its own generators
 _OF_AN_ORDER = {"next_step", "position", "window", "order", "rng", "draws_as", "worker_seed"}
-_OF_A_BEGINNING = {"rank", "rng", "draws_as", "worker_seed"}
+_OF_A_BEGINNING = {"rank", "rng", "draws_as", "worker_seed", "dataset_rng"}
 #: missing ranks that an error names
 _MOST_NAMED = 8
 
 _PROBLEM = "these states cannot be merged into one for all ranks"
+_OWN_RNG = (
+    "the ranks' datasets own generators in other states, and the merged state has none of them: "
+    "streams that are read again may differ. Seed them alike on all ranks, or give the dataset "
+    "state_dict and load_state_dict"
+)
 _EACH = "Give the state of each rank once."
 _UNLIKE = "Take the states of all ranks at the same moment of the same pass."
 _APART = (
@@ -70,7 +75,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         _check_complete(saved)
     if all(is_beginning(each.cursor) for each in unended):
         _compare(saved, _OF_A_BEGINNING)  # rank 0's generators draw the seed
-        return with_checksum(to_plain(cursor._replace(rank=None), fits))
+        return with_checksum(to_plain(_with_rng(cursor, unended)._replace(rank=None), fits))
     if all(each.cursor.num_streams is None for each in unended):
         if cursor.rank is not None:
             raise RanksError(_PROBLEM, _APART)
@@ -78,12 +83,12 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         in_step = all(_had_its_last(each, unended[0]) for each in ended)
         _compare(unended if in_step else saved, _OF_AN_ORDER)
         return with_checksum(to_plain(cursor, fits))
-    _compare(unended, _OF_STREAMS)
+    _compare(unended, _OF_STREAMS | {"dataset_rng"})
     several = [cursor for cursor, _ in saved if cursor.streams]  # a beginning may have none
     _compare([Saved(Cursor(num_streams=c.num_streams, rank=c.rank), {}) for c in several], {"rank"})
     streams, again = _streams(saved, after)
     steps = sum(position.given for position in streams)
-    merged = cursor._replace(
+    merged = _with_rng(cursor, unended)._replace(
         streams=streams,
         num_streams=None,
         again=again,
@@ -93,6 +98,14 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         next_step=steps,
     )
     return with_checksum(to_plain(merged, fits))
+
+
+def _with_rng(cursor: Cursor, saved: list[Saved]) -> Cursor:
+    """The cursor, with the generators of the ranks' datasets only if they are in one state."""
+    if all(each.cursor.dataset_rng == cursor.dataset_rng for each in saved):
+        return cursor
+    warn(_OWN_RNG)
+    return cursor._replace(dataset_rng={})
 
 
 def _has_ended(cursor: Cursor, after: int) -> bool:

@@ -1,0 +1,78 @@
+"""Generators that an iterable-style dataset owns, as they were when the epoch began.
+
+A stream without a state is read again from its start. The dataset of another program has other
+generators, if the operating system has seeded them: the shuffle of that epoch would be another one.
+So a state holds them, and `DataLoader.load_state_dict` puts them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ..core.cursor import Cursor
+from ..core.fields import check_attributes
+from ..core.streams import StreamPosition
+from ..datasets.datapipes import is_iter_datapipe
+from ..errors import SYMPTOMS, DamagedStateError, warn
+from ..orders.attribute_rngs import ATTRIBUTE_RNGS
+from ..rng.owned import ids_of_global, owned_in
+from ..rng.reads import by_name
+from .spec import Spec
+
+#: by path, the kind of a generator, and its state as a plain value
+Rngs = dict[str, list[Any]]
+
+
+def at_begin(start: Cursor, spec: Spec) -> Rngs:
+    """Those of the epoch that begins, or goes on from ``start``; none of map-style data."""
+    if start.dataset_rng or not spec.iterable or is_iter_datapipe(spec.dataset):
+        return start.dataset_rng  # DataPipes are seeded in each epoch
+    found: Rngs = {}
+    for path, generator in _owned(spec.dataset).items():
+        kind = next((k for k, rng in ATTRIBUTE_RNGS.items() if isinstance(generator, rng.kind)), "")
+        with suppress(Exception):  # of a class of the program's, or the system's own
+            found[path] = [kind, ATTRIBUTE_RNGS[kind].save(generator)]
+    return found
+
+
+def for_replays(rngs: Rngs, positions: Iterable[StreamPosition], live: bool) -> Rngs:
+    """Those that a saved state needs: one of its streams is read again. A pickle has all."""
+    states = (position.state for position in positions if not position.ended)
+    again = live or any(not state or not state.keys() & {"dataset", "iterator"} for state in states)
+    return rngs if again else {}
+
+
+def check(saved: Mapping[str, Any]) -> None:
+    """Raise DamagedStateError unless these are what `at_begin` gives."""
+    check_attributes(saved, "dataset_rng")
+    for path, (kind, form) in saved.items():
+        try:
+            rng = ATTRIBUTE_RNGS[kind]
+            rng.restore(rng.make(form), form)
+        except SYMPTOMS as error:
+            field = f"dataset_rng.{path}"[:200]
+            raise DamagedStateError(field, "a generator's state", error) from error
+
+
+def put_back(dataset: Any, saved: Mapping[str, Any]) -> None:
+    """Set the dataset's generators; warn of those that it does not have."""
+    owned, missing = _owned(dataset) if saved else {}, []
+    for path, (kind, form) in saved.items():
+        if isinstance(owned.get(path), ATTRIBUTE_RNGS[kind].kind):
+            ATTRIBUTE_RNGS[kind].restore(owned[path], form)
+        else:
+            missing.append(path)
+    if missing:
+        warn(
+            f"the state has the generator {', '.join(missing[:4])}, and the dataset "
+            f"{type(dataset).__qualname__} has none there: what is read again may differ. Build "
+            "the dataset as it was built when the state was saved"
+        )
+
+
+def _owned(dataset: Any) -> dict[str, Any]:
+    found = owned_in({"dataset": dataset}, ids_of_global(), reads=False)
+    kinds = tuple(rng.kind for rng in ATTRIBUTE_RNGS.values())
+    return {path: each for path, each in found if isinstance(each, kinds) and not by_name(path)}

@@ -1,0 +1,218 @@
+"""Streams that are read again, of datasets whose generators the operating system has seeded."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from laws.observe import lists
+from torch.utils.data import IterableDataset
+
+from picklable_loader import DataLoader, from_json, merge_states, to_json
+from picklable_loader.errors import DamagedStateError, LoaderWarning, ReplayWarning
+
+pytestmark = pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+
+N = 24
+
+
+class Transform:
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def __call__(self, value: int) -> float:
+        if isinstance(self.rng, torch.Generator):
+            return value + float(torch.rand((), generator=self.rng))
+        bits = isinstance(self.rng, np.random.BitGenerator)
+        return value + float(np.random.Generator(self.rng).random() if bits else self.rng.random())
+
+
+class Rows(IterableDataset[float]):
+    """Without a state: its iterator is a generator."""
+
+    def __init__(self, rng: Any) -> None:
+        self.transform = Transform(rng)
+
+    def __iter__(self) -> Iterator[float]:
+        for row in range(N):
+            yield self.transform(row)
+
+
+def of_torch() -> torch.Generator:
+    generator = torch.Generator()
+    generator.seed()
+    return generator
+
+
+#: each seeded by the operating system
+RNGS = {
+    "numpy": np.random.default_rng,
+    "bits": np.random.PCG64,
+    "legacy": np.random.RandomState,
+    "python": random.Random,
+    "torch": of_torch,
+}
+
+
+def build(kind: str, num_workers: int, **options: Any) -> DataLoader[Any]:
+    return DataLoader(Rows(RNGS[kind]()), 4, num_workers=num_workers, seed=1, **options)
+
+
+def by_json(loader: Any) -> dict[str, Any]:
+    return from_json(to_json(loader.state_dict()))
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", RNGS)
+def test_a_state_has_the_generators_that_a_replay_draws_from(
+    kind: str, num_workers: int, steps: int
+) -> None:
+    loader = build(kind, num_workers)
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    again = build(kind, num_workers)
+    again.load_state_dict(by_json(loader))
+    resumed = iter(again)
+    next(resumed), next(iterator)
+    third = build(kind, num_workers)
+    third.load_state_dict(by_json(again))
+    rest = lists(iterator)
+    assert lists(resumed) == rest == lists(third)
+    following = lists(loader)
+    assert lists(again) == following == lists(third)
+
+
+@pytest.mark.parametrize("kind", RNGS)
+def test_so_has_a_state_of_an_epoch_s_end(kind: str) -> None:
+    loader = build(kind, 2)
+    list(loader)
+    again = build(kind, 2)
+    again.load_state_dict(by_json(loader))
+    assert lists(again) == lists(loader)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_so_has_one_of_a_pass_that_goes_on_from_a_pickle(num_workers: int) -> None:
+    iterator = iter(build("numpy", num_workers))
+    next(iterator)
+    unpickled = pickle.loads(pickle.dumps(iterator))
+    next(unpickled), next(iterator)
+    again = build("numpy", num_workers)
+    again.load_state_dict(by_json(unpickled))
+    rest = lists(iterator)
+    assert lists(unpickled) == rest == lists(again)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_dataset_that_is_attached_gets_them_as_well(num_workers: int) -> None:
+    iterator = iter(build("numpy", num_workers, pickle_dataset=False))
+    next(iterator)
+    unpickled = pickle.loads(pickle.dumps(iterator))
+    unpickled.attach(Rows(np.random.default_rng()))
+    assert lists(unpickled) == lists(iterator)
+
+
+class WithState(Rows):
+    def __init__(self, rng: Any) -> None:
+        super().__init__(rng)
+        self.at = 0
+
+    def __iter__(self) -> Iterator[float]:
+        while self.at < N:
+            self.at += 1
+            yield self.transform(self.at)
+        self.at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "rng": self.transform.rng.bit_generator.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at, self.transform.rng.bit_generator.state = state["at"], state["rng"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_dataset_that_saves_its_own_needs_them_for_streams_only_that_have_not_begun(
+    num_workers: int,
+) -> None:
+    def stateful() -> Any:
+        return DataLoader(WithState(np.random.default_rng()), 4, num_workers=num_workers)
+
+    loader = stateful()
+    iterator = iter(loader)
+    needed = []
+    for _ in range(3):
+        next(iterator)
+        state = loader.state_dict()
+        needed.append("dataset_rng" in state)
+    assert needed == ([True, False, False] if num_workers else [False] * 3)
+    loader = stateful()
+    iterator = iter(loader)
+    next(iterator)
+    again = stateful()
+    again.load_state_dict(loader.state_dict())
+    assert lists(again) == lists(iterator)
+
+
+def state_of(rng: Any, rank: int) -> dict[str, Any]:
+    loader: Any = DataLoader(Rows(rng), 4, shard=(rank, 2), shard_tail="uneven", seed=1)
+    iterator = iter(loader)
+    next(iterator)
+    state: dict[str, Any] = loader.state_dict()
+    return state
+
+
+def test_a_merged_state_has_those_that_all_ranks_have_in_one_state() -> None:
+    alike = merge_states([state_of(np.random.default_rng(5), rank) for rank in range(2)])
+    assert [*alike["dataset_rng"]] == ["dataset.transform.rng"]
+    with pytest.warns(LoaderWarning, match="Seed them alike on all ranks"):
+        apart = merge_states([state_of(np.random.default_rng(), rank) for rank in range(2)])
+    assert "dataset_rng" not in apart
+
+
+def test_a_dataset_without_that_generator_is_named() -> None:
+    loader = build("numpy", 0)
+    next(iter(loader))
+    again: Any = DataLoader(Rows(np.random.RandomState()), 4, seed=1)
+    with pytest.warns(LoaderWarning, match="generator dataset.transform.rng, and the dataset Rows"):
+        again.load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        ["numpy", {}],
+        ["Generator", {"bit_generator": "os"}],
+        ["Generator", 5],
+        ["generator", "low:"],
+        "Generator",
+        ["random", [3, [1], None]],
+    ],
+)
+def test_what_is_no_generator_s_state_is_refused_and_nothing_is_loaded(found: Any) -> None:
+    loader = build("numpy", 0)
+    next(iter(loader))
+    state = loader.state_dict()
+    state["dataset_rng"] = {"dataset.transform.rng": found}
+    del state["checksum"]
+    again = build("numpy", 0)
+    before = again.dataset.transform.rng.bit_generator.state  # type: ignore[attr-defined]
+    with pytest.raises(DamagedStateError, match="dataset_rng"):
+        again.load_state_dict(state)
+    after = again.dataset.transform.rng.bit_generator.state  # type: ignore[attr-defined]
+    assert before == after
+
+
+def test_a_replay_still_says_how_much_it_reads_again() -> None:
+    loader = build("numpy", 0)
+    next(iter(loader))
+    again = build("numpy", 0)
+    again.load_state_dict(loader.state_dict())
+    with pytest.warns(ReplayWarning, match="1 batch"):
+        next(iter(again))

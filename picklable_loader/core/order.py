@@ -96,7 +96,7 @@ class Lengths(NamedTuple):
     total: int
 
     def restored(self, saved: Mapping[str, Any] | None) -> Lengths:
-        """Those that an epoch was begun with, where these are the lengths now.
+        """The lengths that an epoch was begun with, where these are the ones now.
 
         ``saved`` is the order's state; None: the epoch begins.
 
@@ -112,7 +112,7 @@ class Lengths(NamedTuple):
         return Lengths(*was)
 
     def saved(self, now: Lengths) -> dict[str, list[int]]:
-        """What an order's state holds of them: nothing, unless the dataset has grown since."""
+        """The part of an order's state: empty, unless the dataset has grown since."""
         grown = self != now and self.source <= now.source and self.total <= now.total
         return {"grown_from": [*self]} if grown else {}
 

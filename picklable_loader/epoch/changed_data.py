@@ -1,4 +1,4 @@
-"""What the program changes in dataset or collate_fn while workers have copies.
+"""Changes that the program makes in dataset or collate_fn while workers have copies.
 
 They go on with the earlier value, as in torch. Workers of a resume are new, and have the later one.
 """
@@ -27,8 +27,8 @@ def noted(parts: dict[str, Any], defaults: bool = True) -> dict[str, Any]:
     them, so no other object has their ``id`` meanwhile.
 
     Numbers and text are noted as they are, containers, arrays and transforms by their identity.
-    What is None or empty may be filled when it is first needed: None. With ``defaults``, numbers
-    and text of a class count for an object that may be given its own.
+    An attribute that is None or empty may be filled when it is first needed: None. With
+    ``defaults``, numbers and text of a class count for an object that may be given its own.
     """
     found: dict[str, Any] = {f"loader.{name}": id(part) for name, part in parts.items()}
     owners = (owner for name, part in parts.items() for owner in within(part, f"loader.{name}"))

@@ -26,7 +26,7 @@ Rngs = dict[str, list[Any]]
 
 
 def at_begin(start: Cursor, spec: Spec) -> Rngs:
-    """Those of the epoch that begins, or goes on from ``start``; none of map-style data."""
+    """The generators of an epoch that begins, or goes on from ``start``; none of map-style data."""
     if start.dataset_rng or not spec.iterable or is_iter_datapipe(spec.dataset):
         return start.dataset_rng  # DataPipes are seeded in each epoch
     found: Rngs = {}
@@ -38,7 +38,7 @@ def at_begin(start: Cursor, spec: Spec) -> Rngs:
 
 
 def for_replays(rngs: Rngs, positions: Iterable[StreamPosition], live: bool) -> Rngs:
-    """Those that a saved state needs: one of its streams is read again. A pickle has all."""
+    """The part that a saved state needs: all, if a stream is read again, or in a pickle."""
     states = (position.state for position in positions if not position.ended)
     again = live or any(not state or not state.keys() & {"dataset", "iterator"} for state in states)
     return rngs if again else {}

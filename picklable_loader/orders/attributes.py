@@ -89,9 +89,9 @@ def _with_owners(paths: Iterable[str]) -> set[str]:
 
 
 def placeable(frozen: Frozen, there: Frozen) -> Frozen:
-    """Those of some attributes that a sampler with the attributes ``there`` has a place for.
+    """The attributes that can be set on a sampler which has the attributes ``there``.
 
-    An item of a list that is shorter there is left out: its state_dict has to make that.
+    An item of a list that is shorter there is left out: the state_dict has to make that.
     """
     return {path: form for path, form in frozen.items() if path in there or _may_lack(there, path)}
 

@@ -8,7 +8,7 @@ from .unknown import form_to_compare
 
 
 class Lent:
-    """What ``get_sampler_iter()`` has given to the program; nothing, before that is called."""
+    """The iterator that ``get_sampler_iter()`` has given to the program; false before that."""
 
     def __init__(self) -> None:
         #: form of the iterator, as it was last drawn from; None: the program does not have it

@@ -19,7 +19,7 @@ _MOST = 4096
 
 
 class StatesAhead:
-    """What a sampler's ``state_dict`` gave before each draw; of one that is its own iterator."""
+    """The results of ``state_dict`` before each draw, of a sampler that is its own iterator."""
 
     def __init__(self) -> None:
         self._states: deque[tuple[int, Any]] = deque(maxlen=_MOST)

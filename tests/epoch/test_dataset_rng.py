@@ -171,6 +171,10 @@ def state_of(rng: Any, rank: int) -> dict[str, Any]:
 def test_a_merged_state_has_those_that_all_ranks_have_in_one_state() -> None:
     alike = merge_states([state_of(np.random.default_rng(5), rank) for rank in range(2)])
     assert [*alike["dataset_rng"]] == ["dataset.transform.rng"]
+    needed, other = (state_of(np.random.default_rng(5), rank) for rank in range(2))
+    del other["dataset_rng"], other["checksum"]  # as of a rank whose streams have states
+    for states in ([needed, other], [other, needed]):
+        assert [*merge_states(states)["dataset_rng"]] == ["dataset.transform.rng"]
     with pytest.warns(LoaderWarning, match="Seed them alike on all ranks"):
         apart = merge_states([state_of(np.random.default_rng(), rank) for rank in range(2)])
     assert "dataset_rng" not in apart

@@ -101,11 +101,12 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _with_rng(cursor: Cursor, saved: list[Saved]) -> Cursor:
-    """The cursor, with the generators of the ranks' datasets only if they are in one state."""
-    if all(each.cursor.dataset_rng == cursor.dataset_rng for each in saved):
-        return cursor
-    warn(_OWN_RNG)
-    return cursor._replace(dataset_rng={})
+    """The cursor, with the generators of the ranks' datasets if they are all in one state."""
+    found = [each.cursor.dataset_rng for each in saved if each.cursor.dataset_rng]
+    if any(each != found[0] for each in found):
+        warn(_OWN_RNG)
+        found = []
+    return cursor._replace(dataset_rng=found[0] if found else {})
 
 
 def _has_ended(cursor: Cursor, after: int) -> bool:

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from ..datasets.protocol import is_stateful
-from ..errors import SYMPTOMS, DamagedStateError, UsageError
+from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, UsageError
 from ..rng.generators import GLOBAL
 from ..rng.source import Source
 from ..saving.states.arrays import NotPlain
@@ -88,12 +88,26 @@ def _with_owners(paths: Iterable[str]) -> set[str]:
     return found
 
 
-def placeable(frozen: Frozen, there: Frozen) -> Frozen:
+def placeable(frozen: Frozen, there: Frozen, sampler: Any) -> Frozen:
     """The attributes that can be set on a sampler which has the attributes ``there``.
 
     An item of a list that is shorter there is left out: the state_dict has to make that.
+
+    Raises:
+        CannotSaveError: one is of an object that is not there.
     """
-    return {path: form for path, form in frozen.items() if path in there or _may_lack(there, path)}
+    found = {path: form for path, form in frozen.items() if path in there or _may_lack(there, path)}
+    for path in frozen.keys() - found.keys():
+        owner = path
+        while owner not in there:
+            owner = owner.rpartition(".")[0]
+        if there[owner][0] == "object":
+            raise CannotSaveError(
+                f"the sampler {type(sampler).__qualname__}",
+                f"its attribute {path} is of an object that a new sampler does not have",
+                "Make that object in __init__, or hold the attribute in state_dict",
+            )
+    return found
 
 
 def small(frozen: Frozen) -> Frozen:

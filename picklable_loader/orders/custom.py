@@ -262,15 +262,16 @@ class CustomOrder:
             # Its sampler may count epochs, of which iter() makes another order.
             before, now, origins = self.record.before, self._turns.frozen(), self._source.origins
             state["sampler"] = self._placeable(changed(before, *origins, now if live else before))
-            between = self._placeable(changed(now, before))
+            between = self._placeable(changed(now, before), self._opened)
             state |= {"between": between} if between else {}
         else:
             state["sampler_state"] = encode_state(self._sampler.state_dict(), _OF_SAMPLER, live)
         if self.record.ended:
             state["after"] = small(changed(self._turns.frozen(), self._source.origin))
 
-    def _placeable(self, frozen: Frozen) -> Frozen:
-        return placeable(frozen, self._source.origin or self.record.before)
+    def _placeable(self, frozen: Frozen, opened: Frozen | None = None) -> Frozen:
+        there = {**(self._source.origin or self.record.before), **(opened or {})}
+        return placeable(frozen, there, self._sampler)
 
     def _no_replay(self) -> CannotSaveError | None:
         """The error if no replay leads to where the sampler is."""
@@ -352,6 +353,7 @@ class CustomOrder:
         here = self._private or self._source.globals()
         aside = GeneratorStates(here.run(capture_all))  # what it draws here was drawn before
         self._iterator = aside.run(iter, self._sampler)
+        self._opened = self._turns.frozen()
         if "iterator_state" in saved:
             thaw(self._sampler, saved.get("between", self.record.before))
             self._iterator.load_state_dict(decode(saved["iterator_state"]))
@@ -436,8 +438,7 @@ class CustomOrder:
         return self._source.globals().run(self._noted, act, argument)  # type: ignore[no-any-return]
 
     def _noted(self, act: Callable[[Any], _T], argument: Any) -> _T:
-        opens, taken = self.record.opens, self.record.taken
-        found = capture_all()
+        opens, taken, found = self.record.opens, self.record.taken, capture_all()
         try:
             return act(argument)
         finally:

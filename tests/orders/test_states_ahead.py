@@ -160,3 +160,82 @@ def test_with_another_iterator_a_save_says_how_to_draw_nothing_ahead() -> None:
     next(iterator)
     with pytest.raises(CannotSaveError, match="prefetch_budget=1 draws none ahead"):
         iterator.state_dict()
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.given = 0
+
+
+class Walk:
+    """An iterator with a state, which counts in what its sampler has made for it."""
+
+    def __init__(self, counts: Counts) -> None:
+        self.at, self.counts = 0, counts
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == N:
+            raise StopIteration
+        self.at += 1
+        self.counts.given += 1
+        return (self.at + self.counts.given) % N
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.at = state["at"]
+
+
+class MakesItsCounts(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        self.counts = Counts()
+        return Walk(self.counts)
+
+
+def test_attributes_of_an_object_that_iter_makes_are_put_back() -> None:
+    def walking() -> Any:
+        return DataLoader(range(N), 3, sampler=MakesItsCounts())  # type: ignore[arg-type]
+
+    iterator = iter(walking())
+    next(iterator), next(iterator)
+    once = walking()
+    once.load_state_dict(iterator.state_dict())
+    resumed = iter(once)
+    next(resumed), next(iterator)
+    twice = walking()
+    twice.load_state_dict(resumed.state_dict())
+    rest = [batch.tolist() for batch in iterator]
+    assert rest == [batch.tolist() for batch in resumed] == [batch.tolist() for batch in twice]
+
+
+class MakesItsCountsLate(Sampler[int]):
+    """It makes them in its first epoch, and goes on counting in later ones."""
+
+    def __iter__(self) -> Iterator[int]:
+        if "counts" not in vars(self):
+            self.counts = Counts()
+        self.counts.given += 1
+        return WalkAlone(self.counts)
+
+
+class WalkAlone(Walk):
+    """It looks at the counts, and does not change them."""
+
+    def __next__(self) -> int:
+        if self.at == N:
+            raise StopIteration
+        self.at += 1
+        return (self.at + self.counts.given) % N
+
+
+def test_attributes_of_an_object_that_a_new_sampler_lacks_are_refused_at_the_save() -> None:
+    loader: Any = DataLoader(range(N), 3, sampler=MakesItsCountsLate())  # type: ignore[arg-type]
+    list(loader)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    with pytest.raises(CannotSaveError, match="counts.given is of an object that a new sampler"):
+        iterator.state_dict()

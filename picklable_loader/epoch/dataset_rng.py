@@ -39,6 +39,8 @@ def at_begin(start: Cursor, spec: Spec) -> Rngs:
 
 def for_replays(rngs: Rngs, positions: Iterable[StreamPosition], live: bool) -> Rngs:
     """The part that a saved state needs: all, if a stream is read again, or in a pickle."""
+    if not rngs:
+        return rngs
     states = (position.state for position in positions if not position.ended)
     again = live or any(not state or not state.keys() & {"dataset", "iterator"} for state in states)
     return rngs if again else {}

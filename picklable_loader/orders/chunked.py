@@ -176,7 +176,10 @@ class ChunkedOrder:
     def state(self, live: bool) -> dict[str, Any] | None:
         if self._chunks is None:
             return None if self._setting.saved is None else dict(self._setting.saved)
-        return {**self._chunks.state(), **self.lengths.saved(self._lengths_now())}
+        state = self._chunks.state()
+        if self.source_length() != self.lengths.source:  # each step may be saved: one `len` then
+            state |= self.lengths.saved(self._lengths_now())
+        return state
 
     def _lengths_now(self) -> Lengths:
         return Lengths(self.source_length(), len(self.sampler))

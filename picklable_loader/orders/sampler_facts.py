@@ -20,6 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from ..datasets.protocol import length_of
 from ..errors import warn
+from ..rng.reads import ATOMS
 from .shuffle_sampler import ShuffleSampler
 from .torch_samplers import is_known
 
@@ -92,9 +93,11 @@ def warn_of_settings(sampler: Any, before: dict[str, tuple[Any, int]]) -> None:
     found = []
     for name, (value, changes) in before.items():
         now = getattr(sampler, name, None)
+        if now is value and type(value) in ATOMS:
+            continue
         if name in ("data_source", "dataset"):
             now = length_of(now)
-            if name == "data_source" and now is not None and now > value:
+            if now == value or (name == "data_source" and now is not None and now > value):
                 continue  # the order's state has the length that it began with
         same = now is value or (type(now) is int and now == value)
         if not same or _changes(now) != changes:

@@ -122,9 +122,10 @@ def _pickler_over(base: Any, codec: str, dill: Any, containers: bool) -> Any:
 
         def reducer_override(self, obj: Any) -> Any:
             found = self._refer(obj)
-            if found is None:
-                (check_movable if codec != "pickle" else _check_outlives)(obj)
+            if found is None and type(obj).__module__ in _END_WITH_PROGRAM:
+                _refuse(obj)
             if found is None and codec != "pickle":
+                check_movable(obj)
                 if type(obj) in _LOCKS:
                     return _LOCKS[type(obj)], ()
                 if isinstance(obj, io.IOBase) and (name := _standard(obj)):
@@ -209,7 +210,8 @@ def check_movable(obj: Any) -> None:
     cloudpickle makes a StringIO of an open file, and bytes of a memoryview. dill makes an empty
     temporary file of one that is gone. Both copy a thread, or a weak reference, that leads nowhere.
     """
-    _check_outlives(obj)
+    if ends_with_program(obj):
+        _refuse(obj)
     if not isinstance(obj, BOUND_TO_PROCESS) or _standard(obj) or _says_what(obj):
         return
     raise TypeError(f"a {type(obj).__name__} belongs to its process, and cannot go into a pickle")
@@ -217,13 +219,15 @@ def check_movable(obj: Any) -> None:
 
 def ends_with_program(obj: Any) -> bool:
     """A Manager's dict, or shared memory: pickle writes an address or a name that will be gone."""
-    return type(obj).__module__ in ("multiprocessing.managers", "multiprocessing.shared_memory")
+    return type(obj).__module__ in _END_WITH_PROGRAM
 
 
-def _check_outlives(obj: Any) -> None:
-    if ends_with_program(obj):
-        name = type(obj).__name__
-        raise TypeError(f"a {name} ends with this program, and no other one can load its pickle")
+_END_WITH_PROGRAM = frozenset({"multiprocessing.managers", "multiprocessing.shared_memory"})
+
+
+def _refuse(obj: Any) -> None:
+    name = type(obj).__name__
+    raise TypeError(f"a {name} ends with this program, and no other one can load its pickle")
 
 
 def _standard(obj: Any) -> str:

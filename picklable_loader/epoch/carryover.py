@@ -10,7 +10,7 @@ from ..core.budget import Policy
 from ..core.cursor import Cursor
 from ..core.streams import StreamPosition
 from ..rng.generators import states_from_text, states_to_text
-from .dataset_rng import at_begin, for_replays
+from .dataset_rng import at_begin, for_replays, held_by
 from .spec import Spec
 from .stream_states import savable, warn_of_drift, warn_of_lost
 
@@ -70,12 +70,13 @@ def streams_left(
         drift: attributes of the program's own dataset that epochs have changed.
     """
     positions = positions_left(spec, states)
+    owned = at_begin(Cursor(), spec)
     if live:
         warn_of_lost(spec, positions)
     else:
-        warn_of_drift(spec.dataset, positions, drift)
+        warn_of_drift(spec.dataset, positions, drift, held_by(owned, spec))
     apart = positions and spec.streams.shard.world > 1
-    saved, owned = savable(positions, live), at_begin(Cursor(), spec)
+    saved = savable(positions, live)
     return {
         "streams": saved,
         "num_streams": spec.streams.total if apart else None,

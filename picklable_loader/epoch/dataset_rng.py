@@ -46,6 +46,11 @@ def for_replays(rngs: Rngs, positions: Iterable[StreamPosition], live: bool) -> 
     return rngs if again else {}
 
 
+def held_by(rngs: Rngs, spec: Spec) -> set[str]:
+    """The attributes that a state holds whole, of those that epochs change in this process."""
+    return set() if spec.reads_copies else {path.removeprefix("dataset.") for path in rngs}
+
+
 def check(saved: Mapping[str, Any]) -> None:
     """Raise DamagedStateError unless these are what `at_begin` gives."""
     check_attributes(saved, "dataset_rng")

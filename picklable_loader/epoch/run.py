@@ -32,7 +32,7 @@ from ..rng.source import Setting, Source, random_int64, rejoin
 from ..saving.states.plain import decode
 from ..saving.states.tree import Writer
 from .carryover import Carryover, as_text, from_text
-from .dataset_rng import at_begin, for_replays
+from .dataset_rng import at_begin, for_replays, held_by
 from .saved_feedback import restored_feedback, saved_feedback, saved_order, state_before
 from .spec import Spec
 from .stream_states import read, savable, warn_of_drift, warn_of_lost, warn_of_lost_generators
@@ -224,7 +224,7 @@ class Run:
         if live:
             warn_of_lost(self.spec, positions)
         else:
-            warn_of_drift(self.spec.dataset, positions)
+            warn_of_drift(self.spec.dataset, positions, held=held_by(self._dataset_rng, self.spec))
         return tuple(
             position.copy(since=[self._as_saved(task, live) for task in position.since])
             for position in savable(positions, live)

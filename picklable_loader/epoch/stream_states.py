@@ -59,9 +59,15 @@ def savable(positions: Iterable[StreamPosition], live: bool) -> tuple[StreamPosi
 
 
 def warn_of_drift(
-    dataset: Any, positions: Iterable[StreamPosition], known: Iterable[str] = ()
+    dataset: Any,
+    positions: Iterable[StreamPosition],
+    known: Iterable[str] = (),
+    held: Iterable[str] = (),
 ) -> None:
-    """Warn of attributes that earlier epochs have changed and no state holds, unless ``known``."""
+    """Warn of attributes that earlier epochs have changed and no state holds, unless ``known``.
+
+    A state has those that are ``held``, beside the streams' own states.
+    """
     known, names = list(known), set()
     for state in (position.state for position in positions):
         if isinstance(state, Baseline):
@@ -71,7 +77,7 @@ def warn_of_drift(
             names.update(entries.get("drift", ()))
             if entries.keys() & set(_STATES):
                 known = []  # the state holds them, or its iterator needs none of them
-    names.update(known)
+    names = names.union(known).difference(held)
     if names:
         warn(
             f"the dataset {type(dataset).__qualname__} has no state, and its epochs have changed "

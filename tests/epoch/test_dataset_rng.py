@@ -220,3 +220,31 @@ def test_a_replay_still_says_how_much_it_reads_again() -> None:
     again.load_state_dict(loader.state_dict())
     with pytest.warns(ReplayWarning, match="1 batch"):
         next(iter(again))
+
+
+class Drawing(IterableDataset[float]):
+    """The generator is an attribute of its own."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng()
+
+    def __iter__(self) -> Iterator[float]:
+        for row in range(N):
+            yield row + self.rng.random()
+
+
+@pytest.mark.parametrize("steps", [0, 2, 6])
+def test_a_later_epoch_without_workers_is_exact_and_no_save_warns(steps: int) -> None:
+    loader: Any = DataLoader(Drawing(), 4, seed=1)
+    list(loader)
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    state = loader.state_dict()
+    if steps == 6:
+        assert next(iterator, None) is None
+        state, iterator = loader.state_dict(), iter(loader)
+    again: Any = DataLoader(Drawing(), 4, seed=1)
+    again.load_state_dict(state)
+    assert lists(again) == lists(iterator)
+    assert lists(again) == lists(loader)

@@ -7,6 +7,7 @@ So a state holds them, and `DataLoader.load_state_dict` puts them back.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -41,9 +42,8 @@ def for_replays(rngs: Rngs, positions: Iterable[StreamPosition], live: bool) -> 
     """The part that a saved state needs: all, if a stream is read again, or in a pickle."""
     if not rngs:
         return rngs
-    states = (position.state for position in positions if not position.ended)
-    again = live or any(not state or not state.keys() & {"dataset", "iterator"} for state in states)
-    return rngs if again else {}
+    from_start = (not position.state_at for position in positions if not position.ended)
+    return rngs if live or any(from_start) else {}
 
 
 def held_by(rngs: Rngs, spec: Spec) -> set[str]:
@@ -80,6 +80,10 @@ def put_back(dataset: Any, saved: Mapping[str, Any]) -> None:
 
 
 def _owned(dataset: Any) -> dict[str, Any]:
-    found = owned_in({"dataset": dataset}, ids_of_global(), reads=False)
     kinds = tuple(rng.kind for rng in ATTRIBUTE_RNGS.values())
-    return {path: each for path, each in found if isinstance(each, kinds) and not by_name(path)}
+    paths, found = Counter[str](), dict[str, Any]()
+    for path, each in owned_in({"dataset": dataset}, ids_of_global(), reads=False):
+        if isinstance(each, kinds) and not by_name(path):
+            paths[path] += 1  # the items of a deque have one path
+            found[path if paths[path] == 1 else f"{path}#{paths[path]}"] = each
+    return found

@@ -202,8 +202,9 @@ class PicklableIterator(Generic[_T]):
             found = changed(copied_parts(self.loader, spec), self._driver.given)
             names += [name for at in found if (name := at.removeprefix("loader.")) not in names]
         if names:
+            named = ", ".join(names[:4]) + (", ..." if names[4:] else "")
             warn(
-                f"{', '.join(names[:4])} of the loader was set in mid-epoch: this pass goes on "
+                f"{named} of the loader was set in mid-epoch: this pass goes on "
                 "with the old value, and its pickle with the new one. Set it between passes; or "
                 "save state_dict() and build the loader with the old value to finish this epoch"
             )

@@ -6,6 +6,7 @@ the sampler's state from before them instead, and a resume draws them again.
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from typing import Any
 
@@ -14,15 +15,17 @@ from ..errors import CannotSaveError
 from ..saving.states.arrays import NotPlain
 from ..saving.states.plain import encode, encode_state
 
-#: more than any prefetch budget has tasks
-_MOST = 4096
+#: more than a usual prefetch budget has tasks
+_MOST = 256
+#: a larger state would cost more than the draw: it is written before each one
+_MOST_BYTES = 1 << 16
 
 
 class StatesAhead:
     """The results of ``state_dict`` before each draw, of a sampler that is its own iterator."""
 
     def __init__(self) -> None:
-        self._states: deque[tuple[int, Any]] = deque(maxlen=_MOST)
+        self._states: deque[tuple[int, bytes]] = deque(maxlen=_MOST)
         #: its indices have to be drawn again; None: nobody has seen one yet
         self._wanted: bool | None = None
 
@@ -33,7 +36,9 @@ class StatesAhead:
         try:
             if iterator is not sampler or not is_stateful(sampler):
                 raise NotPlain
-            state = encode_state(sampler.state_dict(), "")
+            state = pickle.dumps(encode_state(sampler.state_dict(), ""))
+            if len(state) > _MOST_BYTES:
+                raise NotPlain
         except (NotPlain, CannotSaveError):
             self._forget()
         else:
@@ -52,7 +57,8 @@ class StatesAhead:
 
     def before(self, taken: int) -> Any | None:
         """The state in which so many indices had been given; None: it is not known."""
-        return next((state for at, state in self._states if at == taken), None)
+        found = next((state for at, state in self._states if at == taken), None)
+        return None if found is None else pickle.loads(found)
 
     def _forget(self) -> None:
         self._wanted = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from laws.observe import lists
 from torch.utils.data import IterableDataset
 
-from picklable_loader import DataLoader, from_json, merge_states, to_json
+from picklable_loader import DataLoader, ShuffleBuffer, from_json, merge_states, to_json
 from picklable_loader.errors import DamagedStateError, LoaderWarning, ReplayWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
@@ -248,3 +249,29 @@ def test_a_later_epoch_without_workers_is_exact_and_no_save_warns(steps: int) ->
     again.load_state_dict(state)
     assert lists(again) == lists(iterator)
     assert lists(again) == lists(loader)
+
+
+class Several(IterableDataset[float]):
+    def __init__(self) -> None:
+        self.transforms = deque(Transform(np.random.default_rng()) for _ in range(3))
+
+    def __iter__(self) -> Iterator[float]:
+        for row in range(N):
+            yield sum(transform(row) for transform in self.transforms)
+
+
+def shuffled() -> Any:
+    return ShuffleBuffer(Drawing(), size=5)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("make", [Several, shuffled])
+def test_generators_in_a_deque_and_in_a_dataset_within_another_are_held_each(
+    make: Any, num_workers: int
+) -> None:
+    loader: Any = DataLoader(make(), 4, seed=1, num_workers=num_workers)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    again: Any = DataLoader(make(), 4, seed=1, num_workers=num_workers)
+    again.load_state_dict(by_json(loader))
+    assert lists(again) == lists(iterator)

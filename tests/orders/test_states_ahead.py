@@ -239,3 +239,23 @@ def test_attributes_of_an_object_that_a_new_sampler_lacks_are_refused_at_the_sav
     next(iterator), next(iterator)
     with pytest.raises(CannotSaveError, match="counts.given is of an object that a new sampler"):
         iterator.state_dict()
+
+
+class HoldsItsOrder(Cuts):
+    """Its state is large."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "order": [*range(100_000)]}
+
+
+def test_a_large_state_is_not_written_before_each_draw() -> None:
+    sampler = HoldsItsOrder([])
+    iterator = iter(build(sampler, 2))
+    next(iterator)
+    with pytest.raises(CannotSaveError, match="prefetch_budget=1"):
+        iterator.state_dict()
+    alone = iter(build(HoldsItsOrder([]), 2, prefetch_budget=1))
+    next(alone)
+    again = build(HoldsItsOrder([]), 0)
+    again.load_state_dict(alone.state_dict())
+    assert list(again) == list(alone)

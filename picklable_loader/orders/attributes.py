@@ -88,24 +88,23 @@ def _with_owners(paths: Iterable[str]) -> set[str]:
     return found
 
 
-def placeable(frozen: Frozen, there: Frozen, sampler: Any) -> Frozen:
+def placeable(frozen: Frozen, there: Frozen, sampler: Any, alone: bool) -> Frozen:
     """The attributes that can be set on a sampler which has the attributes ``there``.
 
-    An item of a list that is shorter there is left out: the state_dict has to make that.
-
-    Raises:
-        CannotSaveError: one is of an object that is not there.
+    An item of a list that is shorter there is left out: the state_dict has to make that. Another
+    attribute raises CannotSaveError, if the state_dict is its iterator's ``alone``.
     """
     found = {path: form for path, form in frozen.items() if path in there or _may_lack(there, path)}
-    for path in frozen.keys() - found.keys():
+    for path in frozen.keys() - found.keys() if alone else ():
         owner = path
         while owner not in there:
             owner = owner.rpartition(".")[0]
-        if there[owner][0] == "object":
+        kind, form = there[owner]
+        if kind == "object" or (kind == "plain" and (form is None or type(form) in SCALARS)):
+            what = f"the sampler {type(sampler).__qualname__}"
+            why = f"its attribute {path} is of an object that a new sampler does not have"
             raise CannotSaveError(
-                f"the sampler {type(sampler).__qualname__}",
-                f"its attribute {path} is of an object that a new sampler does not have",
-                "Make that object in __init__, or hold the attribute in state_dict",
+                what, why, "Make that object in __init__, or hold it in state_dict"
             )
     return found
 

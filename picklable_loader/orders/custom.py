@@ -90,8 +90,7 @@ class CustomOrder:
         if getattr(self._iterator, "state_is_position", False) and is_stateful(self._iterator):
             self._moves = [True] * _PROOFS
         self.record.opens += 1
-        if self.record.opens == 1:
-            self._opened = self._turns.frozen()
+        self._opened = self._turns.frozen() if self.record.opens == 1 else self._opened
 
     def take(self, count: int) -> list[Any]:
         if self._saved is not None:
@@ -209,9 +208,9 @@ class CustomOrder:
         own = None if self._lent else self._ahead.before(taken)
         if own is None or not all(self._moves) or self._lacks_generators() or self.listens:
             return None
-        attributes = self._placeable(changed(self.record.before, *self._source.origins))
-        state = {"opens": self.record.opens, "taken": taken, "ended": False}
-        return {**state, "iterator_state": own, "sampler": attributes}
+        state = {"opens": self.record.opens, "taken": taken, "ended": False, "iterator_state": own}
+        before = changed(self.record.before, *self._source.origins)
+        return {**state, "sampler": self._placeable(before)}
 
     def again(self, sampler: Any, source: Source) -> Replay | None:
         """The epoch from its beginning, by a copy of the sampler; None if that cannot be had."""
@@ -262,16 +261,17 @@ class CustomOrder:
             # Its sampler may count epochs, of which iter() makes another order.
             before, now, origins = self.record.before, self._turns.frozen(), self._source.origins
             state["sampler"] = self._placeable(changed(before, *origins, now if live else before))
-            between = self._placeable(changed(now, before), self._opened)
-            state |= {"between": between} if between else {}
+            if put := self._placeable(changed(now, before), self._opened):
+                state["between"] = put
         else:
             state["sampler_state"] = encode_state(self._sampler.state_dict(), _OF_SAMPLER, live)
         if self.record.ended:
             state["after"] = small(changed(self._turns.frozen(), self._source.origin))
 
     def _placeable(self, frozen: Frozen, opened: Frozen | None = None) -> Frozen:
-        there = {**(self._source.origin or self.record.before), **(opened or {})}
-        return placeable(frozen, there, self._sampler)
+        there, before = dict(self._source.origin or self.record.before), self.record.before
+        there |= {path: form for path, form in (opened or {}).items() if path not in before}
+        return placeable(frozen, there, self._sampler, self._iterator is not self._sampler)
 
     def _no_replay(self) -> CannotSaveError | None:
         """The error if no replay leads to where the sampler is."""

@@ -259,3 +259,31 @@ def test_a_large_state_is_not_written_before_each_draw() -> None:
     again = build(HoldsItsOrder([]), 0)
     again.load_state_dict(alone.state_dict())
     assert list(again) == list(alone)
+
+
+class MakesItsLogLate(Cuts):
+    """An object that a new sampler does not have."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.stats: Stats | None = None
+
+    def __next__(self) -> Any:
+        self.stats = self.stats or Stats()
+        self.stats.drawn += 1
+        return super().__next__()
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_attributes_beside_the_state_of_its_own_iterator_are_left_out(
+    workers: int, epoch: int
+) -> None:
+    loader = build(MakesItsLogLate(), workers)
+    for _ in range(epoch):
+        list(loader)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    again = build(MakesItsLogLate(), workers)
+    again.load_state_dict(loader.state_dict())
+    assert list(again) == list(iterator)

@@ -1,4 +1,4 @@
-"""Feedback and indices that a sampler is still to be given, in a state and after it."""
+"""A sampler in a state: its order, and the feedback and indices that it is still to be given."""
 
 from __future__ import annotations
 

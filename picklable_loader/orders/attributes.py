@@ -88,14 +88,14 @@ def _with_owners(paths: Iterable[str]) -> set[str]:
     return found
 
 
-def placeable(frozen: Frozen, there: Frozen, sampler: Any, alone: bool) -> Frozen:
-    """The attributes that can be set on a sampler which has the attributes ``there``.
+def placeable(frozen: Frozen, there: Frozen, sampler: Any, strict: bool) -> Frozen:
+    """The attributes that can be set on a new sampler, which has the attributes ``there``.
 
-    An item of a list that is shorter there is left out: the state_dict has to make that. Another
-    attribute raises CannotSaveError, if the state_dict is its iterator's ``alone``.
+    The others are left out: the sampler's state_dict has to make their owners. If ``strict``, an
+    attribute of an object that the new sampler lacks raises CannotSaveError; an item of a list not.
     """
     found = {path: form for path, form in frozen.items() if path in there or _may_lack(there, path)}
-    for path in frozen.keys() - found.keys() if alone else ():
+    for path in frozen.keys() - found.keys() if strict else ():
         owner = path
         while owner not in there:
             owner = owner.rpartition(".")[0]

@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 #: A state_dict is believed to hold the position once so many takes in a row have changed it: the
 #: first one may also draw a permutation, or count an epoch.
 _PROOFS = 2
-_OF_SAMPLER = "state_dict() of the sampler: "
+_OF_SAMPLER = "state_dict() of the sampler: "  # in an error, before the path
 
 
 class CustomOrder:
@@ -165,7 +165,7 @@ class CustomOrder:
             self.record.log = None  # a replay could not tell these draws from those of `take`
 
     def seek(self, position: int) -> None:
-        raise NotImplementedError("it cannot be sought in")
+        raise NotImplementedError("a custom sampler's order cannot be sought in")
 
     def length(self) -> int | None:
         return length_of(self._sampler)
@@ -210,7 +210,7 @@ class CustomOrder:
             return None
         state = {"opens": self.record.opens, "taken": taken, "ended": False, "iterator_state": own}
         before = changed(self.record.before, *self._source.origins)
-        return {**state, "sampler": self._placeable(before)}
+        return {**state, "sampler": self._placeable(before, {})}
 
     def again(self, sampler: Any, source: Source) -> Replay | None:
         """The epoch from its beginning, by a copy of the sampler; None if that cannot be had."""
@@ -259,8 +259,9 @@ class CustomOrder:
             what = "state_dict() of the sampler's iterator: "
             state["iterator_state"] = encode_state(self._iterator.state_dict(), what, live)
             # Its sampler may count epochs, of which iter() makes another order.
-            before, now, origins = self.record.before, self._turns.frozen(), self._source.origins
-            state["sampler"] = self._placeable(changed(before, *origins, now if live else before))
+            before, now = self.record.before, self._turns.frozen()
+            begun = changed(before, *self._source.origins, now if live else before)
+            state["sampler"] = self._placeable(begun, {})
             if put := self._placeable(changed(now, before), self._opened):
                 state["between"] = put
         else:
@@ -268,9 +269,9 @@ class CustomOrder:
         if self.record.ended:
             state["after"] = small(changed(self._turns.frozen(), self._source.origin))
 
-    def _placeable(self, frozen: Frozen, opened: Frozen | None = None) -> Frozen:
-        there, before = dict(self._source.origin or self.record.before), self.record.before
-        there |= {path: form for path, form in (opened or {}).items() if path not in before}
+    def _placeable(self, frozen: Frozen, opened: Frozen) -> Frozen:
+        made = {p: form for p, form in opened.items() if p not in self.record.before}  # by iter()
+        there = {**(self._source.origin or self.record.before), **made}
         return placeable(frozen, there, self._sampler, self._iterator is not self._sampler)
 
     def _no_replay(self) -> CannotSaveError | None:
@@ -318,8 +319,7 @@ class CustomOrder:
     def _add_changed_state(self, state: dict[str, Any], live: bool) -> None:
         if self._moved_to is not None and is_stateful(self._sampler):
             # No position, but what the program has changed in mid-epoch: weights, a curriculum.
-            same = alike(self._moved_to, self._own_state())
-            if not all(self._moves) or self._loaded or not same:
+            if not all(self._moves) or self._loaded or not alike(self._moved_to, self._own_state()):
                 state["sampler_state"] = encode_state(self._sampler.state_dict(), _OF_SAMPLER, live)
 
     # --- restoring -------------------------------------------------------------------------------

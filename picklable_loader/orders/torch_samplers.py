@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from ..core.order import Order, SequenceOrder
+from ..core.order import Lengths, Order, SequenceOrder
 from ..errors import DamagedStateError
 from ..rng.source import Setting
 from .chunked import ChunkedOrder, Chunks, checked_number
@@ -186,7 +187,9 @@ def length_in(order: dict[str, Any] | None, sampler: Any) -> int | None:
     """
     if order and "shift" in order and isinstance(sampler, DistributedSampler):
         return _length(sampler, order["shift"])
-    return order["grown_from"][1] if order and "grown_from" in order else None
+    if order and "grown_from" in order:
+        return Lengths(sys.maxsize, sys.maxsize).restored(order).total  # it may be damaged
+    return None
 
 
 def reshared(

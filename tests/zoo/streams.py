@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -138,6 +139,27 @@ class NotingWalk:
         if not self.dataset.left:
             raise StopIteration
         return sample(self.dataset.left.pop(0))
+
+
+class Reshuffled(IterableDataset[torch.Tensor]):
+    """``iter`` shuffles a long list of its own, its iterator changes that, and its end resets it."""
+
+    def __init__(self) -> None:
+        self.files = list(range(3000))
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        random.shuffle(self.files)
+        return ReshuffledWalk(self)
+
+
+class ReshuffledWalk(WalkOfItsDataset):
+    def __next__(self) -> torch.Tensor:
+        files = self.dataset.files
+        if not self.left:
+            files[:] = range(len(files))
+            raise StopIteration
+        files[-1] += files[self.left[0]]
+        return sample(self.left.pop(0)) + files[-1]
 
 
 class Itself(IterableDataset[torch.Tensor]):
@@ -317,6 +339,7 @@ KINDS = [
     Kind(Generated, stateful=False),
     Kind(ByClass, stateful=False),
     Kind(Noting, stateful=False),
+    Kind(Reshuffled, stateful=False),
     Kind(Keeping, stateful=False),
     Kind(Itself, stateful=False),
     Kind(StatefulItself),

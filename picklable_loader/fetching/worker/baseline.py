@@ -8,10 +8,13 @@ worker has a copy that earlier epochs have changed, but a replay begins with the
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Iterable, Mapping, Set
+from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset
 
@@ -47,8 +50,10 @@ class Baseline:
         self.drift: list[str] = []
         #: those of them that no pickle brings back either, unless it holds the dataset
         self.lost_before: list[str] = []
-        #: the iterator's state before the first sample, if it has one
+        #: the iterator's state: before the first sample, or as `at` was given it; None: it has none
         self.state: bytes | None = None
+        #: attributes that this state leaves out; None: all
+        self._left_out: Set[str] | None = None
         attributes = {} if is_stateful(dataset) else attributes_of(dataset)
         self._names = set(attributes)
         self._leaves, self._alive = large_leaves(dataset) if attributes else ({}, [])
@@ -56,6 +61,15 @@ class Baseline:
         known = {name: attributes[name] for name, form in self._each.items() if form.known}
         self._together = self._small(known, len(known) * _MOST_BYTES)
         self._versions = self._versions_now()
+
+    def at(self, state: bytes, left_out: Set[str]) -> Baseline:
+        """The same beginning, for a later state that leaves these attributes out.
+
+        A resume from that state calls ``iter`` on the dataset as it is here, and so finds them.
+        """
+        later = copy.copy(self)
+        later.state, later._left_out = state, left_out
+        return later
 
     def changes(self) -> bytes | None:
         """A state with the changes to undo before a replay, and the drift; else what `state` is."""
@@ -93,17 +107,25 @@ class Baseline:
     def _lost_among(self, hidden: Mapping[str, Form]) -> set[str]:
         """Attributes that have changed and cannot be put back; ``hidden``: their forms, as now."""
         changed = {n for n, form in hidden.items() if form.digest and form != self._each[n]}
-        return changed | self._written_over()
+        changed |= self._written_over()
+        return changed if self._left_out is None else changed & self._left_out
 
     def _written_over(self) -> set[str]:
-        """Attributes with a large tensor that was changed in place; arrays do not show it."""
+        """Attributes with a large tensor or array that was changed in place."""
         now = self._versions_now()
         moved = {leaf for leaf, version in self._versions.items() if now[leaf] != version}
         return {str(path[0]) for leaf, path in self._leaves.items() if leaf in moved}
 
-    def _versions_now(self) -> dict[int, int]:
-        tensors = (leaf for leaf in self._alive if isinstance(leaf, torch.Tensor))
-        return {id(tensor): version_of(tensor) for tensor in tensors}
+    def _versions_now(self) -> dict[int, Any]:
+        """By id of large tensors and arrays, what differs once one was changed in place."""
+        versions, left = dict[int, Any](), _MOST_BYTES
+        for leaf in self._alive:
+            if isinstance(leaf, torch.Tensor):
+                versions[id(leaf)] = version_of(leaf)
+            elif leaf.flags.writeable and leaf.nbytes <= left:  # 10 ms for 16 MB
+                left -= leaf.nbytes
+                versions[id(leaf)] = _content(leaf)
+        return versions
 
     def _written(self, known: dict[str, Any], changed: Set[str]) -> bytes:
         """A pickle of the values that have changed; what the others have is referred to."""
@@ -269,6 +291,10 @@ class FirstBaseline(Baseline):
         now = self._paths()
         others = self._first.keys() & now.keys() - self._set_by_epoch
         return names - {path[0] for path in others if self._first[path] != now[path]}
+
+
+def _content(array: np.ndarray[Any, Any]) -> bytes:
+    return blake2b(np.ascontiguousarray(array).data, digest_size=16).digest()
 
 
 def _differ(before: dict[str, Any], now: dict[str, Any]) -> set[str]:

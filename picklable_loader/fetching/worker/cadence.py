@@ -11,11 +11,13 @@ class Cadence:
     Args:
         every: after every so many batches, from 1; None: as often as a hundredth of the time that
             fetching takes allows, and after a second of it even if that is more, up to a twentieth.
+        since: batches since the last state, which a resume fetches again. Without them a program
+            that is stopped more often than that would fetch ever more of them.
     """
 
-    def __init__(self, every: int | None) -> None:
+    def __init__(self, every: int | None, since: int = 0) -> None:
         self._every = every
-        self._since = 0
+        self._since = since
         self._busy_ns = 0
         #: what the last state has cost; after the first batch one is taken in any case
         self._cost_ns = 0

@@ -156,7 +156,8 @@ class Replica:
         if not job.streamed:
             self._fetcher = make_fetcher(job, seed)
             return
-        self.cadence = Cadence(job.mark_every)
+        since = 0 if position is None else position.given - position.state_at
+        self.cadence = Cadence(job.mark_every, since)
         # A cycle would have an ended iterator, and its buffer, live until Python collects cycles.
         set_epoch = partial(Replica._set_epoch, weakref.proxy(self), begin)
         whose = job, self._number, self._shared, self._origin
@@ -177,7 +178,7 @@ class Replica:
             raise self._refusal(text) from error
         self._fetcher.ended = saver.over
         task = Task(0, [None] * job.batch_size if job.batched else None, 0)
-        again = repeat(task, position.given - position.state_at)
+        again = repeat(task, since)
         for task in again if job.iterable else position.since:
             self._fetch_again(task, position)
 

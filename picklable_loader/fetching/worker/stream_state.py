@@ -4,7 +4,7 @@ A worker uses the first of these methods that the dataset allows:
 
 1. by ``state_dict`` of the dataset, of its iterator, or of both;
 2. by pickle of the iterator, with the dataset by reference: of its attributes only those go along
-   that the iteration has changed;
+   that the iteration has changed, and with ``num_workers=0`` the others are in the `Baseline`;
 3. not at all (generators): the stream is replayed from its start. Where the iteration has changed
    the program's own dataset (``num_workers=0``), its state is the dataset at the `Baseline`.
 """
@@ -143,6 +143,8 @@ class StreamSaver:
             fresh: no sample was drawn yet, and the iterator need not have a state.
             drew: random numbers were drawn while its samples were read.
         """
+        if over and self._shared and self._by_pickle is not None:
+            return None  # the dataset is pickled as it is, and the iterator has no more to give
         try:
             entries = self._entries(iterator, fresh)
             if drew and not over and computes_again(entries):
@@ -160,7 +162,7 @@ class StreamSaver:
                 if entries.keys() & _PUT_BACK and self._announced is not None:
                     entries["announced"] = self._announced
                 entries |= {"over": True, **self._after(entries, iterator)}
-            return to_bytes(entries, self._buffer)
+            return self._since_beginning(to_bytes(entries, self._buffer))
         except CannotSaveError as error:
             return error
         except Exception as error:  # whatever people's state_dict or __reduce__ raises
@@ -174,6 +176,8 @@ class StreamSaver:
             begins: it was asked.
         """
         beginning = self.beginning
+        if self._by_pickle is not None and self._by_pickle.was_read:  # None: at the epoch's end
+            return self._opened_at and self._since_beginning(self._opened_at)
         if beginning is None or not self._has_state:
             return beginning if state is None else state
         known = state if begins else self._opened_at
@@ -181,6 +185,16 @@ class StreamSaver:
             beginning.state = known
             return beginning
         return beginning if state is None and begins else state
+
+    def _since_beginning(self, state: bytes) -> bytes | Baseline:
+        """A state, with the beginning of the program's own dataset if it leaves out some of it.
+
+        A pickle finds that dataset as it is then, and not as it is at this state.
+        """
+        by_pickle = self._by_pickle
+        if self.beginning is None or by_pickle is None or not by_pickle.left_out:
+            return state
+        return self.beginning.at(state, by_pickle.left_out)
 
     @property
     def _lives_on(self) -> bool:
@@ -255,9 +269,7 @@ class StreamSaver:
         if self._origin is not None:
             self._origin.note_begin(self.from_last_epoch or bool(entries))
         self._reached = self._changes_before(entries)
-        # With its pickled iterator the dataset has come as the epoch had changed it by then.
-        begins = self._shared and "pickled" not in entries
-        beginning = Baseline(self._dataset, self._by_value) if begins else None
+        beginning = Baseline(self._dataset, self._by_value) if self._shared else None
         if beginning is not None:
             beginning.drift = self._reached.get("drift", [])
             beginning.lost_before = self._reached.get("lost", [])
@@ -288,8 +300,7 @@ class StreamSaver:
             return
         first_rng = entries.get("first_rng") or capture_all()
         restore_all(first_rng)
-        if of_copy:
-            self._first_rng = first_rng
+        self._first_rng = first_rng
         if beginning is not None:
             beginning.state = to_bytes({"first_rng": first_rng})
 
@@ -369,6 +380,10 @@ class _ByPickle:
         # Attributes in slots are not in its ``__dict__``.
         has_slots = any(vars(kind).get("__slots__") for kind in type(dataset).__mro__)
         self._refused = has_slots or None in self._begun.values()
+        #: the attributes that the newest state leaves out
+        self.left_out: frozenset[str] = frozenset()
+        #: an iterator was read, and none written yet
+        self.was_read = False
 
     def write(self, iterator: Any) -> dict[str, Any]:
         """The entry of a state; none if pickle refuses the iterator, or changes may go unseen."""
@@ -381,7 +396,9 @@ class _ByPickle:
             by_id = left_out(attributes, same, iterator, self._dataset, self._by_value)
             changed = {name: value for name, value in attributes.items() if name not in same}
             parts = list(attributes), changed, iterator
-            return {"pickled": dumps(parts, self._dataset, self._by_value, by_id)}
+            entry = {"pickled": dumps(parts, self._dataset, self._by_value, by_id)}
+            self.left_out, self.was_read = frozenset(same), False
+            return entry
         except Exception:  # whatever people's __reduce__ raises
             self._refused = True
             return {}
@@ -393,6 +410,7 @@ class _ByPickle:
         for name in attributes.keys() - names:
             del attributes[name]
         attributes.update(changed)
+        self.left_out, self.was_read = frozenset(names) - changed.keys(), True
         return iterator
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
+from ..errors import UsageError
 from .streams import StreamPosition
 from .task import Task
 
@@ -26,6 +27,16 @@ class Delivery(NamedTuple):
 
 
 _counts: Callable[[Delivery], bool] = attrgetter("counts")
+
+
+def check_behind(behind: int, known: int) -> None:
+    """Raise UsageError for a state behind more deliveries than the ``known`` ones."""
+    if behind > known:
+        raise UsageError(
+            f"behind={behind} is more than the {known} last batches that this pass remembers: use "
+            f"DataLoader(..., remember={behind}). A pass remembers none from before it began, was "
+            "loaded, skipped batches, or was flushed"
+        )
 
 
 class Deliveries:

@@ -64,6 +64,11 @@ class StreamPosition:
         known = self.state is not None and not isinstance(self.state, CannotSaveError)
         return known and self.state_at == self.given
 
+    @property
+    def from_start(self) -> bool:
+        """A resume begins the epoch anew, and fetches the batches that were given again."""
+        return not (self.state_at or self.ended)
+
     def replayable(self) -> StreamPosition:
         """The same position, reached from the start if the state could not be saved."""
         if not isinstance(self.state, CannotSaveError):

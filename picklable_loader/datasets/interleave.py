@@ -130,14 +130,17 @@ class InterleaveIterator(WrapperIterator):
         self._seed = seed
         #: choices made so far: one for each sample, and for each end that was met
         self._choices = 0
-        # Opened when they are needed: a resume has to give the datasets their states before that.
         self._inner: list[Iterator[Any]] | None = None
         #: datasets that can be chosen, as they are listed
         self._left = wrapper._read_ever()
 
-    def __next__(self) -> Any:
+    def open(self) -> None:
         if self._inner is None:
             self._inner = [reopen(dataset, {}) for dataset in self._wrapper.datasets]
+
+    def __next__(self) -> Any:
+        self.open()
+        assert self._inner is not None
         while self._left:
             index = self._choose()
             # Counted afterwards: when a dataset raises, it is its turn again.

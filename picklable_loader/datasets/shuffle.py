@@ -115,7 +115,6 @@ class ShuffleIterator(WrapperIterator):
         self._dataset = dataset
         self._size = size
         self._seed = seed
-        # Opened when it is needed: a resume has to give the dataset its state before that.
         self._inner: Any = None
         self._ended = False
         self._buffer: list[Any] = []
@@ -154,9 +153,12 @@ class ShuffleIterator(WrapperIterator):
             f"{len(self._buffer)} of {self._size} in the buffer>"
         )
 
-    def _fill(self) -> None:
+    def open(self) -> None:
         if self._inner is None:
             self._inner = reopen(self._dataset, {})
+
+    def _fill(self) -> None:
+        self.open()
         # Not asked again once it has ended: some iterators would begin anew.
         while not self._ended and len(self._buffer) < self._size:
             try:
@@ -236,6 +238,11 @@ class Rereader(ShuffleIterator):
     def __next__(self) -> Any:
         _, sample = super().__next__()
         return sample
+
+    def open(self) -> None:
+        super().open()
+        if not self._states:
+            self._save_state()
 
     def _read(self) -> tuple[int, Any]:
         if self._count % self._stretch == 0:

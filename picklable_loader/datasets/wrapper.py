@@ -80,6 +80,13 @@ class WrapperIterator(Iterator[Any]):
     given: int  #: samples that were given so far
     _seed: int
 
+    def open(self) -> None:
+        """Call ``iter`` of the datasets, unless it was called; the first ``next`` does it.
+
+        Not before that, as a resume gives the datasets their states first.
+        """
+        raise NotImplementedError
+
     def state_dict(self) -> dict[str, Any]:
         """The position, as plain values and what the datasets' own ``state_dict`` give.
 
@@ -158,36 +165,47 @@ def states_of(dataset: Any, iterator: Any) -> dict[str, Any]:
 
 def keeps_own(dataset: Any) -> bool:
     """No state holds what the dataset changes in itself, even where its iterator has a state."""
-    return not all(map(is_stateful, _innermost([dataset])))
+    return not all(map(is_stateful, innermost([dataset])))
+
+
+def has_stateful(dataset: Any) -> bool:
+    """The dataset has a state of its own, or one below it has."""
+    return any(map(is_stateful, innermost([dataset])))
 
 
 def before_iter(datasets: Iterable[Any]) -> dict[str, Any]:
     """A state's field for datasets that were not opened yet, if they have states."""
-    states = [deepcopy(save(each, None).get("dataset")) for each in _innermost(datasets)]
+    states = [deepcopy(save(each, None).get("dataset")) for each in innermost(datasets)]
     return {"before": states} if any(state is not None for state in states) else {}
 
 
 def go_before_iter(datasets: Iterable[Any], state: dict[str, Any]) -> None:
     """Give datasets the states that `before_iter` has saved."""
-    innermost = list(_innermost(datasets))
-    states = check_list(state, "before", len(innermost)) if "before" in state else []
-    for dataset, each in zip(innermost, states):
+    below = list(innermost(datasets))
+    states = check_list(state, "before", len(below)) if "before" in state else []
+    for dataset, each in zip(below, states):
         if each is not None:
             dataset.load_state_dict(deepcopy(each))
 
 
-def _innermost(datasets: Iterable[Any]) -> Iterator[Any]:
+def innermost(datasets: Iterable[Any]) -> Iterator[Any]:
     """The datasets below all wrappers; Hugging Face's have states of iterations only."""
     for dataset in datasets:
         if isinstance(dataset, Wrapper):
-            yield from _innermost(dataset._within())
+            yield from innermost(dataset._within())
         elif not is_hugging_face(dataset):
             yield dataset
 
 
 def reopen(dataset: Any, states: dict[str, Any]) -> Any:
-    """The iteration that `states_of` has saved, or a new one; the states stay the caller's."""
-    return iterate(dataset, deepcopy(states))
+    """The iteration that `states_of` has saved, or a new one; the states stay the caller's.
+
+    A wrapper within calls ``iter`` of its datasets now: so they draw in one order, always.
+    """
+    iterator = iterate(dataset, deepcopy(states))
+    if isinstance(iterator, WrapperIterator):
+        iterator.open()
+    return iterator
 
 
 def name_of(dataset: Any) -> str:

@@ -38,12 +38,14 @@ def at_begin(start: Cursor, spec: Spec) -> Rngs:
     return found
 
 
-def for_replays(rngs: Rngs, positions: Iterable[StreamPosition], live: bool) -> Rngs:
-    """The part that a saved state needs: all, if a stream is read again, or in a pickle."""
+def for_replays(rngs: Rngs, positions: Iterable[StreamPosition], everything: bool) -> Rngs:
+    """The part that a saved state needs: all, if a stream is read again, or for ``everything``.
+
+    That is a pickle; and where at most the iterator has a state: ``iter``, called again, may draw.
+    """
     if not rngs:
         return rngs
-    from_start = (not position.state_at for position in positions if not position.ended)
-    return rngs if live or any(from_start) else {}
+    return rngs if everything or any(each.from_start for each in positions) else {}
 
 
 def held_by(rngs: Rngs, spec: Spec) -> set[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..core.checks import check_choice
 from ..core.cursor import Cursor, Saved, before_epoch
+from ..core.deliveries import check_behind
 from ..core.seeds import next_base_seed
 from ..core.snapshot import from_plain, to_plain
 from ..datasets.datapipes import SharedSeeds
@@ -21,7 +22,7 @@ from .carryover import Carryover, positions_left, streams_left
 from .fits import check_fits, fit, own_streams
 from .options import AtEpochEnd
 from .position import Position
-from .run import Run, shows_draws, too_far_behind
+from .run import Run, shows_draws
 from .set_epoch import EpochChoice
 from .spec import Spec
 from .stream_states import (
@@ -146,8 +147,7 @@ class History:
     def state(self, spec: Spec, position: Position | None, behind: int = 0) -> dict[str, Any]:
         """The state to go on from: of a pass, or of the next one if that is over."""
         if position is None:
-            if behind:
-                raise too_far_behind(behind, 0)
+            check_behind(behind, 0)
             return to_plain(*self._beginning(spec, self.next_epoch, live=False))
         if position.over and not behind:
             return to_plain(*self.following(spec, position, live=False))
@@ -165,8 +165,7 @@ class History:
         # sampler and dataset that a pickle holds, and a sampler's iterator that came in a pickle.
         has_objects = waits is not None and (live or "iterator" in (waits.cursor.order or ()))
         if waits is not None and (run is None or not has_objects):
-            if behind:
-                raise too_far_behind(behind, 0)
+            check_behind(behind, 0)
             if not live:
                 warn_of_drift(spec.dataset, waits.cursor.streams)
             state = position.unmoved(self.source, live)
@@ -320,7 +319,8 @@ class History:
         if carryover is None and draws_as == "persistent_workers":  # they have ended, or never were
             carryover = self.carryover if position is None else position.carryover()
         start = Cursor(self.next_epoch, announced=self.choice.announced, draws_as=draws_as)
-        return self._opened(Run(spec, self.source, start, carryover, goes_on=False))
+        after_left = self.left or (left is not None and left.midway)
+        return self._opened(Run(spec, self.source, start, carryover, False, after_left))
 
     def after_unpickling(self, spec: Spec) -> tuple[Saved | None, Carryover | None]:
         """The start of the next epoch after a pass that has not moved since it was unpickled.

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.budget import Policy
 from ..core.cursor import Cursor, Saved, before_epoch, sees_worker_info
-from ..core.deliveries import Delivery
+from ..core.deliveries import Delivery, check_behind
 from ..core.events import Fault, Interrupted, Retract, Wanted
 from ..core.order import Order
 from ..core.plan import LOST, MOST_ASIDE, Plan, Unit
@@ -35,21 +35,12 @@ from .carryover import Carryover, as_text, from_text
 from .dataset_rng import at_begin, for_replays, held_by
 from .saved_feedback import restored_feedback, saved_feedback, saved_order, state_before
 from .spec import Spec
-from .stream_states import read, savable, warn_of_drift, warn_of_lost, warn_of_lost_generators
+from .stream_states import read, savable, warn_of_gaps
 
 
 def shows_draws(source: Source, spec: Spec) -> bool:
     """Later epochs depend on how often an epoch draws, or calls ``iter`` of the sampler."""
     return source.seed is None or not spec.known
-
-
-def too_far_behind(behind: int, known: int) -> UsageError:
-    """The error of a state that is to be behind more deliveries than are remembered."""
-    return UsageError(
-        f"behind={behind} is more than the {known} last batches that this pass remembers: use "
-        f"DataLoader(..., remember={behind}). A pass remembers none from before it began, was "
-        "loaded, skipped batches, or was flushed"
-    )
 
 
 class Run:
@@ -60,6 +51,7 @@ class Run:
         start: where to begin, or to go on.
         carryover: that of persistent workers, if there is one.
         goes_on: it goes on from a state; False: it begins an epoch.
+        after_left: the pass before was left in its middle.
     """
 
     order: Order | None
@@ -72,12 +64,13 @@ class Run:
         start: Cursor,
         carryover: Carryover | None = None,
         goes_on: bool = True,
+        after_left: bool = False,
     ) -> None:
         self.spec = spec
         self._source = source
         self.start, self.draws_as = start, start.draws_as
         self._lives_on = self.draws_as == "persistent_workers"
-        self._carryover = carryover
+        self._carryover, self._after_left = carryover, after_left
         self._fits: dict[str, Any] | None = None
         self._grouping = spec.grouping
         self.writer = Writer()
@@ -148,6 +141,11 @@ class Run:
     def step(self) -> int:
         return self.schedule.delivered
 
+    @property
+    def midway(self) -> bool:
+        """It has given batches, and not all."""
+        return self.step > 0 and not self.finished
+
     def epoch_start(self) -> EpochStart:
         """The epoch, as it is sent to workers."""
         return EpochStart(self.base_seed, self.announced, self.shared_seed, None, self.worker_info)
@@ -193,7 +191,7 @@ class Run:
             num_streams=self.streams.total if positions and self.streams.shard.world > 1 else None,
             batches=self.batches,
             worker_info=self.worker_info if positions else None,
-            dataset_rng=for_replays(self._dataset_rng, positions, live),
+            dataset_rng=for_replays(self._dataset_rng, positions, live or not self.spec.stateful),
             rank=self._rank(window, positions, order),
             base_seed=self.base_seed,
             worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,
@@ -213,18 +211,14 @@ class Run:
                 f'behind={behind} cannot be combined with seeding="worker": the random numbers of '
                 'a worker run on from batch to batch. Use seeding="batch"'
             )
-        if behind > (known := len(self.schedule.deliveries)):
-            raise too_far_behind(behind, known)
+        check_behind(behind, len(self.schedule.deliveries))
         return self.schedule.deliveries.last(behind)
 
     def _of_streams(self, live: bool, undone: Sequence[Delivery]) -> tuple[StreamPosition, ...]:
         """The streams' positions, as a state holds them."""
         positions = self.schedule.positions(undone)
-        warn_of_lost_generators(self.spec.dataset, positions)
-        if live:
-            warn_of_lost(self.spec, positions)
-        else:
-            warn_of_drift(self.spec.dataset, positions, held=held_by(self._dataset_rng, self.spec))
+        held = held_by(self._dataset_rng, self.spec)
+        warn_of_gaps(self.spec, positions, live, held, self._after_left)
         return tuple(
             position.copy(since=[self._as_saved(task, live) for task in position.since])
             for position in savable(positions, live)

@@ -32,9 +32,10 @@ from typing import Any
 from ..core.cursor import Cursor
 from ..core.streams import StreamPosition
 from ..datasets.protocol import dataset_state, is_hugging_face, save
+from ..datasets.wrapper import has_stateful
 from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, warn
 from ..fetching.worker.baseline import Baseline
-from ..fetching.worker.stream_state import flags_of
+from ..fetching.worker.flags import flags_of
 from ..rng.generators import states_from_text, states_to_text
 from ..saving.pickles.opened import Pickled
 from ..saving.pickles.picklers import to_bytes
@@ -56,6 +57,28 @@ def savable(positions: Iterable[StreamPosition], live: bool) -> tuple[StreamPosi
             to hold more than plain values.
     """
     return tuple(_savable(position, at, live) for at, position in enumerate(positions))
+
+
+def warn_of_gaps(
+    spec: Spec, positions: Sequence[StreamPosition], live: bool, held: set[str], after_left: bool
+) -> None:
+    """Warn of what the positions of a pass lack; see the functions below.
+
+    Args:
+        spec, positions: of the pass.
+        live: they are for a pickle.
+        held: attributes of the dataset that the loader's state has.
+        after_left: the pass before was left in its middle.
+    """
+    dataset = spec.dataset
+    _warn_of_lost_generators(dataset, positions)
+    if after_left and spec.iterable and has_stateful(dataset) and not spec.reads_copies:
+        if any(position.from_start for position in positions):
+            warn_of_left(dataset)
+    if live:
+        warn_of_lost(spec, positions)
+    else:
+        warn_of_drift(dataset, positions, held=held)
 
 
 def warn_of_drift(
@@ -108,7 +131,7 @@ def warn_of_lost(spec: Spec, positions: Iterable[StreamPosition]) -> None:
         )
 
 
-def warn_of_lost_generators(dataset: Any, positions: Iterable[StreamPosition]) -> None:
+def _warn_of_lost_generators(dataset: Any, positions: Iterable[StreamPosition]) -> None:
     """Warn of generators that a stream draws from, and its state lacks."""
     for state in (position.state for position in positions):
         if type(state) is bytes and b"unsaved" in state:
@@ -121,6 +144,17 @@ def warn_of_lost_generators(dataset: Any, positions: Iterable[StreamPosition]) -
                     "reads again from the start, ignore this"
                 )
                 return
+
+
+def warn_of_left(dataset: Any) -> None:
+    """Warn of a state of an epoch's beginning, if the pass before has left the dataset midway."""
+    warn(
+        "the epoch before was left in its middle. A resume from this state loads the state_dict() "
+        f"of the dataset {type(dataset).__qualname__} as the next epoch found it, and then calls "
+        "iter(). It gives other samples if iter() begins elsewhere after load_state_dict() than "
+        "without. Take the state after the next epoch's first batch (with snapshot_every_n_steps=, "
+        "after its first snapshot), or after a whole epoch"
+    )
 
 
 def warn_of_lengths(dataset: Any, streams: Sequence[int]) -> None:
@@ -166,7 +200,7 @@ def warn_of_later_attributes(spec: Spec, cursor: Cursor, begun: int, names: Sequ
     """
     ended = bool(cursor.streams) and all(stream.ended for stream in cursor.streams)
     needs = spec.epoch_and_step(cursor, "next")[0] if ended else cursor.epoch
-    from_start = any(not (each.state_at or each.ended) for each in cursor.streams)
+    from_start = any(each.from_start for each in cursor.streams)
     if names and needs != begun and (from_start or ended or not cursor.streams):
         warn(
             f"the dataset {type(spec.dataset).__qualname__} has no state, and passes of this "
@@ -213,13 +247,7 @@ def as_left(spec: Spec, states: dict[int, Any], announced: int | None) -> dict[i
     if not (states or spec.reads_copies):
         states = state_now(spec.dataset, spec.iterable, announced)
     if states and spec.iterable:
-        warn(
-            "the epoch before was left in its middle. A resume from this state_dict() loads the "
-            f"state_dict() of the dataset {type(spec.dataset).__qualname__} as it is now, and then "
-            "calls iter(). It gives other samples if iter() begins elsewhere after "
-            "load_state_dict() than without. Take the state after the next epoch's first batch, or "
-            "after a whole epoch"
-        )
+        warn_of_left(spec.dataset)
     return states
 
 

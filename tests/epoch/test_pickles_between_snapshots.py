@@ -1,4 +1,4 @@
-"""A pickle without workers has the dataset as it is then, and streams as they were at a snapshot."""
+"""A pickle without workers: the dataset is as it is then, its stream as at the last snapshot."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class NotingWalk:
 
 
 class Reshuffled(IterableDataset[torch.Tensor]):
-    """``iter`` shuffles a long list of its own, its iterator changes that, and its end resets it."""
+    """``iter`` shuffles a long list of its own, its iterator changes it, and its end resets it."""
 
     def __init__(self) -> None:
         self.files = list(range(3000))

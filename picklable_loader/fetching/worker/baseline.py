@@ -21,6 +21,7 @@ from torch.utils.data import Dataset
 from ...datasets.datapipes import is_iter_datapipe, lasting
 from ...datasets.protocol import has_set_epoch, is_stateful, set_epoch_of
 from ...saving.pickles.by_reference import (
+    Path,
     attributes_of,
     dumps,
     large_leaves,
@@ -83,6 +84,8 @@ class Baseline:
 
     def to_undo(self) -> tuple[list[str], bytes] | None:
         """New attributes, and a pickle of those that have changed; None if there are none."""
+        if is_stateful(self._dataset):
+            return None
         now = attributes_of(self._dataset)
         new = sorted(now.keys() - self._names)
         changed = {
@@ -92,9 +95,12 @@ class Baseline:
         }
         if not new and not changed:
             return None
+        leaves, gone = self._leaves_now()
         try:
-            known = loads(self._together or b"", self._dataset) if changed else {}
-            return new, self._written(known, changed)
+            known = self._known() if changed else {}
+            for name in gone:
+                known.pop(name, None)
+            return new, self._written(known, changed, leaves)
         except Exception:  # what cannot be read again cannot be put back: nor can the dataset
             return None
 
@@ -102,19 +108,37 @@ class Baseline:
         """Attributes that have changed since, and cannot be put back."""
         now = attributes_of(self._dataset)
         hidden = {name for name, form in self._each.items() if not form.known}
-        return self._lost_among({n: self._form(now[n]) for n in hidden & now.keys()})
+        lost = self._lost_among({n: self._form(now[n]) for n in hidden & now.keys()})
+        lost |= self._leaves_now()[1]
+        return lost if self._left_out is None else lost & self._left_out
 
     def _lost_among(self, hidden: Mapping[str, Form]) -> set[str]:
         """Attributes that have changed and cannot be put back; ``hidden``: their forms, as now."""
         changed = {n for n, form in hidden.items() if form.digest and form != self._each[n]}
-        changed |= self._written_over()
-        return changed if self._left_out is None else changed & self._left_out
+        return changed | self._written_over()
 
     def _written_over(self) -> set[str]:
         """Attributes with a large tensor or array that was changed in place."""
         now = self._versions_now()
         moved = {leaf for leaf, version in self._versions.items() if now[leaf] != version}
         return {str(path[0]) for leaf, path in self._leaves.items() if leaf in moved}
+
+    def _leaves_now(self) -> tuple[dict[int, Path], set[str]]:
+        """Where large tensors and arrays are now, by id; and the attributes that have lost them.
+
+        What the dataset no longer holds has to be written, if it is not too large.
+        """
+        found, _ = large_leaves(self._dataset) if self._leaves else ({}, [])
+        gone = [leaf for leaf in self._alive if id(leaf) not in found]
+        too_large = sum(leaf.nbytes for leaf in gone) > _MOST_BYTES
+        names = {str(self._leaves[id(leaf)][0]) for leaf in gone} if too_large else set()
+        return {leaf: path for leaf, path in found.items() if leaf in self._leaves}, names
+
+    def _known(self) -> dict[str, Any]:
+        """The attributes as they were, with the large tensors and arrays of then."""
+        parts = {self._leaves[id(leaf)]: leaf for leaf in self._alive}
+        known: dict[str, Any] = loads(self._together or b"", self._dataset, parts)
+        return known
 
     def _versions_now(self) -> dict[int, Any]:
         """By id of large tensors and arrays, what differs once one was changed in place."""
@@ -127,12 +151,14 @@ class Baseline:
                 versions[id(leaf)] = _content(leaf)
         return versions
 
-    def _written(self, known: dict[str, Any], changed: Set[str]) -> bytes:
+    def _written(
+        self, known: dict[str, Any], changed: Set[str], leaves: Mapping[int, Path]
+    ) -> bytes:
         """A pickle of the values that have changed; what the others have is referred to."""
         same = {name: value for name, value in known.items() if name not in changed}
         by_id = left_out(known, same, None, self._dataset, self._by_value)
         values = {name: value for name, value in known.items() if name in changed}
-        return dumps(values, self._dataset, self._by_value, {**by_id, **self._leaves})
+        return dumps(values, self._dataset, self._by_value, {**by_id, **leaves})
 
     @staticmethod
     def put_back(dataset: Any, entries: dict[str, Any]) -> None:
@@ -266,7 +292,7 @@ class FirstBaseline(Baseline):
             return {"drift": sorted(self._drifted)} if self._drifted else {}
         known = {name: value for name, value in now.items() if forms[name].known}
         try:
-            entry = gone, self._written(known, changed.keys())
+            entry = gone, self._written(known, changed.keys(), self._leaves)
         except Exception:  # whatever people's __reduce__ raises
             return {}
         # An attribute that the program had not built is most often set anew by each `__iter__`;

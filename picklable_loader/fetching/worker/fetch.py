@@ -27,7 +27,7 @@ NEVER = 2**62
 _HUGGING_FACE = "datasets.iterable_dataset"
 
 #: gives the iterator over an iterable-style dataset; its argument seeds as before ``iter``
-Open = Callable[[Callable[[], None]], Any]
+Open = Callable[[Callable[[int], None]], Any]
 
 
 class StreamEnded(Exception):
@@ -245,8 +245,8 @@ class IterableFetcher:
         self.ended = False
         #: nothing was taken from the iterator yet
         self.fresh = True
-        seed = partial(seeder.before_stream, stream, 0)
-        seed()
+        seed = partial(seeder.before_stream, stream)
+        seed(0)
         self.iterator = opened(seed)
 
     def fetch(self, task: Task) -> Any:
@@ -350,7 +350,7 @@ def make_fetcher(
         of_stream = LenientIterableFetcher if lenient else IterableFetcher
         return of_stream(job, seeder, stream, begun, given)
     if opened is not None:
-        opened(lambda: None)
+        opened(lambda given: None)
     return (LenientMapFetcher if lenient else MapFetcher)(job, seeder, found)
 
 

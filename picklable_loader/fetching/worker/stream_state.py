@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import pickle
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from ...datasets.protocol import computes_again, is_hugging_face, iterate, save
-from ...datasets.wrapper import keeps_own
+from ...datasets.wrapper import Wrapper, keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
 from ...rng.owned import owned_not_in
@@ -31,6 +31,7 @@ from ...saving.pickles.by_reference import attributes_of, dumps, left_out, loads
 from ...saving.pickles.picklers import to_bytes
 from .baseline import Baseline, FirstBaseline
 from .fetch import NEVER, Job
+from .flags import attributes_below, flags_of, undo_flags
 
 StreamState = bytes | Baseline | CannotSaveError | None
 
@@ -65,6 +66,8 @@ class StreamSaver:
         self._reached: dict[str, Any] = {}
         #: the generators when it began; empty where they are known without
         self._first_rng: dict[str, Any] = {}
+        #: see `open`
+        self._seed: Callable[[int], None] = lambda number: None
         self._by_pickle: _ByPickle | None = None
         #: the dataset may change while its iterator alone has a state
         self._halved = job.iterable and keeps_own(job.dataset)
@@ -85,16 +88,19 @@ class StreamSaver:
         self._seen: dict[str, bytes] = {}
         #: the stream was opened where it has no more to give
         self.over = False
+        #: attributes that ``iter`` has changed, and that cannot be put back for another ``iter``
+        self._lost: Set[str] = frozenset()
         #: it was opened at the end of the epoch before, and has begun the one at hand
         self.from_last_epoch = False
 
-    def open(self, state: StreamState, begun: bool, seed: Callable[[], None]) -> Any:
+    def open(self, state: StreamState, begun: bool, seed: Callable[[int], None]) -> Any:
         """The dataset's iterator, as it was at the state; None for map-style data.
 
         Args:
             state: None: the epoch begins.
             begun: the state is of the epoch at hand; otherwise of the end of the one before.
-            seed: seeds the generators as they are seeded before ``iter``.
+            seed: seeds the generators as they are seeded before a batch of that number, from 1; 0
+                is before ``iter``.
 
         Raises:
             CannotSaveError: the state is none, but says why there is none.
@@ -104,6 +110,7 @@ class StreamSaver:
         if isinstance(state, Baseline):
             state = state.changes()
         entries = {} if state is None else pickle.loads(state)
+        self._seed = seed
         self._opened_at = None if "over" in entries else state
         self.over = "over" in entries and begun
         rng = entries.get("rng", {})
@@ -115,23 +122,21 @@ class StreamSaver:
                     self._set_epoch(entries.get("announced"))
             restore_all(rng)
             return None
-        before = attributes_of(self._dataset)
+        before = attributes_below(self._dataset)
         if "over" in entries and not begun:  # that was an epoch's end; this is the next one
             self.from_last_epoch, found = True, capture_all()
             self._finish(entries, before)  # calls `iter`, which may draw
-            seed()
+            seed(0)
             restore_all({**found, **rng})
             return self._open({})
         iterator = self._open(entries)
         if self.over and "begun" in entries:  # that is the end, which `iter` has changed
             Baseline.put_back(self._dataset, entries)
-        self._unset(entries, before)
+        undo_flags(self._dataset, entries.get("after", {}), before)
         restore_all(rng)
         return iterator
 
-    def take(
-        self, iterator: Any, over: bool, fresh: bool, drew: bool = False
-    ) -> bytes | CannotSaveError | None:
+    def take(self, iterator: Any, over: bool, fresh: bool, drew: bool = False) -> StreamState:
         """The state at an iterator's position; None if the stream can only be replayed.
 
         Or why it cannot be saved: that is for users who save, and no reason not to deliver the
@@ -143,10 +148,8 @@ class StreamSaver:
             fresh: no sample was drawn yet, and the iterator need not have a state.
             drew: random numbers were drawn while its samples were read.
         """
-        if over and self._shared and self._by_pickle is not None:
-            return None  # the dataset is pickled as it is, and the iterator has no more to give
         try:
-            entries = self._entries(iterator, fresh)
+            entries = self._entries(iterator, fresh, over)
             if drew and not over and computes_again(entries):
                 return None  # a replay draws the same numbers
             entries.update(self._of_dataset(entries, over, fresh))
@@ -191,10 +194,8 @@ class StreamSaver:
 
         A pickle finds that dataset as it is then, and not as it is at this state.
         """
-        by_pickle = self._by_pickle
-        if self.beginning is None or by_pickle is None or not by_pickle.left_out:
-            return state
-        return self.beginning.at(state, by_pickle.left_out)
+        left_out = self._lost if self._by_pickle is None else self._by_pickle.left_out
+        return self.beginning.at(state, left_out) if self.beginning and left_out else state
 
     @property
     def _lives_on(self) -> bool:
@@ -232,6 +233,7 @@ class StreamSaver:
         if self._lives_on or self.beginning is None:
             return self._reached
         if self._undone is None and not fresh:  # a wrapper has called ``iter`` of its datasets
+            self._lost = self.beginning.lost()
             changes = pickle.loads(self.beginning.changes() or _NOTHING)
             self._undone = {name: changes[name] for name in changes.keys() & {"begun"}}
             if "drift" in self._reached:
@@ -246,21 +248,16 @@ class StreamSaver:
             self._dataset.load_state_dict(entries["dataset"])
         if "begun" in entries:
             Baseline.put_back(self._dataset, entries)
-        self._unset(entries, before)
+        undo_flags(self._dataset, entries.get("after", {}), before)
         if entries.keys() & _PUT_BACK:
             self._set_epoch(entries.get("announced"))  # it may have been chosen since
 
     def _after(self, entries: dict[str, Any], iterator: Any) -> dict[str, Any]:
         """See `flags_of`."""
-        known = self._iterable and ("dataset" in entries or iterator is self._dataset)
+        has_state = "iterator" in entries and isinstance(self._dataset, Wrapper)
+        has_state |= "dataset" in entries or iterator is self._dataset
+        known = self._iterable and has_state
         return flags_of(self._dataset) if known else {}
-
-    def _unset(self, entries: dict[str, Any], before: dict[str, Any]) -> None:
-        """Undo what load_state_dict has set for a next that does not come, ``resumed`` say."""
-        now = attributes_of(self._dataset)
-        for name, value in entries.get("after", {}).items():
-            if now.get(name) is not before.get(name):
-                setattr(self._dataset, name, value)
 
     def _open(self, entries: dict[str, Any]) -> Any:
         if "begun" in entries:
@@ -275,7 +272,7 @@ class StreamSaver:
             beginning.lost_before = self._reached.get("lost", [])
         if self._with_rng:
             self._restore_first(entries, beginning)
-        iterator = iterate(self._dataset, entries)
+        iterator = self._iterator(entries)
         self._by_pickle = self.beginning = self._undone = None
         # Generators cannot be pickled; an iterator of Python's own over a list would take the list
         # along, and those of itertools can no longer be from Python 3.14 on.
@@ -286,12 +283,18 @@ class StreamSaver:
         if not self._has_state or self._halved:
             self.beginning = beginning
         if self._has_state:
+            self._lost = self.beginning.lost() if self.beginning else frozenset()
             return iterator
         if picklable:
             self._by_pickle = _ByPickle(self._dataset, self._by_value)
             if "pickled" in entries:
                 iterator = self._by_pickle.read(entries["pickled"])
         return iterator
+
+    def _iterator(self, entries: dict[str, Any]) -> Any:
+        if isinstance(self._dataset, Wrapper) and "iterator" in entries:
+            self._seed(1)  # the first batch had called ``iter`` of the datasets within; it may draw
+        return iterate(self._dataset, entries)
 
     def _restore_first(self, entries: dict[str, Any], beginning: Baseline | None) -> None:
         """Have ``iter``, which may change the dataset, and a replay draw as the epoch has."""
@@ -304,9 +307,10 @@ class StreamSaver:
         if beginning is not None:
             beginning.state = to_bytes({"first_rng": first_rng})
 
-    def _entries(self, iterator: Any, fresh: bool) -> dict[str, Any]:
+    def _entries(self, iterator: Any, fresh: bool, over: bool = False) -> dict[str, Any]:
         if self._by_pickle is not None:
-            return self._by_pickle.write(iterator)
+            # The program's own dataset is pickled as its end has left it.
+            return {} if over and self._shared else self._by_pickle.write(iterator)
         looks = not fresh and self._looks > 0
         self._looks -= looks
         if self._iterable:
@@ -346,13 +350,6 @@ class StreamSaver:
         )
 
 
-def flags_of(dataset: Any) -> dict[str, Any]:
-    """A dataset's flags at an epoch's end, as a further entry of a state."""
-    now = attributes_of(dataset).items()
-    flags = {name: value for name, value in now if type(value) in (bool, type(None))}
-    return {"after": flags} if flags else {}
-
-
 _NOTHING = pickle.dumps({})
 #: entries that give the dataset its attributes of then
 _PUT_BACK = {"dataset", "iterator", "pickled", "begun"}
@@ -381,7 +378,7 @@ class _ByPickle:
         has_slots = any(vars(kind).get("__slots__") for kind in type(dataset).__mro__)
         self._refused = has_slots or None in self._begun.values()
         #: the attributes that the newest state leaves out
-        self.left_out: frozenset[str] = frozenset()
+        self.left_out: Set[str] = frozenset()
         #: an iterator was read, and none written yet
         self.was_read = False
 

@@ -192,9 +192,12 @@ def dumps(
     return buffer.getvalue()
 
 
-def loads(pickled: bytes, dataset: Any) -> Any:
-    """Unpickle an object that refers to a dataset; it refers to this one now."""
-    return _Unpickler(io.BytesIO(pickled), dataset).load()
+def loads(pickled: bytes, dataset: Any, parts: Mapping[Path, Any] | None = None) -> Any:
+    """Unpickle an object that refers to a dataset; it refers to this one now.
+
+    ``parts`` were at these paths of the dataset when the object was pickled.
+    """
+    return _Unpickler(io.BytesIO(pickled), dataset, parts or {}).load()
 
 
 class _Limited(io.BytesIO):
@@ -258,9 +261,9 @@ def _content(tensor: torch.Tensor) -> Path:
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, buffer: io.BytesIO, dataset: Any) -> None:
+    def __init__(self, buffer: io.BytesIO, dataset: Any, parts: Mapping[Path, Any]) -> None:
         super().__init__(buffer)
-        self._dataset = dataset
+        self._dataset, self._parts = dataset, parts
         #: lists that were written at once, by number
         self._lists: dict[int, list[Any]] = {}
 
@@ -272,6 +275,8 @@ class _Unpickler(pickle.Unpickler):
             return self._lists[number]
         if isinstance(name, str):
             return getattr(self._dataset, name) if name else self._dataset
+        if name in self._parts:
+            return self._parts[name]
         found = self._dataset
         for part in name:
             found = found[part] if isinstance(found, list | tuple | dict) else vars(found)[part]

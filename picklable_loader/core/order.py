@@ -158,6 +158,7 @@ class SequenceOrder:
         return list(self._sequence[positions.start : positions.stop : positions.step])
 
     def seek(self, position: int) -> None:
+        self.open()  # the dataset of an epoch that goes on may grow before it gives a batch
         self._position = position
 
     def length(self) -> int | None:

@@ -105,7 +105,10 @@ class ShuffleOrder:
                 raise DamagedStateError("order.key", "from 0 to 2**64 - 1", self._key)
         #: made at the first index, as torch's samplers look at their data then
         self._permutation: Permutation | None = None
-        self._lengths().restored(setting.saved)
+        #: the lengths of an epoch that goes on: its dataset may grow before it gives a batch
+        self._resumed: Lengths | None = None
+        if setting.saved is not None:
+            self._resumed = self._lengths().restored(setting.saved)
         self._position = 0
         #: some positions, and the indices there
         self._ahead = range(0)
@@ -149,7 +152,7 @@ class ShuffleOrder:
 
     def _lengths_at_first(self) -> Lengths:
         if self._permutation is None:
-            return self._lengths().restored(self._setting.saved)
+            return self._resumed or self._lengths()
         return Lengths(self._permutation.n, self._permutation.n)
 
     def _begin(self) -> Permutation:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset, DistributedSampler, RandomSampler, SequentialSampler
 
 from picklable_loader import DataLoader, ShuffleSampler
-from picklable_loader.errors import DamagedStateError, LoaderWarning, UsageError
+from picklable_loader.errors import DamagedStateError, LoaderWarning, StateMismatch, UsageError
 from picklable_loader.saving.states.skip import batches_left, moved_on
 
 
@@ -73,6 +73,36 @@ def test_the_epoch_goes_on_as_it_began_also_after_two_resumes(
     assert second[0] == second[1]
     assert iterator.remaining == once.remaining == twice.remaining
     assert values(iterator) == values(once) == values(twice)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_it_may_grow_between_iter_and_the_first_batch_of_a_resumed_epoch(
+    kind: str, num_workers: int
+) -> None:
+    data = Buffer()
+    iterator = iter(build(data, kind, num_workers=num_workers))
+    next(iterator)
+    once = resumed("state", iterator, lambda: build(data, kind, num_workers=num_workers))
+    data.grow(5)
+    assert values(once) == values(iterator)
+
+
+@pytest.mark.parametrize("door", ["pickle", "state"])
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_it_may_not_grow_between_a_load_and_the_beginning_of_its_pass(kind: str, door: str) -> None:
+    data = Buffer()
+    iterator = iter(build(data, kind))
+    next(iterator)
+    loader = build(data, kind)
+    if door == "pickle":
+        again = pickle.loads(pickle.dumps(iterator))
+        loader = again.loader
+    else:
+        loader.load_state_dict(iterator.state_dict())
+    loader.dataset.grow(5)
+    with pytest.raises(StateMismatch, match="dataset_length: expected 15"):
+        next(again if door == "pickle" else iter(loader))
 
 
 @pytest.mark.parametrize("door", ["pickle", "state"])

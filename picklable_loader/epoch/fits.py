@@ -185,8 +185,8 @@ def check_fits(loader_fits: Mapping[str, Any], saved: Mapping[str, Any]) -> None
     if unlike:
         raise StateMismatch(
             unlike,
-            "The loader, its dataset or the code of that has changed since it was pickled, or since "
-            "its state was loaded. Put back what it was; or build a new loader, and call its "
+            "The loader, its dataset or the code of that has changed since it was pickled, or its "
+            "state was loaded. Put back what it was; or build a new loader, and call its "
             "load_state_dict(it.state_dict(), strict=False), which takes what still has a meaning.",
         )
 

@@ -33,7 +33,6 @@ from .stream_states import (
     remembers,
     settle,
     state_now,
-    warn_of_drift,
     warn_of_forgotten,
     warn_of_lengths,
     warn_of_used,
@@ -166,9 +165,7 @@ class History:
         has_objects = waits is not None and (live or "iterator" in (waits.cursor.order or ()))
         if waits is not None and (run is None or not has_objects):
             check_behind(behind, 0)
-            if not live:
-                warn_of_drift(spec.dataset, waits.cursor.streams)
-            state = position.unmoved(self.source, live)
+            state = position.unmoved(spec, self.source, live)
         else:
             assert run is not None
             if behind and run.finished:

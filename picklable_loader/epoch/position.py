@@ -14,10 +14,11 @@ from ..rng.generators import RNGS
 from ..rng.source import Source
 from ..saving.states.tree import copied
 from .carryover import Carryover, from_text
+from .dataset_rng import held_by
 from .options import AtEpochEnd
 from .run import Run
 from .spec import Spec
-from .stream_states import savable
+from .stream_states import savable, warn_of_drift
 
 _PICKLE_INSTEAD = "Pickle the iterator instead of taking its state_dict"
 
@@ -51,11 +52,11 @@ class Position:
         run = self.run
         return None if run is not None and (run.has_moved or run.finished) else self.start
 
-    def unmoved(self, source: Source, live: bool) -> dict[str, Any]:
+    def unmoved(self, spec: Spec, source: Source, live: bool) -> dict[str, Any]:
         """The saved form of the cursor that it waits at; it shares nothing with that.
 
         The generators may have moved: another loader may draw from them. For ``live`` see
-        `Run.cursor`.
+        `Run.cursor`; ``spec`` is the one that the pass began with.
 
         Raises:
             CannotSaveError: it came in a pickle, with objects that no state can hold.
@@ -69,6 +70,8 @@ class Position:
             return (
                 given if source.seed is not None else {**given, "rng": source.as_now(given["rng"])}
             )
+        held = held_by(cursor.dataset_rng, spec)
+        warn_of_drift(spec.dataset, cursor.streams, held=held)
         if "iterator" in order and "log" not in order:
             raise CannotSaveError(
                 "the sampler's iterator",

@@ -173,6 +173,27 @@ def test_a_pickle_that_cannot_undo_what_iter_has_done_says_so() -> None:
         pickle.dumps(batches)
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        np.array([{} for _ in range(20_000)], dtype=object),
+        np.zeros((300, 300)).T,
+        np.zeros(90_000, dtype="datetime64[s]"),
+        np.zeros(20_000, dtype=[("number", "f8"), ("flag", "?")]),
+        np.zeros((200, 200, 3))[::2],
+        np.ma.zeros(100_000),
+    ],
+    ids=lambda table: f"{type(table).__name__} of {table.dtype}",
+)
+def test_large_arrays_of_any_kind_that_stay_as_they_are_cause_no_warning(table: Any) -> None:
+    dataset = Shuffled()
+    dataset.table = table  # type: ignore[attr-defined]
+    batches = iter(DataLoader(dataset, 2, seed=1))
+    next(batches)
+    again = pickle.loads(pickle.dumps(batches))
+    assert lists(again) == lists(batches)
+
+
 @pytest.mark.parametrize("size", [20, 3_000_000])
 def test_a_tensor_too_large_to_be_written_is_said_to_be_lost(size: int) -> None:
     batches = iter(DataLoader(Replaces(size), 2, seed=1))

@@ -11,8 +11,8 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterable, Mapping, Set
-from hashlib import blake2b
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -146,9 +146,9 @@ class Baseline:
         for leaf in self._alive:
             if isinstance(leaf, torch.Tensor):
                 versions[id(leaf)] = version_of(leaf)
-            elif leaf.flags.writeable and leaf.nbytes <= left:  # 10 ms for 16 MB
-                left -= leaf.nbytes
-                versions[id(leaf)] = _content(leaf)
+            elif leaf.flags.writeable and leaf.nbytes <= left and not leaf.dtype.hasobject:
+                left -= leaf.nbytes  # 2 ms for 16 MB
+                versions[id(leaf)] = crc32(np.ascontiguousarray(leaf).view(np.uint8).data)
         return versions
 
     def _written(
@@ -317,10 +317,6 @@ class FirstBaseline(Baseline):
         now = self._paths()
         others = self._first.keys() & now.keys() - self._set_by_epoch
         return names - {path[0] for path in others if self._first[path] != now[path]}
-
-
-def _content(array: np.ndarray[Any, Any]) -> bytes:
-    return blake2b(np.ascontiguousarray(array).data, digest_size=16).digest()
 
 
 def _differ(before: dict[str, Any], now: dict[str, Any]) -> set[str]:

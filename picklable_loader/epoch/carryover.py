@@ -82,5 +82,5 @@ def streams_left(
         "num_streams": spec.streams.total if apart else None,
         "batches": spec.batches if positions else None,
         "worker_info": spec.reads_copies if positions else None,
-        "dataset_rng": for_replays(owned, saved, live) if saved else owned,
+        "dataset_rng": for_replays(owned, saved, live, spec) if saved else owned,
     }

@@ -38,14 +38,16 @@ def at_begin(start: Cursor, spec: Spec) -> Rngs:
     return found
 
 
-def for_replays(rngs: Rngs, positions: Iterable[StreamPosition], everything: bool) -> Rngs:
-    """The part that a saved state needs: all, if a stream is read again, or for ``everything``.
+def for_replays(rngs: Rngs, positions: Iterable[StreamPosition], live: bool, spec: Spec) -> Rngs:
+    """The part that a saved state needs: all in a pickle, and where ``iter`` is called again.
 
-    That is a pickle; and where at most the iterator has a state: ``iter``, called again, may draw.
+    So it is if the dataset has no state, and if a stream is read again; unless all have ended.
     """
-    if not rngs:
+    if not rngs or live:
         return rngs
-    return rngs if everything or any(each.from_start for each in positions) else {}
+    going = [position for position in positions if not position.ended]
+    again = not spec.stateful or any(position.from_start for position in going)
+    return rngs if going and again else {}
 
 
 def held_by(rngs: Rngs, spec: Spec) -> set[str]:

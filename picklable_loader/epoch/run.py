@@ -191,7 +191,7 @@ class Run:
             num_streams=self.streams.total if positions and self.streams.shard.world > 1 else None,
             batches=self.batches,
             worker_info=self.worker_info if positions else None,
-            dataset_rng=for_replays(self._dataset_rng, positions, live or not self.spec.stateful),
+            dataset_rng=for_replays(self._dataset_rng, positions, live, self.spec),
             rank=self._rank(window, positions, order),
             base_seed=self.base_seed,
             worker_seed=None if self.worker_seed == self.base_seed else self.worker_seed,

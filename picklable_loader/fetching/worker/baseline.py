@@ -120,7 +120,8 @@ class Baseline:
     def _written_over(self) -> set[str]:
         """Attributes with a large tensor or array that was changed in place."""
         now = self._versions_now()
-        moved = {leaf for leaf, version in self._versions.items() if now[leaf] != version}
+        was = self._versions
+        moved = {leaf for leaf in was.keys() & now.keys() if now[leaf] != was[leaf]}
         return {str(path[0]) for leaf, path in self._leaves.items() if leaf in moved}
 
     def _leaves_now(self) -> tuple[dict[int, Path], set[str]]:

@@ -116,7 +116,7 @@ def warn_of_lost(spec: Spec, positions: Iterable[StreamPosition]) -> None:
     names, travels = set[str](), spec.dataset_travels
     for state in (position.state for position in positions):
         if isinstance(state, Baseline):
-            names.update(state.lost() if travels else state.lost_before)
+            names.update(state.lost() if travels else state.lost_with_its_own())
         elif type(state) is bytes and b"lost" in state and not travels:
             names.update(pickle.loads(state).get("lost", ()))
     if names:

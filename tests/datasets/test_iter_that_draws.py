@@ -154,6 +154,23 @@ def test_a_pickle_undoes_what_iter_has_done_to_tensors_of_any_size(size: int, ep
     assert lists(again.loader) == lists(loader)
 
 
+class WritesAndReplaces(Replaces):
+    """``iter`` writes into a large tensor before it replaces it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.table.add_(1)
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("pickle_dataset", [False, True])
+def test_a_replaced_tensor_that_was_written_into_is_said_to_be_lost(pickle_dataset: bool) -> None:
+    data = WritesAndReplaces(20_000)
+    batches = iter(DataLoader(data, 2, seed=1, pickle_dataset=pickle_dataset))
+    next(batches)
+    with pytest.warns(LoaderWarning, match=re.escape("changed its attributes table")):
+        pickle.dumps(batches)
+
+
 class Writes(Shuffled):
     """``iter`` writes into a large array."""
 

@@ -86,7 +86,7 @@ def _batched(make: Callable[[], Any], **more: Any) -> Kind:
 
 
 #: they set attributes in ``__iter__``, which a state_dict in a later epoch warns about
-_SET_ATTRIBUTES = ("Itself", "Noting", "Keeping")
+_SET_ATTRIBUTES = ("Itself", "Noting", "Keeping", "Reshuffled")
 
 
 def _stream(kind: streams.Kind) -> Kind:

@@ -109,8 +109,14 @@ class Baseline:
         now = attributes_of(self._dataset)
         hidden = {name for name, form in self._each.items() if not form.known}
         lost = self._lost_among({n: self._form(now[n]) for n in hidden & now.keys()})
-        lost |= self._leaves_now()[1]
-        return lost if self._left_out is None else lost & self._left_out
+        return self._of_left_out(lost | self._leaves_now()[1])
+
+    def lost_with_its_own(self) -> set[str]:
+        """The same, where the resume has a dataset that no epoch has changed: see `attach`."""
+        return self._of_left_out(self._leaves_now()[1]).union(self.lost_before)
+
+    def _of_left_out(self, names: set[str]) -> set[str]:
+        return names if self._left_out is None else names & self._left_out
 
     def _lost_among(self, hidden: Mapping[str, Form]) -> set[str]:
         """Attributes that have changed and cannot be put back; ``hidden``: their forms, as now."""
@@ -127,12 +133,14 @@ class Baseline:
     def _leaves_now(self) -> tuple[dict[int, Path], set[str]]:
         """Where large tensors and arrays are now, by id; and the attributes that have lost them.
 
-        What the dataset no longer holds has to be written, if it is not too large.
+        What the dataset no longer holds has to be written: if it is not too large, and was not
+        changed in place before.
         """
         found, _ = large_leaves(self._dataset) if self._leaves else ({}, [])
         gone = [leaf for leaf in self._alive if id(leaf) not in found]
-        too_large = sum(leaf.nbytes for leaf in gone) > _MOST_BYTES
-        names = {str(self._leaves[id(leaf)][0]) for leaf in gone} if too_large else set()
+        names = {str(self._leaves[id(leaf)][0]) for leaf in gone}
+        if names and sum(leaf.nbytes for leaf in gone) <= _MOST_BYTES:
+            names &= self._written_over()
         return {leaf: path for leaf, path in found.items() if leaf in self._leaves}, names
 
     def _known(self) -> dict[str, Any]:

@@ -154,6 +154,22 @@ def test_a_pickle_undoes_what_iter_has_done_to_tensors_of_any_size(size: int, ep
     assert lists(again.loader) == lists(loader)
 
 
+@pytest.mark.parametrize("shape", ["in a buffer", "twice"])
+@pytest.mark.parametrize("size", [20, 20_000])
+def test_a_change_beside_a_lambda_is_said_to_be_lost_below_any_wrapper(
+    size: int, shape: str
+) -> None:
+    def make() -> Replaces:
+        dataset = Replaces(size)
+        dataset.give = lambda item: item  # plain pickle refuses it, and a wrapper has no length
+        return dataset
+
+    batches = iter(DataLoader(SHAPES[shape](make), 2, seed=1))
+    next(batches)
+    with pytest.warns(LoaderWarning, match="changed its attributes dataset"):
+        pickle.dumps(batches)
+
+
 class WritesAndReplaces(Replaces):
     """``iter`` writes into a large tensor before it replaces it."""
 

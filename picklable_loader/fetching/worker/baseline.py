@@ -133,14 +133,15 @@ class Baseline:
     def _leaves_now(self) -> tuple[dict[int, Path], set[str]]:
         """Where large tensors and arrays are now, by id; and the attributes that have lost them.
 
-        What the dataset no longer holds has to be written: if it is not too large, and was not
-        changed in place before.
+        What the dataset no longer holds has to be written: if it is not too large, was not changed
+        in place before, and its attribute pickles.
         """
         found, _ = large_leaves(self._dataset) if self._leaves else ({}, [])
         gone = [leaf for leaf in self._alive if id(leaf) not in found]
         names = {str(self._leaves[id(leaf)][0]) for leaf in gone}
         if names and sum(leaf.nbytes for leaf in gone) <= _MOST_BYTES:
-            names &= self._written_over()
+            hidden = {name for name in names if not self._each[name].known}
+            names &= self._written_over() | hidden
         return {leaf: path for leaf, path in found.items() if leaf in self._leaves}, names
 
     def _known(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class Form(NamedTuple):
 def form_of(value: Any, pickled: bytes | None, dataset: Any) -> Form:
     """The form of a value in a dataset; ``pickled`` is None if it is large, or has no pickle."""
     seen = b""
-    with suppress(Exception):  # whatever people's __len__ raises
+    with suppress(Exception):  # say a sparse tensor, or an object whose ``__dict__`` raises
         seen = _trace(value, dataset) if pickled is None else pickled
     return Form(blake2b(seen, digest_size=16).digest() if seen else b"", pickled is not None)
 
@@ -72,9 +72,15 @@ def _trace(value: Any, dataset: Any) -> bytes:
             found.append(part.tobytes() if small else b"")
         elif id(part) not in seen:
             seen.add(id(part))
-            found.append(len(part) if isinstance(part, Sized) else "")
+            found.append(_length_of(part))
             ahead.extend(islice(_within(part), max(0, _MOST_OBJECTS - len(ahead))))
     return pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
+
+
+def _length_of(part: Any) -> int | None:
+    with suppress(Exception):  # a wrapper has a length if the datasets within have
+        return len(part) if isinstance(part, Sized) else None
+    return None
 
 
 def _within(part: Any) -> Iterable[Any]:

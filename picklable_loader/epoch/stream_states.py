@@ -12,10 +12,10 @@ pickle of a dict with these entries:
 * ``"lost"``: those of them that no pickle brings back either;
 * ``"rng"``: the worker's random number generators (``seeding="worker"``);
 * ``"first_rng"``: these when the epoch began, if ``iter`` is to draw from them once more: with
-  ``"pickled"``, if the worker is persistent, with an ``"iterator"`` of a dataset without state, and
+  ``"pickled"``, if ``iter`` is called again, with an ``"iterator"`` of a dataset without state, and
   alone, for a replay in the program's own process;
 * ``"over"``: the epoch has ended there, and the next one is to begin;
-* ``"after"``: then, the attributes of a dataset with a state that are flags or None;
+* ``"after"``: then, the attributes of a dataset with a state that are flags or None (`flags_of`);
 * ``"announced"``: then, the epoch that set_epoch had given the dataset, if that has a state.
 
 A pickle of a loader's iterator holds these bytes, as `Pickled`, and only that type is ever opened

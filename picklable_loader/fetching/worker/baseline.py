@@ -112,7 +112,7 @@ class Baseline:
         return self._of_left_out(lost | self._leaves_now()[1])
 
     def lost_with_its_own(self) -> set[str]:
-        """The same, where the resume has a dataset that no epoch has changed: see `attach`."""
+        """The same for a pickle without its dataset, which `DataLoader.attach` gives it later."""
         return self._of_left_out(self._leaves_now()[1]).union(self.lost_before)
 
     def _of_left_out(self, names: set[str]) -> set[str]:

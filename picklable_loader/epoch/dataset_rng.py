@@ -1,8 +1,9 @@
 """Generators that an iterable-style dataset owns, as they were when the epoch began.
 
-A stream without a state is read again from its start. The dataset of another program has other
-generators, if the operating system has seeded them: the shuffle of that epoch would be another one.
-So a state holds them, and `DataLoader.load_state_dict` puts them back.
+A stream without a state is read again from its start, and the next epoch's workers begin with a
+copy of the program's dataset. The dataset of another program has other generators there, if the
+operating system has seeded them. So a state holds them, and `DataLoader.load_state_dict` puts them
+back.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ def at_begin(start: Cursor, spec: Spec) -> Rngs:
 def for_replays(rngs: Rngs, positions: Iterable[StreamPosition], live: bool, spec: Spec) -> Rngs:
     """The part that a saved state needs: all in a pickle, and where ``iter`` is called again.
 
-    So it is if the dataset has no state, and if a stream is read again; unless all have ended.
+    So it is if the dataset has no state, and if a stream is read again; unless all have ended. New
+    workers of the next epoch call it with copies of the dataset that no epoch has changed.
     """
-    if not rngs or live:
+    if not rngs or live or (spec.reads_copies and not spec.lives_on):
         return rngs
     going = [position for position in positions if not position.ended]
     again = not spec.stateful or any(position.from_start for position in going)

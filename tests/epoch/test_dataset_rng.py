@@ -138,27 +138,44 @@ class WithState(Rows):
         self.at, self.transform.rng.bit_generator.state = state["at"], state["rng"]
 
 
+@pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_dataset_that_saves_its_own_needs_them_for_streams_only_that_have_not_begun(
-    num_workers: int,
+def test_a_dataset_that_saves_its_own_needs_them_where_copies_of_it_begin(
+    num_workers: int, persistent: bool
 ) -> None:
+    """Copies begin with streams that have not begun, and with the next epoch's new workers."""
+
+    def stateful() -> Any:
+        lives_on = persistent and num_workers > 0
+        dataset = WithState(np.random.default_rng())
+        return DataLoader(dataset, 4, num_workers=num_workers, persistent_workers=lives_on)
+
+    needed = []
+    for steps in range(1, 4):
+        loader = stateful()
+        iterator = iter(loader)
+        for _ in range(steps):
+            next(iterator)
+        state = by_json(loader)
+        needed.append("dataset_rng" in state)
+        again = stateful()
+        again.load_state_dict(state)
+        assert lists(again) == lists(iterator)
+        assert lists(again) == lists(loader), "in the next epoch"
+    new_each_epoch = num_workers > 0 and not persistent
+    assert needed == [num_workers > 0, new_each_epoch, new_each_epoch]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_one_that_is_loaded_at_the_end_of_an_epoch_gives_the_next_one(num_workers: int) -> None:
     def stateful() -> Any:
         return DataLoader(WithState(np.random.default_rng()), 4, num_workers=num_workers)
 
     loader = stateful()
-    iterator = iter(loader)
-    needed = []
-    for _ in range(3):
-        next(iterator)
-        state = loader.state_dict()
-        needed.append("dataset_rng" in state)
-    assert needed == ([True, False, False] if num_workers else [False] * 3)
-    loader = stateful()
-    iterator = iter(loader)
-    next(iterator)
+    list(loader)
     again = stateful()
-    again.load_state_dict(loader.state_dict())
-    assert lists(again) == lists(iterator)
+    again.load_state_dict(by_json(loader))
+    assert lists(again) == lists(loader)
 
 
 def state_of(rng: Any, rank: int) -> dict[str, Any]:

@@ -28,8 +28,7 @@ _MOST_NAMED = 8
 _PROBLEM = "these states cannot be merged into one for all ranks"
 _OWN_RNG = (
     "the ranks' datasets own generators in other states, and the merged state has none of them: "
-    "streams that are read again may differ. Seed them alike on all ranks, or give the dataset "
-    "state_dict and load_state_dict"
+    "streams that are read again, and later epochs, may differ. Seed them alike on all ranks"
 )
 _EACH = "Give the state of each rank once."
 _UNLIKE = "Take the states of all ranks at the same moment of the same pass."

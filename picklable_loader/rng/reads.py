@@ -120,7 +120,7 @@ def values_read(called: Iterable[Read], names: set[str]) -> list[tuple[str, Any]
         waiting += [(each, f"{path}.__closure__", defined) for each in _in_cells(function)]
         if _of_library(function.__globals__):
             continue  # it may be a decorator
-        for code in _codes(function.__code__):
+        for code in codes_in(function.__code__):
             names.update(code.co_names)
             for value, path, owner in _reads(code, function.__globals__, defined):
                 if type(value) is not FunctionType:
@@ -221,12 +221,12 @@ def _of_library(variables: dict[str, Any]) -> bool:
     return root in _LIBRARIES
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_in(code: CodeType) -> Iterator[CodeType]:
     """A function's code, and that of the functions and comprehensions within."""
     yield code
     for each in code.co_consts:
         if type(each) is CodeType:
-            yield from _codes(each)
+            yield from codes_in(each)
 
 
 @lru_cache(256)

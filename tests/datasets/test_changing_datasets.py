@@ -51,6 +51,17 @@ class CountsFromItsClass(Counts):
         pass
 
 
+class CountsOnceIterated(Counts):
+    """The first epoch makes the counter."""
+
+    def __init__(self) -> None:
+        pass
+
+    def order(self) -> list[int]:
+        self.epoch = getattr(self, "epoch", 0)
+        return super().order()
+
+
 class Draws(Counts):
     """A generator of its own."""
 
@@ -210,6 +221,7 @@ def counts_below_torchs_pipes() -> Any:
 KINDS = [
     Counts,
     CountsFromItsClass,
+    CountsOnceIterated,
     Draws,
     Shuffles,
     Caches,
@@ -723,3 +735,22 @@ def test_a_lock_or_an_event_that_changes_is_not_warned_of(
         rest = lists(iterator)
         loader.load_state_dict(state)
         assert lists(pickle.loads(pickled)) == lists(loader) == rest
+
+
+class Notes(IterableDataset[int]):
+    """Each epoch sets these anew."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.order = [*range(12)]
+        for row in self.order:
+            self.position = row
+            yield row
+
+
+def test_numbers_that_each_epoch_sets_anew_are_not_warned_of() -> None:
+    loader = DataLoader(Notes(), 4)
+    list(loader)
+    assert not drift_of(loader)
+    iterator = iter(loader)
+    next(iterator)
+    assert not drift_of(iterator)

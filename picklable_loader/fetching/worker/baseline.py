@@ -11,6 +11,8 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterable, Mapping, Set
+from functools import lru_cache
+from types import FunctionType
 from typing import Any
 from zlib import crc32
 
@@ -20,6 +22,7 @@ from torch.utils.data import Dataset
 
 from ...datasets.datapipes import is_iter_datapipe, lasting
 from ...datasets.protocol import has_set_epoch, is_stateful, set_epoch_of
+from ...rng.reads import codes_in
 from ...saving.pickles.by_reference import (
     Path,
     attributes_of,
@@ -306,10 +309,12 @@ class FirstBaseline(Baseline):
         except Exception:  # whatever people's __reduce__ raises
             return {}
         # An attribute that the program had not built is most often set anew by each `__iter__`;
-        # unless its first value is the class's.
+        # unless its first value is the class's, or it is a number that the code asks for.
         kinds = [kind for kind in type(self._dataset).__mro__ if not _is_torchs(kind)]
+        numbers = {name for name, value in changed.items() if type(value) in (int, float)}
         built = (self._names - self._made).union(
-            *(changed.keys() & vars(kind).keys() for kind in kinds)
+            *(changed.keys() & vars(kind).keys() for kind in kinds),
+            *(numbers & _asked_for(kind) for kind in kinds),
         )
         as_in_class = {name for name in changed if self._first.get((name,)) == forms[name]}
         again = self._only_set_by_epoch() | self._set_by_program(forms)
@@ -358,6 +363,14 @@ def _holds_datasets(value: Any, deep: int = 2) -> bool:
     if not few or not deep:
         return False
     return any(_is_dataset(item) or _holds_datasets(item, deep - 1) for item in items)
+
+
+@lru_cache(256)
+def _asked_for(kind: type[Any]) -> frozenset[str]:
+    """Names that a class's code has as text: ``getattr(self, "epochs", 0) + 1`` has one."""
+    functions = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
+    codes = [code for each in functions for code in codes_in(each.__code__)]
+    return frozenset(text for code in codes for text in code.co_consts if isinstance(text, str))
 
 
 def _is_torchs(kind: type[Any]) -> bool:

@@ -55,7 +55,7 @@ FIELDS: dict[str, dict[str, tuple[type[Any], ...]]] = {
     "program": {
         "torch": (str,), "numpy": (str,), "python": (str,), "cuda": (list,), "rank": (list,),
     },
-    "sampler": {"attributes": (dict,), "state": _FORM},
+    "sampler": {"attributes": (dict,), "state": _FORM, "after": (dict,)},
     "rng": {
         "loader": (str,), "sampler": (str,), "torch": (str,), "numpy": (str,), "python": (str,),
     },
@@ -165,7 +165,8 @@ def check_records(state: Mapping[str, Any]) -> None:
             check_fields(state[name], name, f"{name}.")
     check_fields(state.get("program", {}), "program", "program.")
     check_fields(state.get("feedback", {}), "feedback", "feedback.")
-    check_attributes(state["sampler"].get("attributes", {}), "sampler.attributes")
+    for name in ("attributes", "after"):
+        check_attributes(state["sampler"].get(name, {}), f"sampler.{name}")
     for worker, states in state["workers"].items():
         if type(states) is not dict:
             raise DamagedStateError(f"workers.{worker}"[:200], "states of generators", states)

@@ -20,8 +20,9 @@ from ..errors import CannotSaveError, OrderMismatch, UsageError
 from ..fetching.worker.feedback import with_feedback
 from ..fetching.worker.fetch import Job, converted, make_fetcher
 from ..fetching.worker.on_error import Bad, NothingLeft, Thinned
-from ..orders.attributes import changed, freeze, prepare
+from ..orders.attributes import changed, freeze
 from ..orders.custom import CustomOrder
+from ..orders.memory import prepare
 from ..orders.replay import Replay
 from ..orders.torch_samplers import make_order
 from ..rng.current import run_apart

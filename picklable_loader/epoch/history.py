@@ -13,7 +13,7 @@ from ..core.snapshot import from_plain, to_plain
 from ..datasets.datapipes import SharedSeeds
 from ..errors import CannotSaveError
 from ..fetching.worker.baseline import FirstBaseline
-from ..orders.attributes import prepare
+from ..orders.memory import prepare
 from ..orders.other_iterators import forget
 from ..orders.sampler_facts import warn_of_settings
 from ..rng.source import Source

@@ -20,7 +20,8 @@ from ..core.order import SequenceOrder
 from ..core.plan import Grouping, Plan, Unit
 from ..core.shard import ALONE, Shard, StreamShare
 from ..datasets.protocol import is_stateful, length_of, set_epoch_of, stream_lengths
-from ..orders.attributes import Frozen, freeze, memory
+from ..orders.attributes import Frozen, freeze
+from ..orders.memory import memory
 from ..orders.sampler_facts import data_of, describe, draws_at_once, source_length
 from ..orders.torch_samplers import gathers_as_torch, is_known, length_in
 from ..rng.generators import RNGS

@@ -12,7 +12,6 @@ import copy
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -21,24 +20,18 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from ..datasets.protocol import is_stateful
-from ..errors import SYMPTOMS, CannotSaveError, DamagedStateError, UsageError
+from ..errors import SYMPTOMS, CannotSaveError
 from ..rng.generators import GLOBAL
-from ..rng.source import Source
 from ..saving.states.arrays import NotPlain
-from ..saving.states.plain import SCALARS, Later, alike, decode, encode, encode_state
+from ..saving.states.plain import SCALARS, Later, alike, decode, encode
 from .attribute_rngs import ATTRIBUTE_RNGS, spawned
 from .unknown import (
     CODE,
     OPAQUE,
     OTHERS,
     SEEDS,
-    check_known,
     form_to_compare,
     is_programs,
-    lost,
-    once_only,
-    warn_of_iterator,
 )
 
 #: an attribute's path from the sampler, which has the path "" -> [kind, plain value]
@@ -141,7 +134,7 @@ def thaw(sampler: Any, frozen: Frozen) -> None:
 def look(sampler: Any, path: str) -> list[Any] | None:
     """The form of the value at a path; None if there is none that can be put back."""
     try:
-        return _encode(_at(sampler, path))
+        return _encode(at_path(sampler, path))
     except (AttributeError, KeyError, IndexError, TypeError, ValueError):
         return None
 
@@ -149,7 +142,7 @@ def look(sampler: Any, path: str) -> list[Any] | None:
 def objects_in(sampler: Any, frozen: Frozen) -> dict[str, Any]:
     """By path, the generators, lists, arrays and the like, which its iterators may refer to."""
     return {
-        path: _at(sampler, path)
+        path: at_path(sampler, path)
         for path, (kind, form) in frozen.items()
         if kind in ATTRIBUTE_RNGS or (kind == "plain" and type(form) not in SCALARS)
     }
@@ -158,80 +151,9 @@ def objects_in(sampler: Any, frozen: Frozen) -> dict[str, Any]:
 def rngs_in(sampler: Any, other: Any) -> set[int]:
     """The ids of the generators that `freeze` sees in a sampler; ``other``: see there."""
     frozen = freeze(sampler, other)
-    return {id(_at(sampler, path)) for path, form in frozen.items() if form[0] in ATTRIBUTE_RNGS}
-
-
-def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> dict[str, Any]:
-    """A sampler's state before its iteration, as far as the program would not rebuild it.
-
-    Raises:
-        CannotSaveError: it was iterated before (``started``), and keeps something from epoch to
-            epoch that cannot be saved; or its state_dict holds more than plain values.
-    """
-    now = freeze(sampler, source.dataset)
-    attributes = changed(now, *source.origins)
-    if is_stateful(sampler):
-        state = encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)
-        # It may hold weights, and not the generator that the next epoch is drawn from.
-        rngs = {path: form for path, form in attributes.items() if form[0] in ATTRIBUTE_RNGS}
-        return {"state": state, **({"attributes": rngs} if rngs else {})}
-    if started:
-        if not live and hasattr(sampler, "__next__") and not hasattr(sampler, "__dict__"):
-            raise once_only(sampler)
-        # A pickle holds the sampler as it is.
-        check_known(now, now if live else source.origin, sampler)
-        for path, form in () if live else now.items():
-            if form[0] == "iterator":
-                warn_of_iterator(path, _at(sampler, path), sampler)
-    return {"attributes": attributes} if attributes else {}
-
-
-def prepare(sampler: Any, saved: dict[str, Any], source: Source, started: bool = False) -> None:
-    """Make a sampler what ``memory`` has seen; ``started`` says that it has been iterated here.
-
-    Raises:
-        DamagedStateError: that is not what it saves. The sampler is as it was.
-        UsageError: it cannot be made that again.
-    """
-    attributes = saved.get("attributes", {})
-    built, origin = source.origin, source.origin or source.unpickled
-    if started and origin:
-        built = _built_again(sampler, origin, source.dataset)
-    elif is_stateful(sampler):
-        built = {}  # it was not iterated, so what the program has set on it since then counts
-    before: Frozen = {}
-    for path in (*built, *attributes):
-        found = look(sampler, path)
-        if found is not None:
-            before[path] = found
-    state = None
-    if "state" in saved:
-        with suppress(Exception):  # it may have none before its first pass
-            state = copy.deepcopy(sampler.state_dict())
-    try:
-        thaw(sampler, built)
-        if "state" in saved:
-            sampler.load_state_dict(decode(saved["state"]))
-        thaw(sampler, attributes)
-    except Exception as error:
-        if state is not None:
-            sampler.load_state_dict(state)
-        thaw(sampler, before)
-        raise DamagedStateError("sampler", "what this sampler saves", error) from error
-
-
-def _built_again(sampler: Any, origin: Frozen, dataset: Any) -> Frozen:
-    """The attributes that make a sampler again what the program has built, or unpickled."""
-    now = freeze(sampler, dataset)
-    # A state_dict has all that iterating changes, and so what cannot be put back as well.
-    for path, kind in () if is_stateful(sampler) else lost(origin, now):
-        if kind not in ("iterator", "foreign"):
-            raise UsageError(
-                f"the sampler {type(sampler).__qualname__} cannot be put back to where it began: "
-                f"its attribute {path} {OPAQUE[kind]}. Load the state into a new loader with a "
-                "new sampler, or give the sampler state_dict and load_state_dict"
-            )
-    return {**origin, **changed(origin, now)}
+    return {
+        id(at_path(sampler, path)) for path, form in frozen.items() if form[0] in ATTRIBUTE_RNGS
+    }
 
 
 def _put(sampler: Any, path: list[str], kind: str, form: Any) -> None:
@@ -396,7 +318,7 @@ def _items(container: Any) -> list[Any]:
     return list(kind.values(container) if kind is dict else kind.__iter__(container))
 
 
-def _at(owner: Any, path: str) -> Any:
+def at_path(owner: Any, path: str) -> Any:
     for name in path.split("."):
         owner = _get(owner, name)
     return owner

@@ -24,10 +24,10 @@ from ..rng.owned import has_generators, ids_of_global, owned_in
 from ..rng.source import Setting, Source
 from ..saving.states.checksum import checksum
 from ..saving.states.plain import alike, decode, encode_state
-from .attribute_rngs import ATTRIBUTE_RNGS
 from .attributes import Frozen, changed, freeze, placeable, small, thaw
 from .given import Event, goes_on, receiver_of, taker_of
 from .lent import Lent
+from .memory import settle
 from .other_iterators import SamplerTurns
 from .replay import Record, Replay, next_items
 from .states_ahead import StatesAhead
@@ -357,10 +357,9 @@ class CustomOrder:
         if "iterator_state" in saved:
             thaw(self._sampler, saved.get("between", self.record.before))
             self._iterator.load_state_dict(decode(saved["iterator_state"]))
-        if "after" in saved:  # no next will clear what load_state_dict has set for it: "resumed"
-            after, moved = {**built, **saved["after"]}, small(changed(self._turns.frozen(), built))
-            known = {p: f for p, f in small(after).items() if p in moved or f[0] in ATTRIBUTE_RNGS}
-            thaw(self._sampler, known)
+        if "after" in saved:
+            after = small({**built, **saved["after"]})
+            settle(self._sampler, self._source.dataset, built, after)
         self._moves, self._drew = [True] * _PROOFS, False
 
     def _go_on_in(self, saved: dict[str, Any]) -> None:

@@ -1,0 +1,141 @@
+"""States between two epochs, of samplers whose ``load_state_dict`` sets flags."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from laws.observe import lists
+from torch.utils.data import Sampler
+
+from picklable_loader import DataLoader
+
+N = 10
+
+
+class ItsOwnIterator(Sampler[int]):
+    """As lhotse has: after `load_state_dict`, ``iter`` goes on; the next index clears the flag."""
+
+    state_is_position = True
+
+    def __init__(self) -> None:
+        self.epoch = self.at = 0
+        self.resumed = False
+
+    def order(self) -> list[int]:
+        return random.Random(self.epoch).sample(range(N), N)
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.resumed:
+            self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        self.resumed = False
+        if self.at == N:
+            self.epoch += 1
+            raise StopIteration
+        self.at += 1
+        return self.order()[self.at - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.at, self.resumed = state["epoch"], state["at"], True
+
+
+class GoesOnFrom(ItsOwnIterator):
+    """The flag is a number, and None without one."""
+
+    goes_on_from: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on_from = None
+
+    def __iter__(self) -> Iterator[int]:
+        begin, self.goes_on_from = self.goes_on_from or 0, None
+        order = self.order()
+        for self.at in range(begin + 1, N + 1):
+            yield order[self.at - 1]
+        self.epoch += 1
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+        self.goes_on_from = self.at
+
+
+class Started(ItsOwnIterator):
+    """A flag that epochs change, and `load_state_dict` brings back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = False
+
+    def order(self) -> list[int]:
+        return super().order() if self.started else list(range(N))
+
+    def __next__(self) -> int:
+        index = super().__next__()
+        self.started |= self.at == N
+        return index
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "started": self.started}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.started = state["started"]
+
+
+@pytest.mark.parametrize("way", ["state", "json", "pickle"])
+@pytest.mark.parametrize("iterates", [False, True])
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", [ItsOwnIterator, GoesOnFrom, Started])
+def test_the_epoch_after_a_state_between_two_is_whole(
+    kind: Any, num_workers: int, epochs: int, iterates: bool, way: str
+) -> None:
+    def build() -> Any:
+        return DataLoader(range(N), 4, sampler=kind(), num_workers=num_workers, seed=1)
+
+    loader = build()
+    for _ in range(epochs):
+        list(loader)
+    it = iter(loader) if iterates else None
+    if way == "pickle":
+        again = pickle.loads(pickle.dumps(loader if it is None else it))
+        loaded = iter(again) if it is None else again
+        owner = again if it is None else again.loader
+    else:
+        state = loader.state_dict()
+        owner = build()
+        owner.load_state_dict(json.loads(json.dumps(state)) if way == "json" else state)
+        loaded = iter(owner)
+    expected = lists(loader if it is None else it)
+    assert len(expected) == 3
+    assert (lists(loaded), lists(owner)) == (expected, lists(loader))
+
+
+def test_what_the_program_has_restored_by_itself_goes_on_in_its_state() -> None:
+    """Its flag is True when the first state is taken: this pass is the rest of an epoch."""
+
+    def build(at: int) -> Any:
+        sampler = ItsOwnIterator()
+        if at:
+            sampler.load_state_dict({"epoch": 3, "at": at})
+        return DataLoader(range(N), 4, sampler=sampler)
+
+    loader, again = build(5), build(0)
+    again.load_state_dict(loader.state_dict())
+    expected = lists(loader)
+    assert len(expected) == 2
+    assert lists(again) == expected

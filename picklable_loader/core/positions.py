@@ -78,13 +78,13 @@ class StreamPositions:
         self._positions += [StreamPosition() for _ in range(len(self._positions), streams)]
 
     def begin(self, states: Mapping[int, Any]) -> None:
-        """Set the streams' states at the epoch's beginning, where they are known.
+        """Set the states in which streams were opened, where they are known.
 
-        A stream with a later state does not need it, and one that has ended must not have it.
+        A stream that has ended without one must not be given that of the epoch's beginning.
         """
         for stream, state in states.items():
             position = self._positions[stream] if self._positions else None
-            if position is not None and not position.state_at and not position.ended:
+            if position is not None and not (position.ended and position.state is None):
                 position.state = state
 
     def deliver(self, stream: int, task: Task, state: Any) -> None:

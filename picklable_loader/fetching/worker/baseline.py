@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterable, Mapping, Set
+from contextlib import suppress
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -30,6 +31,7 @@ from ...saving.pickles.by_reference import (
     large_leaves,
     left_out,
     loads,
+    set_attributes,
 )
 from .forms import Form, form_of, version_of
 
@@ -91,11 +93,7 @@ class Baseline:
             return None
         now = attributes_of(self._dataset)
         new = sorted(now.keys() - self._names)
-        changed = {
-            name
-            for name, form in self._each.items()
-            if form.known and (name not in now or self._form(now[name]) != form)
-        }
+        changed = self.changed()
         if not new and not changed:
             return None
         leaves, gone = self._leaves_now()
@@ -106,6 +104,15 @@ class Baseline:
             return new, self._written(known, changed, leaves)
         except Exception:  # what cannot be read again cannot be put back: nor can the dataset
             return None
+
+    def changed(self) -> set[str]:
+        """Attributes that have changed since, of those that can be put back."""
+        now = attributes_of(self._dataset)
+        return {
+            name
+            for name, form in self._each.items()
+            if form.known and (name not in now or self._form(now[name]) != form)
+        }
 
     def lost(self) -> set[str]:
         """Attributes that have changed since, and cannot be put back."""
@@ -157,11 +164,13 @@ class Baseline:
         """By id of large tensors and arrays, what differs once one was changed in place."""
         versions, left = dict[int, Any](), _MOST_BYTES
         for leaf in self._alive:
-            if isinstance(leaf, torch.Tensor):
-                versions[id(leaf)] = version_of(leaf)
-            elif leaf.flags.writeable and leaf.nbytes <= left and not leaf.dtype.hasobject:
+            of_torch = isinstance(leaf, torch.Tensor)
+            versions[id(leaf)] = version_of(leaf) if of_torch else None
+            there = leaf.device.type == "cpu" if of_torch else leaf.flags.writeable
+            if there and leaf.nbytes <= left:
                 left -= leaf.nbytes  # 2 ms for 16 MB
-                versions[id(leaf)] = crc32(np.ascontiguousarray(leaf).view(np.uint8).data)
+                with suppress(Exception):  # say a quantized tensor
+                    versions[id(leaf)] = versions[id(leaf)], _checksum(leaf)
         return versions
 
     def _written(
@@ -177,9 +186,8 @@ class Baseline:
     def put_back(dataset: Any, entries: dict[str, Any]) -> None:
         """Set a dataset's attributes to their values at the beginning of an epoch, from a state."""
         new, before = entries["begun"]
-        for name in new:
-            vars(dataset).pop(name, None)
-        vars(dataset).update(loads(before, dataset))
+        there = attributes_of(dataset)
+        set_attributes(dataset, loads(before, dataset), [name for name in new if name in there])
 
     def _form(self, value: Any) -> Form:
         return form_of(value, self._small(value, _MOST_BYTES, to_compare=True), self._dataset)
@@ -284,10 +292,12 @@ class FirstBaseline(Baseline):
         found = {"changed": self.reached().get("drift", []), "made": sorted(made)}
         return {kind: names for kind, names in found.items() if names}
 
-    def reached(self, as_noted: bool = False) -> dict[str, Any]:
+    def reached(self, as_noted: bool = False, also: Set[str] = frozenset()) -> dict[str, Any]:
         """A state's entries, which bring another copy to the attributes of this one.
 
-        ``as_noted``: it has not changed since `begins` or `ends`.
+        Args:
+            as_noted: it has not changed since `note_begin` or `note_end`.
+            also: attributes that the other copy may have changed, where this one has not.
         """
         if is_stateful(self._dataset):
             return {}
@@ -301,11 +311,11 @@ class FirstBaseline(Baseline):
         }
         hidden = {n: form for n, form in forms.items() if not form.known and n in self._names}
         lost = self._lost_among(hidden)
-        if not gone and not changed and not lost:
+        if not gone and not changed and not lost and not also:
             return {"drift": sorted(self._drifted)} if self._drifted else {}
         known = {name: value for name, value in now.items() if forms[name].known}
         try:
-            entry = gone, self._written(known, changed.keys(), self._leaves)
+            entry = gone, self._written(known, changed.keys() | (also & known.keys()), self._leaves)
         except Exception:  # whatever people's __reduce__ raises
             return {}
         # An attribute that the program had not built is most often set anew by each `__iter__`;
@@ -321,7 +331,7 @@ class FirstBaseline(Baseline):
         lost &= built - again - as_in_class
         drift = {*gone, *changed} & built - again - as_in_class
         found: dict[str, Any] = {"drift": sorted(drift | lost | self._drifted)}
-        found |= {"begun": entry} if gone or changed else {}
+        found |= {"begun": entry} if gone or changed or also else {}
         return {**found, "lost": sorted(lost)} if lost else found
 
     def _only_set_by_epoch(self) -> set[str]:
@@ -332,6 +342,13 @@ class FirstBaseline(Baseline):
         now = self._paths()
         others = self._first.keys() & now.keys() - self._set_by_epoch
         return names - {path[0] for path in others if self._first[path] != now[path]}
+
+
+def _checksum(leaf: Any) -> int:
+    """Of the bytes of a tensor or array: ``.numpy()`` and ``.data`` show no change in a version."""
+    if isinstance(leaf, torch.Tensor):
+        leaf = leaf.detach().resolve_conj().resolve_neg().contiguous().view(torch.uint8).numpy()
+    return crc32(np.ascontiguousarray(leaf).view(np.uint8).data)
 
 
 def _differ(before: dict[str, Any], now: dict[str, Any]) -> set[str]:

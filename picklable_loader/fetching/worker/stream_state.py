@@ -27,11 +27,20 @@ from ...datasets.wrapper import Wrapper, keeps_own
 from ...errors import CannotSaveError
 from ...rng.generators import capture_all, restore_all
 from ...rng.owned import owned_not_in
-from ...saving.pickles.by_reference import attributes_of, dumps, left_out, loads
+from ...saving.pickles.by_reference import (
+    LARGE_BYTES,
+    attributes_of,
+    dumps,
+    left_out,
+    loads,
+    set_attributes,
+)
 from ...saving.pickles.picklers import to_bytes
+from ...saving.states.arrays import bytes_of
 from .baseline import Baseline, FirstBaseline
 from .fetch import NEVER, Job
 from .flags import attributes_below, flags_of, undo_flags
+from .forms import form_of, version_of
 
 StreamState = bytes | Baseline | CannotSaveError | None
 
@@ -111,7 +120,7 @@ class StreamSaver:
             state = state.changes()
         entries = {} if state is None else pickle.loads(state)
         self._seed = seed
-        self._opened_at = None if "over" in entries else state
+        self._opened_at = state if begun or "over" not in entries else None
         self.over = "over" in entries and begun
         rng = entries.get("rng", {})
         self._set_epoch(None if begun else entries.get("announced"), True)  # it gave that state
@@ -172,22 +181,22 @@ class StreamSaver:
             return self._refusal(f"{type(error).__name__}: {error}")
 
     def first(self, state: StreamState, begins: bool) -> StreamState:
-        """The state at the beginning of the epoch, given what `take` has returned there, if asked.
+        """The state in which the stream was opened, for pickles, which find the dataset as it is.
 
         Args:
-            state: what it has returned; None if it goes on from a state.
+            state: what `take` has returned there; None if it goes on from a state.
             begins: it was asked.
         """
         beginning = self.beginning
-        if self._by_pickle is not None and self._by_pickle.was_read:  # None: at the epoch's end
+        if self.over:  # `iter` has changed the program's own dataset beyond that end
+            return to_bytes({**pickle.loads(self._opened_at or _NOTHING), **self._changes()})
+        if self._by_pickle is not None and self._by_pickle.was_read:
             return self._opened_at and self._since_beginning(self._opened_at)
-        if beginning is None or not self._has_state:
-            return beginning if state is None else state
         known = state if begins else self._opened_at
-        if isinstance(known, bytes):
+        if beginning is not None and self._has_state and isinstance(known, bytes):
             beginning.state = known
             return beginning
-        return beginning if state is None and begins else state
+        return beginning if state is None else state
 
     def _since_beginning(self, state: bytes) -> bytes | Baseline:
         """A state, with the beginning of the program's own dataset if it leaves out some of it.
@@ -203,8 +212,14 @@ class StreamSaver:
         return self._origin is not None and not self._shared
 
     def _changes(self) -> dict[str, Any]:
-        """The dataset's changes by now, as entries of a state."""
-        return {} if self._origin is None else self._origin.reached(as_noted=True)
+        """The dataset's changes by now, as entries of a state.
+
+        In the main process a resume calls ``iter`` once more, with the dataset that a pickle holds.
+        """
+        if self._origin is None:
+            return {}
+        by_iter = self.beginning.changed() if self._shared and self.beginning else frozenset()
+        return self._origin.reached(as_noted=True, also=by_iter)
 
     def _changes_before(self, entries: dict[str, Any]) -> dict[str, Any]:
         """The changes by earlier epochs; the one at hand begins, or goes on from the entries."""
@@ -373,10 +388,8 @@ class _ByPickle:
     def __init__(self, dataset: Any, by_value: bool) -> None:
         self._dataset = dataset
         self._by_value = by_value
-        self._begun = {name: _digest(value) for name, value in attributes_of(dataset).items()}
-        # Attributes in slots are not in its ``__dict__``.
-        has_slots = any(vars(kind).get("__slots__") for kind in type(dataset).__mro__)
-        self._refused = has_slots or None in self._begun.values()
+        self._begun = {n: _digest(value, dataset) for n, value in attributes_of(dataset).items()}
+        self._refused = None in self._begun.values()
         #: the attributes that the newest state leaves out
         self.left_out: Set[str] = frozenset()
         #: an iterator was read, and none written yet
@@ -385,7 +398,7 @@ class _ByPickle:
     def write(self, iterator: Any) -> dict[str, Any]:
         """The entry of a state; none if pickle refuses the iterator, or changes may go unseen."""
         attributes = attributes_of(self._dataset)
-        digests = {name: _digest(value) for name, value in attributes.items()}
+        digests = {name: _digest(value, self._dataset) for name, value in attributes.items()}
         if self._refused or None in digests.values():
             return {}
         same = {n: attributes[n] for n, digest in digests.items() if digest == self._begun.get(n)}
@@ -403,28 +416,29 @@ class _ByPickle:
     def read(self, pickled: bytes) -> Any:
         """The iterator; the dataset's attributes are as they were then."""
         names, changed, iterator = loads(pickled, self._dataset)
-        attributes = vars(self._dataset) if attributes_of(self._dataset) or changed else {}
-        for name in attributes.keys() - names:
-            del attributes[name]
-        attributes.update(changed)
+        set_attributes(self._dataset, changed, attributes_of(self._dataset).keys() - names)
         self.left_out, self.was_read = frozenset(names) - changed.keys(), True
         return iterator
 
 
-def _digest(value: Any) -> Any:
+def _digest(value: Any, dataset: Any) -> Any:
     """A value that differs if the attribute has changed; None: nothing can show it.
 
     Small attributes always differ, and go along: a counter that ``iter`` counts up, for example.
     """
-    if isinstance(value, torch.Tensor):
-        return id(value), value._version, value.data_ptr()
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        if value.nbytes <= LARGE_BYTES:  # `.data` and `.numpy()` show no change in its version
+            return object() if value.nbytes <= _SMALL_BYTES else bytes_of(value)
+        return id(value), version_of(value), value.data_ptr()
     if isinstance(value, np.ndarray) and value.flags.c_contiguous and not value.dtype.hasobject:
         data: Any = value.reshape(-1).view(np.uint8)
         return blake2b(data, digest_size=16).digest()
     try:
         pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except Exception:  # whatever people's __reduce__ raises
-        return id(value) if callable(value) or isinstance(value, _LOCKS) else None
+        if not callable(value) and not isinstance(value, _LOCKS):
+            return None
+        return id(value), form_of(value, None, dataset)  # a transform may count beside a lambda
     return object() if len(pickled) <= _SMALL_BYTES else blake2b(pickled, digest_size=16).digest()
 
 

@@ -7,6 +7,7 @@ import io
 import pickle
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -29,8 +30,35 @@ Path = tuple[Any, ...]
 
 
 def attributes_of(dataset: Any) -> dict[str, Any]:
-    """The dataset's attributes, as a copy of its ``__dict__``."""
-    return dict(getattr(dataset, "__dict__", {}))
+    """The dataset's attributes: a copy of its ``__dict__``, and what it has in slots."""
+    found = dict(getattr(dataset, "__dict__", {}))
+    for name in _slots_of(type(dataset)):
+        with suppress(AttributeError):  # it is not set
+            found[name] = getattr(dataset, name)
+    return found
+
+
+def set_attributes(dataset: Any, values: Mapping[str, Any], gone: Iterable[str] = ()) -> None:
+    """Set attributes of a dataset, and remove those that are ``gone``; no method of it is called.
+
+    Raises:
+        AttributeError: it has no ``__dict__``, and no slot of that name.
+    """
+    slots = _slots_of(type(dataset))
+    for name in gone:
+        if name in slots:
+            object.__delattr__(dataset, name)
+        else:
+            vars(dataset).pop(name, None)
+    for name, value in values.items():
+        if name in slots:
+            object.__setattr__(dataset, name, value)  # as pickle sets those of frozen ones
+        else:
+            vars(dataset)[name] = value
+
+
+def _slots_of(kind: type[Any]) -> list[str]:
+    return copyreg._slotnames(kind)  # type: ignore[attr-defined, no-any-return]
 
 
 def large_leaves(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
@@ -47,16 +75,28 @@ def large_leaves(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
             seen.add(id(part))
             if not isinstance(part, torch.Tensor | np.ndarray):
                 ahead.append(((*path, name), part))
-            elif part.nbytes > LARGE_BYTES:
+            elif _is_of_numbers(part) and part.nbytes > LARGE_BYTES:
                 found[id(part)] = (*path, name)
                 leaves.append(part)
     return found, leaves
 
 
 def _parts(owner: Any) -> Iterable[tuple[Any, Any]]:
+    """The parts that a pickle of the owner has as well, at the same path."""
     if isinstance(owner, list | tuple):
         return enumerate(owner[:_MOST_OBJECTS])
-    return owner.items() if isinstance(owner, dict) else attributes_of(owner).items()
+    if isinstance(owner, dict):
+        return owner.items()
+    kind = type(owner)  # one that drops its cache has no large array there in another program
+    drops = any(getattr(kind, name, None) is not getattr(object, name, None) for name in _WRITING)
+    return () if drops else attributes_of(owner).items()
+
+
+def _is_of_numbers(part: Any) -> bool:
+    """A tensor that has its bytes in one piece, or an array that holds no objects."""
+    if isinstance(part, torch.Tensor):
+        return part.layout is torch.strided
+    return not part.dtype.hasobject
 
 
 #: what has no parts of a dataset's own
@@ -131,7 +171,7 @@ def _plain_parts(owner: Any) -> Iterable[tuple[Any, Any]] | None:
     if isinstance(owner, np.ndarray):
         return None if owner.dtype.hasobject else ()
     plain = all(getattr(kind, name, None) is getattr(object, name, None) for name in _REDUCING)
-    if not plain or isinstance(owner, list | dict) or copyreg._slotnames(kind):  # type: ignore
+    if not plain or isinstance(owner, list | dict) or _slots_of(kind):
         return None
     return attributes_of(owner).items()
 
@@ -159,10 +199,8 @@ _UNCHANGING: tuple[type[Any], ...] = (
     *_FLAT, type, ModuleType, FunctionType, BuiltinFunctionType, np.dtype, torch.dtype, torch.device
 )  # fmt: skip
 #: methods of classes that pickle in a way of their own
-_REDUCING = (
-    "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__",
-    "__getnewargs_ex__",
-)  # fmt: skip
+_WRITING = ("__reduce__", "__reduce_ex__", "__getstate__")
+_REDUCING = (*_WRITING, "__setstate__", "__getnewargs__", "__getnewargs_ex__")
 
 
 def dumps(
@@ -229,7 +267,7 @@ def _pickler(by_value: bool) -> Any:
             if (name := self.by_id.get(id(obj))) is not None:
                 return name
             if type(obj) is list and len(obj) >= _LONG and self.lists is not None:
-                return _at_once(obj, self.lists, self.most_bytes)
+                return _at_once(obj, self.lists, self.most_bytes, self.to_compare)
             # Torch copies all of a tensor before it writes the first byte.
             if self.most_bytes is not None and isinstance(obj, torch.Tensor | np.ndarray):
                 if obj.nbytes > self.most_bytes:
@@ -242,17 +280,29 @@ def _pickler(by_value: bool) -> Any:
 
 
 def _at_once(
-    flat: list[Any], lists: dict[int, list[Any]], most_bytes: int | None
+    flat: list[Any], lists: dict[int, list[Any]], most_bytes: int | None, rows: bool
 ) -> list[Any] | None:
-    """A list's number and bytes; none if these were given before. None: it is not of scalars."""
+    """A list's number and bytes; none if these were given before. None: it is not of scalars.
+
+    ``rows``: or it is of tuples and dicts of scalars, which others may hold as well.
+    """
     if (known := lists.get(id(flat))) is not None:
         return [known[0], b""]
-    if not _FLAT.issuperset(map(type, flat)):
+    kinds = set(map(type, flat))
+    if not _FLAT.issuperset(kinds) and not (rows and kinds <= {tuple, dict} and _are_flat(flat)):
         return None
     written = pickle.dumps(flat, pickle.HIGHEST_PROTOCOL)
     if most_bytes is not None and len(written) > most_bytes:
         raise ValueError(f"it has more than {most_bytes} bytes")
     return lists.setdefault(id(flat), [len(lists), written])
+
+
+def _are_flat(rows: list[Any]) -> bool:
+    return all(
+        _FLAT.issuperset(map(type, row))
+        and (type(row) is tuple or _FLAT.issuperset(map(type, row.values())))
+        for row in rows
+    )
 
 
 def _content(tensor: torch.Tensor) -> Path:
@@ -279,5 +329,6 @@ class _Unpickler(pickle.Unpickler):
             return self._parts[name]
         found = self._dataset
         for part in name:
-            found = found[part] if isinstance(found, list | tuple | dict) else vars(found)[part]
+            inside = isinstance(found, list | tuple | dict)
+            found = found[part] if inside else attributes_of(found)[part]
         return found

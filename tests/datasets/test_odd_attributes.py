@@ -1,0 +1,275 @@
+"""Iterable-style datasets whose attributes change where it is hard to see: resumed exactly."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from laws.observe import lists
+from torch.utils.data import IterableDataset
+
+from picklable_loader import DataLoader, Interleave, ShuffleBuffer
+from picklable_loader.errors import LoaderWarning
+
+pytestmark = pytest.mark.filterwarnings("ignore::picklable_loader.errors.ReplayWarning")
+
+N = 9
+
+
+def every(*steps: int | None) -> list[dict[str, Any]]:
+    """The loader's option; None: its own choice."""
+    return [{} if count is None else {"snapshot_every_n_steps": count} for count in steps]
+
+
+class Walk(Iterator[int]):
+    """An iterator that pickles, and asks its dataset for each sample."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset, self.at = dataset, 0
+
+    def __next__(self) -> int:
+        if self.at == N:
+            raise StopIteration
+        self.at += 1
+        return int(self.dataset.sample(self.at - 1))
+
+
+class Odd(IterableDataset[int]):
+    def sample(self, at: int) -> int:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[int]:
+        return Walk(self)
+
+
+class Written(Odd):
+    """Into a tensor of ``size`` numbers, past torch's count of changes."""
+
+    def __init__(self, size: int) -> None:
+        self.seen = torch.zeros(size)
+
+    def sample(self, at: int) -> int:
+        self.seen.numpy()[at % 3] += 1
+        self.seen.data[3] += 1
+        return 100 * int(self.seen[at % 3]) + int(self.seen[3])
+
+
+class Scale:
+    """Callable; neither pickle nor a state takes its lambda."""
+
+    def __init__(self) -> None:
+        self.function, self.calls = (lambda at: at * 100), 0
+
+    def __call__(self, at: int) -> int:
+        self.calls += 1
+        return int(self.function(at)) + self.calls
+
+
+class Scaled(Odd):
+    def __init__(self) -> None:
+        self.transform = Scale()
+
+    def sample(self, at: int) -> int:
+        return self.transform(at)
+
+
+class Paths(Odd):
+    """Above 64 kB as an array of objects."""
+
+    def __init__(self) -> None:
+        self.paths = np.array([f"{number}" for number in range(9000)], dtype=object)
+
+    def __iter__(self) -> Iterator[int]:
+        np.random.shuffle(self.paths)
+        return Walk(self)
+
+    def sample(self, at: int) -> int:
+        return int(self.paths[at])
+
+
+class Slots(Odd):
+    __slots__ = ("count", "unset")
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.count += 100
+        return Walk(self)
+
+    def sample(self, at: int) -> int:
+        self.count += 1
+        return self.count
+
+
+class Cached(Odd):
+    """Its pickle has no cache: neither are the large arrays there to refer to."""
+
+    def __init__(self) -> None:
+        self.cache: dict[int, Any] = {}
+
+    def __iter__(self) -> Iterator[int]:
+        self.cache.pop(0, None)
+        return Walk(self)
+
+    def sample(self, at: int) -> int:
+        if at not in self.cache:
+            self.cache[at] = np.full(20_000, at)
+        return int(self.cache[at][0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "cache": {}}
+
+
+class Sparse(Slots):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.eye(3).to_sparse()
+
+
+def as_generator(kind: Any) -> Any:
+    class AsGenerator(kind):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[int]:
+            yield from super().__iter__()
+
+    AsGenerator.__name__ = AsGenerator.__qualname__ = f"{kind.__name__}AsGenerator"
+    globals()[AsGenerator.__name__] = AsGenerator  # pickle finds it
+    return AsGenerator
+
+
+PICKLABLE = [lambda: Written(8), lambda: Written(8000), Paths, Slots, Cached, Sparse]
+GENERATORS = [as_generator(kind) for kind in (Paths, Slots, Cached, Sparse)]
+GENERATORS += [lambda small=as_generator(Written): small(8)]
+
+
+@pytest.mark.parametrize("each_step", [False, True])
+@pytest.mark.parametrize("snapshots", every(None, 1), ids=str)
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("build", [*PICKLABLE, *GENERATORS])
+def test_a_change_that_is_hard_to_see_is_in_a_pickle(
+    build: Any, num_workers: int, snapshots: Any, each_step: bool
+) -> None:
+    def loader() -> Any:
+        return DataLoader(build(), 2, seed=1, num_workers=num_workers, **snapshots)
+
+    whole = loader()
+    expected = [lists(whole) for _ in range(2)]
+    for steps in range(6):
+        iterator = iter(loader())
+        given = []
+        for _ in range(steps):
+            given.append(next(iterator).tolist())
+            if each_step:
+                iterator = pickle.loads(pickle.dumps(iterator))
+        again = pickle.loads(pickle.dumps(iterator))
+        assert [given + lists(again), lists(again.loader)] == expected, steps
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_transform_that_counts_beside_a_lambda_is_replayed_in_workers(persistent: bool) -> None:
+    options: Any = {"num_workers": 1, "persistent_workers": persistent, "codec": "cloudpickle"}
+    loader = DataLoader(Scaled(), 2, seed=1, snapshot_every_n_steps=1, **options)
+    iterator = iter(loader)
+    next(iterator)
+    state = iterator.state_dict()
+    again = DataLoader(Scaled(), 2, seed=1, snapshot_every_n_steps=1, **options)
+    again.load_state_dict(state)
+    assert lists(again) == lists(iterator)
+
+
+def test_a_large_tensor_that_was_written_past_torch_s_count_is_warned_of() -> None:
+    iterator = iter(DataLoader(as_generator(Written)(20_000), 2, num_workers=0))
+    next(iterator)
+    with pytest.warns(LoaderWarning, match="changed its attributes seen"):
+        pickle.dumps(iterator)
+
+
+# --- two resumes ---------------------------------------------------------------------------------
+
+
+class Counted(Iterator[int]):
+    """An iterator with a state."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch, self.at = epoch, 0
+
+    def __next__(self) -> int:
+        if self.at == N:
+            raise StopIteration
+        self.at += 1
+        return 100 * self.epoch + self.at
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
+class Epochs(IterableDataset[int]):
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.epoch += 1
+        return Counted(self.epoch)
+
+
+class Generates(Epochs):
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+
+
+TWICE = [
+    Epochs,
+    Generates,
+    lambda: ShuffleBuffer(Epochs(), 2),
+    lambda: ShuffleBuffer(Interleave([Epochs()]), 2),
+    lambda: Interleave([Epochs(), Epochs()]),
+]
+HOPS = [*itertools.product(("pickle", "state"), (False, True), ("pickle", "state"))]
+
+
+@pytest.mark.parametrize("first, moves, second", HOPS)
+@pytest.mark.parametrize("snapshots", every(None, 0, 1, 2), ids=str)
+@pytest.mark.parametrize("epochs", [0, 1])
+@pytest.mark.parametrize("build", TWICE)
+def test_a_pass_that_was_resumed_is_resumed_again(
+    build: Any, epochs: int, snapshots: Any, first: str, moves: bool, second: str
+) -> None:
+    """Also at once, and after the last batch, an incomplete one: `iter` had counted once more."""
+
+    def loader() -> Any:
+        return DataLoader(build(), 2, seed=1, **snapshots)
+
+    def resumed(iterator: Any, way: str) -> Any:
+        if way == "pickle":
+            return pickle.loads(pickle.dumps(iterator))
+        other = loader()
+        other.load_state_dict(json.loads(json.dumps(iterator.state_dict())))
+        return iter(other)
+
+    whole = loader()
+    expected = [lists(whole) for _ in range(epochs + 2)][epochs:]
+    for steps in range(len(expected[0]) + 1):
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always", LoaderWarning)
+            owner = loader()
+            for _ in range(epochs):
+                list(owner)
+            iterator = iter(owner)
+            batches = [next(iterator).tolist() for _ in range(steps)]
+            iterator = resumed(iterator, first)
+            if moves:
+                batches += [batch.tolist() for batch in itertools.islice(iterator, 1)]
+            iterator = resumed(iterator, second)
+            found = [batches + lists(iterator), lists(iterator.loader)]
+        if not any("changed its attributes" in str(each.message) for each in given):
+            assert found == expected, steps

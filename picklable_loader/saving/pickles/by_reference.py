@@ -87,9 +87,16 @@ def _parts(owner: Any) -> Iterable[tuple[Any, Any]]:
         return enumerate(owner[:_MOST_OBJECTS])
     if isinstance(owner, dict):
         return owner.items()
-    kind = type(owner)  # one that drops its cache has no large array there in another program
-    drops = any(getattr(kind, name, None) is not getattr(object, name, None) for name in _WRITING)
-    return () if drops else attributes_of(owner).items()
+    # One that drops its cache has no large array there in another program. Torch's write all.
+    for name in _WRITING:
+        own = getattr(type(owner), name, None)
+        if own is not getattr(object, name, None) and not _is_torchs(own):
+            return ()
+    return attributes_of(owner).items()
+
+
+def _is_torchs(method: Any) -> bool:
+    return str(getattr(method, "__module__", "")).partition(".")[0] == "torch"
 
 
 def _is_of_numbers(part: Any) -> bool:

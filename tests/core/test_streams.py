@@ -304,12 +304,13 @@ def test_streams_part_also_after_the_death_of_their_worker() -> None:
     assert world.delivered == in_turn([200] * 4)
 
 
-def test_states_of_the_epochs_beginning_are_for_streams_that_are_there() -> None:
-    later = StreamPosition(2, False, "later", 1)
-    positions = [StreamPosition(), later, StreamPosition(0, True), StreamPosition(1)]
+def test_states_in_which_streams_were_opened_are_not_for_those_that_have_ended_without() -> None:
+    """The engine has opened a later state, or an end, and knows more of the dataset by then."""
+    later, end = StreamPosition(2, False, "later", 1), StreamPosition(2, True, "end", 2)
+    positions = [StreamPosition(), later, StreamPosition(0, True), StreamPosition(1), end]
     schedule = Schedule(StreamPlan(positions, None), Policy(), 0, positions)
-    schedule.handle(Started({0: "a", 1: "b", 2: "c", 3: "d"}))
-    assert [position.state for position in schedule.positions()] == ["a", "later", None, "d"]
+    schedule.handle(Started({0: "a", 1: "b", 2: "c", 3: "d", 4: "e"}))
+    assert [position.state for position in schedule.positions()] == ["a", "b", None, "d", "e"]
 
 
 @pytest.mark.parametrize(

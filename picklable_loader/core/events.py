@@ -24,7 +24,7 @@ from .task import Task
 class Started:
     """The workers are ready to be given tasks."""
 
-    #: by stream, its state at the beginning of the epoch, where that is known already
+    #: by stream, the state in which it was opened, where that is known
     states: Mapping[int, Any] = field(default_factory=dict)
 
 

@@ -28,7 +28,7 @@ def memory(sampler: Any, source: Source, started: bool, live: bool = False) -> d
         state = encode_state(sampler.state_dict(), "state_dict() of the sampler: ", live)
         # It may hold weights, and not the generator that the next epoch is drawn from.
         rngs = {path: form for path, form in attributes.items() if form[0] in ATTRIBUTE_RNGS}
-        found = {"state": state, "attributes": rngs, "after": _flags(now)}
+        found = {"state": state, "attributes": rngs, "after": _cleared(sampler, now)}
         return {name: entry for name, entry in found.items() if entry}
     if started:
         if not live and hasattr(sampler, "__next__") and not hasattr(sampler, "__dict__"):
@@ -106,9 +106,10 @@ def settle(sampler: Any, dataset: Any, before: Frozen, after: Frozen) -> None:
     thaw(sampler, {p: f for p, f in after.items() if p in moved or f[0] in ATTRIBUTE_RNGS})
 
 
-def _flags(frozen: Frozen) -> Frozen:
-    """The attributes that are True, False or None: they may say how the next ``iter`` begins.
+def _cleared(sampler: Any, frozen: Frozen) -> Frozen:
+    """The attributes that are False, of a sampler that is its own iterator.
 
-    A number may be a position, which ``load_state_dict`` has converted for other ranks.
+    Any other applies in ``iter`` what ``load_state_dict`` has noted, and clears its flag there.
     """
-    return {p: f for p, f in small(frozen).items() if f[1] is None or type(f[1]) is bool}
+    own = hasattr(type(sampler), "__next__")
+    return {path: form for path, form in small(frozen).items() if own and form[1] is False}

@@ -742,9 +742,13 @@ class Notes(IterableDataset[int]):
 
     def __iter__(self) -> Iterator[int]:
         self.order = [*range(12)]
+        self.count = 0
         for row in self.order:
             self.position = row
-            yield row
+            self.count += 1
+            found = {}
+            found["count"] = self.count  # this text asks for no attribute
+            yield row + 0 * found["count"]
 
 
 def test_numbers_that_each_epoch_sets_anew_are_not_warned_of() -> None:

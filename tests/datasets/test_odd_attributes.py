@@ -128,6 +128,37 @@ class Cached(Odd):
         return {**self.__dict__, "cache": {}}
 
 
+class Table:
+    def __init__(self) -> None:
+        self.count, self.numbers = 0, torch.arange(3_000_000)  # 24 MB, more than is written
+
+
+class Handle(Odd):
+    """Its pickle has no open file; the large table next to it is there."""
+
+    def __init__(self) -> None:
+        self.file: Any = None
+        self.table = Table()
+
+    def __iter__(self) -> Iterator[int]:
+        self.table.count += 100
+        return Walk(self)
+
+    def sample(self, at: int) -> int:
+        return self.table.count + int(self.table.numbers[at])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "file": None}
+
+
+class Overrides(Slots):
+    """A property in the position of a slot, which raises."""
+
+    @property
+    def unset(self) -> int:
+        raise RuntimeError("not opened")
+
+
 class Sparse(Slots):
     def __init__(self) -> None:
         super().__init__()
@@ -144,8 +175,15 @@ def as_generator(kind: Any) -> Any:
     return AsGenerator
 
 
-PICKLABLE = [lambda: Written(8), lambda: Written(8000), Paths, Slots, Cached, Sparse]
-GENERATORS = [as_generator(kind) for kind in (Paths, Slots, Cached, Sparse)]
+PICKLABLE = [
+    lambda: Written(8),
+    lambda: Written(8000),
+    Paths,
+    Slots,
+    Cached,
+    Sparse,
+]
+GENERATORS = [as_generator(kind) for kind in (Paths, Slots, Cached, Handle, Sparse)]
 GENERATORS += [lambda small=as_generator(Written): small(8)]
 
 
@@ -170,6 +208,11 @@ def test_a_change_that_is_hard_to_see_is_in_a_pickle(
                 iterator = pickle.loads(pickle.dumps(iterator))
         again = pickle.loads(pickle.dumps(iterator))
         assert [given + lists(again), lists(again.loader)] == expected, steps
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_no_property_in_the_position_of_a_slot_is_called(num_workers: int) -> None:
+    assert len(lists(DataLoader(Overrides(), 2, num_workers=num_workers))) == 5
 
 
 @pytest.mark.parametrize("persistent", [False, True])

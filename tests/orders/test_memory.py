@@ -52,25 +52,32 @@ class ItsOwnIterator(Sampler[int]):
         self.epoch, self.at, self.resumed = state["epoch"], state["at"], True
 
 
-class GoesOnFrom(ItsOwnIterator):
-    """The flag is a number, and None without one."""
-
-    goes_on_from: int | None = None
+class Applies(Sampler[int]):
+    """Its ``iter`` applies what `load_state_dict` has noted: a number, or a flag beside it."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.goes_on_from = None
+        self.epoch = self.loaded = 0
+        self.to_apply: int | None = None
+        self.dirty = False
+
+    def __len__(self) -> int:
+        return N
 
     def __iter__(self) -> Iterator[int]:
-        begin, self.goes_on_from = self.goes_on_from or 0, None
-        order = self.order()
-        for self.at in range(begin + 1, N + 1):
-            yield order[self.at - 1]
+        if self.to_apply is not None:
+            self.epoch, self.to_apply = self.to_apply, None
+        if self.dirty:
+            self.epoch, self.dirty = self.epoch + self.loaded, False
+        order = random.Random(self.epoch).sample(range(N), N)
         self.epoch += 1
+        return iter(order)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self.at = state["epoch"], state["at"]
-        self.goes_on_from = self.at
+        self.to_apply, self.dirty = state["epoch"] - 1, True
+        self.loaded = 1
 
 
 class Started(ItsOwnIterator):
@@ -100,7 +107,7 @@ class Started(ItsOwnIterator):
 @pytest.mark.parametrize("iterates", [False, True])
 @pytest.mark.parametrize("epochs", [0, 1, 2])
 @pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("kind", [ItsOwnIterator, GoesOnFrom, Started])
+@pytest.mark.parametrize("kind", [ItsOwnIterator, Applies, Started])
 def test_the_epoch_after_a_state_between_two_is_whole(
     kind: Any, num_workers: int, epochs: int, iterates: bool, way: str
 ) -> None:

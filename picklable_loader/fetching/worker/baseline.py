@@ -39,6 +39,8 @@ from .forms import Form, form_of, version_of
 _MOST_BYTES = 1 << 24
 #: a longer list is none of datasets
 _MOST_DATASETS = 1000
+#: by which code asks for an attribute that may not be there
+_ASKING = {"getattr", "hasattr", "vars", "__dict__"}
 _NO_PAST: dict[str, list[str]] = {}
 
 
@@ -387,7 +389,8 @@ def _asked_for(kind: type[Any]) -> frozenset[str]:
     """Names that a class's code has as text: ``getattr(self, "epochs", 0) + 1`` has one."""
     functions = [each for each in vars(kind).values() if isinstance(each, FunctionType)]
     codes = [code for each in functions for code in codes_in(each.__code__)]
-    return frozenset(text for code in codes for text in code.co_consts if isinstance(text, str))
+    asking = [code for code in codes if _ASKING.intersection(code.co_names)]
+    return frozenset(text for code in asking for text in code.co_consts if isinstance(text, str))
 
 
 def _is_torchs(kind: type[Any]) -> bool:

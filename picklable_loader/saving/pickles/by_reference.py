@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import io
 import pickle
 from collections import deque
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,10 +30,11 @@ Path = tuple[Any, ...]
 
 def attributes_of(dataset: Any) -> dict[str, Any]:
     """The dataset's attributes: a copy of its ``__dict__``, and what it has in slots."""
+    kind: Any = type(dataset)
     found = dict(getattr(dataset, "__dict__", {}))
-    for name in _slots_of(type(dataset)):
+    for name, slot in _slots_of(kind).items():
         with suppress(AttributeError):  # it is not set
-            found[name] = getattr(dataset, name)
+            found[name] = slot.__get__(dataset)
     return found
 
 
@@ -44,21 +44,26 @@ def set_attributes(dataset: Any, values: Mapping[str, Any], gone: Iterable[str] 
     Raises:
         AttributeError: it has no ``__dict__``, and no slot of that name.
     """
-    slots = _slots_of(type(dataset))
+    kind: Any = type(dataset)
+    slots = _slots_of(kind)
     for name in gone:
         if name in slots:
-            object.__delattr__(dataset, name)
+            slots[name].__delete__(dataset)
         else:
             vars(dataset).pop(name, None)
     for name, value in values.items():
         if name in slots:
-            object.__setattr__(dataset, name, value)  # as pickle sets those of frozen ones
+            slots[name].__set__(dataset, value)  # also one of a frozen dataclass
         else:
             vars(dataset)[name] = value
 
 
-def _slots_of(kind: type[Any]) -> list[str]:
-    return copyreg._slotnames(kind)  # type: ignore[attr-defined, no-any-return]
+@lru_cache(256)
+def _slots_of(kind: type[Any]) -> dict[str, Any]:
+    """The slots of a class, by which people's properties and ``__getattr__`` are not called."""
+    bases = [base for base in reversed(kind.__mro__) if "__slots__" in vars(base)]
+    members = [each for base in bases for each in vars(base).items()]
+    return {name: each for name, each in members if type(each) is MemberDescriptorType}
 
 
 def large_leaves(dataset: Any) -> tuple[dict[int, Path], list[Any]]:
@@ -87,16 +92,14 @@ def _parts(owner: Any) -> Iterable[tuple[Any, Any]]:
         return enumerate(owner[:_MOST_OBJECTS])
     if isinstance(owner, dict):
         return owner.items()
-    # One that drops its cache has no large array there in another program. Torch's write all.
-    for name in _WRITING:
-        own = getattr(type(owner), name, None)
-        if own is not getattr(object, name, None) and not _is_torchs(own):
-            return ()
-    return attributes_of(owner).items()
-
-
-def _is_torchs(method: Any) -> bool:
-    return str(getattr(method, "__module__", "")).partition(".")[0] == "torch"
+    attributes = attributes_of(owner)
+    own = getattr(type(owner), "__getstate__", None)
+    if attributes and own is not getattr(object, "__getstate__", None):
+        with suppress(Exception):  # whatever people's __getstate__ raises
+            state = owner.__getstate__()
+            if type(state) is dict:  # one that drops its cache has none in another program
+                attributes = {n: value for n, value in attributes.items() if state.get(n) is value}
+    return attributes.items()
 
 
 def _is_of_numbers(part: Any) -> bool:
@@ -165,7 +168,7 @@ def _parts_by_id(name: str, attribute: Any) -> tuple[dict[int, Path], bool]:
 
 def _plain_parts(owner: Any) -> Iterable[tuple[Any, Any]] | None:
     """The parts that a path can name; None: there are others, or too many."""
-    kind = type(owner)
+    kind: Any = type(owner)
     if kind in (list, tuple, dict):
         flat = _FLAT.issuperset(map(type, owner.values() if kind is dict else owner))
         if flat and (kind is not dict or _FLAT.issuperset(map(type, owner))):
@@ -206,8 +209,10 @@ _UNCHANGING: tuple[type[Any], ...] = (
     *_FLAT, type, ModuleType, FunctionType, BuiltinFunctionType, np.dtype, torch.dtype, torch.device
 )  # fmt: skip
 #: methods of classes that pickle in a way of their own
-_WRITING = ("__reduce__", "__reduce_ex__", "__getstate__")
-_REDUCING = (*_WRITING, "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+_REDUCING = (
+    "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__",
+    "__getnewargs_ex__",
+)  # fmt: skip
 
 
 def dumps(

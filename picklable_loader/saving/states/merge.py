@@ -28,8 +28,10 @@ _MOST_NAMED = 8
 _PROBLEM = "these states cannot be merged into one for all ranks"
 _OWN_RNG = (
     "the ranks' datasets own generators in other states, and the merged state has none of them: "
-    "streams that are read again, and later epochs, may differ. Seed them alike on all ranks"
+    "streams that are read again may differ. Seed them alike on all ranks, or give the dataset "
+    "state_dict and load_state_dict"
 )
+_BEGINNING = (StreamPosition(),)
 _EACH = "Give the state of each rank once."
 _UNLIKE = "Take the states of all ranks at the same moment of the same pass."
 _APART = (
@@ -103,7 +105,8 @@ def _with_rng(cursor: Cursor, saved: list[Saved]) -> Cursor:
     """The cursor, with the generators of the ranks' datasets if they are all in one state."""
     found = [each.cursor.dataset_rng for each in saved if each.cursor.dataset_rng]
     if any(each != found[0] for each in found):
-        warn(_OWN_RNG)
+        if any(each.from_start for one in saved for each in one.cursor.streams or _BEGINNING):
+            warn(_OWN_RNG)
         found = []
     return cursor._replace(dataset_rng=found[0] if found else {})
 

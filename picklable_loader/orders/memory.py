@@ -107,7 +107,7 @@ def settle(sampler: Any, dataset: Any, before: Frozen, after: Frozen) -> None:
 
 
 def _cleared(sampler: Any, frozen: Frozen) -> Frozen:
-    """The attributes that are False, of a sampler that is its own iterator.
+    """The flags that are False, of a sampler that is its own iterator.
 
     Any other applies in ``iter`` what ``load_state_dict`` has noted, and clears its flag there.
     """

@@ -347,7 +347,7 @@ class FirstBaseline(Baseline):
 
 
 def _checksum(leaf: Any) -> int:
-    """Of the bytes of a tensor or array: ``.numpy()`` and ``.data`` show no change in a version."""
+    """The checksum of a tensor's or array's bytes: a write through ``.data`` moves no version."""
     if isinstance(leaf, torch.Tensor):
         leaf = leaf.detach().resolve_conj().resolve_neg().contiguous().view(torch.uint8).numpy()
     return crc32(np.ascontiguousarray(leaf).view(np.uint8).data)

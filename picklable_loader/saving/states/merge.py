@@ -31,6 +31,7 @@ _OWN_RNG = (
     "streams that are read again may differ. Seed them alike on all ranks, or give the dataset "
     "state_dict and load_state_dict"
 )
+#: for a state of an epoch's beginning, which has no positions: all streams are read from the start
 _BEGINNING = (StreamPosition(),)
 _EACH = "Give the state of each rank once."
 _UNLIKE = "Take the states of all ranks at the same moment of the same pass."

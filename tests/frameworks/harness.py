@@ -14,7 +14,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import traceback
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C._distributed_c10d import TCPStore
 
 #: so many steps after its checkpoint a run is killed
 STEPS_TO_DEATH = 2
@@ -215,8 +215,9 @@ def _serve(module: str) -> None:
 
 def _processes(functions: Any, job: dict[str, Any]) -> list[int]:
     """Run each rank in a process; when one dies, the others are killed. Returns their codes."""
-    port = _free_port()
-    pids = [_fork(functions, job, rank, port) for rank in range(job["ranks"])]
+    # The kernel chooses the port, and the store holds it: two servers once chose the same free one.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    pids = [_fork(functions, job, rank, store.port) for rank in range(job["ranks"])]
     codes: dict[int, int] = {}
     while len(codes) < len(pids):
         pid, status = os.wait()
@@ -270,15 +271,10 @@ def _as_torchrun_does(rank: int, world: int, port: int) -> None:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": "frameworks",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

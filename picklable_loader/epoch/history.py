@@ -12,7 +12,7 @@ from ..core.seeds import next_base_seed
 from ..core.snapshot import from_plain, to_plain
 from ..datasets.datapipes import SharedSeeds
 from ..errors import CannotSaveError
-from ..fetching.worker.baseline import FirstBaseline
+from ..fetching.worker.first_baseline import FirstBaseline
 from ..orders.memory import prepare
 from ..orders.other_iterators import forget
 from ..orders.sampler_facts import warn_of_settings

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..datasets.protocol import has_set_epoch, set_epoch_of
 from ..errors import warn
-from ..fetching.worker.baseline import FirstBaseline
+from ..fetching.worker.first_baseline import FirstBaseline
 from .spec import Spec
 
 

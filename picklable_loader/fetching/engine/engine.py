@@ -26,8 +26,8 @@ from ..transport.messages import Answer, EpochStart
 from ..transport.payload import Payload
 from ..transport.pipes import PipeLines
 from ..transport.seqpacket import PacketLines, packets_work_here
-from ..worker.baseline import FirstBaseline
 from ..worker.fetch import Job
+from ..worker.first_baseline import FirstBaseline
 from ..worker.replica import WorkerConfig
 from .deaths import DeathCount
 from .inline import InlineEngine

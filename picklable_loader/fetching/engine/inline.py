@@ -17,9 +17,9 @@ from ...core.task import Task
 from ...rng.current import run_apart
 from ...rng.generators import capture_all, restore_all
 from ..transport.messages import Answer, EpochStart
-from ..worker.baseline import FirstBaseline
 from ..worker.collate import collate_here
 from ..worker.fetch import Job
+from ..worker.first_baseline import FirstBaseline
 from ..worker.replica import Replica, WorkerConfig, own_copy
 from .deaths import DeathCount
 from .stats import Clocks, WorkerStats

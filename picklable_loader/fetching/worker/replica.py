@@ -32,10 +32,10 @@ from ...errors import StreamError, UsageError
 from ...rng.current import set_current
 from ...rng.generators import GLOBAL, restore_all
 from ..transport.messages import Answer, EpochStart
-from .baseline import FirstBaseline
 from .cadence import Cadence
 from .feedback import with_feedback
 from .fetch import Fetcher, Job, StreamEnded, converted, hooks_of, make_fetcher, owned_by
+from .first_baseline import FirstBaseline
 from .on_error import NothingLeft
 from .stream_state import StreamSaver
 

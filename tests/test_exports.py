@@ -139,6 +139,15 @@ def test_a_public_name_is_found_where_it_says_that_it_is(name: str) -> None:
     assert vars(home)[thing.__qualname__] is thing
 
 
+@pytest.mark.parametrize("name", PUBLIC)
+def test_pickles_hold_a_public_name_and_no_path_within_the_package(name: str) -> None:
+    # `cloudpickle` writes the functions that a dataset's class of ``__main__`` calls by such names.
+    assert getattr(picklable_loader, name).__module__ in (
+        "picklable_loader",
+        "picklable_loader.errors",
+    )
+
+
 def test_a_star_import_gives_the_public_names() -> None:
     given = run(
         "import json\n"

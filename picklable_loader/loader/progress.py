@@ -46,6 +46,9 @@ def progress(
     return _counting_steps(kind)(iterator, **{**known, **options})
 
 
+progress.__module__ = "picklable_loader"  # pickles hold this name
+
+
 def _tqdm() -> type[Any]:
     try:
         from tqdm.auto import tqdm

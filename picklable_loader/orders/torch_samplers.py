@@ -261,6 +261,9 @@ def register_order(sampler_type: type[Any], factory: OrderFactory) -> None:
     _FACTORIES[sampler_type] = factory
 
 
+register_order.__module__ = "picklable_loader"  # pickles hold this name
+
+
 def make_order(sampler: Any, setting: Setting) -> Order:
     """The order of a sampler: the registered one, else one that takes its iterator as it is."""
     factory = _factory(type(sampler))

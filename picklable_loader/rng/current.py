@@ -53,6 +53,9 @@ def current_seed() -> int:
     return seed
 
 
+current_seed.__module__ = "picklable_loader"  # pickles hold this name
+
+
 def asked() -> int:
     """How often people's code of this process has asked for a seed."""
     return _asked

@@ -45,6 +45,9 @@ def send_feedback(obj: Any) -> None:
     notes.append(note_of(obj, "send_feedback()", notes))
 
 
+send_feedback.__module__ = "picklable_loader"  # pickles hold this name
+
+
 def with_feedback(act: Callable[..., _T], *arguments: Any) -> tuple[_T, list[bytes]]:
     """Run what fetches a batch.
 

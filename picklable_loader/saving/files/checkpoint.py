@@ -71,6 +71,9 @@ def save(obj: Any, path: AnyPath, *, save_rng: bool = False) -> None:
         _write(file, {_PROGRAM: capture_program(), _OBJECT: obj} if save_rng else obj)
 
 
+save.__module__ = "picklable_loader"  # pickles hold this name
+
+
 def rewrite(path: AnyPath, to: AnyPath, change: Callable[[Any], None]) -> None:
     """Write a checkpoint anew, as ``change`` has changed the object in it; the rest stays.
 
@@ -131,6 +134,9 @@ def load(
     if restore_rng:
         ProgramStates(program).restore()
     return obj
+
+
+load.__module__ = "picklable_loader"  # pickles hold this name
 
 
 def _loaded(path: AnyPath, weights_only: bool, map_location: Any) -> Any:

@@ -85,6 +85,9 @@ def explain(obj: Any) -> Part:
     return _walk(obj, name, STOCK[:1] if pickle_alone else STOCK)
 
 
+explain.__module__ = "picklable_loader"  # pickles hold this name
+
+
 def blame(obj: Any, path: str, codecs: tuple[str, ...] = STOCK) -> CannotSaveError:
     """The error that names what none of some codecs takes in an object that cannot be saved."""
     found = _culprit(obj, path, codecs, {})

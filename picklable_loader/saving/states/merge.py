@@ -102,6 +102,9 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return with_checksum(to_plain(merged, fits))
 
 
+merge_states.__module__ = "picklable_loader"  # pickles hold this name
+
+
 def _with_rng(cursor: Cursor, saved: list[Saved]) -> Cursor:
     """The cursor, with the generators of the ranks' datasets if they are all in one state."""
     found = [each.cursor.dataset_rng for each in saved if each.cursor.dataset_rng]

@@ -61,6 +61,9 @@ def to_json(state: Any) -> str:
         ) from None
 
 
+to_json.__module__ = "picklable_loader"  # pickles hold this name
+
+
 def from_json(text: str) -> Any:
     """The state that `to_json` has written. Reading it runs no code.
 
@@ -85,6 +88,9 @@ def from_json(text: str) -> Any:
         return _Reader(len(text)).value(_parsed(text), _STATE)
     except RecursionError:
         raise DamagedStateError("state", "nested some hundred levels deep at most", text) from None
+
+
+from_json.__module__ = "picklable_loader"  # pickles hold this name
 
 
 # --- writing -------------------------------------------------------------------------------------
